@@ -14,7 +14,7 @@ FRONT = {  # imported when they are used, as torch takes a second
     "Result": "fedflow.front.result",
     "Comparison": "fedflow.front.result",
     "compare": "fedflow.front.result",
-    "dataset": "fedflow.front.inputs",
+    "dataset": "fedflow.front.arrays",
     "scheme": "fedflow.front.inputs",
     "Training": "fedflow.local.training",
     "Method": "fedflow.methods.base",

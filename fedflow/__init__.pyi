@@ -16,7 +16,7 @@ from fedflow.settings import Settings
 from fedflow.front.result import Result as Result
 from fedflow.front.result import Comparison as Comparison
 from fedflow.front.result import compare as compare
-from fedflow.front.inputs import dataset as dataset
+from fedflow.front.arrays import dataset as dataset
 from fedflow.front.inputs import scheme as scheme
 from fedflow.methods.base import Method as Method
 from fedflow.local.client import Client as Client

@@ -205,16 +205,37 @@ class Payload:
         (npz(y_train=np.array([0, 1, 5] * 2)), "y_train must hold the labels 0..2; it holds 0, 1, 5"),
         (npz(y_test=np.array([0, 1, 7] * 2)), "y_test holds labels that y_train does not: 7"),
         (npz(y_train=np.zeros(6)), "y_train is float64"),
+        (npz(y_train=np.float32([0, 1, 2] * 2)), "arrays.npz: y_train is float32 and holds the labels 0..2"),
         (npz(y_train=np.array([0, 1, 2])), "6 images in x_train, 3 labels"),
         (npz(x_train=np.zeros((6, 4, 4))), "x_train is float64 .*needs uint8"),
     ],
-    ids=["missing", "empty", "truncated", "pickled", "pickle", "gap", "stray", "floats", "lengths", "pixels"],
+    ids=[
+        "missing",
+        "empty",
+        "truncated",
+        "pickled",
+        "pickle",
+        "gap",
+        "stray",
+        "floats",
+        "float labels",
+        "lengths",
+        "pixels",
+    ],
 )
 def test_bad_arrays(refused, root, content, says):
     if content is not None:
         (root / "arrays.npz").write_bytes(content)
     assert_matches(refused("prepare", "arrays"), says)
     assert not Path("unpickled").exists() and not Path("data/prepared/arrays/meta.json").exists()
+
+
+def test_samples_of_one_class(refused, root):
+    (root / "arrays.npz").write_bytes(npz(y_train=np.zeros(6, int), y_test=np.zeros(6, int)))
+    for _ in range(2):
+        assert_matches(
+            refused("prepare", "arrays"), "data.arrays: arrays, .* all have the label '0', .* two classes"
+        )
 
 
 def broken_tar(cut: int | None, name: str, content: bytes) -> bytes:

@@ -3,7 +3,7 @@
 from fedflow.data.examples import Examples
 from fedflow.data.files import Column
 from fedflow.data.params import DatasetParams, within
-from fedflow.data.prepared import Dataset, is_current, load_prepared, origin_sums, prepare
+from fedflow.data.prepared import Dataset, is_current, load_prepared, need_classes, origin_sums, prepare
 from fedflow.data.sources import SOURCES, Source, data_root, source
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "data_root",
     "is_current",
     "load_prepared",
+    "need_classes",
     "origin_sums",
     "prepare",
     "source",

@@ -7,6 +7,7 @@ from itertools import chain
 import numpy as np
 
 from fedflow.data.files import KINDS, SPLITS, Column, RawData
+from fedflow.data.labels import binary_rows, misfit
 from fedflow.errors import FedflowError
 
 LAYOUTS = {"images": "[n, h, w] or [n, h, w, 3]", "features": "[n, ...]", "tokens": "[n, L]"}
@@ -38,7 +39,7 @@ def _inputs(raw: RawData, shape: tuple | None) -> Iterator[str]:
         colour = x.ndim == 4 and x.shape[-1] == 3
         fits = {"images": x.ndim == 3 or colour, "features": x.ndim > 1, "tokens": x.ndim == 2}
         if not fits.get(raw.kind) or not x.size:
-            yield f"{layout}; needs {LAYOUTS.get(raw.kind)}"
+            yield f"{layout}; needs {LAYOUTS.get(raw.kind)}{_turned(x) if raw.kind == 'images' else ''}"
         if x.shape[1:] != raw.x_train.shape[1:]:
             yield f"{layout}; x_train has {list(raw.x_train.shape)}"
         found = (3 if colour else 1, *x.shape[1:3])
@@ -48,23 +49,50 @@ def _inputs(raw: RawData, shape: tuple | None) -> Iterator[str]:
             yield f"x_{split} holds values that are not finite"
 
 
+def _turned(x: np.ndarray) -> str:
+    """How to lay out images that have their channels first, or one channel; as it follows an error."""
+    if x.ndim == 2:
+        return ", or float32 features: x.astype('float32')"
+    if x.ndim != 4:
+        return ""
+    if x.shape[3] == 1 or x.shape[1] == 1:
+        return ": x[..., 0]" if x.shape[3] == 1 else ": x[:, 0]"
+    return ": x.transpose(0, 2, 3, 1)" if x.shape[1] == 3 else ""
+
+
 def _targets(raw: RawData) -> Iterator[str]:
     """Faults of the targets."""
     for split in SPLITS:
         x, y = getattr(raw, f"x_{split}"), getattr(raw, f"y_{split}")
         whole, sequences = y.dtype.kind in "iu", raw.kind == "tokens" and y.ndim == 2
-        if not (whole if sequences else y.ndim == 1 and (whole or y.dtype == np.float32)):
+        fits = y.ndim == 1 if whole else y.ndim in (1, 2) and y.dtype == np.float32
+        if not (whole if sequences else fits):
             more = ", or [n, L]" if raw.kind == "tokens" else ""
-            yield f"y_{split} is {y.dtype} {list(y.shape)}; needs whole numbers [n]{more}, or float32 [n]"
+            yield (
+                f"y_{split} is {y.dtype} {list(y.shape)}; needs whole numbers [n]{more}, or float32 [n] or "
+                f"[n, k]{_flatter(y)}"
+            )
+        elif not whole and y.ndim == 2 and y.shape[1] > 1 and (kind := binary_rows(y)):
+            found = f"y_{split} is {kind}, {y.dtype} {list(y.shape)}"
+            yield f"{found}; needs one label per sample [n]{_flatter(y)}"
         if len(x) != len(y):
             yield f"{len(x)} {raw.kind} in x_{split}, {len(y)} labels in y_{split}"
         if sequences and x.shape != y.shape:
             yield f"y_{split} has the shape {list(y.shape)}, x_{split} {list(x.shape)}"
         train = raw.y_train
-        if (whole, y.ndim) != (train.dtype.kind in "iu", train.ndim):
+        if (whole, y.shape[1:]) != (train.dtype.kind in "iu", train.shape[1:]):
             yield f"y_{split} is {y.dtype} {list(y.shape)}, y_train {train.dtype} {list(train.shape)}"
         if not whole and not np.isfinite(y).all():
             yield f"y_{split} holds values that are not finite"
+
+
+def _flatter(y: np.ndarray) -> str:
+    """How to make labels [n] of one column, or of a column per class; as it follows an error."""
+    if y.ndim != 2 or y.dtype.kind not in "biuf":
+        return ""
+    if y.shape[1] == 1:
+        return ": y[:, 0]"
+    return ": y.argmax(1)" if binary_rows(y) == "one-hot" else ""
 
 
 def _columns(raw: RawData) -> Iterator[str]:
@@ -91,18 +119,15 @@ def _labelled(raw: RawData, classes: tuple[str, ...]) -> RawData:
         return raw
     if raw.kind == "tokens":
         return _worded(raw, classes or raw.classes)
-    present = np.unique(raw.y_train)
     if raw.classes and classes and set(raw.classes) != set(classes):
         raise ValueError(f"class folders {list(raw.classes)}; needs {list(classes)}")
-    names = classes or raw.classes or tuple(map(str, range(len(present))))
-    fits = np.array_equal(present, np.arange(len(names)))
-    if raw.classes:
-        fits = present[0] >= 0 and present[-1] < len(names)
-    if not fits:
-        raise ValueError(f"y_train must hold the labels 0..{len(names) - 1}; it holds {_brief(present)}")
-    stray = np.setdiff1d(raw.y_test, np.arange(len(names)) if raw.classes else present)
-    if stray.size:
-        raise ValueError(f"y_test holds labels that y_train does not: {_brief(stray)}")
+    names = classes or raw.classes
+    if found := misfit(raw.y_train, raw.y_test, len(names), complete=not raw.classes):
+        if found.split == "test":
+            raise ValueError(f"y_test holds labels that y_train does not: {found.shown}")
+        wanted = f"y_train must hold the labels 0..{found.classes - 1}"
+        raise ValueError(f"{wanted}; it holds {found.shown}{found.remedy}")
+    names = names or tuple(map(str, range(int(raw.y_train.max()) + 1)))
     # An image folder numbers its classes by name; a named source by its own order.
     renumber = np.array([names.index(name) for name in raw.classes or names])
     return replace(raw, y_train=renumber[raw.y_train], y_test=renumber[raw.y_test], classes=names)
@@ -119,7 +144,3 @@ def _worded(raw: RawData, vocabulary: tuple[str, ...]) -> RawData:
             raise ValueError(f"{name} must hold tokens 0..{len(words) - 1}; it holds {stray}")
     y_train, y_test = (arrays[f"y_{split}"].astype(np.int64) for split in SPLITS)
     return replace(raw, y_train=y_train, y_test=y_test, classes=words)
-
-
-def _brief(labels: np.ndarray) -> str:
-    return ", ".join(map(str, labels[:8])) + (", ..." if len(labels) > 8 else "")

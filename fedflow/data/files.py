@@ -19,6 +19,7 @@ from typing import IO
 import numpy as np
 
 from fedflow.data.images import Constants, squared
+from fedflow.data.labels import labels_as_reals
 from fedflow.errors import FedflowError, reason
 from fedflow.settings import Settings, option
 
@@ -112,6 +113,11 @@ def read_npz(path: Path) -> RawData:
                         )
                     columns[stem] = Column(archive[train], archive[test])
             x_train, y_train, x_test, y_test = (archive[name] for name in ARRAYS)
+            if labels_as_reals(y_train):
+                raise FedflowError(
+                    f"{path}: y_train is {y_train.dtype} and holds the labels 0..{int(y_train.max())}; save "
+                    "labels as whole numbers, and real targets as [n, 1]"
+                )
             return RawData(x_train, y_train, x_test, y_test, columns=columns)
 
 

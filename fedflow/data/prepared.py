@@ -27,7 +27,8 @@ from fedflow.data.images import Constants, channels_first
 from fedflow.data.params import DatasetParams
 from fedflow.data.sources import source
 from fedflow.data.transform import transformed
-from fedflow.errors import FedflowError, reason
+from fedflow.errors import BadInput, FedflowError, reason
+from fedflow.settings import Words
 
 META = "meta.json"
 
@@ -168,6 +169,16 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
     }
     x_and_y = train["x"], train["y"], test["x"], test["y"]
     return Dataset(meta["name"], *x_and_y, classes, *constants, meta["hash"], columns, notes)
+
+
+def need_classes(dataset: Dataset, field: str) -> None:
+    """Refuse training samples that all have one label, as every score would be 1; ``field`` named them."""
+    labels = dataset.y_train
+    if dataset.classes and labels.ndim == 1 and bool((labels == labels[0]).all()):
+        found = (
+            f"{dataset.name}, whose training samples all have the label {dataset.classes[int(labels[0])]!r},"
+        )
+        raise BadInput(field, Words(found), "samples of two classes or more")
 
 
 def is_current(path: Path | str, params: DatasetParams, root: Path | str | None = None) -> bool:

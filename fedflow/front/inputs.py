@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import inspect
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +13,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from fedflow.data import Dataset, DatasetParams, Examples, is_current, load_prepared, prepare, within
+from fedflow.data import (
+    SOURCES,
+    Dataset,
+    DatasetParams,
+    Examples,
+    is_current,
+    load_prepared,
+    need_classes,
+    prepare,
+    within,
+)
 from fedflow.errors import BadInput
 from fedflow.files import intact
+from fedflow.front.arrays import OWN, instead
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.base import server_data
 from fedflow.models import build
@@ -30,7 +42,6 @@ Data = str | Mapping[str, Any] | Dataset
 Division = PartitionParams | Mapping[str, Any] | Sequence[Sequence[int] | np.ndarray]
 Network = str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module]
 
-OWN = "own"  # name of data that were given as arrays
 IMAGES = 28  # height from which images get a convolutional network
 
 
@@ -39,67 +50,14 @@ def cache() -> Path:
     return Path(os.environ.get("FEDFLOW_CACHE") or Path.home() / ".cache" / "fedflow")
 
 
-def dataset(x: Any, y: Any, x_test: Any, y_test: Any, classes: Sequence[str] | None = None) -> Dataset:
-    """A data set of your own arrays or tensors.
-
-    ``x`` [n, ...]: uint8 images [n, C, H, W] or [n, H, W], which are scaled to [0, 1], float features, or int
-    tokens [n, L]. ``y`` [n]: labels 0..K-1, or float targets of a regression. ``classes``: K names; default:
-    the labels' numbers.
-
-    Raises `BadInput` for shapes, types or labels that do not fit together.
-    """
-    inputs = [_tensor("x", x), _tensor("x_test", x_test)]
-    targets = [_tensor("y", y), _tensor("y_test", y_test)]
-    for name, own, labels in zip(("", "_test"), inputs, targets):
-        if own.ndim < 2 or len(own) != len(labels) or not len(own):
-            raise BadInput(
-                f"x{name}", tuple(own.shape), f"inputs [n, ...] with n = {len(labels)} > 0 targets"
-            )
-        if own.is_floating_point() and not own.isfinite().all():
-            raise BadInput(f"x{name}", float("nan"), "finite numbers")
-    if inputs[0].shape[1:] != inputs[1].shape[1:] or inputs[0].dtype != inputs[1].dtype:
-        accepted = f"inputs of the shape {tuple(inputs[0].shape[1:])} and type of x"
-        raise BadInput("x_test", tuple(inputs[1].shape[1:]), accepted)
-    images = inputs[0].dtype == torch.uint8
-    if images and inputs[0].ndim == 3:
-        inputs = [own.unsqueeze(1) for own in inputs]
-    if images and (inputs[0].ndim != 4 or inputs[0].shape[1] not in (1, 3)):
-        raise BadInput("x", tuple(inputs[0].shape), "uint8 images [n, H, W] or [n, C, H, W] with C = 1 or 3")
-    kind = torch.uint8 if images else torch.float32 if inputs[0].is_floating_point() else torch.int32
-    whole = not targets[0].is_floating_point()
-    names: tuple[str, ...] = ()
-    if whole:
-        labels = torch.cat([own.flatten() for own in targets]).long()
-        count = len(classes) if classes is not None else int(labels.max()) + 1
-        if int(labels.min()) < 0 or int(labels.max()) >= count:
-            raise BadInput("y", int(labels.max() if labels.min() >= 0 else labels.min()), f"0 to {count - 1}")
-        names = tuple(classes) if classes is not None else tuple(map(str, range(count)))
-    elif classes is not None:
-        raise BadInput("classes", list(classes), "None with real targets")
-    content = hashlib.blake2b(digest_size=8)
-    for tensor in (*inputs, *targets):
-        content.update(np.ascontiguousarray(tensor.numpy()).data)
-    own_kind = torch.int64 if whole else torch.float32
-    depth = inputs[0].shape[1] if images else 0
-    return Dataset(
-        OWN, inputs[0].to(kind), targets[0].to(own_kind), inputs[1].to(kind), targets[1].to(own_kind),
-        names, (0.0,) * depth, (1.0,) * depth, content.hexdigest(),
-    )  # fmt: skip
-
-
-def _tensor(name: str, values: Any) -> Tensor:
-    try:
-        found = torch.as_tensor(np.asarray(values) if not isinstance(values, Tensor) else values)
-    except (TypeError, ValueError) as error:
-        raise BadInput(name, type(values).__name__, "an array or tensor of numbers") from error
-    return found.detach().cpu()
-
-
 def data_params(data: Data) -> DatasetParams:
     """Named data as an entry of ``data`` in params.yaml."""
     if not isinstance(data, str | Mapping):
         accepted = "the name of a source, a mapping, or fedflow.dataset(x, y, x_test, y_test)"
-        raise BadInput("data", Words(type(data).__name__), accepted)
+        advice = instead(data)
+        raise BadInput("data", Words(type(data).__name__), f"{accepted}{advice and f': {advice}'}")
+    if isinstance(data, str) and data not in SOURCES and (Path(data).suffix or Path(data).exists()):
+        raise BadInput("data", data, f"the name of a source: {instead(data)}")
     return DatasetParams.parse({"source": data} if isinstance(data, str) else dict(data), section="data")
 
 
@@ -113,12 +71,13 @@ def prepared(data: Data, telling: bool = False) -> Dataset:
     wanted = data_params(data)
     digest = hashlib.blake2b(json.dumps(wanted.as_dict(), sort_keys=True).encode(), digest_size=6).hexdigest()
     folder = cache() / "notebook" / f"{wanted.source}-{digest}"
-    old = not is_current(folder, wanted) or intact(lambda: load_prepared(folder, verify=True)) is None
-    if old:
+    samples = intact(lambda: load_prepared(folder, verify=True)) if is_current(folder, wanted) else None
+    made = samples is None
+    if samples is None:
         with within("data"):
-            prepare(wanted, folder)
-    samples = load_prepared(folder)
-    for note in samples.notes if old or telling else ():
+            samples = prepare(wanted, folder)
+    need_classes(samples, "data")
+    for note in samples.notes if made or telling else ():
         say(f"{samples.name}: {note}")
     return samples
 
@@ -139,14 +98,15 @@ def divided(division: Division, data: Dataset) -> Partition:
     """
     if isinstance(division, PartitionParams):
         return make_partition(division, Samples.of(data), data.hash)
-    rows = [np.sort(own) for own in _lists(division)]
+    rows = _lists(division)
     for k, own in enumerate(rows):
-        if own.dtype.kind not in "iu" or own.ndim != 1 or own[0] < 0 or own[-1] >= len(data.y_train):
-            accepted = f"positions of training samples, whole numbers from 0 to {len(data.y_train) - 1}"
-            raise BadInput(f"partition[{k}]", Words(np.array2string(own, threshold=6)), accepted)
-    values, counts = np.unique(np.concatenate(rows), return_counts=True)
-    if (counts > 1).any():
-        raise BadInput("partition", int(values[counts.argmax()]), "every training sample at most once")
+        _need_rows(f"partition[{k}]", own, len(data.y_train))
+    holder = np.full(len(data.y_train), -1)
+    for k, own in enumerate(rows):
+        if (taken := own[holder[own] >= 0]).size:
+            clients = f"clients {holder[taken[0]]} and {k} both hold it"
+            raise BadInput("partition", int(taken[0]), f"every training sample at most once; {clients}")
+        holder[own] = k
     labels, tested = data.y_train.numpy(), data.y_test.numpy()
     if labels.ndim > 1 or labels.dtype.kind == "f":
         pools, own_pools = [np.arange(len(tested))], [np.array([0])] * len(rows)
@@ -156,17 +116,54 @@ def divided(division: Division, data: Dataset) -> Partition:
     return Partition.from_lists(rows, pools, own_pools, dataset_hash=data.hash)
 
 
+def as_division(given: Any) -> Any:
+    """The division: lists of rows as they are, a mapping of a scheme parsed."""
+    if not isinstance(given, Mapping):
+        return given
+    if "scheme" not in given:
+        accepted = "a list of row numbers per client, as list(rows.values()), or a mapping with `scheme`"
+        raise BadInput("partition", Words(f"a {type(given).__name__} without `scheme`"), accepted)
+    return PartitionParams.parse({"dataset": OWN, **given})
+
+
 def _lists(division: Any) -> list[np.ndarray]:
-    """One array per client, each with at least one number."""
+    """One sorted array per client."""
     try:
-        rows = [np.asarray(own) for own in division] if not isinstance(division, str | bytes) else []
-    except (TypeError, ValueError):
-        rows = []
-    if not rows or any(own.ndim == 0 or own.size == 0 for own in rows):
+        given = None if isinstance(division, str | bytes) else list(division)
+    except TypeError:
+        given = None
+    if not given or all(isinstance(own, int | float | np.number) for own in given):
         shown = division if isinstance(division, str | int | float) else Words(type(division).__name__)
         accepted = "a scheme such as fedflow.dirichlet(clients=20), or a list of row numbers per client"
+        if given:
+            accepted += ": of the client of every row, [np.flatnonzero(owner == k) for k in range(clients)]"
         raise BadInput("partition", shown, accepted)
+    rows = []
+    for k, own in enumerate(given):
+        try:
+            found = np.asarray(own)
+        except (TypeError, ValueError):
+            found = np.empty((), object)
+        if found.ndim != 1 or found.dtype.kind not in "biuf":
+            accepted = "row numbers of training samples, a list or an array [n]"
+            if found.size:
+                raise BadInput(f"partition[{k}]", Words(f"a {type(own).__name__}"), accepted)
+        rows.append(np.sort(found.ravel()) if found.dtype.kind != "b" else found)
     return rows
+
+
+def _need_rows(name: str, rows: np.ndarray, count: int) -> None:
+    """Refuse the rows of a client unless they are different rows of ``count`` training samples."""
+    accepted = f"positions of training samples, whole numbers from 0 to {count - 1}"
+    if not rows.size:
+        raise BadInput(name, Words("an empty list"), "one row number or more")
+    if rows.dtype.kind == "b":
+        raise BadInput(name, Words("a mask of truth values"), f"{accepted}: np.flatnonzero(mask)")
+    wrong = rows[(rows < 0) | (rows >= count)] if rows.dtype.kind in "iu" else rows
+    if wrong.size:
+        raise BadInput(name, Words(np.array2string(wrong, threshold=6)), accepted)
+    if (twice := rows[1:][rows[1:] == rows[:-1]]).size:
+        raise BadInput(name, int(twice[0]), "every training sample at most once")
 
 
 def built_method(method: str | Method | type[Method] | Mapping[str, Any]) -> Method:
@@ -189,19 +186,36 @@ def titles(method: Method) -> tuple[str, str]:
 
 
 def default_network(data: Dataset) -> str:
-    """The network where none is named, by the kind of the inputs and targets."""
+    """The network where none is named, by the kind of the inputs and targets.
+
+    Raises `BadInput` for whole numbers, as only the user knows whether they are tokens, and for several real
+    targets.
+    """
+    if _tokens(data):
+        raise BadInput(
+            "x" if data.name == OWN else "data", Words(f"whole numbers {list(data.input_shape)}"),
+            "float features, x.astype('float32'), or uint8 images; tokens need a `model` that embeds them",
+        )  # fmt: skip
+    if _channels_last(data.input_shape) and min(data.input_shape[:2]) >= 8:
+        accepted = "images [n, C, H, W], x.transpose(0, 3, 1, 2); or features [n, d], x.reshape(len(x), -1)"
+        raise BadInput(
+            "x" if data.name == OWN else "data",
+            Words(f"[n, {', '.join(map(str, data.input_shape))}]"),
+            accepted,
+        )
     if not data.classes:
+        if data.y_train.ndim > 1 and data.y_train.shape[1] > 1:
+            accepted = f"a network with {data.y_train.shape[1]} outputs, as y has so many columns"
+            raise BadInput("model", None, accepted)
         return "linear"
-    if data.y_train.ndim > 1 or not (data.x_train.is_floating_point() or data.x_train.dtype == torch.uint8):
-        return "stacked_lstm" if data.y_train.ndim > 1 else "char_lstm"
     image = len(data.input_shape) == 3 and min(data.input_shape[1:]) >= IMAGES
     return "lenet5" if image else "mlp"
 
 
-def network_entry(network: str | Mapping[str, Any] | None, default: str) -> dict[str, Any]:
+def network_entry(network: str | Mapping[str, Any]) -> dict[str, Any]:
     """The network as an entry of ``models`` in params.yaml."""
     if not isinstance(network, Mapping):
-        return {"name": default if network is None else network, "options": {}}
+        return {"name": network, "options": {}}
     if "name" not in network:
         raise BadInput("model", dict(network), "a mapping with the name of an architecture")
     options = {name: value for name, value in network.items() if name not in ("name", "options")}
@@ -214,7 +228,7 @@ def flat_model(network: Network | None, data: Dataset, device: torch.device, con
     A module itself is the first model for every seed; what makes one is called once per seed.
     """
     if network is None or isinstance(network, str | Mapping):
-        entry = network_entry(network, default_network(data))
+        entry = network_entry(default_network(data) if network is None else network)
         factory: Callable[[], nn.Module] = partial(
             build, entry["name"], data.input_shape, data.num_classes, **entry["options"]
         )
@@ -222,6 +236,7 @@ def flat_model(network: Network | None, data: Dataset, device: torch.device, con
         factory = partial(copy.deepcopy, network)
     elif callable(network):
         factory = network
+        _need_no_arguments(network)
         if not isinstance(made := factory(), nn.Module):
             raise BadInput("model", type(made).__name__, "a function that returns a torch.nn.Module")
     else:
@@ -229,6 +244,44 @@ def flat_model(network: Network | None, data: Dataset, device: torch.device, con
             "model", network, "the name of a network, a torch.nn.Module, or a function that makes one"
         )
     return FlatModel(factory, device=device, convolution=convolution)
+
+
+def _need_no_arguments(factory: Callable[..., Any]) -> None:
+    """Refuse a class or function of networks that needs arguments."""
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        name = getattr(factory, "__name__", type(factory).__name__)
+        accepted = f"a function without arguments, such as lambda: {name}(...) ({error})"
+        raise BadInput("model", Words(name), accepted) from None
+    except ValueError:  # it has no signature
+        pass
+
+
+def _tokens(data: Dataset) -> bool:
+    """Whether the inputs are whole numbers other than pixels."""
+    return not (data.x_train.is_floating_point() or data.x_train.dtype == torch.uint8)
+
+
+def _channels_last(shape: tuple[int, ...]) -> bool:
+    """Whether an input looks like an image [H, W, C]."""
+    return len(shape) == 3 and shape[2] in (1, 3) and shape[0] not in (1, 3)
+
+
+def _need_layout(data: Dataset, network: str, error: BadInput) -> None:
+    """Raise ``error`` in terms of the caller's arrays, where their layout explains why ``network`` fails."""
+    shape = data.input_shape
+    if data.name != OWN:
+        return
+    if _tokens(data) and data.classes:
+        top = int(max(data.x_train.max(), data.x_test.max()))
+        accepted = f"float features for {network!r}, x.astype('float32')"
+        if top >= data.num_classes:
+            accepted += f", or tokens 0 to {data.num_classes - 1}; `classes` names them all"
+        raise BadInput("x", Words(f"whole numbers {list(shape)} up to {top}"), accepted) from error
+    if _channels_last(shape):
+        accepted = f"images [n, C, H, W] for {network!r}: x.transpose(0, 3, 1, 2)"
+        raise BadInput("x", Words(f"[n, {', '.join(map(str, shape))}]"), accepted) from error
 
 
 def federation(
@@ -240,9 +293,14 @@ def federation(
     partition = divided(division, samples)
     if partition.classes:
         samples = replace(samples, classes=tuple(map(str, range(partition.classes))))
-    model = flat_model(network, samples, where, convolution)
     train = samples.train.relabelled(partition.train_labels).to(where)
-    need_fit(model, train, model.title)
+    try:
+        model = flat_model(network, samples, where, convolution)
+        need_fit(model, train, model.title)
+    except BadInput as error:
+        if isinstance(network, str | Mapping) and error.field == "model.name":
+            _need_layout(samples, network_entry(network)["name"], error)
+        raise
     return Federation(
         model, train, samples.test.relabelled(partition.test_labels).to(where), partition,
         _public(method, train, partition),
@@ -271,7 +329,7 @@ def described(
     if isinstance(division, PartitionParams):
         about["partition"] = {k: v for k, v in division.flat().items() if k != "dataset"}
     if network is None or isinstance(network, str | Mapping):
-        entry = network_entry(network, whole.model.title)
+        entry = network_entry(whole.model.title if network is None else network)
         return about | {"model": {"name": entry["name"], **entry["options"]}}
     content = hashlib.blake2b(whole.model.architecture.encode(), digest_size=4)
     content.update(whole.model.init(0).cpu().numpy().data)

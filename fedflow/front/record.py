@@ -61,7 +61,7 @@ def recorded(
     make_writable(root)
     with locked(root / ".fedflow" / "params", lambda: None):  # waits for another run that adds itself
         values = _read(root / PARAMS)
-        model = network_entry(network, default_network(prepared(data)))
+        model = network_entry(default_network(prepared(data)) if network is None else network)
         names = _added(values, data_params(data), division, model, method, training, run, seed)
         _write(root / PARAMS, values)
     params = load_params(root / PARAMS, changes)

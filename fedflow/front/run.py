@@ -13,10 +13,10 @@ from fedflow.arguments import argument
 from fedflow.errors import BadInput, meant, unknown_name
 from fedflow.experiment import pick_device
 from fedflow.front.inputs import (
-    OWN,
     Data,
     Division,
     Network,
+    as_division,
     built_method,
     cache,
     described,
@@ -96,9 +96,9 @@ def run(
         settings.setdefault("evaluate_every", max(1, rounds // 20))
     wanted = _run_settings({"rounds": rounds, "participation": participation, **settings})
     built, place = built_method(method), pick_device(device)
-    division: Division = scheme("dirichlet", alpha=0.5, clients=10) if partition is None else partition
-    if isinstance(division, Mapping):
-        division = PartitionParams.parse({"dataset": OWN, **division})
+    division: Division = as_division(partition)
+    if partition is None:
+        division = scheme("dirichlet", alpha=0.5, clients=10)
     local = (
         training
         if isinstance(training, LocalTraining)
@@ -106,7 +106,7 @@ def run(
     )
     check_settings(wanted, built, local)  # before data are downloaded
     if isinstance(model, str | Mapping):
-        check_architecture(built, network_entry(model, "")["name"])
+        check_architecture(built, network_entry(model)["name"])
     if isinstance(division, PartitionParams):
         check_division(built, division.selection, division.public)
     label, reports, folder = titles(built)[1], list[RoundReport](), None

@@ -36,7 +36,7 @@ class Linear(nn.Module):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Squared error of each sample [B]."""
-        return (outputs.squeeze(-1) - y).square()
+        return (outputs.flatten() - y.flatten()).square()
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
         """nan for each sample [B]."""

@@ -33,9 +33,13 @@ class Samples:
 
     @classmethod
     def of(cls, dataset: Dataset, **more: Any) -> "Samples":
-        """Those of a prepared data set; if targets are sequences, all samples have the label 0."""
+        """Those of a prepared data set; if targets are sequences, all samples have the label 0.
+
+        Of several real targets, the first one counts.
+        """
+        real = dataset.y_train.is_floating_point()
         train, test = (
-            y.numpy() if y.ndim == 1 else np.zeros(len(y), np.int64)
+            y.reshape(len(y), -1)[:, 0].numpy() if real or y.ndim == 1 else np.zeros(len(y), np.int64)
             for y in (dataset.y_train, dataset.y_test)
         )
         return cls(

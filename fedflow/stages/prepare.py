@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedflow.config import Params
-from fedflow.data import is_current, load_prepared, prepare, within
+from fedflow.data import is_current, load_prepared, need_classes, prepare, within
 from fedflow.files import intact, prepared_folder
 from fedflow.terminal import say
 
@@ -17,9 +17,11 @@ def prepare_dataset(
     Its notes are given to ``tell`` when it is made. Returns the folder.
     """
     folder, wanted = prepared_folder(root, name), params.dataset(name)
-    if not is_current(folder, wanted) or intact(lambda: load_prepared(folder, verify=True)) is None:
+    made = intact(lambda: load_prepared(folder, verify=True)) if is_current(folder, wanted) else None
+    if made is None:
         with within(f"data.{name}"):
             made = prepare(wanted, folder)
         for note in made.notes:
             tell(f"{name}: {note}")
+    need_classes(made, f"data.{name}")
     return folder

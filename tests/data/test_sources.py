@@ -259,6 +259,17 @@ def test_a_source_of_the_data_root_is_never_downloaded(tmp_path):
         ({"y_train": np.arange(30) % 3 + 1}, "must hold the labels 0..2; it holds 1, 2, 3"),
         ({"y_train": np.arange(30) % 3 - 1}, "must hold the labels 0..2; it holds -1, 0, 1"),
         ({"y_test": np.arange(12)}, "y_test holds labels that y_train does not: 3, 4"),
+        ({"x_train": np.zeros((30, 3, 4, 4), np.uint8)}, "or [n, h, w, 3]: x.transpose(0, 2, 3, 1)"),
+        ({"x_train": np.zeros((30, 4, 4, 1), np.uint8)}, "or [n, h, w, 3]: x[..., 0]"),
+        ({"x_train": np.zeros((30, 1, 4, 4), np.uint8)}, "or [n, h, w, 3]: x[:, 0]"),
+        ({"x_train": np.zeros((30, 16), np.uint8)}, "float32 features: x.astype('float32')"),
+        ({"y_train": np.arange(30) % 3 + 1}, "it holds 1, 2, 3: subtract 1"),
+        ({"y_train": np.arange(30) % 3 * 5}, "it holds 0, 5, 10: number them with names = np.unique(y)"),
+        ({"y_train": np.zeros((30, 1), int)}, "or float32 [n] or [n, k]: y[:, 0]"),
+        ({"y_train": np.eye(3, dtype=int)[np.arange(30) % 3]}, "float32 [n] or [n, k]: y.argmax(1)"),
+        ({"y_train": np.eye(3, dtype="f")[np.arange(30) % 3]}, "y_train is one-hot, float32 [30, 3]; needs"),
+        ({"y_train": np.ones((30, 3), "f")}, "y_train is multi-label, float32 [30, 3]; needs one label"),
+        ({"y_train": np.float32(np.arange(30) % 3)}, "y_train is float32 and holds the labels 0..2; save"),
     ],
 )
 def test_wrong_arrays_are_refused(npz, changes, message):

@@ -8,6 +8,7 @@ from support import refused
 
 from fedflow.data import Dataset, DatasetParams, load_prepared, prepare
 from fedflow.errors import FedflowError
+from fedflow.partition import Samples
 
 SPLITS = (("train", 30), ("test", 12))
 
@@ -121,6 +122,13 @@ def test_real_targets_have_no_classes(arrays_in):
     data = arrays_in(lambda n: (features(n)[0], np.linspace(0, 1, n, dtype=np.float32)), test_limit=5)
     assert data.classes == () and data.num_classes == 1 and len(data.test) == 5
     assert data.y_train.dtype == torch.float32 and data.train.targets(torch.tensor([29])).item() == 1
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_real_targets_of_several_columns_are_kept(arrays_in, size):
+    data = arrays_in(lambda n: (features(n)[0], features(n)[0][:, 0, :size]))
+    assert data.y_train.shape == (30, size) and data.y_train.dtype == torch.float32 and not data.classes
+    assert Samples.of(data).labels.dtype == np.float32
 
 
 def test_tokens_and_the_next_ones_are_sequences_over_one_vocabulary(arrays_in):

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from command import one_line_error
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import fedflow as ff
 from fedflow.errors import BadInput
@@ -165,10 +167,27 @@ def test_threads_are_as_before() -> None:
     ({"data": "digit"}, "data.source: .*did you mean 'digits'.* one of "),
     ({"data": 3}, "data: int .* the name of a source, a mapping, or fedflow.dataset"),
     ({"partition": "iid"}, "partition: 'iid' .* a scheme such as fedflow.dirichlet"),
-    ({"partition": [[0], []]}, "partition: list .* a list of row numbers per client"),
+    ({"partition": []}, "partition: list .* a list of row numbers per client"),
+    ({"partition": [[0], []]}, r"partition\[1\]: an empty list .* one row number or more"),
+    ({"partition": [[0], None]}, r"partition\[1\]: a NoneType .* row numbers of training samples"),
+    ({"partition": [[0], {"train": [1], "test": [2]}]}, r"partition\[1\]: a dict .* row numbers"),
+    ({"partition": [[0], [[1, 2]]]}, r"partition\[1\]: a list .* row numbers"),
+    ({"partition": [[0], ["a"]]}, r"partition\[1\]: a list .* row numbers"),
+    ({"partition": [[0], [-1, 7]]}, r"partition\[1\]: \[-1\] .* whole numbers from 0 to 59"),
+    ({"partition": [[0], [1, 2, 1]]}, r"partition\[1\]: 1 .* every training sample at most once"),
+    ({"partition": [np.arange(60) < 9, np.arange(60) >= 9]}, r"partition\[0\]: a mask .* np.flatnonzero"),
+    ({"partition": [0, 1, 0]}, r"partition: list .* \[np.flatnonzero\(owner == k\) for k"),
+    ({"partition": {0: [1], 1: [2]}}, r"partition: a dict without .* per client, as list\(rows.values"),
+    ({"model": nn.Linear}, r"model: Linear .* lambda: Linear\(\.\.\.\) \(missing a required argument"),
+    ({"model": lambda d: nn.Linear(d, 3)}, "model: <lambda> .* a function without arguments"),
+    ({"data": (np.ones((6, 2)), [0, 1] * 3)}, r"data: tuple .*: fedflow.dataset\(x, y, x_test, y_test\)"),
+    ({"data": TensorDataset(torch.ones(6, 2))}, r"data: TensorDataset .* fedflow.dataset\(\*train.tensors"),
+    ({"data": DataLoader(TensorDataset(torch.ones(6, 2)))}, r"data: DataLoader .* torch.cat\(\[x for x, _"),
+    ({"data": "here/table.csv"}, 'data: .*: fedflow.run.{"source": "table", "path": "here/table.csv"'),
+    ({"data": Path("a.npz")}, 'data: PosixPath .*: fedflow.run.{"source": "npz", "path": "a.npz"'),
     ({"partition": [[0], [60]]}, r"partition\[1\]: \[60\] .* whole numbers from 0 to 59"),
     ({"partition": [[0], [0.5]]}, r"partition\[1\]: \[0.5\] .* whole numbers"),
-    ({"partition": [[0, 1], [1]]}, "partition: 1 .* every training sample at most once"),
+    ({"partition": [[0, 1], [1]]}, "partition: 1 .* every training sample at most once; clients 0 and 1"),
     ({"model": "lenet"}, "model.name: 'lenet' .*did you mean 'lenet5'.* one of "),
     ({"model": "lenet5"}, "model.name: 'lenet5' .* that fit"),
     ({"model": {"hidden": [3]}}, "model: .* a mapping with the name of an architecture"),
@@ -227,14 +246,120 @@ def test_settings_are_checked_before_data_are_downloaded(
     ({"x_test": np.zeros((30, 4), np.float32)}, r"x_test: \(4,\) .* the shape \(5,\)"),
     ({"x": np.full((60, 5), np.nan, np.float32)}, "x: nan .* finite numbers"),
     ({"x": [["a"] * 5] * 60}, "x: 'list' .* an array or tensor of numbers"),
+    ({"x": np.ones((60, 5), object)}, r"x: 'ndarray' .* as in x.astype\('float32'\); it holds object"),
+    ({"x": np.ones((60, 5), bool)}, r"x: bool \[60, 5\] .* x.astype\('float32'\)"),
+    ({"x": np.ones((60, 5), complex)}, "x: 'ndarray' .* it holds complex128"),
+    ({"x": np.ones((60, 5))}, "x_test: float32 .* the type of x, float64"),
+    ({"x": np.full((60, 5), 1e300), "x_test": np.ones((30, 5))}, "x: 1e.300 .* finite numbers"),
+    ({"x": np.ma.masked_equal(np.arange(300.0).reshape(60, 5), 3)}, "x: a masked array .* as in x.filled"),
+    ({"x": np.ones(60), "x_test": np.ones(30)}, r"x: \(60,\) .* of one feature: x\[:, None\]"),
+    ({"x": np.ones((60, 5), np.uint8)}, r"x: \(60, 5\) .* a table: x.astype\('float32'\)"),
+    ({"x": np.zeros((60, 8, 8), int)}, r"x: int64 \[60, 8, 8\] .* x.astype\('uint8'\)"),
+    ({"x": np.zeros((60, 3, 8, 8), np.uint16)}, r"x: uint16 \[60, 3, 8, 8\] .* x.astype\('uint8'\)"),
+    ({"x": np.full((60, 5), -1)}, "x: int64 -1 to -1 .* or tokens .n, L. from 0"),
+    ({"x": TensorDataset(torch.ones(60, 5))}, r"x: TensorDataset .* fedflow.dataset\(\*train.tensors"),
+    ({"x": "here/data.csv"}, 'x: str .*: fedflow.run.{"source": "table", "path": "here/data.csv", "target"'),
+    ({"x_test": None}, r"x_test: None .* fedflow.dataset\(x\[:n\], y\[:n\], x\[n:\], y\[n:\]\)"),
     ({"y": np.full(60, 3), "classes": ["a", "b", "c"]}, "y: 3 .* 0 to 2"),
     ({"y": np.full(60, -1)}, "y: -1 .* 0 to 2"),
+    ({"y": np.arange(60) % 3 + 1}, "y: 1, 2, 3 .* labels 0 to 2: subtract 1"),
+    ({"y": np.arange(60) % 10 + 100}, "y: 100, .* labels 0 to 9: subtract 100"),
+    ({"y": np.arange(60) % 3 - 1}, "y: -1, 0, 1 .* labels 0 to 2: add 1"),
+    ({"y": np.arange(60) % 2 * 2 - 1}, r"y: -1, 1 .* labels 0 to 1: number them with .*np.unique\(y\)"),
+    ({"y": np.arange(60) % 3 * 5}, "y: 0, 5, 10 .* `classes` names labels without training samples"),
+    ({"y_test": np.arange(30) % 4}, "y_test: 3 .* labels 0 to 2; `classes` names labels without"),
+    ({"y": np.zeros(60, int), "y_test": np.zeros(30, int)}, "y: own, .* all have the label '0', .* two"),
+    ({"y": np.zeros(60, int), "classes": ["a", "b", "c"]}, "y: own, .* all have the label 'a', .* two"),
+    ({"y": np.full(60, "cat")}, r"y: 'ndarray' .* names = np.unique\(y\)"),
+    ({"y": np.zeros(60, "M8[s]")}, "y: 'ndarray' .* it holds datetime64"),
+    ({"y": np.arange(60) % 3 * 1.0}, r"y: float labels 0 to 2 .* y.astype\(int\); real .* y\[:, None\]"),
+    ({"y": np.where(np.arange(60) == 3, np.nan, 0.5)}, "y: nan .* finite"),
+    ({"y": (np.arange(60) % 3)[:, None]}, r"y: int64 \[60, 1\] .* labels \[n\].*: np.ravel\(y\)"),
+    ({"y": np.eye(3, dtype=int)[np.arange(60) % 3]}, r"y: one-hot int64 \[60, 3\] .* y.argmax\(1\)"),
+    ({"y": np.eye(3)[np.arange(60) % 3]}, r"y: one-hot float64 \[60, 3\] .* y.argmax\(1\)"),
+    ({"y": np.ones((60, 3))}, r"y: multi-label float64 \[60, 3\] .* several labels of a sample are not"),
+    ({"y": np.full((60, 3), 7)}, r"y: int64 \[60, 3\] .* labels \[n\], or float targets"),
+    ({"y": np.linspace(0, 1, 60)}, r"y_test: int64 \[30\] .* targets as y, float64 \[n\]"),
+    ({"y": np.linspace(0, 1, 120).reshape(60, 2), "y_test": np.linspace(0, 1, 30)},
+     r"y_test: float64 \[30\] .* \[n, 2\]"),
+    ({"y": 3}, r"x: \(60, 5\) .* n = 0 > 0 targets"),
+    ({"classes": "abc"}, "classes: 'abc' .* a list of different names"),
+    ({"classes": ["a", "b", "b"]}, "classes: .* a list of different names"),
     ({"x": np.zeros((60, 8, 8, 3), np.uint8), "x_test": np.zeros((30, 8, 8, 3), np.uint8)},
-     r"x: \(60, 8, 8, 3\) .* \[n, C, H, W\]"),
+     r"x: \(60, 8, 8, 3\) .* \[n, C, H, W\] .* x.transpose\(0, 3, 1, 2\)"),
 ])  # fmt: skip
 def test_arrays_that_do_not_fit(changes: dict[str, Any], match: str) -> None:
     with one_line_error(match, BadInput):
         own(**changes)
+
+
+@pytest.mark.parametrize("shape", [(64,), (3,)])
+@pytest.mark.parametrize("kind", [np.int64, np.uint16])
+def test_whole_numbers_are_tokens_only_for_a_network_that_is_named(shape: tuple, kind: type) -> None:
+    x = np.random.default_rng(0).integers(0, 3, (40, *shape)).astype(kind)
+    data = ff.dataset(x, np.arange(40) % 3, x, np.arange(40) % 3)
+    with one_line_error(r"x: whole numbers .* float features, x.astype\('float32'\)", BadInput):
+        ff.run(data, ff.iid(clients=2), **SMALL)
+    with one_line_error("x: whole numbers .* up to 2 .* float features for 'mlp'", BadInput):
+        ff.run(data, ff.iid(clients=2), model="mlp", **SMALL)
+    run = ff.run(data, ff.iid(clients=2), model={"name": "char_lstm", "hidden": 4}, **SMALL)
+    assert run.settings["model"]["name"] == "char_lstm"
+
+
+def test_a_table_of_whole_numbers_is_one_of_floats() -> None:
+    x = np.random.default_rng(0).integers(0, 99, (40, 3))
+    data = ff.dataset(x, np.arange(40) % 3, x, np.arange(40) % 3)
+    with one_line_error("x: whole numbers .3. up to .* or tokens 0 to 2; `classes` names them all", BadInput):
+        ff.run(data, ff.iid(clients=2), model={"name": "char_lstm", "hidden": 4}, **SMALL)
+
+
+def test_channels_last_are_said_to_be_so() -> None:
+    x = np.zeros((20, 28, 28, 3), np.float32)
+    data = ff.dataset(x, np.arange(20) % 2, x, np.arange(20) % 2)
+    for model in (None, "lenet5"):
+        with one_line_error(r"x: \[n, 28, 28, 3\] .* x.transpose\(0, 3, 1, 2\)", BadInput):
+            ff.run(data, ff.iid(clients=2), model=model, **SMALL)
+
+
+def test_real_targets_of_several_columns_are_kept() -> None:
+    (x, _), (x_test, _) = blobs(), blobs(30, 1)
+    for size in (1, 2):
+        data = own(y=x[:, :size] * 2, y_test=x_test[:, :size] * 2)
+        assert data.y_train.shape == (60, size) and data.y_train.dtype == torch.float32 and not data.classes
+    with one_line_error("model: None .* a network with 2 outputs", BadInput):
+        ff.run(data, ff.iid(clients=2), **SMALL)
+    narrow = ff.run(own(y=x[:, :1], y_test=x_test[:, :1]), ff.iid(clients=3), **SMALL)
+    flat = ff.run(own(y=x[:, 0], y_test=x_test[:, 0]), ff.iid(clients=3), **SMALL)
+    assert narrow.metrics["loss"] == flat.metrics["loss"]
+
+
+def test_data_frames_are_arrays_without_index_and_warning(recwarn: pytest.WarningsRecorder) -> None:
+    (x, y), (x_test, y_test) = blobs(), blobs(30, 1)
+    frame, tested = (pd.DataFrame(own, columns=list("abcde")) for own in (x, x_test))
+    data = ff.dataset(frame, pd.Series(y), tested, pd.Series(y_test))
+    assert not recwarn.list and data.hash == own().hash
+    before = data.x_train.clone()
+    frame.iloc[:] = 0
+    assert torch.equal(data.x_train, before)
+    with one_line_error(r"x: columns 'Unnamed: 0' .an index. .* x.drop\(columns", BadInput):
+        own(x=frame.assign(**{"Unnamed: 0": 1.5}))
+    with one_line_error(r"x: columns 'town' \('a' in row 1\), 'row' .* x.drop\(columns", BadInput):
+        own(x=frame.assign(town="a", row=range(60)))
+    with one_line_error("y: an index other than that of x .* y.loc", BadInput):
+        own(x=frame, y=pd.Series(y).sample(frac=1, random_state=0))
+
+
+def test_arrays_of_another_byte_order_or_width_are_read() -> None:
+    (x, y), (x_test, y_test) = blobs(), blobs(30, 1)
+    for kind in (">f4", np.float16, np.longdouble):
+        data = ff.dataset(x.astype(kind), y.astype(np.uint64), x_test.astype(kind), y_test.astype(np.uint64))
+        assert data.x_train.dtype == torch.float32 and data.y_train.dtype == torch.int64
+        assert np.allclose(data.x_train, x, atol=1e-2)
+
+
+def test_classes_without_training_samples_are_named() -> None:
+    data = own(classes=["a", "b", "c", "d"])
+    assert data.num_classes == 4 and own(y=np.arange(60) % 2 == 0, y_test=np.arange(30) > 3).num_classes == 2
 
 
 def test_wrong_keywords_of_methods_and_schemes() -> None:

@@ -1,0 +1,61 @@
+"""The rule of labels, in files and in arrays of the caller: 0..K-1, each with training samples."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+NUMBERED = "names = np.unique(y), y = np.searchsorted(names, y), test labels likewise"
+
+
+class Misfit(NamedTuple):
+    """Labels that are not 0..classes-1: the split that has them, the labels in words, and what to do."""
+
+    split: str
+    shown: str
+    classes: int
+    remedy: str
+
+
+def misfit(train: np.ndarray, test: np.ndarray, count: int = 0, complete: bool = True) -> Misfit | None:
+    """The labels of a split that are not among 0..K-1, None if all are.
+
+    K is ``count``, or if that is 0, as many as occur. ``complete``: every label must have a training sample.
+    """
+    present = np.unique(train)
+    several = len(present) > 1
+    total = count or (len(present) if several else 1 + max(0, int(train.max()), int(test.max())))
+    every = np.arange(total)
+    if complete and not np.array_equal(present, every):
+        return Misfit("train", brief(present), total, "" if count else remedy(present))
+    for split, labels in (("train", present), ("test", np.unique(test))):
+        if (stray := np.setdiff1d(labels, every)).size:
+            return Misfit(split, brief(stray), total, "")
+    return None
+
+
+def remedy(present: np.ndarray) -> str:
+    """How to number the labels ``present`` [K], sorted, from 0 to K - 1; as it follows an error."""
+    first = int(present[0])
+    if len(present) > 1 and (np.diff(present) == 1).all():
+        return f": subtract {first}" if first > 0 else f": add {-first}"
+    return f": number them with {NUMBERED}; real targets of a regression are float32"
+
+
+def labels_as_reals(y: np.ndarray) -> bool:
+    """Whether real targets [n] are exactly the labels 0..K-1, two or more."""
+    if y.dtype.kind != "f" or y.ndim != 1:
+        return False
+    values = np.unique(y)
+    return 1 < len(values) < len(y) and np.array_equal(values, np.arange(len(values)))
+
+
+def binary_rows(y: np.ndarray) -> str:
+    """ "one-hot" or "multi-label" if ``y`` [n, C] holds only 0 and 1; else empty."""
+    if not np.isin(y, (0, 1)).all():
+        return ""
+    return "one-hot" if (y.sum(1) == 1).all() else "multi-label"
+
+
+def brief(labels: np.ndarray) -> str:
+    """Labels in words."""
+    return ", ".join(map(str, labels[:8])) + (", ..." if len(labels) > 8 else "")
