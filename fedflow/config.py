@@ -26,7 +26,7 @@ from fedflow.naming import flat, say
 from fedflow.partition import PartitionParams
 from fedflow.procedures import PROCEDURES, Procedure
 from fedflow.procedures.base import procedure_class
-from fedflow.settings import Settings, option
+from fedflow.settings import Settings, check, option
 from fedflow.simulation.federation import EXPERTS, FEATURES, TEACHER, need_labels
 from fedflow.simulation.run import RunSettings
 from fedflow.tuning import Tuning
@@ -82,7 +82,11 @@ class EngineSettings(Settings):
 
 
 class ModelParams(Settings):
-    """The network for one data set."""
+    """The network for one data set.
+
+    ``trainable``, patterns of the parameters that are trained, is one of the ``options``: the settings of
+    networks that are trained whole, and their digests, do not change.
+    """
 
     section = "models"
     name: str = option(doc="architecture")
@@ -91,13 +95,19 @@ class ModelParams(Settings):
     @classmethod
     def parse(cls, values: Any, section: str | None = None) -> Self:
         """Build from a mapping of ``params.yaml``, or from the name of an architecture alone."""
+        if isinstance(values, Mapping) and isinstance(options := values.get("options", {}), Mapping):
+            moved = {name: value for name, value in values.items() if name == "trainable"}
+            rest = {name: value for name, value in values.items() if name not in moved}
+            values = rest | {"options": {**options, **moved}} if moved else values
         return super().parse({"name": values} if isinstance(values, str) else values, section)
 
     def validate(self) -> None:
         if self.name not in ARCHITECTURES:
             raise unknown_name("models.name", self.name, ARCHITECTURES, "fedflow models")
         for name in self.options:
-            if name not in known_options(self.name):
+            if name == "trainable":
+                check("models.trainable", self.options[name], list[str], {})
+            elif name not in known_options(self.name):
                 raise unknown_name(f"models.options.{name}", name, known_options(self.name))
         for name, value in self.options.items():
             if isinstance(value, list) and any(isinstance(width, int) and width < 1 for width in value):

@@ -121,15 +121,18 @@ def _chosen(cls: type[Settings], choice: str, own: Mapping[str, type[Settings] |
 def _model() -> Schema:
     """The name of an architecture, or a mapping with its options."""
     names = sorted(ARCHITECTURES)
+    known = {name: [*known_options(name), "trainable"] for name in names}
     by_name = [
         {
             "if": {"properties": {"name": {"const": name}}},
-            "then": {"properties": {"options": {"propertyNames": {"enum": known_options(name)}}}},
+            "then": {"properties": {"options": {"propertyNames": {"enum": known[name]}}}},
         }
         for name in names
     ]
     schema = _object(ModelParams)
     schema["properties"]["name"] |= {"enum": names}
+    about = "patterns of the parameters that are trained; the others are frozen; default: all are trained"
+    schema["properties"]["trainable"] = _value(list[str], {}) | {"description": about}
     return {"anyOf": [{"enum": names}, schema | {"allOf": by_name}]}
 
 

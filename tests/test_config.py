@@ -244,6 +244,10 @@ def test_no_method_has_a_hyper_parameter_that_means_something_else_in_an_entry()
         ("grid.methods=[ifac]", r"^method.name: 'ifac' .*did you mean 'ifca'"),
         ("grid.partitions=[mnist5k]", r"^partitions: 'mnist5k' .*did you mean"),
         ("grid.datasets=[digits]", r"^grid.datasets: .*'mnist5k', which mnist5k-dir divides"),
+        (
+            "models.mnist5k={name: mlp, trainable: head}",
+            r"^models.mnist5k.trainable: 'head' .*a list, each item text",
+        ),
         ("engine.executor=thread", r"^engine.executor: 'thread' .*did you mean 'threads'"),
         ("engine.address=tcp://host:1", r"^engine.address: 'tcp://host:1' .*unless executor is dask or ray"),
         ("engine.workers=0", r"^engine.workers: 0 .* >= 1"),

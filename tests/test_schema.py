@@ -44,6 +44,7 @@ def changed(change):
         "tuned.mnist5k-dir.mine.mu=0.1", "methods.mine={method: fedavg, run: {sampling: sweep}}",
         "methods.ditto.run.rounds=3", "methods.fedavg={method: null, label: null}",
         "methods.ditto.training.objective={alpha: 0.2}",
+        "models.digits={name: mlp, trainable: [layers.last.*]}",
     ],
 )  # fmt: skip
 def test_other_forms_are_accepted(validator, change):

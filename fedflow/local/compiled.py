@@ -161,8 +161,13 @@ def compiled_gradient(
 def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str) -> Gradient | None:
     try:
         w, x, y = _example(model, examples, batch_size)
-        run, products = _compile(_differentiate(model), Path(folder), w, x, y, *model.next_noise())
-        gradient = Gradient(run, products, x, y, model.next_noise)
+        constants = model.constants()  # inputs, as the cached code is that of any frozen values
+
+        def draw() -> list[Tensor]:
+            return [*model.next_noise(), *constants]
+
+        run, products = _compile(_differentiate(model), Path(folder), w, x, y, *draw())
+        gradient = Gradient(run, products, x, y, draw)
     except Exception as error:  # whatever the compiler rejects: plain steps compute the same
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"local steps are not compiled, because that failed ({reason})", stacklevel=3)
@@ -240,8 +245,11 @@ def _factored(traced: torch.fx.GraphModule) -> list[bool]:
 
 
 def _differentiate(model: FlatModel) -> Callable[..., tuple[Tensor, ...]]:
-    def loss(pieces: list[Tensor], x: Tensor, y: Tensor, *noise: Tensor) -> Tensor:
-        with model.given_noise(noise):
+    drawn = int(model.draws_noise)
+
+    def loss(pieces: list[Tensor], x: Tensor, y: Tensor, *given: Tensor) -> Tensor:
+        constants = [*map(_channels_last, given[drawn:])]
+        with model.given_noise(given[:drawn]), model.given_constants(constants):
             return model.loss(model.outputs_of([*map(_channels_last, pieces)], _channels_last(x)), y)
 
     def gradient(w: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:

@@ -5,7 +5,8 @@ Runs use it as a teacher or as an expert, partitions as an expert; the hash of i
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fedflow.files import Write, replace_files, write_json
 from fedflow.local.teacher import Teacher
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
+from fedflow.models.tensors import FROZEN
 
 MARKER, WEIGHTS, LOSSES = "metrics.json", "model.safetensors", "losses.npy"
 IDENTITY = ("model", "options", "input_shape", "outputs", "data_hash")  # facts that the hash covers
@@ -32,12 +34,14 @@ class TrainedNetwork:
     """A network trained on all training samples of a data set.
 
     ``w`` [D] is its vector, ``losses`` [n] its loss on every training sample, float64, without label
-    smoothing. ``facts`` are the content of ``metrics.json``; ``hash`` identifies the content.
+    smoothing. ``facts`` are the content of ``metrics.json``; ``hash`` identifies the content. ``frozen`` are
+    the parameters that were not trained.
     """
 
     w: Tensor
     losses: np.ndarray
     facts: dict[str, Any]
+    frozen: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def hash(self) -> str:
@@ -64,14 +68,19 @@ class TrainedNetwork:
         """This network, on ``device``, for clients that learn from it."""
         about = self.facts
         network = partial(build, about["model"], tuple(about["input_shape"]), about["outputs"])
-        model = FlatModel(partial(network, **about["options"]), device=device)
+        model = FlatModel(partial(network, **about["options"]), device=device, frozen=self.frozen)
         if model.size != self.w.numel():
             raise FedflowError(f"{about['model']} has {model.size} values, not {self.w.numel()}")
         return Teacher(model, self.w.to(device))
 
 
 def save_network(
-    folder: Path, w: Tensor, losses: np.ndarray, facts: dict[str, Any], more: dict[str, Write]
+    folder: Path,
+    w: Tensor,
+    losses: np.ndarray,
+    facts: dict[str, Any],
+    more: dict[str, Write],
+    frozen: Mapping[str, Tensor],
 ) -> TrainedNetwork:
     """Write a network into ``folder``, in place of an earlier one; ``more`` are further files,
     which are not part of the hash.
@@ -85,14 +94,15 @@ def save_network(
         facts["files"] = {name: file_sum(path.parent / name) for name in more}
         write_json(path, facts)
 
+    tensors = {"w": w.cpu().contiguous()} | {f"{FROZEN}{name}": p for name, p in frozen.items()}
     files: dict[str, Write | None] = {
-        WEIGHTS: lambda path: path.write_bytes(save({"w": w.cpu().contiguous()})),
+        WEIGHTS: lambda path: path.write_bytes(save(tensors)),
         LOSSES: partial(np.save, arr=losses, allow_pickle=False),
         **more,
         MARKER: write_facts,
     }
     replace_files(folder, files, MARKER)
-    return TrainedNetwork(w, losses, facts)
+    return TrainedNetwork(w, losses, facts, dict(frozen))
 
 
 def load_network(folder: Path) -> TrainedNetwork:
@@ -105,12 +115,13 @@ def load_network(folder: Path) -> TrainedNetwork:
             raise ValueError("files and facts do not match their hash")
         if any(file_sum(folder / name) != known for name, known in facts.get("files", {}).items()):
             raise ValueError(f"{', '.join(facts['files'])} does not match its hash")
-        w, losses = load((folder / WEIGHTS).read_bytes())["w"], np.load(folder / LOSSES, allow_pickle=False)
+        tensors = load((folder / WEIGHTS).read_bytes())
+        w, losses = tensors.pop("w"), np.load(folder / LOSSES, allow_pickle=False)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise FedflowError(
             f"{folder}: damaged ({reason(error)}); `fedflow central {folder.name}` trains this network again"
         ) from error
-    return TrainedNetwork(w, losses, facts)
+    return TrainedNetwork(w, losses, facts, {n.removeprefix(FROZEN): p for n, p in tensors.items()})
 
 
 def _hash(folder: Path, facts: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from fedflow.models.flat import FlatModel
+from fedflow.models.tensors import floating
 
 # What layers call the number of their outputs, and of their inputs.
 WIDTHS = (
@@ -85,6 +86,8 @@ def expand(model: FlatModel, kept: Mapping[str, Tensor]) -> Tensor:
             if name.rpartition(".")[0] in (layer.conv, layer.norm):
                 masks[name] = masks[name] & own.view(-1, *[1] * (masks[name].ndim - 1))
         name = f"{layer.then}.weight"
+        if name not in masks:  # frozen
+            continue
         inputs = own[:, None].expand(-1, masks[name].shape[1] // len(own)).reshape(-1)
         masks[name] = masks[name] & inputs.view(-1, *[1] * (masks[name].ndim - 2))
     return torch.cat([mask.reshape(-1) for mask in masks.values()])
@@ -105,7 +108,9 @@ def smaller(module: nn.Module, mask: Tensor | None = None) -> nn.Module:
     small: Any = copy.deepcopy(module)
     with torch.no_grad():
         if mask is not None:
-            tensors = [*small.parameters(), *(b for b in small.buffers() if b.is_floating_point())]
+            tensors = [
+                t for t in floating(small).values() if t.requires_grad or not isinstance(t, nn.Parameter)
+            ]
             for tensor, part in zip(tensors, mask.split([t.numel() for t in tensors]), strict=True):
                 tensor.mul_(part.view_as(tensor))
         for layer in getattr(module, "channels", ()):

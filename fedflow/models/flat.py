@@ -3,12 +3,14 @@
 The vector holds the P trainable parameters first, then the Q floating-point buffers (BatchNorm
 statistics), D = P + Q. So buffers are averaged, stored, clustered and sent with the model, and cannot be
 forgotten; computations without them (gradients, norms, cosines, control variates, server optimisers) use
-``w[:P]`` or `FlatModel.with_buffers` (docs/decisions/0001). Integer counters stay in the module.
+``w[:P]`` or `FlatModel.with_buffers` (docs/decisions/0001). Frozen parameters (without ``requires_grad``) and
+integer counters stay in the module: nothing trains, sends or averages them.
 """
 
 import copy
 import fnmatch
 import functools
+import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +27,7 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.models.cohorts import Real, for_cohorts
 from fedflow.models.noise import CHANNELS, DROPOUT, KeyedDropout, Noise, draws_otherwise, noise_key
 from fedflow.models.spectral import SpectralLinear
+from fedflow.models.tensors import floating, need_plain, shared, with_frozen, write
 from fedflow.settings import Words
 
 CONVOLUTIONS = ("matmul", "grouped")
@@ -61,7 +64,10 @@ class FlatModel:
     ``hits(outputs, y) -> [B]``, by default cross-entropy and a correct arg max.
 
     ``convolution`` is that of a cohort under ``torch.func.vmap``: one matrix product per image, or one
-    grouped convolution.
+    grouped convolution. ``frozen`` has the values of the parameters that are not trained; by default these
+    are the ones without ``requires_grad``, as ``factory`` draws them with seed 0, the same in every process.
+
+    Raises `BadInput` for a module that no vector can hold.
     """
 
     def __init__(
@@ -71,17 +77,29 @@ class FlatModel:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         convolution: str = "matmul",
+        frozen: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.factory, self.device, self.dtype = factory, torch.device(device), dtype
         self.convolution = convolution
         with DRAWING, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
             self._template = factory()
+        need_plain(self._template, dtype)
+        if any(p.is_cuda for p in self._template.parameters()):
+            self._template = copy.deepcopy(self._template).cpu()
+        if frozen is not None:
+            self._template = with_frozen(self._template, frozen)
         if unkeyed := next(filter(draws_otherwise, self._template.modules()), None):
             raise FedflowError(
                 f"the network has {type(unkeyed).__name__} with its own noise, so that results would "
                 "depend on the workers; accepted: Dropout, Dropout1d, Dropout2d, Dropout3d"
             )
-        tensors: dict[str, Tensor] = dict(self._template.named_parameters())
+        own: dict[str, Tensor] = dict(self._template.named_parameters())
+        self.frozen = {name: p.detach() for name, p in own.items() if not p.requires_grad}
+        tensors = {name: p for name, p in own.items() if p.requires_grad}
+        if not tensors:
+            found = Words("all parameters frozen" if own else "no parameters")
+            raise BadInput("model", found, "a network with a parameter that is trained (requires_grad)")
         self.parameters = sum(p.numel() for p in tensors.values())  # P
         tensors |= {k: b for k, b in self._template.named_buffers() if b.is_floating_point()}
         self.names = list(tensors)
@@ -91,6 +109,8 @@ class FlatModel:
         self.buffers = self.size - self.parameters  # Q
         ends = torch.tensor(self.sizes).cumsum(0).tolist()
         self.slices = {name: slice(end - n, end) for name, n, end in zip(self.names, self.sizes, ends)}
+        self._shared = {n: first for n, first in shared(self._template).items() if first in self.slices}
+        self._again = [self.names.index(first) for first in self._shared.values()]
         self._parts: dict[tuple[str, ...], Part] = {}
         self._variants: dict[str, FlatModel] = {}
         self._making = threading.Lock()  # of variants: threads share one
@@ -107,15 +127,13 @@ class FlatModel:
 
     def from_module(self, module: nn.Module) -> Tensor:
         """The vector [D] of a module of the same architecture."""
-        state = module.state_dict()
-        return torch.cat([state[name].detach().reshape(-1) for name in self.names]).to(
-            self.device, self.dtype
-        )
+        own = floating(module)
+        return torch.cat([own[name].detach().reshape(-1) for name in self.names]).to(self.device, self.dtype)
 
     def to_module(self, w: Tensor) -> nn.Module:
-        """An independent module, in evaluation mode, that holds the values of ``w`` [D]."""
+        """An independent module, in evaluation mode, with the values of ``w`` [D] and the frozen ones."""
         module = copy.deepcopy(self._template).to(dtype=self.dtype)
-        module.load_state_dict({k: v.detach().cpu() for k, v in self.views(w).items()}, strict=False)
+        write(module, self.views(w))
         return module.eval()
 
     def views(self, w: Tensor) -> dict[str, Tensor]:
@@ -166,7 +184,7 @@ class FlatModel:
                 raise
             return self._call(False, pieces, x, part=part), None
         _, slots = self._own_modules()[True]
-        return outputs, torch.cat([table[key].reshape(-1) for table, key in slots[trained:]])
+        return outputs, torch.cat([table[key].reshape(-1) for table, key in slots[trained : len(pieces)]])
 
     def needs_two(self, x: Tensor) -> bool:
         """Whether BatchNorm cannot normalise a batch of one sample ``x`` [1, ...]: one value per channel."""
@@ -186,9 +204,10 @@ class FlatModel:
 
     @cached_property
     def last_linear(self) -> str | None:
-        """The name of the last linear layer with biases; None if the network has none."""
+        """The name of the last linear layer; None without one, or if its biases or weights are frozen."""
         linear = [name for name, layer in self._template.named_modules() if isinstance(layer, nn.Linear)]
-        return linear[-1] if linear and f"{linear[-1]}.bias" in self.slices else None
+        own = [f"{name}.{part}" for name in linear[-1:] for part in ("weight", "bias")]
+        return linear[-1] if linear and self.slices.keys() >= {*own} else None
 
     @cached_property
     def weights(self) -> list[str]:
@@ -244,11 +263,29 @@ class FlatModel:
         key = json.dumps(options, sort_keys=True)
         with self._making:
             if key not in self._variants:
+                if self.frozen and "trainable" in getattr(self._template, "options", {}):
+                    options = options | {"trainable": None}  # its patterns are those of the whole network
                 factory = functools.partial(self.factory, **options) if options else self.factory
                 self._variants[key] = FlatModel(
-                    factory, device=self.device, dtype=self.dtype, convolution=self.convolution
+                    factory,
+                    device=self.device,
+                    dtype=self.dtype,
+                    convolution=self.convolution,
+                    frozen=self._frozen_of(factory) if self.frozen else None,
                 )
             return self._variants[key]
+
+    def _frozen_of(self, factory: Callable[[], nn.Module]) -> dict[str, Tensor]:
+        """The frozen parameters of the network that ``factory`` makes, as leading slices of these."""
+        with DRAWING, torch.random.fork_rng(devices=[]):
+            part = dict(factory().named_parameters())
+        for name in part.keys() & self.frozen.keys():
+            self._need_nested(name, part[name].shape, self.frozen[name])
+        return {
+            name: whole[tuple(slice(n) for n in part[name].shape)].clone()
+            for name, whole in self.frozen.items()
+            if name in part
+        }
 
     def within(self, large: "FlatModel") -> Tensor:
         """The position [d] of every entry in a vector of a ``large`` network that contains this one.
@@ -259,19 +296,19 @@ class FlatModel:
         if large not in self._places:
             whole, found = large.views(torch.arange(large.size)), []
             for name, shape in zip(self.names, self.shapes):
-                outer = whole.get(name)
-                if (
-                    outer is None
-                    or len(shape) != outer.ndim
-                    or any(n > m for n, m in zip(shape, outer.shape))
-                ):
-                    has = f"has {name} of shape {list(shape)}"
-                    need = "no such part" if outer is None else f"{list(outer.shape)}"
-                    accepted = f"networks that nest: one level {has}, the whole network has {need}"
-                    raise BadInput("model.name", Words(large.title), accepted)
+                outer = large._need_nested(name, shape, whole.get(name))
                 found.append(outer[tuple(slice(n) for n in shape)].reshape(-1))
             self._places[large] = torch.cat(found).to(self.device)
         return self._places[large]
+
+    def _need_nested(self, name: str, shape: torch.Size, outer: Tensor | None) -> Tensor:
+        """``outer``, the tensor ``name`` of this network; `BadInput` unless ``shape`` fits into it."""
+        if outer is None or len(shape) != outer.ndim or any(n > m for n, m in zip(shape, outer.shape)):
+            has = f"has {name} of shape {list(shape)}"
+            need = "no such part" if outer is None else f"{list(outer.shape)}"
+            accepted = f"networks that nest: one level {has}, the whole network has {need}"
+            raise BadInput("model.name", Words(self.title), accepted)
+        return outer
 
     @property
     def title(self) -> str:
@@ -319,14 +356,19 @@ class FlatModel:
 
     def _mask(self, patterns: Sequence[str]) -> Tensor:
         mask = torch.zeros(self.size, dtype=torch.bool, device=self.device)
+        known = [*self.names, *self._shared, *self.frozen]  # a shared name stands for its first
         for pattern in patterns:
-            hit = fnmatch.filter(self.names, pattern)
+            hit = fnmatch.filter(known, pattern)
             if not hit:
                 raise BadInput(
                     "parameter pattern", pattern, f"a pattern that matches one of {', '.join(self.names)}"
                 )
             for name in hit:
-                mask[self.slices[name]] = True
+                if (own := self.slices.get(self._shared.get(name, name))) is not None:
+                    mask[own] = True
+        if patterns and not mask.any():
+            accepted = f"a pattern of a part that is trained: one of {', '.join(self.names)}"
+            raise BadInput("parameter pattern", Words(", ".join(patterns)), accepted)
         return mask
 
     def head(self) -> Part:
@@ -336,7 +378,16 @@ class FlatModel:
     @property
     def architecture(self) -> str:
         """The network in words: its layers and its options; equal for equal networks."""
-        return f"{self._template!r} {getattr(self._template, 'options', {})}"
+        plain = f"{self._template!r} {getattr(self._template, 'options', {})}"
+        return f"{plain} frozen: {', '.join(self.frozen)} {self._frozen_hash}" if self.frozen else plain
+
+    @cached_property
+    def _frozen_hash(self) -> str:
+        """A digest of the frozen values."""
+        content = hashlib.blake2b(digest_size=8)
+        for name, value in self.frozen.items():
+            content.update(name.encode() + value.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return content.hexdigest()
 
     @property
     def at_once(self) -> int | None:
@@ -359,8 +410,12 @@ class FlatModel:
 
     @property
     def channels(self) -> Sequence[Any]:
-        """The `fedflow.models.channels.Channels` that can be removed, as the architecture declares them."""
-        return getattr(self._template, "channels", ())
+        """The `fedflow.models.channels.Channels` that can be removed, as the architecture declares them.
+
+        Without those of frozen norms, whose gamma and beta cannot become 0.
+        """
+        declared = getattr(self._template, "channels", ())
+        return [c for c in declared if self.slices.keys() >= {f"{c.norm}.weight", f"{c.norm}.bias"}]
 
     @cached_property
     def draws_noise(self) -> bool:
@@ -418,6 +473,27 @@ class FlatModel:
         finally:
             self._noise.given = None
 
+    def constants(self) -> list[Tensor]:
+        """The frozen parameters, as training calls in this thread read them."""
+        return [table[key] for table, key in self._frozen_slots()]
+
+    @contextmanager
+    def given_constants(self, values: Sequence[Tensor]) -> Iterator[None]:
+        """Within this context, training calls in this thread read these ``values`` of `constants`."""
+        slots, before = self._frozen_slots(), self.constants()
+        for (table, key), value in zip(slots, values, strict=True):
+            table[key] = value
+        try:
+            yield
+        finally:
+            for (table, key), value in zip(slots, before):
+                table[key] = value
+
+    def _frozen_slots(self) -> list[tuple[dict, str]]:
+        module, _ = self._own_modules()[True]
+        every = self._template.named_parameters(remove_duplicate=False)
+        return [_slot(module, name) for name, p in every if not p.requires_grad]
+
     def with_buffers(self, w: Tensor, source: Tensor) -> Tensor:
         """``w`` [D] with the buffers of ``source`` [D]: for steps that extrapolate parameters only."""
         return w if not self.buffers else torch.cat([w[: self.parameters], source[self.parameters :]])
@@ -447,7 +523,7 @@ class FlatModel:
         self._real.samples = real
         if train and self.draws_noise:
             self._noise.start_call()
-        for (table, key), piece in zip(slots, pieces):
+        for (table, key), piece in zip(slots, [*pieces, *(pieces[i] for i in self._again)]):
             table[key] = piece
         return module(*inputs) if part == "forward" else getattr(module, part)(*inputs)
 
@@ -473,7 +549,10 @@ class FlatModel:
         self._own_modules()
 
     def _own_modules(self) -> dict[bool, tuple[nn.Module, list[tuple[dict, str]]]]:
-        """This thread's modules by training mode, each with the table and key of every piece."""
+        """This thread's modules by training mode, each with the table and key of every piece.
+
+        The further places of shared pieces are at the end.
+        """
         kind = "cohort_modules" if getattr(self._per_thread, "cohorts", False) else "modules"
         modules = getattr(self._per_thread, kind, None)
         if modules is None:
@@ -486,7 +565,7 @@ class FlatModel:
                         module.set_submodule(name, keyed.train(mode))
                 if kind == "cohort_modules":
                     for_cohorts(module, self._real, self.convolution)
-                modules[mode] = module, [_slot(module, name) for name in self.names]
+                modules[mode] = module, [_slot(module, name) for name in [*self.names, *self._shared]]
             setattr(self._per_thread, kind, modules)
         return modules
 
@@ -494,7 +573,8 @@ class FlatModel:
         return self
 
     def __reduce__(self) -> tuple:
-        return _rebuild, (self.factory, str(self.device), self.dtype, self.convolution)
+        frozen = self.frozen or None
+        return _rebuild, (self.factory, str(self.device), self.dtype, self.convolution, frozen)
 
 
 def _slot(module: nn.Module, name: str) -> tuple[dict, str]:
@@ -504,6 +584,10 @@ def _slot(module: nn.Module, name: str) -> tuple[dict, str]:
 
 
 def _rebuild(
-    factory: Callable[[], nn.Module], device: str, dtype: torch.dtype, convolution: str
+    factory: Callable[[], nn.Module],
+    device: str,
+    dtype: torch.dtype,
+    convolution: str,
+    frozen: Mapping[str, Tensor] | None,
 ) -> FlatModel:
-    return FlatModel(factory, device=device, dtype=dtype, convolution=convolution)
+    return FlatModel(factory, device=device, dtype=dtype, convolution=convolution, frozen=frozen)

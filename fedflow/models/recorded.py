@@ -14,12 +14,14 @@ from torch import nn
 from fedflow.errors import FedflowError
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
+from fedflow.models.tensors import FROZEN
 
 
-def factory(card: Mapping[str, Any]) -> Callable[[], nn.Module]:
-    """A function that builds the network of ``card``, untrained."""
+def factory(card: Mapping[str, Any], frozen: bool = False) -> Callable[[], nn.Module]:
+    """A function that builds the network of ``card``, untrained; ``frozen``: with what its run froze."""
     shape, classes = tuple(card["input_shape"]), len(card["classes"]) or 1
-    return partial(build, card["architecture"], shape, classes, **card["options"])
+    options = {name: value for name, value in card["options"].items() if frozen or name != "trainable"}
+    return partial(build, card["architecture"], shape, classes, **options)
 
 
 def rebuild(card: Mapping[str, Any], weights: Path, row: int) -> nn.Module:
@@ -29,7 +31,9 @@ def rebuild(card: Mapping[str, Any], weights: Path, row: int) -> nn.Module:
     """
     with safe_open(weights, "pt") as file:
         w = file.get_slice("models")[row]
-    model = FlatModel(factory(card), dtype=w.dtype)
+        names = [name for name in file.keys() if name.startswith(FROZEN)]  # noqa: SIM118
+        frozen = {name.removeprefix(FROZEN): file.get_tensor(name) for name in names}
+    model = FlatModel(factory(card), dtype=w.dtype, frozen=frozen)
     if w.numel() != model.size:
         raise FedflowError(f"{weights}: holds {w.numel()} values, {card['architecture']} has {model.size}")
     return model.to_module(w)

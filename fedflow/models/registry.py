@@ -1,7 +1,7 @@
 """The networks by name, and how one is built."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fedflow.errors import BadInput, unknown_name
+from fedflow.models.tensors import freeze_others
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,19 @@ class Architecture:
 ARCHITECTURES: dict[str, Architecture] = {}
 
 
-def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: Any) -> nn.Module:
+def build(
+    name: str,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    trainable: Sequence[str] | None = None,
+    **options: Any,
+) -> nn.Module:
     """The named network for inputs of ``input_shape``: images (C, H, W), features (d,) or tokens (L,).
 
-    Networks for tokens, whole numbers 0..num_classes-1, declare ``tokens = True``.
-    Raises `BadInput` for an unknown name or option, and for inputs that do not fit, such as small images.
+    Networks for tokens, whole numbers 0..num_classes-1, declare ``tokens = True``. ``trainable``: patterns of
+    the parameters that are trained; the others are frozen. None: all are trained.
+    Raises `BadInput` for an unknown name, option or pattern, and for inputs that do not fit, such as small
+    images.
     """
     if name not in ARCHITECTURES:
         raise unknown_name("model.name", name, ARCHITECTURES, "fedflow models")
@@ -45,6 +54,9 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
     except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
         inputs = f"{'images' if len(input_shape) == 3 else 'inputs'} {input_shape}"
         raise BadInput("model.name", name, f"a network and options that fit {inputs} ({error})") from error
+    if trainable is not None:
+        freeze_others(module, trainable)
+        given = given | {"trainable": list(trainable)}
     module.architecture = name  # type: ignore[assignment] # what errors call it
     module.options = given  # type: ignore[assignment] # how it starts, say, is not in its layers
     module.fits = input_shape, num_classes  # type: ignore[assignment]

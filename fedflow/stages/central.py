@@ -178,6 +178,7 @@ class CentralRun:
             made = save_network(
                 self.folder, w, losses, facts,
                 {TABLE: partial(pd.DataFrame(rows).to_csv, index=False, float_format="%.9g")},
+                model.frozen,
             )  # fmt: skip
             final = {metric: made.facts[metric] for metric in FINAL}
             record.end(final, len(rows), self.folder, self._card(), {0: w})

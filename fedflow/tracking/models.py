@@ -2,8 +2,9 @@
 
 A run logs ``global``, or ``cluster-<j>`` for every cluster, or one model for every level, by its name, or
 ``personal`` (all clients in one).
-Each has three artifacts: ``weights.safetensors`` with the vectors [n, D], ``model.json`` with the network
-and the client or cluster of each row, and the code of the networks. No pickle is written or read.
+Each has three artifacts: ``weights.safetensors`` with the vectors [n, D] and the frozen parameters,
+``model.json`` with the network and the client or cluster of each row, and the code of the networks. No pickle
+is written or read.
 """
 
 import json
@@ -28,6 +29,7 @@ from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.models.channels import load_smaller, size_of, smaller
 from fedflow.models.flat import FlatModel
 from fedflow.models.recorded import factory, rebuild
+from fedflow.models.tensors import FROZEN
 from fedflow.terminal import say
 from fedflow.tracking.addresses import database, is_server, shown
 from fedflow.tracking.shared import (
@@ -145,8 +147,9 @@ def export_model(
     card, weights, row = _recorded(run_id, which, client, root)
     network = _loaded(card, weights, row, compact=True)
     facts = {name: value for name, value in card.items() if name not in ("ids", "clients")}
+    state = {name: tensor.clone() for name, tensor in network.state_dict().items()}  # none shared
     try:
-        save_file(network.state_dict(), file, {"model": json.dumps(facts | {"client": client})})
+        save_file(state, file, {"model": json.dumps(facts | {"client": client})})
     except (OSError, SafetensorError) as error:
         raise FedflowError(f"cannot write {file}: {reason(error)}") from error
     return network
@@ -318,7 +321,8 @@ def log_models(
     api = store.client()
     present = recorded_models(api, run)
     _delete_unfinished(api, run, present)
-    whole = FlatModel(factory(asdict(card))).parameters  # of levels, too
+    network = FlatModel(factory(asdict(card), frozen=True))
+    whole = network.parameters + sum(p.numel() for p in network.frozen.values())  # of levels, too
     package = package_of(card.architecture)
     if package:
         say(f"recorded models do not hold the code of {card.architecture}: install {package} to load them")
@@ -329,7 +333,10 @@ def log_models(
             facts |= {"run_id": run.info.run_id, "package": package}
             options, _ = facts.pop("levels").get(name, ({}, []))
             facts["options"] |= options
-            logged = _log(api, run, name, facts, torch.stack([models[i] for i in ids]).cpu(), step)
+            own = network.variant(**options) if options else network
+            weights = {"models": torch.stack([models[i] for i in ids]).cpu()}
+            weights |= {f"{FROZEN}{name}": p.contiguous() for name, p in own.frozen.items()}
+            logged = _log(api, run, name, facts, weights, step)
         suffix = f".{name}" if card.serves in ("cluster", "level") else ""
         registered = f"{card.partition}.{card.method}{suffix}".translate(FORBIDDEN)
         tags = {"run": run.info.run_name, "seed": card.seed}
@@ -383,7 +390,7 @@ def _served(
 
 
 def _log(
-    api: "MlflowClient", run: "Run", name: str, facts: dict[str, Any], weights: Tensor, step: int
+    api: "MlflowClient", run: "Run", name: str, facts: dict[str, Any], weights: dict[str, Tensor], step: int
 ) -> "LoggedModel":
     """Write one model; it counts as logged once the run lists it, which is the last step."""
     from mlflow import pyfunc
@@ -400,7 +407,7 @@ def _log(
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         files = {"weights": folder / "weights.safetensors", "model": folder / "model.json"}
-        save_file({"models": weights}, files["weights"])
+        save_file(weights, files["weights"])
         files["model"].write_text(json.dumps(facts, indent=1))
         files["code"] = write_code(folder)
         pyfunc.save_model(

@@ -46,7 +46,7 @@ class Halved(FedAvg):
         return type(after)(server.model + self.step * (after.model - server.model)), numbers
 
 
-def two_layers() -> nn.Module:
+def two_layers() -> nn.Sequential:
     return nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
 
 
@@ -115,6 +115,27 @@ def test_own_network() -> None:
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(before, trained.parameters()))  # its start
     assert all(torch.equal(a, b) for a, b in zip(before, network.parameters()))  # and it does not change
     assert not trained.training and run.metrics["parameters"] == 39
+
+
+def test_frozen_layers_of_an_own_network_stay_as_they_are() -> None:
+    network = two_layers()
+    network[0].requires_grad_(False)
+    run = ff.run(own(), ff.iid(clients=3), model=network, **SMALL)
+    trained = run.model()
+    assert torch.equal(trained[0].weight, network[0].weight) and torch.equal(trained[0].bias, network[0].bias)
+    assert not torch.equal(trained[2].weight, network[2].weight)
+    assert run.metrics["parameters"] == 15 and run.metrics["bytes_up"] == 2 * 3 * 15 * 4
+    network[0].weight.data[0] += 1
+    other = ff.run(own(), ff.iid(clients=3), model=network, **SMALL)
+    assert run.settings["model"]["hash"] != other.settings["model"]["hash"]
+
+
+def test_patterns_say_what_is_trained_of_a_named_network() -> None:
+    head = {"name": "mlp", "hidden": [4], "trainable": ["layers.last.*"]}
+    run = ff.run(own(), ff.iid(clients=3), model=head, **SMALL)
+    assert run.metrics["parameters"] == 15 and run.settings["model"]["trainable"] == ["layers.last.*"]
+    with one_line_error(r"^model.trainable: 'head.*' .*one of layers.1.weight", BadInput):
+        ff.run(own(), ff.iid(clients=3), model=head | {"trainable": ["head.*"]}, **SMALL)
 
 
 def test_a_network_is_made_once_per_seed() -> None:

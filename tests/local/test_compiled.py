@@ -188,6 +188,24 @@ def test_compiled_code_is_found_in_the_cache(
     assert all(place.stat().st_mode & 0o077 == 0 for place in folder.iterdir() if place.is_dir())
 
 
+@pytest.mark.slow
+def test_compiled_code_reads_the_frozen_parameters_of_its_own_network(federation, folder: Path) -> None:
+    """Networks that differ in them only share the code in the cache."""
+    x, y = federation.train.inputs(torch.arange(8)), federation.train.targets(torch.arange(8))
+    for seed in (1, 2):
+        whole = FlatModel(partial(build, "mlp", federation.train.x.shape[1:], 10, hidden=(8,)))
+        first = {"layers.1.weight": whole.views(whole.init(seed))["layers.1.weight"]}
+        model = FlatModel(whole.factory, frozen=first)
+        gradient = compiling._compiled(model, federation.train, 8, str(folder / "frozen"))
+        assert gradient is not None
+        leaf = model.init(0).requires_grad_()
+        plain = model.loss(model.train_outputs(leaf, x)[0], y)
+        (g,) = torch.autograd.grad(plain, leaf)
+        found, loss = gradient(leaf, x, y)
+        torch.testing.assert_close(found, g)
+        torch.testing.assert_close(loss, plain.detach())
+
+
 def test_unfinished_code_of_a_killed_compiler_is_deleted_and_finished_code_is_kept(tmp_path: Path) -> None:
     place, library = tmp_path / "code", tmp_path / "code" / "half.so"
     with pytest.raises(KeyboardInterrupt), compiling._cache(place):

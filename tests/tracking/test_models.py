@@ -93,6 +93,29 @@ def test_a_model_of_a_level_has_its_share_of_the_whole_network(root, outcome, ca
     assert import_model(file).size == sizes["simple"]
 
 
+def test_frozen_parameters_are_recorded_and_exported(root, outcome, card, monkeypatch, tmp_path):
+    """With the network of the run and a level of it; later versions may draw others."""
+    options = {"filters": [4, 4, 6], "trainable": ["fc*", "exit*"]}
+    model = FlatModel(partial(build, "cnn_exit", (1, 16, 16), 3, **options))
+    small, levels = model.variant(exits="first"), {"simple": ({"exits": "first"}, [0]), "complex": ({}, [1])}
+    levelled = replace(card("level", "frozen"), architecture="cnn_exit", options=options, levels=levels)
+    about = {"experiment": "frozen", "name": "n", "key": "frozen", "params": {}, "system_metrics": False}
+    models = {0: small.init(1), 1: model.init(1)}
+    with open_run(root, **about, resumes=True) as record:
+        record.finish(replace(outcome(), models=models), card=levelled)
+    torch_seed = torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: torch_seed(seed + 1))
+    for level, network, w in (("simple", small, models[0]), ("complex", model, models[1])):
+        loaded = load_model(record.run_id, level, root=root)
+        export_model(tmp_path / level, record.run_id, level, root=root)
+        plain = network.to_module(w).state_dict()
+        for found in (loaded, import_model(tmp_path / level)):
+            assert found.state_dict().keys() == plain.keys()
+            assert all(torch.equal(value, plain[name]) for name, value in found.state_dict().items())
+        assert loaded.size.kept <= 1
+        assert {n for n, p in loaded.named_parameters() if not p.requires_grad} == network.frozen.keys()
+
+
 @pytest.mark.parametrize("content", [None, b"", b"PK junk", {"other": "{}"}, {"model": "{"}])
 def test_another_file_is_not_imported(content, tmp_path):
     file = tmp_path / "some.safetensors"
