@@ -17,7 +17,10 @@ from fedflow.errors import BadInput
 
 
 def total_variation(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Half the summed difference, in [0, 1]: the earth mover's distance of labels at equal distances."""
+    """Half the summed difference, in [0, 1]: the earth mover's distance of labels at equal distances.
+
+    No distance here takes labels as numbers in order (ordered 1-D Wasserstein).
+    """
     return 0.5 * np.abs(p - q).sum(-1)
 
 

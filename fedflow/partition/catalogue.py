@@ -223,6 +223,8 @@ def catalogue() -> str:
         f"`fedflow schemes --pictures docs/{PICTURES}`; do not edit by hand.",
         "A partition is one line under `partitions` in `params.yaml`; `dvc repro` or `fedflow partition",
         "NAME` makes it, `fedflow partitions compare A B` measures how heterogeneous it is against others.",
+        "Labels have no order there: their earth mover's distance is the total variation; a 1-D Wasserstein",
+        "distance over their numbers, which no published table needs, is not offered.",
         "Pictures: ten classes of 500 samples, one bar per client, one colour per label.",
         "",
         "| scheme | what it does |",

@@ -165,6 +165,20 @@ def test_every_label_gives_its_share_unless_samples_are_drawn_at_random():
     assert off() <= 1.0001 and off(holdout_stratified=False) > 5
 
 
+def test_a_label_gives_its_share_to_less_than_a_sample_and_a_half() -> None:
+    """Its part of what is held out is right to less than one; the number of these is rounded."""
+    draw, off_share, off_part = np.random.default_rng(0), 0.0, 0.0
+    for _ in range(4000):
+        n, share = int(draw.integers(2, 60)), float(draw.uniform(0.01, 0.99))
+        labels = draw.integers(0, draw.integers(1, 6), n)
+        _, (held,) = hold_out([np.arange(n)], labels, share, draw)
+        sizes = np.bincount(labels)
+        found = np.bincount(labels[held], minlength=len(sizes))
+        off_share = max(off_share, abs(found - share * sizes).max())
+        off_part = max(off_part, abs(found - len(held) / n * sizes).max())
+    assert off_part < 1 < off_share < 1.5
+
+
 def test_a_client_always_keeps_one_sample_and_is_tested_on_one():
     labels, two = np.zeros(4, int), [np.array([0, 1]), np.array([2, 3])]
     for share in (0.01, 0.99):

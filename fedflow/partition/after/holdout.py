@@ -1,8 +1,9 @@
 """Hold-out: every client is tested on a share of its samples, which it does not train on.
 
 Order of sampling: client k's n_k samples are permuted and, if ``stratified``, sorted by label; round(share
-n_k) of them, at least one and not all, are held out, at evenly spaced places from a random first one. So
-every label contributes its share, up to one sample.
+n_k) of them, at least one and not all, are held out, at evenly spaced places from a random first one. So a
+label contributes less than one sample more or less than its part of those held out, and less than 1.5 more or
+less than its share, as their number is rounded.
 Source: AAggFF (80 % / 20 %, stratified where possible), SuPerFed (at random).
 """
 
