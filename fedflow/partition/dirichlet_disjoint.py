@@ -7,7 +7,7 @@ the smallest float, and they decide what a client gets once its main label is ex
 ``min_classes`` labels with ``min_per_class`` samples each: otherwise it draws again, at most 1,000 times,
 after which (or at once if it is impossible) the last draw is accepted. Finally samples are permuted and dealt
 label by label. At most N - 1 samples are unused. Smaller alpha is more skewed: two labels, rarely three, at
-0.01.
+0.01. Repeated draws take the time: at 0.01 about 40 for a client of 100 samples, and over 500 for one of 12.
 
 ``official`` repeats the authors' code, which makes no partition: q ~ Dir(alpha u) with u uniform in [0, 1]^K;
 floor(n / N) labels are drawn from q, again if all are equal; labels drawn fewer than ``min_per_class`` times
