@@ -5,6 +5,9 @@ workers, on who finishes first, on resuming, or on who else is in the cohort.
 """
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -19,6 +22,27 @@ def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
 def torch_seed(seed: int, purpose: str, *counters: int) -> int:
     """A 63-bit seed for ``torch.Generator.manual_seed``, from the same keys."""
     return int.from_bytes(_digest(seed, purpose, counters)[:8], "little") >> 1
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Leave the caller's generators of Python, NumPy and torch as they were before this context.
+
+    Networks are initialised, and functions of the caller draw, from global generators.
+    """
+    import torch
+
+    python, array = random.getstate(), np.random.get_state()  # noqa: NPY002
+    started = torch.cuda.is_initialized()
+    devices = list(range(torch.cuda.device_count())) if started else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(array)  # noqa: NPY002
+        if not started and torch.cuda.is_available():  # as if only the caller had seeded: does not start CUDA
+            torch.cuda.manual_seed_all(torch.initial_seed())
 
 
 def _digest(seed: int, purpose: str, counters: tuple[int, ...]) -> bytes:

@@ -205,7 +205,7 @@ def default_network(data: Dataset) -> str:
         )
     if not data.classes:
         if data.y_train.ndim > 1 and data.y_train.shape[1] > 1:
-            accepted = f"a network with {data.y_train.shape[1]} outputs, as y has so many columns"
+            accepted = f"a network with {data.y_train.shape[1]} outputs, one per column of y"
             raise BadInput("model", None, accepted)
         return "linear"
     image = len(data.input_shape) == 3 and min(data.input_shape[1:]) >= IMAGES

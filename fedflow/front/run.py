@@ -31,6 +31,7 @@ from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Method
 from fedflow.metrics.table import completed
 from fedflow.partition import SCHEMES, PartitionParams
+from fedflow.seeding import undisturbed
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_architecture
@@ -44,6 +45,7 @@ DIVISION = {field.name for cls in (PartitionParams, SCHEMES["dirichlet"]) for fi
 DEVICES, COMPILE = ("auto", "cpu", "cuda"), ("auto", "always", "never")
 
 
+@undisturbed()
 def run(
     data: Data = "mnist5k",
     partition: Division | None = None,

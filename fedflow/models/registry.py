@@ -10,6 +10,7 @@ from torch import nn
 
 from fedflow.errors import BadInput, unknown_name
 from fedflow.models.tensors import freeze_others
+from fedflow.seeding import undisturbed
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def known_options(name: str) -> list[str]:
     return [p for p in parameters if p not in ("input_shape", "num_classes")]
 
 
+@undisturbed()
 def describe() -> list[dict[str, Any]]:
     """One row per architecture: name, description, and parameter count for its usual inputs."""
     rows = []

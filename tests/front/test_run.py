@@ -1,5 +1,6 @@
 """`fedflow.run`: data, divisions, networks and methods of all kinds, its errors, and what it imports."""
 
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from fedflow.errors import BadInput
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.models import describe
 from fedflow.partition import SCHEMES
 
 SMALL: dict[str, Any] = {"rounds": 2, "progress": False, "compile": "never", "device": "cpu"}
@@ -179,6 +181,40 @@ def test_threads_are_as_before() -> None:
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+def drawing() -> nn.Module:
+    """A network whose maker draws from all global generators."""
+    random.random(), np.random.rand()  # noqa: NPY002
+    return two_layers()
+
+
+def states() -> list[Any]:
+    return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # noqa: NPY002
+
+
+def test_generators_of_the_caller_are_as_before(tmp_path: Path) -> None:
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
+    before = states()
+    data = own()
+    first = ff.run(data, ff.iid(clients=3), model=drawing, **SMALL)
+    assert states() == before
+    with one_line_error("model: 'int' .* a function that returns", BadInput):
+        ff.run(data, ff.iid(clients=3), model=lambda: drawing() and 3, **SMALL)
+    assert states() == before
+    named = ff.run(data, [range(0, 30), range(30, 60)], "scaffold", **SMALL | {"progress": True})
+    ff.run("digits", ff.dirichlet(**FEW), record=tmp_path, **SMALL)
+    (
+        first.plot(),
+        first.model(0),
+        ff.compare(first, named).plot(),
+        repr(first),
+        first._repr_html_(),
+        describe(),
+    )
+    assert states() == before
+    random.seed(2), np.random.seed(2), torch.manual_seed(2)  # noqa: NPY002
+    assert ff.run(data, ff.iid(clients=3), model=drawing, **SMALL).metrics == first.metrics
 
 
 @pytest.mark.parametrize(("given", "match"), [
