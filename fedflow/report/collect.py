@@ -231,7 +231,8 @@ def _rounds(path: Path, count: int) -> pd.DataFrame:
         reject(path, f"{len(table)} rows for {count} rounds")
     if list(table["round"]) != list(range(1, count + 1)):
         reject(path, f"column round is not 1 to {count}")
-    check_columns(path, table, {str(name): _bounds(str(name)) for name in table})
+    known = {str(name): _bounds(str(name)) for name in table}
+    check_columns(path, table, known | ({"failed": (0, WHOLE)} if "failed" in table else {}))
     return table
 
 
@@ -248,9 +249,11 @@ def _clients(path: Path, count: int) -> pd.DataFrame:
         reject(path, f"column client is not 0 to {count - 1}")
     if empty := [name for name in OF_CLIENTS if table[name].isna().any()]:
         reject(path, f"column {empty[0]} has an empty cell")
-    measured = [metric.name for metric in METRICS.values() if metric.client and metric.name in table]
-    read_table(path, lambda _: table, measured)
-    check_columns(path, table, OF_CLIENTS | {name: _bounds(name) for name in measured})
+    ranges = {metric.name: _bounds(metric.name) for metric in METRICS.values() if metric.client}
+    ranges |= OF_CLIENTS | dict.fromkeys(("test_samples", "participations"), (0, WHOLE))
+    ranges = {name: own for name, own in ranges.items() if name in table}
+    read_table(path, lambda _: table, ranges)
+    check_columns(path, table, ranges)
     return table
 
 
