@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 from fedflow.errors import BadInput
 from fedflow.settings import check
 
-NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{,127}")  # file systems allow 255 bytes, suffixes included
+NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, halves of characters
+PART, PATH = 255, 4096  # bytes that file systems allow in one part of a path, and in all of it
 WHOLE = {"bounds": {"ge": 0}}
 
 ARGUMENTS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -32,12 +34,26 @@ NAMES = ("sweep", "name")  # they become parts of paths, and keys of other tools
 def argument(name: str, value: Any) -> Any:
     """The value of a parameter of `ARGUMENTS`, with NumPy numbers and paths made plain; raises `BadInput`."""
     hint, bounds = ARGUMENTS[name]
-    value = check(name, str(value) if isinstance(value, Path) else value, hint, bounds)
-    if value == "":
-        raise BadInput(name, value, "text that is not empty")
+    value = str(value) if isinstance(value, Path) else value
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str):
+            _check_text(name, text)
+    value = check(name, value, hint, bounds)
     if isinstance(value, list) and name != "settings":
         check_once(name, value)
     return value if value is None or name not in NAMES else check_name(name, value)
+
+
+def _check_text(name: str, text: str) -> None:
+    """Raise `BadInput` for text that can be no name and no path."""
+    if text == "":
+        raise BadInput(name, text, "text that is not empty")
+    if NO_TEXT.search(text):
+        raise BadInput(name, text, "text without control characters")
+    if name in ("root", "out"):
+        longest = max(len(part.encode()) for part in text.split("/"))
+        if longest > PART or len(text.encode()) > PATH:
+            raise BadInput(name, text, f"a path of up to {PATH} bytes, and {PART} in each part")
 
 
 def check_arguments(**given: Any) -> None:
@@ -49,7 +65,9 @@ def check_arguments(**given: Any) -> None:
 def check_name(field: str, value: Any) -> str:
     """``value`` if it can name a data set, partition or sweep: such names become folders. Else `BadInput`."""
     if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise BadInput(field, value, "a name of letters, digits and - _ . that does not start with a dot")
+        raise BadInput(
+            field, value, "a name of letters, digits and - _ . that does not start with a dot, 128 at most"
+        )
     return value
 
 

@@ -24,7 +24,7 @@ def central(name: str, settings: list[str] | None = None, root: str = ".") -> di
         root: the project's folder
     """
     with checking():
-        check_arguments(settings=settings, root=root)
+        check_arguments(name=name, settings=settings, root=root)
         params = load_params(Path(root) / "params.yaml", settings or [])
         params.network(name)
     bar = ProgressBar(f"central · {name}", "central", name, "progress")

@@ -36,7 +36,7 @@ def procedure(
             other settings)
     """
     with checking():
-        check_arguments(settings=settings, root=root, sweep=sweep, out=out)
+        check_arguments(name=name, settings=settings, root=root, sweep=sweep, out=out)
         params = load_params(Path(root) / "params.yaml", settings or [])
         run = ProcedureRun(params, name, seed, Path(root), sweep, out)
         params.procedure(name)

@@ -9,8 +9,10 @@ from command import make_project, one_line_error
 from fedflow.config import load_params
 from fedflow.errors import BadInput
 from fedflow.experiment import Experiment
+from flows.central import central
 from flows.federate import federate
 from flows.pipeline import pipeline
+from flows.procedure import procedure
 from flows.sweep import sweep
 from flows.tune import tune
 
@@ -36,8 +38,16 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"root": None}, "root: None .*expected text"),
         *(({name: 5}, f"{name}: 5 .*expected text") for name in ("root", "out", "sweep")),
         *(({name: ""}, f"{name}: '' .*text that is not empty") for name in ("root", "out", "sweep")),
-        ({"out": "a\0b"}, r"out: 'a\\x00b' .*expected text"),
-        ({"root": "a\0b"}, r"root: 'a\\x00b' .*text without null bytes"),
+        *(
+            ({name: bad}, f"{name}: .* is not accepted; expected text without control characters$")
+            for name in ("partition", "method", "root", "out", "sweep")
+            for bad in ("a\0b", "a\nb", "a\x1bb", "a\ud800b")
+        ),
+        ({"settings": ["run.rounds=5\0"]}, "settings: .*text without control characters"),
+        *(({name: "x" * 256}, f"{name}: 'xxx.* 255 in each part") for name in ("root", "out")),
+        ({"out": "abc/" * 1024 + "d"}, "out: 'abc/.* a path of up to 4096 bytes"),
+        ({"sweep": "x" * 129}, "sweep: 'xxx.* a name of letters, .*128 at most"),
+        ({"sweep": ".."}, r"sweep: '\.\.' .*does not start with a dot"),
         ({"sweep": "a/b"}, "sweep: 'a/b' .*a name of letters"),
         ({"sweep": ".a"}, "sweep: '.a' .*does not start with a dot"),
     ],
@@ -60,6 +70,9 @@ def test_a_run_with_a_bad_parameter_is_refused(given, says):
         (sweep.fn, {"methods": ["fedavg", "nope"]}, "method.name: 'nope'"),
         (sweep.fn, {"name": "a b"}, "name: 'a b' .*a name of letters"),
         (sweep.fn, {"settings": "run.rounds=5"}, "settings: .*a list"),
+        *((flow.fn, {"name": ["a"]}, r"name: \['a'\] .*expected text") for flow in (central, procedure)),
+        *((flow.fn, {"name": "a\0b"}, "name: .*without control characters") for flow in (central, procedure)),
+        (sweep.fn, {"methods": ["a\0b"]}, "methods: .*without control characters"),
         (sweep.fn, {"root": 5}, "root: 5 "),
         (pipeline.fn, {"settings": [5]}, "settings: 5 .*a list, each item text"),
         (pipeline.fn, {"root": None}, "root: None "),
