@@ -61,8 +61,8 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes K (labels are 0..K-1); 1 for regression."""
-        return len(self.classes) or 1
+        """The number of classes K (labels are 0..K-1); with real targets, how many a sample has."""
+        return len(self.classes) or self.y_train[:1].numel()
 
     @property
     def input_shape(self) -> tuple[int, ...]:

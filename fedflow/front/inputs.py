@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import inspect
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -26,16 +25,18 @@ from fedflow.data import (
     prepare,
     within,
 )
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, reason
 from fedflow.files import intact
 from fedflow.front.arrays import OWN, instead
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.base import server_data
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
+from fedflow.models.tensors import need_plain
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
 from fedflow.settings import Words
-from fedflow.simulation.federation import Federation, need_fit, random_examples
+from fedflow.simulation.federation import Federation, random_examples
+from fedflow.simulation.fits import need_fit
 from fedflow.terminal import say
 
 Data = str | Mapping[str, Any] | Dataset
@@ -204,10 +205,7 @@ def default_network(data: Dataset) -> str:
             accepted,
         )
     if not data.classes:
-        if data.y_train.ndim > 1 and data.y_train.shape[1] > 1:
-            accepted = f"a network with {data.y_train.shape[1]} outputs, one per column of y"
-            raise BadInput("model", None, accepted)
-        return "linear"
+        return "linear" if data.num_classes == 1 else "mlp"
     image = len(data.input_shape) == 3 and min(data.input_shape[1:]) >= IMAGES
     return "lenet5" if image else "mlp"
 
@@ -233,29 +231,17 @@ def flat_model(network: Network | None, data: Dataset, device: torch.device, con
             build, entry["name"], data.input_shape, data.num_classes, **entry["options"]
         )
     elif isinstance(network, nn.Module):
+        need_plain(network)  # a copy has no hooks
         factory = partial(copy.deepcopy, network)
+        _need_module(factory, type(network).__name__)
     elif callable(network):
         factory = network
-        _need_no_arguments(network)
-        if not isinstance(made := factory(), nn.Module):
-            raise BadInput("model", type(made).__name__, "a function that returns a torch.nn.Module")
+        _need_module(network, getattr(network, "__name__", type(network).__name__))
     else:
         raise BadInput(
             "model", network, "the name of a network, a torch.nn.Module, or a function that makes one"
         )
     return FlatModel(factory, device=device, convolution=convolution)
-
-
-def _need_no_arguments(factory: Callable[..., Any]) -> None:
-    """Refuse a class or function of networks that needs arguments."""
-    try:
-        inspect.signature(factory).bind()
-    except TypeError as error:
-        name = getattr(factory, "__name__", type(factory).__name__)
-        accepted = f"a function without arguments, such as lambda: {name}(...) ({error})"
-        raise BadInput("model", Words(name), accepted) from None
-    except ValueError:  # it has no signature
-        pass
 
 
 def _tokens(data: Dataset) -> bool:
@@ -284,6 +270,25 @@ def _need_layout(data: Dataset, network: str, error: BadInput) -> None:
         raise BadInput("x", Words(f"[n, {', '.join(map(str, shape))}]"), accepted) from error
 
 
+def _need_module(factory: Callable[[], Any], name: str) -> None:
+    """Raise `BadInput` unless ``factory``, a function or class of this name or a copy, makes a module."""
+    try:
+        made = factory()
+    except BadInput:
+        raise
+    except Exception as error:  # anybody's code
+        accepted = "a function without arguments that makes a torch.nn.Module"
+        if isinstance(factory, type):
+            accepted = f"an object such as {name}(...), or {accepted}"
+        elif isinstance(factory, partial):
+            accepted = "a network that can be copied"
+        raise BadInput(
+            "model", Words(name), f"{accepted} ({type(error).__name__}: {reason(error)})"
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise BadInput("model", type(made).__name__, "a function that returns a torch.nn.Module")
+
+
 def federation(
     samples: Dataset, division: Division, network: Network | None, method: Method, device: str,
     convolution: str,
@@ -296,7 +301,7 @@ def federation(
     train = samples.train.relabelled(partition.train_labels).to(where)
     try:
         model = flat_model(network, samples, where, convolution)
-        need_fit(model, train, model.title)
+        need_fit(model, train, model.title, len(samples.classes))
     except BadInput as error:
         if isinstance(network, str | Mapping) and error.field == "model.name":
             _need_layout(samples, network_entry(network)["name"], error)

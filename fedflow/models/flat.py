@@ -26,6 +26,7 @@ from torch.nn.modules.conv import _ConvNd
 from fedflow.errors import BadInput, FedflowError
 from fedflow.models.cohorts import Real, for_cohorts
 from fedflow.models.noise import CHANNELS, DROPOUT, KeyedDropout, Noise, draws_otherwise, noise_key
+from fedflow.models.regression import no_hits, squared_error
 from fedflow.models.spectral import SpectralLinear
 from fedflow.models.tensors import floating, need_plain, shared, with_frozen, write
 from fedflow.settings import Words
@@ -61,7 +62,8 @@ class FlatModel:
     """An ``nn.Module`` as pure functions of one vector.
 
     ``factory`` builds the module; it may define ``losses(outputs, y) -> [B]`` and
-    ``hits(outputs, y) -> [B]``, by default cross-entropy and a correct arg max.
+    ``hits(outputs, y) -> [B]``, by default cross-entropy and a correct arg max, with real targets squared
+    error and nan.
 
     ``convolution`` is that of a cohort under ``torch.func.vmap``: one matrix product per image, or one
     grouped convolution. ``frozen`` has the values of the parameters that are not trained; by default these
@@ -327,23 +329,30 @@ class FlatModel:
         classes: int = getattr(self._template, "fits")[1]  # noqa: B009
         return classes
 
+    @cached_property
+    def own_losses(self) -> bool:
+        """Whether the network defines its loss."""
+        return hasattr(self._template, "losses")
+
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample [B]."""
-        if hasattr(self._template, "losses"):
+        if self.own_losses:
             return self._template.losses(outputs, y)  # type: ignore[operator]
+        if y.is_floating_point():
+            return squared_error(outputs, y)
         return nn.functional.cross_entropy(outputs, y, reduction="none")
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Mean loss of a batch, scalar."""
-        if hasattr(self._template, "losses"):
+        if self.own_losses or y.is_floating_point():
             return self.losses(outputs, y).mean()
         return nn.functional.cross_entropy(outputs, y)
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Whether each sample is predicted correctly, bool [B]."""
+        """Whether each sample is predicted correctly, bool [B]; nan with real targets."""
         if hasattr(self._template, "hits"):
             return self._template.hits(outputs, y)  # type: ignore[operator]
-        return outputs.argmax(-1) == y
+        return no_hits(y) if y.is_floating_point() else outputs.argmax(-1) == y
 
     def part(self, *patterns: str) -> Part:
         """The entries of parameters that match any glob pattern; `BadInput` if none does.
@@ -473,6 +482,16 @@ class FlatModel:
         finally:
             self._noise.given = None
 
+    def counters(self) -> dict[str, Tensor]:
+        """By name, the buffers of whole numbers of this thread's training module, without BatchNorm's."""
+        norms = {name for name, layer in self._template.named_modules() if isinstance(layer, _BatchNorm)}
+        module, _ = self._own_modules()[True]
+        return {
+            name: b.clone()
+            for name, b in module.named_buffers()
+            if name not in self.slices and name.rpartition(".")[0] not in norms
+        }
+
     def constants(self) -> list[Tensor]:
         """The frozen parameters, as training calls in this thread read them."""
         return [table[key] for table, key in self._frozen_slots()]
@@ -525,7 +544,7 @@ class FlatModel:
             self._noise.start_call()
         for (table, key), piece in zip(slots, [*pieces, *(pieces[i] for i in self._again)]):
             table[key] = piece
-        return module(*inputs) if part == "forward" else getattr(module, part)(*inputs)
+        return _rows(module(*inputs), inputs[0]) if part == "forward" else getattr(module, part)(*inputs)
 
     @contextmanager
     def for_cohorts(self) -> Iterator[None]:
@@ -575,6 +594,12 @@ class FlatModel:
     def __reduce__(self) -> tuple:
         frozen = self.frozen or None
         return _rebuild, (self.factory, str(self.device), self.dtype, self.convolution, frozen)
+
+
+def _rows(outputs: Any, x: Tensor) -> Any:
+    """``outputs`` with the dimension of the sample, which a network may squeeze away if there is one."""
+    squeezed = isinstance(outputs, Tensor) and outputs.ndim < 2 and len(x) == 1 and outputs.shape[:1] != (1,)
+    return outputs.unsqueeze(0) if squeezed else outputs
 
 
 def _slot(module: nn.Module, name: str) -> tuple[dict, str]:

@@ -2,8 +2,9 @@
 
 from math import prod
 
-import torch
 from torch import Tensor, nn
+
+from fedflow.models.regression import no_hits, squared_error
 
 
 class Linear(nn.Module):
@@ -20,7 +21,8 @@ class Linear(nn.Module):
     ) -> None:
         super().__init__()
         if num_classes > 1:
-            raise ValueError(f"linear regression has one output; use logistic for {num_classes} classes")
+            other = f"use logistic for {num_classes} classes, mlp for {num_classes} targets"
+            raise ValueError(f"linear regression has one output; {other}")
         self.layer = nn.Linear(prod(input_shape), 1, bias)
         if init == "bernoulli":
             self.layer.weight.data.bernoulli_(0.5)
@@ -36,8 +38,8 @@ class Linear(nn.Module):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Squared error of each sample [B]."""
-        return (outputs.flatten() - y.flatten()).square()
+        return squared_error(outputs, y)
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
         """nan for each sample [B]."""
-        return torch.full_like(outputs.squeeze(-1), torch.nan)
+        return no_hits(y)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedflow.data import Dataset, Examples, load_prepared
 from fedflow.data.prepared import file_sum
-from fedflow.errors import BadInput, FedflowError, reason
+from fedflow.errors import BadInput, FedflowError
 from fedflow.local.precision import need_float32
 from fedflow.local.teacher import Teacher
 from fedflow.local.trained import load_network
@@ -24,6 +24,7 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
 from fedflow.seeding import generator
 from fedflow.simulation.ahead import Ahead
+from fedflow.simulation.fits import need_fit
 from fedflow.simulation.graphs import Cohorts
 
 TEACHER = "training.objective.teacher"
@@ -165,7 +166,7 @@ def _open(files: FederationFiles) -> Federation:
     elif public is None and len(partition.public):
         public = train.only(torch.as_tensor(partition.public, device=device))
     model = FlatModel(factory, device=device, convolution=files.convolution)
-    need_fit(model, train, files.model)
+    need_fit(model, train, files.model, partition.classes or len(dataset.classes))
     teacher, expert, features = (
         found(stored, load_network) if stored else None
         for stored in (files.teacher, files.expert, files.features)
@@ -233,19 +234,3 @@ def random_examples(like: Examples, count: int) -> Examples:
     )
     some = like.only(torch.zeros(count, dtype=torch.int64, device=like.device))
     return Examples(torch.from_numpy(drawn).to(like.x), some.y, like.mean, like.std, some.domain)
-
-
-def need_fit(model: FlatModel, train: Examples, name: str) -> None:
-    """Raise `BadInput` unless the network can read an input and be scored on its target."""
-    first = torch.zeros(1, dtype=torch.int64, device=model.device)
-    w = torch.zeros(model.size, dtype=model.dtype, device=model.device)
-    try:
-        with torch.no_grad():
-            model.loss(model.outputs(w, train.inputs(first, model.dtype)), train.targets(first))
-    except (IndexError, RuntimeError, ValueError) as error:
-        inputs, targets = (str(t.dtype).removeprefix("torch.") for t in (train.x, train.y))
-        raise BadInput(
-            "model.name", name,
-            f"a network for {inputs} inputs {list(train.x.shape[1:])} and {targets} targets "
-            f"{list(train.y.shape[1:])} ({reason(error)})",
-        ) from error  # fmt: skip

@@ -28,7 +28,7 @@ from fedflow.procedures.base import Row, State
 from fedflow.procedures.steps import Here
 from fedflow.simulation.checkpoint import FILE, drop_checkpoint
 from fedflow.simulation.executors import Inline
-from fedflow.simulation.federation import need_fit
+from fedflow.simulation.fits import need_fit
 from fedflow.stages.prepare import prepare_dataset
 from fedflow.stages.steps import Listener, load_progress, run_steps
 from fedflow.terminal import RoundBar, say
@@ -136,7 +136,7 @@ class CentralRun:
         teacher = self.teacher.teacher(device) if self.teacher else None
         try:
             model = kind(factory, device=device)
-            need_fit(model, train, network.name)
+            need_fit(model, train, network.name, len(dataset.classes))
             settings.training.check(model, train, teacher)
         except BadInput as error:
             field = f"central.{self.name}.{error.field.removeprefix('central.')}"

@@ -140,6 +140,47 @@ def test_patterns_say_what_is_trained_of_a_named_network() -> None:
         ff.run(own(), ff.iid(clients=3), model=head | {"trainable": ["head.*"]}, **SMALL)
 
 
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.layer = nn.Embedding(9, 3), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.embedding(x).flatten(1))
+
+
+@pytest.mark.filterwarnings("error:.*not all costs")
+def test_costs_of_an_own_network_on_tokens_are_counted() -> None:
+    x, x_test = (torch.randint(9, (n, 4), dtype=torch.int32) for n in (60, 30))
+    run = ff.run(own(x=x, x_test=x_test), ff.iid(clients=3), model=Words(), **SMALL)
+    assert run.metrics["macs"] == 36
+
+
+@pytest.mark.parametrize("network", [None, "mlp", nn.Linear(5, 2)])
+def test_a_regression_of_several_targets(network: Any) -> None:
+    (x, _), (x_test, _) = blobs(), blobs(30, 1)
+    data = ff.dataset(x, x[:, :2], x_test, x_test[:, :2])
+    run = ff.run(data, ff.iid(clients=3), model=network, training={"lr": 0.2}, **SMALL | {"rounds": 20})
+    assert run.metrics["loss"] < 0.05 and "local_accuracy" not in run.rounds
+    assert run.model()(torch.zeros(4, 5)).shape == (4, 2)
+
+
+def test_a_network_that_cannot_be_made_is_named() -> None:
+    def broken() -> nn.Module:
+        raise RuntimeError("no weights\nhere")
+
+    for network, match in {
+        nn.Linear: r"^model: Linear is not accepted; expected an object such as Linear\(...\), .* missing 2",
+        broken: r"^model: broken .* a function without arguments .*\(RuntimeError: no weights\)",
+    }.items():
+        with one_line_error(match, BadInput):
+            ff.run(own(), ff.iid(clients=3), model=network, **SMALL)
+    masked = two_layers()
+    masked[0].weight.register_hook(lambda g: g * 0)
+    with one_line_error("^model.0.weight: a hook", BadInput):
+        ff.run(own(), ff.iid(clients=3), model=masked, **SMALL)
+
+
 def test_a_network_is_made_once_per_seed() -> None:
     first, again, other = (
         ff.run(own(), ff.iid(clients=3), model=two_layers, seed=s, **SMALL) for s in (0, 0, 1)
@@ -235,7 +276,7 @@ def test_generators_of_the_caller_are_as_before(tmp_path: Path) -> None:
     ({"partition": [np.arange(60) < 9, np.arange(60) >= 9]}, r"partition\[0\]: a mask .* np.flatnonzero"),
     ({"partition": [0, 1, 0]}, r"partition: list .* \[np.flatnonzero\(owner == k\) for k"),
     ({"partition": {0: [1], 1: [2]}}, r"partition: a dict without .* per client, as list\(rows.values"),
-    ({"model": nn.Linear}, r"model: Linear .* lambda: Linear\(\.\.\.\) \(missing a required argument"),
+    ({"model": nn.Linear}, r"model: Linear .* an object such as Linear\(\.\.\.\)"),
     ({"model": lambda d: nn.Linear(d, 3)}, "model: <lambda> .* a function without arguments"),
     ({"data": (np.ones((6, 2)), [0, 1] * 3)}, r"data: tuple .*: fedflow.dataset\(x, y, x_test, y_test\)"),
     ({"data": TensorDataset(torch.ones(6, 2))}, r"data: TensorDataset .* fedflow.dataset\(\*train.tensors"),
@@ -383,8 +424,6 @@ def test_real_targets_of_several_columns_are_kept() -> None:
     for size in (1, 2):
         data = own(y=x[:, :size] * 2, y_test=x_test[:, :size] * 2)
         assert data.y_train.shape == (60, size) and data.y_train.dtype == torch.float32 and not data.classes
-    with one_line_error("model: None .* a network with 2 outputs", BadInput):
-        ff.run(data, ff.iid(clients=2), **SMALL)
     narrow = ff.run(own(y=x[:, :1], y_test=x_test[:, :1]), ff.iid(clients=3), **SMALL)
     flat = ff.run(own(y=x[:, 0], y_test=x_test[:, 0]), ff.iid(clients=3), **SMALL)
     assert narrow.metrics["loss"] == flat.metrics["loss"]
