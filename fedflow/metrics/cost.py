@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 FLOAT = 32  # bits of a parameter
 
 
-def macs(module: nn.Module, input_shape: Iterable[int]) -> dict[str, int]:
-    """Multiply-accumulate operations for one input of ``input_shape``, by the name of the layer.
+def macs(module: nn.Module, input_shape: Iterable[int], dtype: torch.dtype = torch.float32) -> dict[str, int]:
+    """Multiply-accumulate operations for one input of this shape and type, by the name of the layer.
 
     Convolutions and matrix products count, by the formulas of ``torch.utils.flop_counter`` (2 FLOPs each);
     biases, norms, activations and pools do not. Zeros in weights count too: what a mask saves is counted on
@@ -27,7 +27,7 @@ def macs(module: nn.Module, input_shape: Iterable[int]) -> dict[str, int]:
     for name, layer in module.named_modules():
         layer.register_forward_pre_hook(partial(counter.enter, name))
         layer.register_forward_hook(counter.leave)
-    kind = torch.int64 if getattr(module, "tokens", False) else torch.float64
+    kind = torch.float64 if dtype.is_floating_point and not getattr(module, "tokens", False) else torch.int64
     with torch.no_grad(), counter:
         module(torch.zeros(1, *input_shape, dtype=kind))
     return {name: flops // 2 for name, flops in counter.flops.items()}

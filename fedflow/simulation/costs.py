@@ -37,11 +37,11 @@ def costs(run: Run) -> dict[str, float]:
 def _of_networks(run: Run) -> dict[str, float]:
     """The costs of the clients' networks."""
     model, method, train = run.federation.model, run.job.method, run.federation.train
-    shape = train.inputs(torch.zeros(1, dtype=torch.int64, device=train.device)).shape[1:]
+    one = train.inputs(torch.zeros(1, dtype=torch.int64, device=train.device))
 
     def count(module: nn.Module) -> np.ndarray:
         """MACs of all layers, and of convolutions."""
-        of_layers = macs(module, shape)
+        of_layers = macs(module, one.shape[1:], one.dtype)
         convolutions = [name for name, layer in module.named_modules() if isinstance(layer, _ConvNd)]
         return np.array([sum(of_layers.values()), sum(of_layers.get(name, 0) for name in convolutions)])
 
