@@ -6,8 +6,9 @@ run has used it for a while, or with ``python -m flows.server --stop``. Requests
 """
 
 import argparse
-import fcntl
+import itertools
 import json
+import math
 import os
 import secrets
 import signal
@@ -30,13 +31,15 @@ from filelock import FileLock, Timeout
 from fedflow.arguments import check_address, check_port
 from fedflow.errors import BadInput, FedflowError, Unanswered
 
-START_TIMEOUT = 180.0  # seconds; a first start also makes the database
+START_TIMEOUT = 600.0  # seconds; a first start also makes the database, and a busy machine takes minutes
+PATIENCE = "FEDFLOW_SERVER_TIMEOUT"  # replaces it
 STOP_TIMEOUT = 15.0  # seconds between SIGTERM and SIGKILL
 PAGES = 4200  # the port on which `make serve` shows what servers on any free port have recorded
 CERTIFICATES = "PREFECT_API_SSL_CERT_FILE"
 PASSWORD = "PREFECT_API_AUTH_STRING"
 UI = "PREFECT_UI_URL"  # to which links lead
-ALIVE, USERS = "alive.lock", "users.lock"  # locks of the server, and of every process that uses it
+ALIVE, USERS = "alive.lock", "user-{}.lock"  # locks of the server, and of every process that uses it
+PROBE = 0.05  # seconds that a lock must resist: another process may hold it to see whether it is free
 HOSTS = ("127.0.0.1", "localhost")  # accepted host names: requests with others are refused
 ITSELF = "prefect-in-memory"  # by which the actions of automations call the API, without a network
 IDLE = 180.0  # seconds without a user after which the server stops
@@ -63,8 +66,7 @@ def prefect_api(port: int = 0) -> Iterator[str]:
             return
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)  # an older one may be readable by others
-        with (folder / USERS).open("a+") as user:
-            fcntl.flock(user, fcntl.LOCK_SH)
+        with _using(folder):
             url = running(folder) or _start(folder, check_port("--port", port))
             os.environ |= private(folder) | {
                 "PREFECT_API_URL": url,
@@ -100,7 +102,7 @@ def running(folder: Path) -> str | None:
 
 def used(folder: Path) -> bool:
     """Whether a process uses the server of this checkout."""
-    return folder.is_dir() and _locked(folder / USERS, fcntl.LOCK_EX)
+    return any(map(_locked, folder.glob(USERS.format("*"))))
 
 
 def password_file(folder: Path) -> Path:
@@ -143,19 +145,32 @@ def _state(folder: Path) -> dict[str, Any] | None:
     """Where the server is; None if there is none: a killed server leaves its file, but no lock."""
     try:
         state = json.loads((folder / "server.json").read_text())
-        return state if _locked(folder / ALIVE, fcntl.LOCK_SH) else None
+        return state if _locked(folder / ALIVE) else None
     except (OSError, ValueError):
         return None
 
 
-def _locked(file: Path, kind: int) -> bool:
-    """Whether a living process holds a lock on this file that excludes one of this kind."""
-    with file.open("a+") as probe:
-        try:
-            fcntl.flock(probe, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+def _locked(file: Path) -> bool:
+    """Whether a living process holds the lock on this file."""
+    try:
+        with FileLock(file).acquire(timeout=PROBE, poll_interval=PROBE / 5):
+            return False
+    except Timeout:
+        return True
+
+
+@contextmanager
+def _using(folder: Path) -> Iterator[None]:
+    """Hold the first lock of a user that is free."""
+    for number in itertools.count():
+        lock = FileLock(folder / USERS.format(number))
+        with suppress(Timeout):
+            lock.acquire(timeout=0)
+            break
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _healthy(url: str) -> bool:
@@ -170,8 +185,9 @@ def _start(folder: Path, port: int) -> str:
     """Start the server, or wait for the one that another run has started; two would corrupt the database."""
     server: subprocess.Popen | None = None
     log = folder / "server.log"
+    patience = _patience()
     with FileLock(folder / "server.lock"):
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if url := running(folder):
                 return url
@@ -187,7 +203,21 @@ def _start(folder: Path, port: int) -> str:
                 reason = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
                 raise FedflowError(f"the Prefect API server did not start: {reason} (see {log})")
             time.sleep(0.3)
-    raise FedflowError(f"the Prefect API server did not answer within {START_TIMEOUT:.0f} s; see {log}")
+    raise FedflowError(
+        f"the Prefect API server did not answer within {patience:g} s ({PATIENCE} in seconds); see {log}"
+    )
+
+
+def _patience() -> float:
+    """The seconds in which the server must start."""
+    given = os.environ.get(PATIENCE) or START_TIMEOUT
+    try:
+        patience = float(given)
+    except ValueError:
+        patience = 0.0
+    if not 0 < patience < math.inf:
+        raise BadInput(PATIENCE, given, "a number of seconds > 0")
+    return patience
 
 
 def _serve(folder: Path, port: int) -> None:

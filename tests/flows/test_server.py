@@ -35,6 +35,22 @@ def test_later_runs_share_the_server_and_its_page(api, folder, monkeypatch):
         assert b"<html" in page.read().lower()
 
 
+def test_the_flows_need_no_module_of_one_system():
+    """Such as fcntl, which Windows lacks."""
+    code = "import sys; sys.modules['fcntl'] = None; import flows.server, flows.serve, fedflow.cli"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_process_that_uses_the_server_counts(tmp_path):
+    """Also while another one looks, and until the last one ends."""
+    assert not server.used(tmp_path)
+    with server._using(tmp_path):
+        with server._using(tmp_path):
+            assert server.used(tmp_path)
+        assert server.used(tmp_path) and len(list(tmp_path.glob("user-*"))) == 2
+    assert not server.used(tmp_path)
+
+
 def test_a_step_of_the_clock_starts_no_second_server(api, folder):
     file = folder / "server.json"
     state = json.loads(file.read_text())
@@ -82,6 +98,26 @@ def test_a_taken_port_is_one_line(folder, tmp_path, monkeypatch):
     refused = pytest.raises(server.FedflowError, match=f"--port: {port} is not accepted")
     with refused, server.prefect_api(port):
         pass
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
+def test_a_limit_of_the_start_that_is_none_is_one_line(tmp_path, monkeypatch, seconds):
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv(server.PATIENCE, seconds)
+    expected = f"FEDFLOW_SERVER_TIMEOUT: '{seconds}' is not accepted; expected a number of seconds > 0"
+    with pytest.raises(server.FedflowError, match=expected), server.prefect_api():
+        pass
+
+
+def test_a_server_that_starts_too_slowly_is_one_line_with_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv(server.PATIENCE, "0.1")
+    limit = r"did not answer within 0.1 s \(FEDFLOW_SERVER_TIMEOUT in seconds\); see "
+    with pytest.raises(server.FedflowError, match=limit), server.prefect_api():
+        pass
+    wait_for(server.stop)
 
 
 @pytest.mark.parametrize("port", ["-1", "65536"])
