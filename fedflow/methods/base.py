@@ -201,6 +201,9 @@ class Method(Settings):
     def check(self, rounds: int) -> None:
         """Raise `BadInput` if a run of ``rounds`` rounds is too short for a phase of the method."""
 
+    def check_clients(self, clients: int) -> None:
+        """Raise `BadInput` unless a run of this number N of clients, without newcomers, is possible."""
+
     def check_training(self, training: LocalTraining) -> None:
         """Raise `BadInput` unless the client step is right with these settings of local training."""
 

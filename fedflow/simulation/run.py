@@ -151,6 +151,7 @@ class Run:
         settings, method, training = self.settings, self.job.method, self.job.training
         partition = self.federation.partition
         check_settings(settings, method, training)
+        method.check_clients(self.clients)
         check_levels(method, self.federation.model)
         settings.timing.check(len(partition.sizes))
         training.check(self.federation.model, self.federation.train, self.federation.teacher)

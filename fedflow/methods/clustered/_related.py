@@ -100,6 +100,10 @@ class Related(Onboarding, Assigned):
                 "method.averaging", self.averaging, "at_once, unless absent is stale and server_lr 1"
             )
 
+    def check_clients(self, clients: int) -> None:
+        if self.clusters is not None and self.clusters > clients:
+            raise BadInput("method.clusters", self.clusters, f"at most {clients}, the clients")
+
     def points(self, client: Client) -> Tensor:
         """The client's points [n_k, e], which are clustered into means."""
         raise NotImplementedError
@@ -124,8 +128,6 @@ class Related(Onboarding, Assigned):
 
     def relate(self, signatures: list[Tensor], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Distances of clients [N, N], and which are averaged together [N, N], bool."""
-        if self.clusters is not None and self.clusters > len(signatures):
-            raise BadInput("method.clusters", self.clusters, f"at most {len(signatures)}, the clients")
         ends = np.cumsum([len(u) for u in signatures])[:-1]
         means = reduce(torch.cat(signatures).double().numpy(), self.reducer, self.dimensions, rng)
         matrix = distances(np.split(means, ends), self.distance)

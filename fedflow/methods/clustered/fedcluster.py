@@ -78,7 +78,6 @@ class FedCluster(Cyclic, Onboarding, FedProx):
         """Cluster all clients; newcomers join the cluster whose farthest member is nearest."""
         features = cohort.stack("features")
         if server.features is None or server.assignment is None:
-            self.check_count(now.clients)
             assignment = complete_linkage(self.distances(features, features), features, self.clusters)
             return replace(server, features=features, assignment=assignment)
         away, assignment = self.distances(features, server.features), server.assignment.cpu()
@@ -107,7 +106,6 @@ class FedCluster(Cyclic, Onboarding, FedProx):
         """Every client's cluster [N]: as given, or in random parts whose sizes differ by at most one."""
         if server.assignment is not None:
             return server.assignment.cpu()  # after a resumption on another device, it is there
-        self.check_count(now.clients)
         if self.given is not None:
             return torch.tensor(self.given)
         equal = np.arange(now.clients) % self.clusters
@@ -121,8 +119,7 @@ class FedCluster(Cyclic, Onboarding, FedProx):
         share = shares(assignment.bincount().numpy(), size)[cluster]
         return members[draw(now.rng, chances[members], share)]
 
-    def check_count(self, clients: int) -> None:
-        """Raise `BadInput` unless this number of clients can be clustered."""
+    def check_clients(self, clients: int) -> None:
         if self.clusters > clients:
             raise BadInput("method.clusters", self.clusters, f"at most {clients}, the number of clients")
         if self.given is not None and len(self.given) != clients:

@@ -116,6 +116,10 @@ class FeSEM(Assigned):
         moved, used = (r != self.assignment(now, server)).sum(), (members > 0).sum()
         return after, {"reassigned": int(moved), "empty_clusters": self.centres - int(used)}
 
+    def check_clients(self, clients: int) -> None:
+        if self.cluster_over == "all" and self.centres > clients:
+            raise BadInput("method.centres", self.centres, f"at most {clients}, the clients")
+
     def assignment(self, now: Round, server: State) -> Tensor:
         """A copy of r [N] on the CPU."""
         if server.assignment is None:
@@ -124,8 +128,6 @@ class FeSEM(Assigned):
 
     def cluster_all(self, now: Round, server: State, cohort: Cohort) -> tuple[Tensor, Tensor, Tensor]:
         """k-means of all clients' models: each cluster's centre [M + 1, D], r [N] and the means [M, F]."""
-        if self.centres > now.clients:
-            raise BadInput("method.centres", self.centres, f"at most {now.clients}, the clients")
         models = server.models.clone()
         w = models[self.assignment(now, server)]  # [N, D]
         w[cohort.ids] = cohort.stack("model")

@@ -59,6 +59,10 @@ class LCFL(Onboarding, Assigned):
     )
     min_samples: int = option(2, "neighbours, including itself, of a core client (DBSCAN)", ge=1)
 
+    def check_clients(self, clients: int) -> None:
+        if self.eps is None and self.clusters > clients:
+            raise BadInput("method.clusters", self.clusters, f"at most {clients}, the clients")
+
     def onboarding_phases(self) -> int:
         return self.warmup + (self.distance == "loss")
 
@@ -96,8 +100,6 @@ class LCFL(Onboarding, Assigned):
         """The clusters, all with the model of the warm-up."""
         assert server.trained is not None
         d = self.gaps(server, server.trained) if losses is None else loss_distances(losses)
-        if self.eps is None and self.clusters > len(d):
-            raise BadInput("method.clusters", self.clusters, f"at most {len(d)}, the clients")
         assignment, medoids = map(torch.from_numpy, self.group(d.cpu().numpy()))
         models = server.models.repeat(len(medoids), 1)
         return State(models, assignment, server.start, medoids=server.trained[medoids], proximity=d)

@@ -52,6 +52,10 @@ class OneShot(Onboarding, Assigned):
         5, "local trainings, of E epochs each, towards the minimiser of F_k", ge=1, grid=(1, 5, 20)
     )
 
+    def check_clients(self, clients: int) -> None:
+        if self.clusters > clients:
+            raise BadInput("method.clusters", self.clusters, f"at most {clients}, the clients")
+
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         first = initial(0)
         return State(models=first.repeat(self.clusters, 1), initial=first)
@@ -74,8 +78,6 @@ class OneShot(Onboarding, Assigned):
             nearest = torch.cdist(features, server.centres).argmin(1).cpu()
             known = server.assignment[: now.clients].cpu()
             return replace(server, assignment=torch.cat([known, nearest]))
-        if self.clusters > now.clients:
-            raise BadInput("method.clusters", self.clusters, f"at most {now.clients}, the clients")
         assignment, centres = k_means(features, self.clusters, now.rng)
         proximity = torch.cdist(features, features)
         return replace(server, assignment=assignment, centres=centres, proximity=proximity)

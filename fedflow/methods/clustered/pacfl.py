@@ -104,15 +104,17 @@ class PACFL(Hierarchical):
             return np.inf
         if self.beta is not None:
             return self.beta
-        if len(tree) == 1:
-            raise BadInput("method.beta", None, "a number where there are 2 clients: they leave no gap")
         return largest_gap(tree) if len(tree) else 0.0
+
+    def check_clients(self, clients: int) -> None:
+        if self.clusters is not None and self.clusters > clients:
+            raise BadInput("method.clusters", self.clusters, f"at most {clients}, the clients")
+        if self.clusters is None and self.beta is None and clients == 2:
+            raise BadInput("method.beta", None, "a number where there are 2 clients: they leave no gap")
 
     def cut(self, tree: np.ndarray, height: float) -> np.ndarray:
         if self.clusters is None:
             return super().cut(tree, height)
-        if self.clusters > len(tree) + 1:
-            raise BadInput("method.clusters", self.clusters, f"at most {len(tree) + 1}, the clients")
         return cut_into(tree, self.clusters)
 
 

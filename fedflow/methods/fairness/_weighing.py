@@ -141,6 +141,9 @@ class Weighing(Method):
     def check(self, rounds: int) -> None:
         self._host.check(rounds)
 
+    def check_clients(self, clients: int) -> None:
+        self._host.check_clients(clients)
+
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         return State(self._host.setup(model, initial), self.first())
 
