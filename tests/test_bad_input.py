@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -209,20 +210,9 @@ class Payload:
         (npz(y_train=np.array([0, 1, 2])), "6 images in x_train, 3 labels"),
         (npz(x_train=np.zeros((6, 4, 4))), "x_train is float64 .*needs uint8"),
     ],
-    ids=[
-        "missing",
-        "empty",
-        "truncated",
-        "pickled",
-        "pickle",
-        "gap",
-        "stray",
-        "floats",
-        "float labels",
-        "lengths",
-        "pixels",
-    ],
-)
+    ids=["missing", "empty", "truncated", "pickled", "pickle", "gap", "stray", "floats", "labels as reals",
+         "lengths", "pixels"],
+)  # fmt: skip
 def test_bad_arrays(refused, root, content, says):
     if content is not None:
         (root / "arrays.npz").write_bytes(content)
@@ -236,6 +226,14 @@ def test_samples_of_one_class(refused, root):
         assert_matches(
             refused("prepare", "arrays"), "data.arrays: arrays, .* all have the label '0', .* two classes"
         )
+
+
+def test_files_that_never_end(refused, root):
+    """A pipe without a writer would be waited for."""
+    os.mkfifo(root / "arrays.npz")
+    assert_matches(
+        refused("prepare", "arrays"), "arrays.npz: not a file or folder, but a pipe, socket or device"
+    )
 
 
 def broken_tar(cut: int | None, name: str, content: bytes) -> bytes:

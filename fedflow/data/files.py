@@ -1,4 +1,4 @@
-"""Samples read from files: ``.npz`` arrays, image folders and tars of image folders.
+"""Samples read from files: image folders and tars of image folders.
 
 Nothing is unpickled or unpacked to disk. Any fault of a file becomes one `FedflowError` that starts with
 its path.
@@ -8,7 +8,6 @@ import csv
 import io
 import re
 import tarfile
-import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,15 +17,16 @@ from typing import IO
 
 import numpy as np
 
+from fedflow.data.features import listed
 from fedflow.data.images import Constants, squared
-from fedflow.data.labels import labels_as_reals
 from fedflow.errors import FedflowError, reason
 from fedflow.settings import Settings, option
 
 KINDS = {np.dtype(np.uint8): "images", np.dtype(np.float32): "features", np.dtype(np.int32): "tokens"}
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 SPLITS = ("train", "test")
-MAX_IMAGE_BYTES = 1 << 26  # larger members of a tar are refused before they are read
+MAX_IMAGE_BYTES = 1 << 26  # larger samples are refused before they are read
+JUNK = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin"}  # of file managers
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,34 +91,16 @@ def reading(path: Path | str) -> Iterator[None]:
         raise FedflowError(f"{path}: cannot be read: {reason(error)}") from error
 
 
-def read_npz(path: Path) -> RawData:
-    """The arrays ``x_train, y_train, x_test, y_test`` of an ``.npz`` file; pickled arrays are refused.
+def regular(path: Path, folders: bool = True) -> Path:
+    """The path of a file, or a folder where ``folders`` are accepted; other paths raise `FedflowError`.
 
-    Every other pair ``<name>_train, <name>_test`` is a column.
+    A pipe or device could be read for ever.
     """
-    with reading(path):
-        if path.is_file() and not zipfile.is_zipfile(path):
-            raise FedflowError(f"{path}: not an .npz file, or cut short")
-        with np.load(path, allow_pickle=False) as archive:
-            if missing := [name for name in ARRAYS if name not in archive.files]:
-                raise FedflowError(f"{path}: has no array {', '.join(missing)}; needs {', '.join(ARRAYS)}")
-            columns = {}
-            for name in sorted(set(archive.files) - set(ARRAYS)):
-                stem, _, split = name.rpartition("_")
-                if split in SPLITS:
-                    train, test = (f"{stem}_{split}" for split in SPLITS)
-                    if {train, test} - set(archive.files):
-                        raise FedflowError(
-                            f"{path}: a column is a pair; {train} and {test} are not both there"
-                        )
-                    columns[stem] = Column(archive[train], archive[test])
-            x_train, y_train, x_test, y_test = (archive[name] for name in ARRAYS)
-            if labels_as_reals(y_train):
-                raise FedflowError(
-                    f"{path}: y_train is {y_train.dtype} and holds the labels 0..{int(y_train.max())}; save "
-                    "labels as whole numbers, and real targets as [n, 1]"
-                )
-            return RawData(x_train, y_train, x_test, y_test, columns=columns)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise FedflowError(f"{path}: not a file or folder, but a pipe, socket or device")
+    if path.is_dir() and not folders:
+        raise FedflowError(f"{path}: a folder; needs a file")
+    return path
 
 
 def read_images(path: Path, options: FolderOptions) -> RawData:
@@ -130,8 +112,12 @@ def read_folder(path: Path, options: FolderOptions | None = None) -> RawData:
     """The images of a tree ``train/<class>/*``, ``test/<class>/*``.
 
     Classes are numbered in alphabetical order, or numerically if all names are whole numbers. Names that
-    start with a dot are ignored; images deeper in the tree or without a class are refused.
+    start with a dot, and files of file managers (Thumbs.db), are ignored; images deeper in the tree or
+    without a class are refused.
     """
+
+    options = options or FolderOptions.parse({})
+    used = {*SPLITS, *([Path(options.table).name] if options.table else [])}
 
     def images() -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
         for split in SPLITS:
@@ -142,7 +128,8 @@ def read_folder(path: Path, options: FolderOptions | None = None) -> RawData:
                         yield PurePosixPath(file.relative_to(path).as_posix()), stream
 
     with reading(path):
-        return _stacked(path, images(), options or FolderOptions.parse({}))
+        beside = {PurePosixPath(file.name) for file in path.iterdir() if file.name not in used}
+        return _stacked(path, images(), options, beside)
 
 
 def read_tar(path: Path, options: FolderOptions | None = None) -> RawData:
@@ -175,10 +162,17 @@ def read_tar(path: Path, options: FolderOptions | None = None) -> RawData:
 
 
 def _stacked(
-    path: Path, images: Iterable[tuple[PurePosixPath, IO[bytes]]], options: FolderOptions
+    path: Path,
+    images: Iterable[tuple[PurePosixPath, IO[bytes]]],
+    options: FolderOptions,
+    beside: Iterable[PurePosixPath] = (),
 ) -> RawData:
-    """Arrays of decoded ``.../<split>/<class>/<image>`` streams, sorted by class, then by name."""
-    found = _decoded(path, images, options)
+    """Arrays of decoded ``.../<split>/<class>/<image>`` streams, sorted by class, then by name.
+
+    Other files, and what is ``beside`` the splits, are noted.
+    """
+    found, others = _decoded(path, images, options)
+    others |= {file for file in beside if not is_junk(file.name)}
     for split in SPLITS:
         if not found[split]:
             raise FedflowError(f"{path}: holds no image {split}/<class>/<image>")
@@ -195,27 +189,36 @@ def _stacked(
 
     files = {split: ["/".join((split, *key)) for key in keys[split]] for split in SPLITS}
     columns = {} if options.table is None else _columns(Path(options.table), files)
-    return RawData(*arrays("train"), *arrays("test"), tuple(classes), columns)
+    notes = (f"left out: {listed(sorted(map(str, others)))}",) if others else ()
+    return RawData(*arrays("train"), *arrays("test"), tuple(classes), columns, notes=notes)
 
 
 def _decoded(
     path: Path, images: Iterable[tuple[PurePosixPath, IO[bytes]]], options: FolderOptions
-) -> dict[str, dict[tuple[str, str], np.ndarray]]:
-    """The images of each split by class and name: resized as soon as a second size is found."""
+) -> tuple[dict[str, dict[tuple[str, str], np.ndarray]], set[PurePosixPath]]:
+    """The images of each split by class and name, resized as soon as a second size is found; other files.
+
+    Of folders other than train/ and test/, the name stands for the files.
+    """
     from PIL import Image
 
     found: dict[str, dict[tuple[str, str], np.ndarray]] = {split: {} for split in SPLITS}
+    others, outside = set[PurePosixPath](), set[PurePosixPath]()
     root, size, several = None, None, False
     for name, stream in images:
         at = next((i for i, part in enumerate(name.parts) if part in SPLITS), len(name.parts))
         tree, (split, *inside) = name.parts[:at], name.parts[at:] or ("",)
-        if not split or any(part.startswith(".") for part in inside):
+        if any(map(is_junk, name.parts)):
+            continue
+        if not split:
+            outside.add(name)
             continue
         if len(inside) != 2:
             if name.suffix.lower() in Image.registered_extensions():
                 raise FedflowError(
                     f"{path}: {name} is not {split}/<class>/<image>, without folders in between"
                 )
+            others.add(name)
             continue
         root = tree if root is None else root
         if tree != root:
@@ -236,13 +239,14 @@ def _decoded(
         if several and options.resize is not None:
             image = squared(image, options.resize, options.crop)
         found[split][label, file] = image
-    return found
+    depth = len(root or ()) + 1
+    return found, others | {PurePosixPath(*name.parts[:depth]) for name in outside}
 
 
 def _columns(table: Path, files: dict[str, list[str]]) -> dict[str, Column]:
     """The columns of a CSV file for the named images; text is numbered in alphabetical order."""
     with reading(table):
-        with table.open(newline="", encoding="utf-8-sig") as stream:
+        with regular(table, folders=False).open(newline="", encoding="utf-8-sig") as stream:
             rows = csv.DictReader(stream)
             names = list(rows.fieldnames or [])
             if "file" not in names:
@@ -282,6 +286,11 @@ def _in_order(names: set[str]) -> list[str]:
     """Sorted numerically (2 before 10) if all are whole numbers; otherwise alphabetically."""
     numbers = all(name.isascii() and name.isdecimal() for name in names)
     return sorted(names, key=lambda name: (int(name) if numbers else 0, name))
+
+
+def is_junk(name: str) -> bool:
+    """Whether a file manager made a file or folder of this name, or it is hidden."""
+    return name.startswith(".") or name.lower() in JUNK
 
 
 def _first_repeated(names: list[str]) -> str | None:

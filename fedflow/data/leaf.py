@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from fedflow.data.files import Column, RawData, reading
+from fedflow.data.files import Column, RawData, reading, regular
 from fedflow.data.shakespeare import encoded
 from fedflow.errors import FedflowError
 from fedflow.settings import Settings, option
@@ -90,9 +90,10 @@ def reddit(path: Path, options: RedditOptions) -> RawData:
 
     The classes are the vocabulary.
     """
-    counts = Counter(
-        word for _, _, x, _ in _users(path, "train") for comment in x for words in comment for word in words
-    )
+    counts: Counter[str] = Counter()
+    for where, _, x, _ in _users(path, "train"):
+        with reading(where):
+            counts.update(word for comment in x for words in comment for word in words)
     ranked = sorted(counts.keys() - set(SPECIALS), key=lambda word: (-counts[word], word))
     vocabulary = (*SPECIALS, *ranked[: options.vocabulary - len(SPECIALS)])
     tokens = {word: token for token, word in enumerate(vocabulary)}
@@ -102,11 +103,13 @@ def reddit(path: Path, options: RedditOptions) -> RawData:
 def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, ...] = ()) -> RawData:
     """Both splits of the users that are kept; ``decode`` makes arrays of one user's x and y."""
     users: dict[str, int] = {}
+    others, few, strangers = set[str](), set[str](), set[str]()
     train, test, most = [], [], 0
-    for where, user, x, y in _users(path, "train"):
+    for where, user, x, y in _users(path, "train", others):
         if len(users) == options.max_users:
+            others.add(f"users after the first {options.max_users} (data.max_users)")
             break
-        if user in users:
+        if user in users or user in few:
             raise FedflowError(f"{where}: is in another file too")
         with reading(where):
             inputs, targets = decode(x, y)
@@ -114,12 +117,16 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
         if len(targets) >= options.min_samples:
             train.append((inputs, targets, np.full(len(targets), len(users))))
             users[user] = len(users)
+        else:
+            few.add(user)
     if not users:
         raise FedflowError(
             f"{path / 'train'}: no user has {options.min_samples} training samples "
             f"(data.min_samples); the largest has {most}"
         )
-    for where, user, x, y in _users(path, "test"):
+    for where, user, x, y in _users(path, "test", others):
+        if user not in users and user not in few:
+            strangers.add(user)
         if user in users:
             with reading(where):
                 inputs, targets = decode(x, y)
@@ -132,25 +139,56 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
     x_train, y_train, of_train = (np.concatenate(parts) for parts in zip(*train))
     x_test, y_test, of_test = (np.concatenate(parts) for parts in zip(*test))
     column = Column(of_train, of_test, tuple(users))
-    return RawData(x_train, y_train, x_test, y_test, classes, {"user": column})
+    if few:
+        others.add(f"{len(few)} with fewer than {options.min_samples} training samples (data.min_samples)")
+    if strangers and options.max_users is None:
+        others.add(f"{len(strangers)} without training samples")
+    notes = (f"{len(users)} users" + (f"; left out: {', '.join(sorted(others))}" if others else ""),)
+    return RawData(x_train, y_train, x_test, y_test, classes, {"user": column}, notes=notes)
 
 
-def _users(path: Path, split: str) -> Iterator[tuple[str, str, list, list]]:
-    """Origin in words, name, x and y of every user of a split, with one file in memory at a time."""
+def _users(path: Path, split: str, others: set[str] | None = None) -> Iterator[tuple[str, str, list, list]]:
+    """Origin in words, name, x and y of every user of a split, with one file in memory at a time.
+
+    Fields without a use are added to ``others``.
+    """
     files = sorted((path / split).glob("*.json"))
     if not files:
         raise FedflowError(f"{path / split}: has no *.json file; needs train/*.json and test/*.json of LEAF")
     for file in files:
         with reading(file):
-            content = json.loads(file.read_bytes())
+            content = json.loads(regular(file).read_bytes())
             if not isinstance(content, dict) or not isinstance(content.get("user_data", {}), dict):
                 raise ValueError("needs an object with `users` and, by user, `user_data`")
+            _need_agreement(content)
             samples = [(user, content["user_data"][user]) for user in content["users"]]
-            for user, data in samples:
-                if len(data["x"]) != len(data["y"]):
-                    raise ValueError(f"user {user!r} has {len(data['x'])} x and {len(data['y'])} y")
+            if others is not None:
+                others |= content.keys() - {"users", "num_samples", "user_data"}
+                others |= {name for _, data in samples for name in data.keys() - {"x", "y"}}
         for user, data in samples:
             yield f"{file}: user {user!r}", user, data["x"], data["y"]
+
+
+def _need_agreement(content: dict[str, Any]) -> None:
+    """Refuse a file whose facts do not agree, as one that was cut or edited; `ValueError`."""
+    users, held = content["users"], content["user_data"]
+    if not isinstance(users, list) or len(set(users)) < len(users):
+        raise ValueError("`users` must be a list of different users")
+    if missing := [user for user in users if user not in held]:
+        raise ValueError(f"has no {missing[0]!r} in user_data")
+    if strange := sorted(held.keys() - set(users)):
+        raise ValueError(f"has no {strange[0]!r} in users, but samples in user_data")
+    for name in "num_samples", "hierarchies":
+        if name in content and len(content[name]) != len(users):
+            raise ValueError(f"has {len(users)} users and {len(content[name])} {name}")
+    for user, count in zip(users, content.get("num_samples", [None] * len(users))):
+        data = held[user]
+        if not isinstance(data, dict):
+            raise ValueError(f"user {user!r} has no object with x and y")
+        if len(data["x"]) != len(data["y"]):
+            raise ValueError(f"user {user!r} has {len(data['x'])} x and {len(data['y'])} y")
+        if count not in (None, len(data["y"])):
+            raise ValueError(f"user {user!r} has {len(data['y'])} samples, num_samples says {count}")
 
 
 def _grey(x: list, y: list) -> tuple[np.ndarray, np.ndarray]:
@@ -170,6 +208,8 @@ def _characters(alphabet: str, x: list[str], y: list[str]) -> tuple[np.ndarray, 
 def _pictures(folder: Path, size: int, x: list[str], y: list) -> tuple[np.ndarray, np.ndarray]:
     from PIL import Image
 
+    if strange := next((name for name in x if not isinstance(name, str)), None):
+        raise ValueError(f"has x of the type {type(strange).__name__}, not names of images")
     images = np.empty((len(x), size, size, 3), np.uint8)
     for image, name in zip(images, x):
         with reading(folder / name), Image.open(folder / name) as picture:

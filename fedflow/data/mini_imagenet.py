@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedflow.data.files import RawData, decode_image, reading
+from fedflow.data.files import RawData, decode_image, is_junk, reading, regular
 from fedflow.data.images import squared
 from fedflow.errors import FedflowError
 from fedflow.seeding import generator
@@ -78,7 +78,7 @@ def _listed(path: Path) -> Iterator[tuple[str, Path]]:
 
     inside = sorted(path.iterdir()) if path.is_dir() else [path]
     tables, trees = ([path / f"{part}{suffix}" for part in PARTS] for suffix in (".csv", ""))
-    if sum(each.is_dir() and not each.name.startswith(".") for each in inside) == CLASSES:
+    if sum(each.is_dir() and not is_junk(each.name) for each in inside) == CLASSES:
         trees = [path]
     if all(table.is_file() for table in tables):
         for table in tables:
@@ -87,7 +87,7 @@ def _listed(path: Path) -> Iterator[tuple[str, Path]]:
         kinds = Image.registered_extensions()  # no Thumbs.db
         for tree in trees:
             for file in sorted(tree.glob("*/*")):
-                if not file.name.startswith(".") and file.suffix.lower() in kinds:
+                if not is_junk(file.name) and file.suffix.lower() in kinds:
                     yield file.parent.name, file
     else:
         pickles = [each.name for each in inside if each.suffix in (".pkl", ".pickle")]
@@ -97,7 +97,7 @@ def _listed(path: Path) -> Iterator[tuple[str, Path]]:
 
 def _rows(table: Path) -> Iterator[tuple[str, Path]]:
     images = table.parent / "images"
-    with reading(table), table.open(newline="", encoding="utf-8-sig") as stream:
+    with reading(table), regular(table).open(newline="", encoding="utf-8-sig") as stream:
         rows = csv.DictReader(stream)
         if missing := {"filename", "label"} - set(rows.fieldnames or []):
             raise ValueError(f"has no column {min(missing)!r}")

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedflow.data.examples import Examples
-from fedflow.data.files import SPLITS, Column, RawData, reading
+from fedflow.data.files import SPLITS, Column, RawData, reading, regular
 from fedflow.data.images import Constants, channels_first
 from fedflow.data.params import DatasetParams
 from fedflow.data.sources import source
@@ -211,7 +211,7 @@ def origin_sums(params: DatasetParams, root: Path | str | None = None) -> dict[s
                 listed = [[file.relative_to(path).as_posix(), file_sum(file)] for file in inside]
                 sums[name] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
             else:
-                sums[name] = file_sum(path)
+                sums[name] = file_sum(regular(path))
     return sums
 
 

@@ -17,10 +17,11 @@ import numpy as np
 from fedflow.data import leaf, packaged, synthetic
 from fedflow.data import torchvision_sources as tv
 from fedflow.data.checks import checked
-from fedflow.data.files import FolderOptions, RawData, read_images, read_npz, read_tar
+from fedflow.data.files import FolderOptions, RawData, read_images, read_tar, regular
 from fedflow.data.generated import GeneratedOptions, generated
 from fedflow.data.mini_imagenet import MiniImageNetOptions, mini_imagenet
 from fedflow.data.mix import MixOptions, mixed
+from fedflow.data.npz import read_npz
 from fedflow.data.shakespeare import ShakespeareOptions, tinyshakespeare
 from fedflow.data.smnist import SMNISTOptions, smnist
 from fedflow.data.table import TableOptions, read_table
@@ -153,12 +154,12 @@ class Source:
             file = Path(path or "")
             if not path or not file.exists():
                 raise FedflowError(f"source {self.name!r}: there is no file {str(path)!r} (data.path)")
-            return self.read(file, *given, *(samples for _, samples in parts)), str(file)
+            return self.read(regular(file), *given, *(samples for _, samples in parts)), str(file)
         if self.kind in ("package", "made") and self.fetch:
             return self.fetch(root, *given), f"source {self.name!r}"
         for file, reader in ((root / f"{self.name}.npz", read_npz), (root / f"{self.name}.tar", read_tar)):
             if file.exists():
-                return reader(file), str(file)
+                return reader(regular(file)), str(file)
         missing = (
             f"source {self.name!r}: neither {self.name}.npz nor {self.name}.tar is in the data root {root} "
             "(set FEDFLOW_DATA to the folder that has one)"
@@ -258,7 +259,7 @@ SOURCES: dict[str, Source] = {
             classes=DIGITS, shape=(1, 28, 28), constants=MNIST_CONSTANTS,
         ),
         Source(
-            name="npz", title="Arrays", about="an .npz file with x_train, y_train, x_test, y_test",
+            name="npz", title="Arrays", about="an .npz file: x_train, y_train, x_test, y_test, or MedMNIST's",
             kind="path", origin="data.path", read=read_npz,
         ),
         Source(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedflow.data.features import listed, missing_mark, odd_value, unfit, unnamed
-from fedflow.data.files import Column, RawData, reading
+from fedflow.data.files import Column, RawData, reading, regular
 from fedflow.errors import BadInput, FedflowError
 from fedflow.seeding import generator
 from fedflow.settings import Settings, option
@@ -66,7 +66,7 @@ def read_table(path: Path, options: TableOptions) -> RawData:
     Raises `BadInput` for a column that is missing or has the wrong type, `FedflowError` for a file that
     cannot be read and for missing values.
     """
-    with reading(path):
+    with reading(regular(path, folders=False)):
         table = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
         table.columns = table.columns.map(str)
         if twice := table.columns[table.columns.duplicated()].tolist():

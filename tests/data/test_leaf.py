@@ -1,6 +1,7 @@
 """LEAF's JSON files, made small by hand in the layout that its preprocess.sh writes."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,64 @@ def test_users_with_few_training_samples_and_users_of_the_test_alone_are_left_ou
     assert raw.columns["user"].names == ("a", "b")
     assert raw.y_train.tolist() == [1, 2, 3, 4] and raw.columns["user"].train.tolist() == [0, 0, 1, 1]
     assert raw.y_test.tolist() == [3, 2] and raw.columns["user"].test.tolist() == [1, 0]
+
+
+def test_what_is_left_out_is_noted(write):
+    path = write(
+        train=[{"few": letters(1), "a": letters(1, 2), "b": letters(3, 4)}],
+        test=[{"few": letters(1), "new": letters(9), "b": letters(3), "a": letters(2)}],
+    )
+    assert leaf.femnist(path, LeafOptions()).notes == ("3 users; left out: 1 without training samples",)
+    for file in path.glob("*/*.json"):
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps(content | {"hierarchies": ["play"] * len(content["users"])}))
+    (note,) = leaf.femnist(path, LeafOptions(min_samples=2)).notes
+    few = "1 with fewer than 2 training samples (data.min_samples), 1 without training samples"
+    assert note == f"2 users; left out: {few}, hierarchies"
+    (note,) = leaf.femnist(path, LeafOptions(max_users=1)).notes
+    assert note == "1 users; left out: hierarchies, users after the first 1 (data.max_users)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_samples": [1, 2]}, "user 'b' has 1 samples, num_samples says 2"),
+        ({"num_samples": [1]}, "has 2 users and 1 num_samples"),
+        ({"hierarchies": ["play"]}, "has 2 users and 1 hierarchies"),
+        ({"users": ["a"], "num_samples": [1]}, "has no 'b' in users, but samples in user_data"),
+        ({"users": ["a", "b", "c"]}, "has no 'c' in user_data"),
+        ({"users": ["a", "a"]}, "`users` must be a list of different users"),
+        ({"users": {"a": 1, "b": 2}}, "`users` must be a list of different users"),
+        ({"user_data": {"a": [1], "b": [1]}}, "user 'a' has no object with x and y"),
+        ({"num_samples": 2}, "object of type 'int' has no len"),
+    ],
+)
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_facts_of_a_file_that_do_not_agree_are_refused(write, changes, message, split):
+    path = write(train=[{"a": letters(1), "b": letters(2)}], test=[{"a": letters(1), "b": letters(2)}])
+    (file,) = (path / split).glob("*.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with refused(f"{file.name}: cannot be read: {message}", FedflowError):
+        leaf.femnist(path, LeafOptions())
+
+
+@pytest.mark.parametrize("reader", ["femnist", "shakespeare", "celeba", "reddit"])
+@pytest.mark.parametrize(
+    "user", [([[0.5, 0.25]], [1.0]), ([["1", "Mon", "so happy"]], [1]), ([[[["a"]]]], [{"target_tokens": 3}])]
+)
+def test_files_of_another_kind_are_one_line(write, reader, user):
+    """Synthetic(1, 1), as FedProx writes it, Sent140, and nested lists."""
+    path = write(train=[{"u": user}], test=[{"u": user}])
+    options = {"shakespeare": ShakespeareOptions, "celeba": CelebaOptions, "reddit": RedditOptions}
+    with refused(f"{path}", FedflowError):
+        getattr(leaf, reader)(path, options.get(reader, LeafOptions)())
+
+
+def test_a_pipe_among_the_files_is_refused(write):
+    path = write(train=[{"a": letters(1)}], test=[{"a": letters(1)}])
+    os.mkfifo(path / "train" / "b.json")
+    with refused("b.json: not a file or folder, but a pipe", FedflowError):
+        leaf.femnist(path, LeafOptions())
 
 
 def test_characters_of_shakespeare_are_their_places_in_the_alphabet(write):

@@ -6,6 +6,7 @@ import re
 import struct
 import tarfile
 import urllib.error
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -278,6 +279,123 @@ def test_wrong_arrays_are_refused(npz, changes, message):
         fails(part, "npz", path=path)
 
 
+def zipped(file: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return file
+
+
+def header(text: str, version: int = 1) -> bytes:
+    text = text.ljust(117) + "\n"
+    return (
+        b"\x93NUMPY"
+        + bytes([version, 0])
+        + len(text).to_bytes(2 if version == 1 else 4, "little")
+        + text.encode()
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (header("__import__('os').getcwd()"), "x_train is not an .npy array, or has a damaged header"),
+        (
+            header("{'descr': open('x'), 'fortran_order': False, 'shape': (1,)}"),
+            "x_train is not an .npy array",
+        ),
+        (header("(" * 100), "x_train is not an .npy array, or has a damaged header"),
+        (b"text", "x_train is not an .npy array, or has a damaged header"),
+        (
+            header("{'descr': '|u1', 'fortran_order': False, 'shape': (10**12, 28, 28)}"),
+            "x_train is not an .npy",
+        ),
+        (
+            header("{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000, 28, 28)}"),
+            "x_train should hold 784000000000000 bytes, uint8 [1000000000000, 28, 28]; it has 0",
+        ),
+        (
+            header("{'descr': '|u1', 'fortran_order': False, 'shape': (12, 100000000)}") + bytes(9),
+            "x_train should hold 1200000000 bytes",
+        ),
+    ],
+)
+def test_headers_of_arrays_are_judged_in_one_stable_line(npz, tmp_path, content, message):
+    with np.load(npz()) as arrays:
+        members = {name: io.BytesIO() for name in arrays.files}
+        for name, stream in members.items():
+            np.save(stream, arrays[name])
+    path = zipped(
+        tmp_path / "odd.npz", {name: s.getvalue() for name, s in members.items()} | {"x_train": content}
+    )
+    fails(f"{path}: cannot be read: {message}", "npz", path=path)
+    with pytest.raises(FedflowError) as error:
+        SOURCES["npz"].load(path=path)
+    assert " at 0x" not in str(error.value)
+
+
+def test_arrays_that_do_not_belong_together_are_not_unpacked(npz, monkeypatch):
+    def load(*args: object, **kwargs: object) -> None:
+        raise AssertionError("unpacked")
+
+    large = np.zeros((1 << 16, 32, 32), np.uint8)
+    for changes, message in (
+        ({"x_train": large}, "65536 images in x_train, 30 labels in y_train"),
+        ({"y_test": np.zeros(1 << 20, int)}, "12 images in x_test, 1048576 labels in y_test"),
+        ({"user_train": np.zeros(99, int), "user_test": np.zeros(12, int)}, "'user' is int64 [99] in train"),
+        (
+            {"x_train": np.zeros((1, 1 << 27), np.uint8)},
+            "x_train is uint8 [1, 134217728], whose samples",
+        ),
+    ):
+        path = npz(**changes)
+        with monkeypatch.context() as patch:
+            patch.setattr(np, "load", load)
+            fails(message, "npz", path=path)
+
+
+def test_files_of_medmnist_are_read_by_their_own_names(npz, arrays):
+    made = arrays()
+    x_train, y_train, x_test, y_test = made.values()
+    own = dict.fromkeys(made) | {
+        "train_images": x_train, "train_labels": y_train[:, None].astype(np.uint8), "test_images": x_test,
+        "test_labels": y_test[:, None].astype(np.uint8), "val_images": x_test, "val_labels": y_test[:, None],
+    }  # fmt: skip
+    raw = SOURCES["npz"].load(path=npz(**own))
+    np.testing.assert_array_equal(raw.x_train, x_train)
+    np.testing.assert_array_equal(raw.y_test, y_test)
+    assert raw.notes == ("left out: val_images [12, 4, 4], val_labels [12, 1]",) and not raw.columns
+    fails(
+        "or train_images, train_labels, test_images, test_labels, as MedMNIST has",
+        "npz",
+        path=npz(x_train=None),
+    )
+    fails("has no array test_labels; needs", "npz", path=npz(**own | {"test_labels": None}))
+    several = own | {"train_labels": np.ones((30, 14), np.uint8)}
+    fails("y_train is uint8 [30, 14]; needs whole numbers [n]", "npz", path=npz(**several))
+
+
+def test_arrays_without_a_use_are_noted(npz):
+    raw = SOURCES["npz"].load(path=npz(x_val=np.zeros((5, 4, 4), np.uint8), about=np.array("text")))
+    assert raw.notes == ("left out: about [], x_val [5, 4, 4]",)
+    assert SOURCES["npz"].load(path=npz()).notes == ()
+
+
+@pytest.mark.parametrize("form", ["folder", "tar"])
+def test_files_of_file_managers_are_no_images_and_others_are_noted(tree, form, folder, tar):
+    junk = ("Thumbs.db", "desktop.ini", ".DS_Store", "._0.png", ".ipynb_checkpoints/0.png", "__MACOSX/0.png")
+    files = tree | {
+        f"{place}{name}": b"junk" for place in ("", "train/", "train/cat/", "test/dog/") for name in junk
+    }
+    files |= {"__MACOSX/train/cat/._0.png": b"junk", ".ipynb_checkpoints/train/cat/0.png": b"junk"}
+    write = {"folder": folder, "tar": tar}[form]
+    raw = SOURCES["folder"].load(path=write(files))
+    assert raw.notes == () and len(raw.y_train) == 6
+    files |= {"README.md": b"", "val/cat/0.png": tree["test/cat/0.png"], "train/labels.csv": b""}
+    raw = SOURCES["folder"].load(path=write(files))
+    assert raw.notes == ("left out: README.md, train/labels.csv, val",) and len(raw.y_train) == 6
+
+
 def test_a_damaged_npz_is_refused(npz):
     path = npz()
     whole = path.read_bytes()
@@ -299,6 +417,7 @@ def test_a_named_source_refuses_other_shapes_and_classes(npz, tmp_path):
 
 def test_a_path_that_does_not_exist_is_named(tmp_path):
     fails("there is no file", "npz", path=tmp_path / "none.npz")
+    fails(f"{tmp_path}: a folder; needs a file", "npz", path=tmp_path)
     fails("there is no file ''", "folder", path="")
     fails("holds no image train/<class>/<image>", "folder", path=tmp_path)
 

@@ -1,0 +1,110 @@
+"""Samples read from an ``.npz`` file: shapes are known before anything is unpacked; nothing is unpickled."""
+
+import math
+import zipfile
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from fedflow.data.features import listed
+from fedflow.data.files import ARRAYS, KINDS, MAX_IMAGE_BYTES, SPLITS, Column, RawData, reading, regular
+from fedflow.data.labels import labels_as_reals
+from fedflow.errors import FedflowError
+
+MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")  # ARRAYS in MedMNIST's files
+Headers = dict[str, tuple[tuple[int, ...], np.dtype]]
+
+
+def read_npz(path: Path) -> RawData:
+    """The arrays ``x_train, y_train, x_test, y_test`` of an ``.npz`` file; pickled arrays are refused.
+
+    The names of MedMNIST's files are accepted too; their labels [n, 1] become [n]. Every other pair
+    ``<name>_train, <name>_test`` is a column; further arrays are left out, and noted. Shapes are compared
+    before anything is unpacked.
+    """
+    with reading(regular(path, folders=False)):
+        if path.is_file() and not zipfile.is_zipfile(path):
+            raise FedflowError(f"{path}: not an .npz file, or cut short")
+        found = _headers(path)
+        names = MEDMNIST if not found.keys() & set(ARRAYS) and found.keys() & set(MEDMNIST) else ARRAYS
+        if missing := [name for name in names if name not in found]:
+            forms = f"{', '.join(ARRAYS)} (or {', '.join(MEDMNIST)}, as MedMNIST has)"
+            raise FedflowError(f"{path}: has no array {', '.join(missing)}; needs {forms}")
+        stems, others = [], []
+        for name in sorted(found.keys() - set(names)):
+            stem, _, split = name.rpartition("_")
+            if split not in SPLITS or names == MEDMNIST:
+                others.append(name)
+                continue
+            train, test = (f"{stem}_{split}" for split in SPLITS)
+            if {train, test} - found.keys():
+                raise FedflowError(f"{path}: a column is a pair; {train} and {test} are not both there")
+            stems.append(stem)
+        _need_rows(path, names, [(f"{stem}_{split}", split) for stem in stems for split in SPLITS], found)
+        with np.load(path, allow_pickle=False) as archive:
+            columns = {
+                stem: Column(archive[f"{stem}_train"], archive[f"{stem}_test"])
+                for stem in dict.fromkeys(stems)
+            }
+            x_train, y_train, x_test, y_test = (archive[name] for name in names)
+    if names == MEDMNIST:
+        y_train, y_test = (y[:, 0] if y.shape[1:] == (1,) else y for y in (y_train, y_test))
+    if labels_as_reals(y_train):
+        raise FedflowError(
+            f"{path}: y_train is {y_train.dtype} and holds the labels 0..{int(y_train.max())}; save "
+            "labels as whole numbers, and real targets as [n, 1]"
+        )
+    notes = (f"left out: {listed(f'{name} {list(found[name][0])}' for name in others)}",) if others else ()
+    return RawData(x_train, y_train, x_test, y_test, columns=columns, notes=notes)
+
+
+def _headers(path: Path) -> Headers:
+    """Shape and type of every array of an ``.npz`` file, none of which is unpacked."""
+    found = {}
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            with archive.open(member) as stream:
+                shape, dtype = _header(name, stream)
+                size, held = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
+            if size != held and not dtype.hasobject:
+                raise ValueError(f"{name} should hold {size} bytes, {dtype} {list(shape)}; it has {held}")
+            found[name] = shape, dtype
+    return found
+
+
+def _header(name: str, stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and type of an ``.npy`` array."""
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0,
+    }  # fmt: skip
+    try:
+        shape, _, dtype = readers[np.lib.format.read_magic(stream)](stream)
+    except zipfile.BadZipFile:
+        raise
+    except Exception:  # NumPy raises almost anything, with the header's text and addresses of memory
+        raise ValueError(f"{name} is not an .npy array, or has a damaged header") from None
+    return shape, dtype
+
+
+def _need_rows(path: Path, names: tuple[str, ...], columns: list[tuple[str, str]], found: Headers) -> None:
+    """Refuse arrays that are pickled, whose rows do not belong together, or whose samples are too large."""
+    for name in (*names, *(column for column, _ in columns)):
+        shape, dtype = found[name]
+        if dtype.hasobject:
+            raise ValueError(f"{name} holds pickled objects, which are not loaded (allow_pickle=False)")
+        if math.prod(shape[1:]) * dtype.itemsize > MAX_IMAGE_BYTES:
+            raise ValueError(f"{name} is {dtype} {list(shape)}, whose samples are too large")
+    rows = {}
+    for split, (x, y) in zip(SPLITS, (names[:2], names[2:])):
+        (inputs, kind), (labels, _) = found[x], found[y]
+        if inputs and labels and inputs[0] != labels[0]:
+            words = KINDS.get(kind, "samples")
+            raise FedflowError(f"{path}: {inputs[0]} {words} in {x}, {labels[0]} labels in {y}")
+        rows[split] = inputs[:1]
+    for name, split in columns:
+        shape, dtype = found[name]
+        if shape != rows[split]:
+            own = f"column {name.rpartition('_')[0]!r} is {dtype} {list(shape)} in {split}"
+            raise FedflowError(f"{path}: {own}; needs whole numbers {list(rows[split])}")
