@@ -4,7 +4,7 @@ Names and numbers of rows tell the order of the rows, which is often the order o
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +84,14 @@ def _at(column: "pd.Series", row: int) -> str:
     return f"{text if len(text) <= WIDE else text[: WIDE - 3] + '...'} in row {row + 1}"
 
 
+def counted(items: Sized, noun: str) -> str:
+    """The number of items with its noun."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{len(items)} {noun}{'' if len(items) == 1 else plural}"
+
+
 def listed(items: Iterable[str]) -> str:
     """All items up to a few, then their number."""
-    names = list(items)
+    names = [name if name.strip() else repr(name) for name in items]
     more = f", ... ({len(names) - SHOWN} more)" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from fedflow.data.features import counted
 from fedflow.data.files import Column, RawData, reading, regular
 from fedflow.data.shakespeare import encoded
 from fedflow.errors import FedflowError
@@ -143,7 +144,7 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
         others.add(f"{len(few)} with fewer than {options.min_samples} training samples (data.min_samples)")
     if strangers and options.max_users is None:
         others.add(f"{len(strangers)} without training samples")
-    notes = (f"{len(users)} users" + (f"; left out: {', '.join(sorted(others))}" if others else ""),)
+    notes = (counted(users, "user") + (f"; left out: {', '.join(sorted(others))}" if others else ""),)
     return RawData(x_train, y_train, x_test, y_test, classes, {"user": column}, notes=notes)
 
 

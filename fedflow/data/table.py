@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedflow.data.features import listed, missing_mark, odd_value, unfit, unnamed
+from fedflow.data.features import counted, listed, missing_mark, odd_value, unfit, unnamed
 from fedflow.data.files import Column, RawData, reading, regular
 from fedflow.errors import BadInput, FedflowError
 from fedflow.seeding import generator
@@ -100,10 +100,10 @@ def read_table(path: Path, options: TableOptions) -> RawData:
 
 def _uses(table: "pd.DataFrame", options: TableOptions, features: list[str], classes: tuple[str, ...]) -> str:
     """The use of every column, in one line."""
-    parts = [f"{len(features)} features: {listed(features)}"]
+    parts = [f"{counted(features, 'feature')}: {listed(features)}"]
     if constant := [name for name in features if table[name].nunique() == 1]:
         parts.append(f"constant: {listed(constant)}")
-    kinds = f"{len(classes)} classes: {listed(classes)}" if classes else "real numbers"
+    kinds = f"{counted(classes, 'class')}: {listed(classes)}" if classes else "real numbers"
     parts.append(f"target: {options.target} ({kinds})")
     known = {name for _, name in options.uses()}
     unused = [name for name in map(str, table) if name not in known.union(features)]
@@ -174,11 +174,12 @@ def _features(table: "pd.DataFrame", options: TableOptions, path: Path) -> list[
         if name not in there:
             kind = "numeric column" if field == "features" else "column"
             raise BadInput(f"data.{field}", name, f"a {kind} of {path}: {', '.join(there)}")
+    taken = {name for _, name in options.uses()}
+    without = [name for name in unnamed(map(str, table)) if name not in taken]
     if options.features is not None:
         features = options.features
     else:
-        taken = {name for _, name in options.uses()}
-        rest = table[[name for name in table if name not in taken.union(unnamed(map(str, table)))]]
+        rest = table[[name for name in table if name not in taken.union(without)]]
         features = [name for name in numeric if name in rest]
     if strange := [name for name in options.dummies if name not in features]:
         raise BadInput("data.dummies", strange[0], f"one of the features: {', '.join(features)}")
@@ -187,7 +188,8 @@ def _features(table: "pd.DataFrame", options: TableOptions, path: Path) -> list[
             f"{path}: not features: {found}; list them in data.ignore, or the features in data.features"
         )
     if not features:
-        raise FedflowError(f"{path}: has no numeric column left for features")
+        others = f"; left out: {listed(map(repr, without))} (without a name)" if without else ""
+        raise FedflowError(f"{path}: has no numeric column left for features{others}")
     return features
 
 

@@ -189,14 +189,16 @@ def titles(method: Method) -> tuple[str, str]:
 def default_network(data: Dataset) -> str:
     """The network where none is named, by the kind of the inputs and targets.
 
-    Raises `BadInput` for whole numbers, as only the user knows whether they are tokens, and for several real
-    targets.
+    Raises `BadInput` for whole numbers in the caller's arrays, as only the caller knows whether they are
+    tokens, for images with their channels last, and for several real targets.
     """
-    if _tokens(data):
+    if _tokens(data) and data.name == OWN:
         raise BadInput(
-            "x" if data.name == OWN else "data", Words(f"whole numbers {list(data.input_shape)}"),
+            "x", Words(f"whole numbers {list(data.input_shape)}"),
             "float features, x.astype('float32'), or uint8 images; tokens need a `model` that embeds them",
         )  # fmt: skip
+    if _tokens(data) and data.classes:
+        return "stacked_lstm" if data.y_train.ndim > 1 else "char_lstm"
     if _channels_last(data.input_shape) and min(data.input_shape[:2]) >= 8:
         accepted = "images [n, C, H, W], x.transpose(0, 3, 1, 2); or features [n, d], x.reshape(len(x), -1)"
         raise BadInput(

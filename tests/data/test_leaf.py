@@ -86,7 +86,7 @@ def test_what_is_left_out_is_noted(write):
     few = "1 with fewer than 2 training samples (data.min_samples), 1 without training samples"
     assert note == f"2 users; left out: {few}, hierarchies"
     (note,) = leaf.femnist(path, LeafOptions(max_users=1)).notes
-    assert note == "1 users; left out: hierarchies, users after the first 1 (data.max_users)"
+    assert note == "1 user; left out: hierarchies, users after the first 1 (data.max_users)"
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,14 @@ def test_the_index_that_pandas_writes_is_left_out_and_noted(tmp_path, table):
         read_table(tmp_path / "named.parquet", TableOptions(target="kind"))
 
 
+def test_columns_without_names_alone_are_no_features(tmp_path):
+    (tmp_path / "t.csv").write_text(",  ,kind\n" + "1.5,2.5,flat\n2.5,0.5,barn\n" * 9)
+    with refused(
+        "no numeric column left for features; left out: 'Unnamed: 0', '  ' .without a name", FedflowError
+    ):
+        read_table(tmp_path / "t.csv", TableOptions(target="kind"))
+
+
 def test_columns_with_other_values_than_numbers_are_named_by_kind(tmp_path):
     """As data sets of Hugging Face are stored: a column of images, or of lists."""
     table = pd.DataFrame({"image": [{"bytes": b"x"}] * 9, "pixels": [[1, 2]] * 9, "label": [0, 1, 2] * 3})

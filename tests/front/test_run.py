@@ -71,7 +71,7 @@ def test_the_columns_of_a_table_are_printed_when_it_is_read(
     data = {"source": "table", "path": str(tmp_path / "noise.csv"), "target": "label"}
     run = ff.run(data, ff.iid(clients=2), model="logistic", **SMALL | {"rounds": 5})
     assert run.metrics["global_accuracy"] < 0.7
-    words = "noise: 1 features: a; target: label (2 classes: 0, 1); left out: Unnamed: 0 (without a name)"
+    words = "noise: 1 feature: a; target: label (2 classes: 0, 1); left out: Unnamed: 0 (without a name)"
     assert words in capsys.readouterr().out
 
 
@@ -401,6 +401,14 @@ def test_whole_numbers_are_tokens_only_for_a_network_that_is_named(shape: tuple,
     with one_line_error("x: whole numbers .* up to 2 .* float features for 'mlp'", BadInput):
         ff.run(data, ff.iid(clients=2), model="mlp", **SMALL)
     run = ff.run(data, ff.iid(clients=2), model={"name": "char_lstm", "hidden": 4}, **SMALL)
+    assert run.settings["model"]["name"] == "char_lstm"
+
+
+def test_named_data_of_tokens_have_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDFLOW_DATA", str(tmp_path))
+    (tmp_path / "tinyshakespeare.txt").write_text("ANNA:\nthe quick fox\n\nBOB:\nthe lazy dog!\n")
+    data = {"source": "tinyshakespeare", "length": 3}
+    run = ff.run(data, {"scheme": "natural"}, training={"lr": 0.1}, **SMALL | {"rounds": 1})
     assert run.settings["model"]["name"] == "char_lstm"
 
 
