@@ -30,6 +30,7 @@ from filelock import FileLock, Timeout
 
 from fedflow.arguments import check_address, check_port
 from fedflow.errors import BadInput, FedflowError, Unanswered
+from fedflow.tracking.addresses import sqlite_url
 
 START_TIMEOUT = 600.0  # seconds; a first start also makes the database, and a busy machine takes minutes
 PATIENCE = "FEDFLOW_SERVER_TIMEOUT"  # replaces it
@@ -37,6 +38,7 @@ STOP_TIMEOUT = 15.0  # seconds between SIGTERM and SIGKILL
 PAGES = 4200  # the port on which `make serve` shows what servers on any free port have recorded
 CERTIFICATES = "PREFECT_API_SSL_CERT_FILE"
 PASSWORD = "PREFECT_API_AUTH_STRING"
+DATABASE = "PREFECT_API_DATABASE_CONNECTION_URL"
 UI = "PREFECT_UI_URL"  # to which links lead
 ALIVE, USERS = "alive.lock", "user-{}.lock"  # locks of the server, and of every process that uses it
 PROBE = 0.05  # seconds that a lock must resist: another process may hold it to see whether it is free
@@ -86,9 +88,13 @@ def prefect_api(port: int = 0) -> Iterator[str]:
 
 
 def private(folder: Path) -> dict[str, str]:
-    """Variables for a Prefect process of this checkout: a private home, and no telemetry."""
+    """Variables for a Prefect process of this checkout: a private home, and no telemetry.
+
+    Prefect would put the path of its database unquoted into a URL.
+    """
     return {
         "PREFECT_HOME": str(folder),
+        DATABASE: os.environ.get(DATABASE) or sqlite_url(folder / "prefect.db", "aiosqlite"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from services import answers, family, free_port, living, started, wait_for
+from sqlalchemy.engine import make_url
 
 from flows import server
 
@@ -139,6 +140,13 @@ def test_an_address_that_is_none_is_one_line(monkeypatch, url):
     )
     with refused, server.prefect_api():
         pass
+
+
+@pytest.mark.parametrize("name", ["plain", "a?b", "my%20project", "größe 1#c"])
+def test_the_database_is_in_the_home_whatever_its_name(tmp_path, monkeypatch, name):
+    monkeypatch.delenv(server.DATABASE, raising=False)
+    url = make_url(server.private(tmp_path / name)[server.DATABASE])
+    assert url.database == str(tmp_path / name / "prefect.db") and url.drivername == "sqlite+aiosqlite"
 
 
 def test_without_a_server_there_is_nothing_to_stop(tmp_path, monkeypatch):
