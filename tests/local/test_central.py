@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from fedflow.data import Dataset, Examples
 from fedflow.errors import FedflowError
 from fedflow.local.central import Central, SmoothedModel, epochs, evaluate
+from fedflow.local.trained import load_network, save_network
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
@@ -122,3 +124,16 @@ def test_settings_of_clients_are_refused(field: str, value: object) -> None:
     shown = "a mapping" if field == "curriculum" else value
     with refused(rf"^central.training.{field}: {shown} is not .*as one network has no clients or rounds"):
         central(training={field: value})
+
+
+def test_a_stored_network_keeps_its_frozen_parameters(tmp_path: Path, monkeypatch) -> None:
+    options = {"hidden": [4], "trainable": ["layers.last.*"]}
+    model = FlatModel(partial(build, "mlp", (6,), 3, **options))
+    facts = {"model": "mlp", "options": options, "input_shape": [6], "outputs": 3, "data_hash": "0"}
+    save_network(tmp_path / "teacher", model.init(1), np.zeros(2), facts, {}, model.frozen)
+    draw = torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: draw(seed + 1))  # as a later version may
+    teacher = load_network(tmp_path / "teacher").teacher(torch.device("cpu"))
+    x = torch.randn(5, 6)
+    whole, own = model.to_module(teacher.w), teacher.model.to_module(teacher.w)
+    assert torch.equal(whole(x), own(x))
