@@ -60,7 +60,9 @@ def prefect_api(port: int = 0) -> Iterator[str]:
     is imported: Prefect reads its settings once, and its threads (which forward events of worker
     processes) see no later change.
     """
-    before = {name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES, PASSWORD, UI)}
+    before = {
+        name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES, DATABASE, PASSWORD, UI)
+    }
     folder = home()
     try:
         if url := os.environ.get("PREFECT_API_URL"):
