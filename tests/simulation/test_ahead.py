@@ -71,7 +71,7 @@ def test_a_straggler_has_other_batches_than_expected(digits, monkeypatch) -> Non
     assert 0 < len(late) < 3 * 4
 
 
-@pytest.mark.parametrize("name", ["flis_dc", "fedcluster", "fedeff"])
+@pytest.mark.parametrize("name", ["fedcluster", "fedeff"])
 def test_nothing_is_expected_of_methods_that_choose_late(digits, monkeypatch, name) -> None:
     assert not {m for m, *_ in on_a_gpu(name, digits, monkeypatch)[1] if m == "early"}
 

@@ -97,7 +97,7 @@ def test_a_server_step_returns_its_state_and_named_numbers(server: Any) -> None:
 )
 def test_clients_report_named_scalars(client: dict[str, torch.Tensor], reason: str) -> None:
     with pytest.raises(FedflowError, match=reason):
-        run(reporting(**client), quadratics(), rounds=1)
+        run(reporting(**client), quadratics(), rounds=1, min_cohort=1)
 
 
 def test_the_first_state_is_a_server_state() -> None:
