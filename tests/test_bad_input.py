@@ -206,7 +206,7 @@ class Payload:
         (npz(y_train=np.array([0, 1, 5] * 2)), "y_train must hold the labels 0..2; it holds 0, 1, 5"),
         (npz(y_test=np.array([0, 1, 7] * 2)), "y_test holds labels that y_train does not: 7"),
         (npz(y_train=np.zeros(6)), "y_train is float64"),
-        (npz(y_train=np.float32([0, 1, 2] * 2)), "arrays.npz: y_train is float32 and holds the labels 0..2"),
+        (npz(y_train=np.float32([0, 1, 2] * 2)), "arrays.npz: y_train is float32 and holds 0, 1, 2"),
         (npz(y_train=np.array([0, 1, 2])), "6 images in x_train, 3 labels"),
         (npz(x_train=np.zeros((6, 4, 4))), "x_train is float64 .*needs uint8"),
     ],

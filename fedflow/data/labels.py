@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 NUMBERED = "names = np.unique(y), y = np.searchsorted(names, y), test labels likewise"
+FEW = 20  # different whole numbers that real targets rarely are
 
 
 class Misfit(NamedTuple):
@@ -41,12 +42,17 @@ def remedy(present: np.ndarray) -> str:
     return f": number them with {NUMBERED}; real targets of a regression are float32"
 
 
-def labels_as_reals(y: np.ndarray) -> bool:
-    """Whether real targets [n] are exactly the labels 0..K-1, two or more."""
-    if y.dtype.kind != "f" or y.ndim != 1:
-        return False
-    values = np.unique(y)
-    return 1 < len(values) < len(y) and np.array_equal(values, np.arange(len(values)))
+def labels_as_reals(y: np.ndarray) -> str:
+    """The values of real targets [n] that look like labels in a float column, in words; empty if none do.
+
+    These are few whole numbers, or the numbers from 0 or 1 without a gap.
+    """
+    if y.dtype.kind != "f" or y.ndim != 1 or not len(y) or (y % 1).any():
+        return ""
+    values = np.unique(y).astype(np.int64)
+    counted = bool(values[0] in (0, 1) and (np.diff(values) == 1).all())
+    most = len(y) - 1 if counted else min(FEW, len(y) // 2)
+    return brief(values) if 1 < len(values) <= most else ""
 
 
 def binary_rows(y: np.ndarray) -> str:

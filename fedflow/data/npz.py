@@ -50,10 +50,10 @@ def read_npz(path: Path) -> RawData:
             x_train, y_train, x_test, y_test = (archive[name] for name in names)
     if names == MEDMNIST:
         y_train, y_test = (y[:, 0] if y.shape[1:] == (1,) else y for y in (y_train, y_test))
-    if labels_as_reals(y_train):
+    if found_labels := labels_as_reals(y_train):
         raise FedflowError(
-            f"{path}: y_train is {y_train.dtype} and holds the labels 0..{int(y_train.max())}; save "
-            "labels as whole numbers, and real targets as [n, 1]"
+            f"{path}: y_train is {y_train.dtype} and holds {found_labels}; save labels as whole numbers, and "
+            "real targets as [n, 1]"
         )
     notes = (f"left out: {listed(f'{name} {list(found[name][0])}' for name in others)}",) if others else ()
     return RawData(x_train, y_train, x_test, y_test, columns=columns, notes=notes)

@@ -137,7 +137,8 @@ def _array(name: str, values: Any) -> np.ndarray:
         raise BadInput(name, Words("a masked array"), "numbers without missing values, as in x.filled(0)")
     if found.dtype.kind not in "biuf":
         text = found.dtype.kind in "OUST" and name.startswith("y")
-        advice = f"; number text: {NUMBERED}" if text else f", as in {FLOATS}" if name[0] == "x" else ""
+        cast = f"as in {FLOATS}" if name[0] == "x" else f"as in {name}.astype(int)"
+        advice = f", {cast}; text: {NUMBERED}" if text else f", {cast}"
         raise BadInput(
             name, type(values).__name__, f"an array or tensor of numbers{advice}; it holds {found.dtype}"
         )
@@ -199,9 +200,9 @@ def _need_targets(name: str, y: np.ndarray, sequence: tuple[int, ...]) -> None:
     rows, size = Words(_layout(y)), y.shape[1:]
     if y.dtype.kind == "f":
         _need_finite(name, y)
-        if labels_as_reals(y):
+        if found := labels_as_reals(y):
             accepted = f"labels as whole numbers, {name}.astype(int); real targets, {name}[:, None]"
-            raise BadInput(name, Words(f"float labels 0 to {int(y.max())}"), accepted)
+            raise BadInput(name, Words(f"floats {found}"), accepted)
     elif y.ndim == 1 or (y.ndim == 2 and size == sequence):
         return
     if y.ndim == 2 and size[0] > 1 and (kind := binary_rows(y)):

@@ -57,6 +57,9 @@ def data_params(data: Data) -> DatasetParams:
         accepted = "the name of a source, a mapping, or fedflow.dataset(x, y, x_test, y_test)"
         advice = instead(data)
         raise BadInput("data", Words(type(data).__name__), f"{accepted}{advice and f': {advice}'}")
+    if isinstance(data, Mapping) and "source" not in data:
+        accepted = "a mapping with `source`; of arrays, fedflow.dataset(x, y, x_test, y_test)"
+        raise BadInput("data", Words(f"a {type(data).__name__} without `source`"), accepted)
     if isinstance(data, str) and data not in SOURCES and (Path(data).suffix or Path(data).exists()):
         raise BadInput("data", data, f"the name of a source: {instead(data)}")
     return DatasetParams.parse({"source": data} if isinstance(data, str) else dict(data), section="data")
@@ -217,7 +220,8 @@ def network_entry(network: str | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(network, Mapping):
         return {"name": network, "options": {}}
     if "name" not in network:
-        raise BadInput("model", dict(network), "a mapping with the name of an architecture")
+        found = Words(f"a {type(network).__name__} without `name`")
+        raise BadInput("model", found, "a mapping with the name of an architecture")
     options = {name: value for name, value in network.items() if name not in ("name", "options")}
     return {"name": network["name"], "options": {**network.get("options", {}), **options}}
 
@@ -240,9 +244,9 @@ def flat_model(network: Network | None, data: Dataset, device: torch.device, con
         factory = network
         _need_module(network, getattr(network, "__name__", type(network).__name__))
     else:
-        raise BadInput(
-            "model", network, "the name of a network, a torch.nn.Module, or a function that makes one"
-        )
+        found = network if isinstance(network, int | float) else Words(f"a {type(network).__name__}")
+        accepted = "the name of a network, a torch.nn.Module, or a function that makes one"
+        raise BadInput("model", found, accepted)
     return FlatModel(factory, device=device, convolution=convolution)
 
 

@@ -270,7 +270,7 @@ def test_a_source_of_the_data_root_is_never_downloaded(tmp_path):
         ({"y_train": np.eye(3, dtype=int)[np.arange(30) % 3]}, "float32 [n] or [n, k]: y.argmax(1)"),
         ({"y_train": np.eye(3, dtype="f")[np.arange(30) % 3]}, "y_train is one-hot, float32 [30, 3]; needs"),
         ({"y_train": np.ones((30, 3), "f")}, "y_train is multi-label, float32 [30, 3]; needs one label"),
-        ({"y_train": np.float32(np.arange(30) % 3)}, "y_train is float32 and holds the labels 0..2; save"),
+        ({"y_train": np.float32(np.arange(30) % 3)}, "y_train is float32 and holds 0, 1, 2; save"),
     ],
 )
 def test_wrong_arrays_are_refused(npz, changes, message):

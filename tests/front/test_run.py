@@ -277,6 +277,9 @@ def test_generators_of_the_caller_are_as_before(tmp_path: Path) -> None:
     ({"partition": [0, 1, 0]}, r"partition: list .* \[np.flatnonzero\(owner == k\) for k"),
     ({"partition": {0: [1], 1: [2]}}, r"partition: a dict without .* per client, as list\(rows.values"),
     ({"model": nn.Linear}, r"model: Linear .* an object such as Linear\(\.\.\.\)"),
+    ({"model": {"weight": torch.ones(9, 9)}}, "model: a dict without `name` .* the name of an architecture"),
+    ({"model": [two_layers()]}, "model: a list .* a torch.nn.Module, or a function that makes one"),
+    ({"data": {"x": np.ones((6, 2)), "y": [0, 1] * 3}}, "data: a dict without `source` .* fedflow.dataset"),
     ({"model": lambda d: nn.Linear(d, 3)}, "model: <lambda> .* a function without arguments"),
     ({"data": (np.ones((6, 2)), [0, 1] * 3)}, r"data: tuple .*: fedflow.dataset\(x, y, x_test, y_test\)"),
     ({"data": TensorDataset(torch.ones(6, 2))}, r"data: TensorDataset .* fedflow.dataset\(\*train.tensors"),
@@ -370,7 +373,10 @@ def test_settings_are_checked_before_data_are_downloaded(
     ({"y": np.zeros(60, int), "classes": ["a", "b", "c"]}, "y: own, .* all have the label 'a', .* two"),
     ({"y": np.full(60, "cat")}, r"y: 'ndarray' .* names = np.unique\(y\)"),
     ({"y": np.zeros(60, "M8[s]")}, "y: 'ndarray' .* it holds datetime64"),
-    ({"y": np.arange(60) % 3 * 1.0}, r"y: float labels 0 to 2 .* y.astype\(int\); real .* y\[:, None\]"),
+    ({"y": np.arange(60) % 3 * 1.0}, r"y: floats 0, 1, 2 .* y.astype\(int\); real .* y\[:, None\]"),
+    ({"y": np.arange(60) % 3 + 1.0}, r"y: floats 1, 2, 3 .* y.astype\(int\); real .* y\[:, None\]"),
+    ({"y": np.arange(60) % 2 * 2.0 - 1}, r"y: floats -1, 1 .* y.astype\(int\); real .* y\[:, None\]"),
+    ({"y": np.array([0, 1, 2] * 20, object)}, r"y: 'ndarray' .* as in y.astype\(int\)"),
     ({"y": np.where(np.arange(60) == 3, np.nan, 0.5)}, "y: nan .* finite"),
     ({"y": (np.arange(60) % 3)[:, None]}, r"y: int64 \[60, 1\] .* labels \[n\].*: np.ravel\(y\)"),
     ({"y": np.eye(3, dtype=int)[np.arange(60) % 3]}, r"y: one-hot int64 \[60, 3\] .* y.argmax\(1\)"),
@@ -435,6 +441,12 @@ def test_real_targets_of_several_columns_are_kept() -> None:
     narrow = ff.run(own(y=x[:, :1], y_test=x_test[:, :1]), ff.iid(clients=3), **SMALL)
     flat = ff.run(own(y=x[:, 0], y_test=x_test[:, 0]), ff.iid(clients=3), **SMALL)
     assert narrow.metrics["loss"] == flat.metrics["loss"]
+
+
+def test_real_targets_may_be_whole_numbers_in_a_column() -> None:
+    counts = np.random.default_rng(0).poisson(50, 90).astype(float)
+    assert not own(y=counts[:60], y_test=counts[60:]).classes  # many different ones, from no 0 or 1
+    assert own(y=np.arange(60)[:, None] % 3.0, y_test=np.arange(30)[:, None] % 3.0).y_train.shape == (60, 1)
 
 
 def test_data_frames_are_arrays_without_index_and_warning(recwarn: pytest.WarningsRecorder) -> None:
