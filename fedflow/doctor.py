@@ -111,7 +111,7 @@ def _port(number: int, use: str) -> Finding:
     try:
         check_port("port", number)
     except FedflowError:
-        return Finding("note", f"port {number}", f"in use; it is that of {use}")
+        return Finding("note", f"port {number}", f"in use; it is the port of {use}")
     return Finding("ok", f"port {number}", "free")
 
 

@@ -184,6 +184,6 @@ def unknown_name(
 
 
 def place(value: object) -> str:
-    """Where params.yaml has a setting of this name, or of its name in other tools; else ""."""
+    """The place in params.yaml of a setting of this name, or of its name in other tools; else ""."""
     own = bare(value)
     return next((PLACES[word] for word in (own, *COMMON.get(own, ())) if word in PLACES), "")

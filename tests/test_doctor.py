@@ -44,7 +44,7 @@ def test_missing_programs_and_used_ports_are_noted(project, monkeypatch):
     assert findings["C++ compiler"].status == findings["git"].status == "note"
     assert "engine.compile" in findings["C++ compiler"].detail
     assert findings[f"port {number}"] == Finding(
-        "note", f"port {number}", "in use; it is that of `fedflow ui`"
+        "note", f"port {number}", "in use; it is the port of `fedflow ui`"
     )
     assert found(project)[f"port {number}"].status == "ok"
 

@@ -50,7 +50,7 @@ def _inputs(raw: RawData, shape: tuple | None) -> Iterator[str]:
 
 
 def _turned(x: np.ndarray) -> str:
-    """How to lay out images that have their channels first, or one channel; as it follows an error."""
+    """A hint on the layout of images, to follow an error: channels first, or a single channel."""
     if x.ndim == 2:
         return ", or float32 features: x.astype('float32')"
     if x.ndim != 4:
@@ -87,7 +87,7 @@ def _targets(raw: RawData) -> Iterator[str]:
 
 
 def _flatter(y: np.ndarray) -> str:
-    """How to make labels [n] of one column, or of a column per class; as it follows an error."""
+    """A hint on making labels [n] from one column or a column per class, to follow an error."""
     if y.ndim != 2 or y.dtype.kind not in "biuf":
         return ""
     if y.shape[1] == 1:

@@ -1,4 +1,4 @@
-"""Which columns of a table may be features unless the user names them: measured numbers only.
+"""Columns of a table that may be features unless the user names them: measured numbers only.
 
 Names and numbers of rows tell the order of the rows, which is often the order of the classes.
 """

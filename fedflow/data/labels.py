@@ -35,7 +35,7 @@ def misfit(train: np.ndarray, test: np.ndarray, count: int = 0, complete: bool =
 
 
 def remedy(present: np.ndarray) -> str:
-    """How to number the labels ``present`` [K], sorted, from 0 to K - 1; as it follows an error."""
+    """A hint on numbering the sorted labels ``present`` [K] from 0 to K - 1, to follow an error."""
     first = int(present[0])
     if len(present) > 1 and (np.diff(present) == 1).all():
         return f": subtract {first}" if first > 0 else f": add {-first}"

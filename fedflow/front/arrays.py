@@ -82,7 +82,7 @@ def dataset(
 
 
 def instead(data: Any) -> str:
-    """What to write in place of data that are not accepted, such as a loader or a path; empty if unknown."""
+    """A hint on what to write instead of a loader, a path or other refused data; empty if unknown."""
     kinds = {f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(data).__mro__}
     if "torch.TensorDataset" in kinds:
         return "fedflow.dataset(*train.tensors, *test.tensors)"
@@ -114,7 +114,7 @@ def _entry(path: Path) -> str:
 
 
 def _need_same_rows(name: str, x: Any, y: Any) -> None:
-    """Refuse targets whose index is not that of the inputs: their rows would not belong together."""
+    """Refuse targets whose index differs from the index of the inputs: their rows would not match."""
     indices = [getattr(values, "index", None) for values in (x, y)]
     if all(hasattr(index, "equals") for index in indices) and not indices[0].equals(indices[1]):  # type: ignore[union-attr]
         raise BadInput(name, Words("an index other than that of x"), "the rows of x: y.loc[x.index]")

@@ -129,7 +129,7 @@ def _is_known_style(element: Element) -> bool:
 
 
 def _named(tag: str) -> str:
-    """The name of an SVG element; that of another element with its namespace."""
+    """The name of an SVG element, or the full name of an element of another namespace."""
     return tag.removeprefix(SVG) if tag.startswith(SVG) else f"{tag} outside of SVG"
 
 

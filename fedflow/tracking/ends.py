@@ -19,7 +19,7 @@ WHERE runs.status = 'FINISHED' AND runs.lifecycle_stage = 'active' ORDER BY runs
 
 
 def run_key(facts: Mapping[str, Any]) -> Key | None:
-    """What identifies a run, from its tags or its results; None for facts of something else."""
+    """The identifying facts of a run, from its tags or its results, or None for anything else."""
     found = tuple(str(facts[name]) for name in TAGS if facts.get(name) is not None)
     return found if len(found) == len(TAGS) else None  # type: ignore[return-value]
 

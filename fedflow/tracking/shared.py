@@ -73,7 +73,7 @@ def user_name() -> str:
 
 
 def every(search: Callable[..., Any], *given: Any, **named: Any) -> Iterator[Any]:
-    """What a search of MLflow's client finds, on all of its pages."""
+    """The results of a search of MLflow's client, from all pages."""
     token = None
     while True:
         page = search(*given, **named, page_token=token)
@@ -88,7 +88,7 @@ def experiments(api: "MlflowClient") -> list[str]:
 
 
 def again(action: Callable[[], T]) -> T:
-    """What ``action`` returns, repeated if another process writes between its reading and writing."""
+    """The result of ``action``, repeated if another process writes between its reading and writing."""
     from mlflow.exceptions import MlflowException
 
     for _ in range(ATTEMPTS - 1):

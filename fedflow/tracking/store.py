@@ -78,7 +78,7 @@ class Store:
 
     @property
     def artifact_folder(self) -> Path:
-        """Where a project keeps its artifacts."""
+        """The folder of a project's artifacts."""
         return self.folder / "artifacts"
 
     @property

@@ -571,7 +571,7 @@ def test_too_small_a_cohort_stops_the_run(name: str, federation: Federation) -> 
 def test_a_round_in_which_every_client_fails_changes_nothing(
     name: str, federation: Federation, tmp_path: Path
 ) -> None:
-    """Neither the server nor the clients; the run goes on, and resumes as if it had not stopped."""
+    """Neither the server nor the clients change; the run continues, and resumes as if uninterrupted."""
     method, settings = failing(name, 2), HALF | {"rounds": 3, "evaluate_every": 1, "checkpoint_every": 1}
     stopped = prepare_run(method, federation, checkpoints=tmp_path, **settings)
     with pytest.warns(

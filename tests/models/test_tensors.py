@@ -1,4 +1,4 @@
-"""Which tensors of a module the flat vector holds, which ones stay frozen, and which modules are refused."""
+"""Tensors of a module: trained and frozen ones, shared ones, and modules that no vector can hold."""
 
 import pickle
 from functools import partial
