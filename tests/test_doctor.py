@@ -94,7 +94,7 @@ def test_settings_that_a_method_of_the_grid_refuses_are_found_without_data(run, 
         "  participation: 0.3\n", "" if "participation" in run else "  participation: 0.3\n"
     )
     text = text.replace("  rounds: 16\n", f"  rounds: 16\n  {run}\n")
-    (project / "params.yaml").write_text(text.replace("methods: [fedavg, ", f"methods: [{method}, "))
+    (project / "params.yaml").write_text(re.sub(r"methods: \[fedavg, .*?\]", f"methods: [{method}]", text))
     finding = found(project)["params.yaml"]
     assert finding.status == "bad" and finding.detail.startswith(says)
 
