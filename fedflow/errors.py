@@ -157,8 +157,9 @@ def called(name: str, labels: Mapping[str, str]) -> str:
 
 def meant(value: object, known: Iterable[str]) -> str:
     """The known name that is spelled like ``value``, or has that name in other tools; else ""."""
-    names, own = {bare(name): name for name in known}, bare(value)
-    return next((names[word] for word in (own, *COMMON.get(own, ())) if word in names), "")
+    names = {bare(text): name for name in known for text in (name.partition("(")[0], name)}
+    own, function = bare(value), bare(str(value).partition("(")[0])
+    return next((names[word] for word in (own, function, *COMMON.get(own, ())) if word in names), "")
 
 
 def unknown_name(

@@ -146,7 +146,6 @@ def test_speakers_of_waves_are_clients(capsys, project: Path) -> None:
         ("roles", "logistic", r"int32 inputs \[10\] and int64 targets \[\]"),
         ("roles", "stacked_lstm", r"int32 inputs \[10\] and int64 targets \[\]"),
         ("machines", "char_lstm", r"float32 inputs \[10\] and float32 targets \[\]"),
-        ("machines", "logistic", r"float32 inputs \[10\] and float32 targets \[\]"),
     ],
 )
 def test_a_network_for_other_data_is_refused_in_one_line(capsys, project, partition, network, words) -> None:

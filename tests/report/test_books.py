@@ -305,7 +305,10 @@ def test_books_are_part_of_the_report():
     [
         ({"values": ["1"]}, r"rows\[0\].values: \['1'\] is not accepted; expected 2 cells"),
         ({"values": ["1", "abc"]}, r"values: 'abc' is not accepted; expected 49.8"),
-        ({"bold": ["FedSGD"]}, r"'FedSGD' is not accepted; expected one of FedAvg, FedProx"),
+        (
+            {"bold": ["FedSGD"]},
+            r"'FedSGD' is not accepted \(did you mean 'FedAvg'\?\); expected one of FedAvg, FedProx",
+        ),
         ({"caveat": {"FedProxy": "."}}, r"did you mean 'FedProx'"),
         ({"measure": "rounds_to(loss, {target})"}, "target: None is not accepted; expected a number"),
         ({"measure": "best({adapted}_accuracy)"}, "columns.FedAvg.adapted: None is not accepted"),

@@ -183,7 +183,7 @@ def test_measures_of_mixtures(text, value, monkeypatch):
 
 
 @pytest.mark.parametrize(("text", "error", "says"), [
-    ("sweep", BadInput, "sweep(share), sweep_best, sweep_plateau(width)"),
+    ("sweep", BadInput, "(did you mean 'sweep(share)'?)"),
     ("sweep(half)", BadInput, "'half' is not accepted; expected a number"),
     ("accuracy", BadInput, "measure: 'accuracy' is not accepted (did you mean 'all_accuracy'?)"),
     ("local_acuracy", BadInput, "(did you mean 'local_accuracy'?)"),
@@ -191,7 +191,7 @@ def test_measures_of_mixtures(text, value, monkeypatch):
     ("rounds_to(global_accuracy)", BadInput, "rounds_to(column, target)"),
     ("rounds_to(global_accuracy, high)", BadInput, "'high' is not accepted; expected a number"),
     ("rounds_to(global_accuracy, 80)", BadInput, "target: 80.0 is not accepted; expected a share"),
-    ("rounds_to(clusters, 3)", BadInput, "column: 'clusters' is not accepted; expected one of"),
+    ("rounds_to(clusters, 3)", BadInput, "column: 'clusters' is not accepted (did you mean 'clustering_"),
     ("rounds_to(global_accuracy, 0.8, 1)", BadInput, "smooth: 1.0 is not accepted"),
     ("rounds_to(train_loss, nan)", BadInput, "target: nan is not accepted; expected a finite number"),
     ("best(method/regret)", BadInput, "expected a metric that is better higher or lower"),
