@@ -128,8 +128,8 @@ def read_folder(path: Path, options: FolderOptions | None = None) -> RawData:
                         yield PurePosixPath(file.relative_to(path).as_posix()), stream
 
     with reading(path):
-        beside = {PurePosixPath(file.name) for file in path.iterdir() if file.name not in used}
-        return _stacked(path, images(), options, beside)
+        extra = {PurePosixPath(file.name) for file in path.iterdir() if file.name not in used}
+        return _stacked(path, images(), options, extra)
 
 
 def read_tar(path: Path, options: FolderOptions | None = None) -> RawData:
@@ -165,14 +165,14 @@ def _stacked(
     path: Path,
     images: Iterable[tuple[PurePosixPath, IO[bytes]]],
     options: FolderOptions,
-    beside: Iterable[PurePosixPath] = (),
+    extra: Iterable[PurePosixPath] = (),
 ) -> RawData:
     """Arrays of decoded ``.../<split>/<class>/<image>`` streams, sorted by class, then by name.
 
-    Other files, and what is ``beside`` the splits, are noted.
+    Other files, and the ``extra`` ones next to the splits, are noted.
     """
     found, others = _decoded(path, images, options)
-    others |= {file for file in beside if not is_junk(file.name)}
+    others |= {file for file in extra if not is_junk(file.name)}
     for split in SPLITS:
         if not found[split]:
             raise FedflowError(f"{path}: holds no image {split}/<class>/<image>")
@@ -289,7 +289,7 @@ def _in_order(names: set[str]) -> list[str]:
 
 
 def is_junk(name: str) -> bool:
-    """Whether a file manager made a file or folder of this name, or it is hidden."""
+    """Return whether a file or folder of this name is hidden or made by a file manager."""
     return name.startswith(".") or name.lower() in JUNK
 
 

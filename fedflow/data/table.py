@@ -149,7 +149,7 @@ def _read_csv(path: Path) -> "pd.DataFrame":
 
 
 def _is_data(names: list[str]) -> bool:
-    """Whether the first line of a CSV file holds numbers, other than columns that are numbered in order."""
+    """Return whether the first line of a CSV file holds data: numbers, unless they count the columns."""
     found = [_number(name) for name in names]
     numbers = [number for number in found if number is not None]
     if any(number % 1 for number in numbers):

@@ -121,7 +121,7 @@ def _need_same_rows(name: str, x: Any, y: Any) -> None:
 
 
 def _array(name: str, values: Any) -> np.ndarray:
-    """Numbers in the byte order of this machine, of their own type."""
+    """The same numbers, with the same type, in the byte order of this machine."""
     if isinstance(values, Tensor):
         if values.layout != torch.strided:
             raise BadInput(name, Words("a sparse tensor"), "x.to_dense()")

@@ -251,7 +251,7 @@ def flat_model(network: Network | None, data: Dataset, device: torch.device, con
 
 
 def _tokens(data: Dataset) -> bool:
-    """Whether the inputs are whole numbers other than pixels."""
+    """Return whether the inputs are whole numbers, but not pixels."""
     return not (data.x_train.is_floating_point() or data.x_train.dtype == torch.uint8)
 
 
