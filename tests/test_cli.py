@@ -15,6 +15,7 @@ from command import fedflow, make_project, recorded
 
 from fedflow.cli.startup import importing
 from fedflow.data import SOURCES
+from fedflow.errors import Unanswered
 from fedflow.methods import METHODS
 from fedflow.models import ARCHITECTURES
 from fedflow.partition import SCHEMES
@@ -265,6 +266,11 @@ def test_ctrl_c_says_how_to_resume(capsys, project, monkeypatch):
     done = fedflow(capsys, "run", "--partition", "skewed", "--method", "fedavg", "--root", project)
     assert done.code == 130
     assert done.err == "fedflow: stopped; the same command resumes from the last checkpoint\n"
+
+
+def test_an_outage_that_an_earlier_command_met_does_not_end_the_process(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(Unanswered, "seen", True)
+    assert fedflow(capsys, "ls", "--root", tmp_path / "none").code == 2
 
 
 def test_the_installed_command_is_this_one(project):

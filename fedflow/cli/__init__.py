@@ -71,6 +71,7 @@ def main() -> None:
         os.environ.setdefault(name, value)
     logging.raiseExceptions = False  # Prefect's handler says so when it cannot send lines to its server
     warnings.formatwarning = _warning
+    Unanswered.seen = False  # by this command, not by an earlier one of this process
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="fedflow", standalone_mode=False)
     except FedflowError as error:
