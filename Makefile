@@ -8,10 +8,10 @@ export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
 export PYTHONDONTWRITEBYTECODE :=  # compiling all imports again would double the time of a small command
 
-.PHONY: help setup repro test experiments lint ui serve docs bench clean
+.PHONY: help setup repro smoke test test-full experiments lint ui serve docs bench clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
 setup: $(SETUP) ## create the virtual environment .venv from requirements.lock
 
@@ -26,8 +26,17 @@ repro: $(SETUP) ## run the pipeline: prepare, central, partition, federate, repo
 	fedflow repro
 	@echo "report: report/index.html    record: make ui"
 
+# A process that dies ends the tests with an error, as those that it leaves cannot be handed on safely.
+PYTEST = python -m pytest -n auto --maxprocesses 8 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
+
+smoke: $(SETUP) ## run the tests that find most faults, in a minute
+	$(PYTEST) -m smoke
+
 test: $(SETUP) ## run the tests
-	python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+test-full: $(SETUP) ## run the tests with all methods everywhere
+	$(PYTEST) -m 'not slow'
 
 experiments: $(SETUP) ## compare what `dvc exp run` has run, a column per method
 	dvc exp show --only-changed --no-pager --drop 'data|results|outcomes|requirements|params'

@@ -79,7 +79,7 @@ def test_rates_follow_the_schedule() -> None:
 
 @pytest.mark.parametrize(
     ("name", "training"),
-    [("mlp", {}), ("mlp", {"optimiser": "adam", "momentum": 0.0}), ("resnet9", {})],
+    [("mlp", {}), ("mlp", {"optimiser": "adam", "momentum": 0.0}), ("resnet10_bn", {})],
     ids=["dropout", "Adam", "BatchNorm"],
 )
 def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(digits: Dataset, name, training) -> None:

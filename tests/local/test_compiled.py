@@ -9,7 +9,6 @@ import torch
 from filelock import FileLock, Timeout
 from support import Workers, images, one_client
 from torch import Tensor, nn
-from torch._dynamo.utils import counters
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput
@@ -174,6 +173,8 @@ def test_compiled_code_is_found_in_the_cache(
 ) -> None:
     """As in another process: it computes the same bits, without compilation."""
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
+    from torch._dynamo.utils import counters  # seconds to import
+
     hits = counters["aot_autograd"]["autograd_cache_hit"]
     again = compiling._compiled(federation.model, federation.train, 8, str(folder))
     assert before and before == {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}

@@ -75,7 +75,11 @@ def test_methods_have_the_same_results(
 
 
 @pytest.mark.parametrize(
-    "settings", [{"precision": "bf16"}, {"precision": "tf32"}, {"lr_within": [0.5, 0.6]}]
+    "settings",
+    [
+        {"precision": "bf16", "lr_within": [0.5, 0.6]},
+        pytest.param({"precision": "tf32"}, marks=pytest.mark.full),
+    ],
 )
 @pytest.mark.parametrize("network", ["lenet5", pytest.param("simple_cnn", marks=pytest.mark.slow)])
 def test_steps_of_cohorts_have_the_bits_of_flat_ones(

@@ -21,6 +21,7 @@ OWN = ("pavg", "perfedavg", "pfldyn", "pflscaf")  # have an adaptation
 IMAGES = tuple(name for name, method in METHODS.items() if issubclass(method, Generative))
 
 
+@pytest.mark.by_profile(also=FULL + OWN)
 @pytest.mark.parametrize("name", METHODS)
 def test_adaptation_of_every_method(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch

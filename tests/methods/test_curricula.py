@@ -55,6 +55,7 @@ def traffic(ran: Ran) -> list[list[float]]:
     return [ran.values("bytes_down"), ran.values("bytes_up")]
 
 
+@pytest.mark.by_profile
 @hosts
 def test_neutral_values_are_the_method_bit_for_bit(name: str, federation: Federation, cohort: str) -> None:
     plain, neutral = (
@@ -67,6 +68,7 @@ def test_neutral_values_are_the_method_bit_for_bit(name: str, federation: Federa
     assert traffic(plain) == traffic(neutral)
 
 
+@pytest.mark.by_profile
 @hosts
 def test_curricula(name: str, federation: Federation, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loop and cohorts agree, a killed run resumes, and the time of scoring counts."""

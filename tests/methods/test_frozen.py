@@ -46,6 +46,7 @@ def served(ran: Ran) -> list[nn.Module]:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.by_profile
 @pytest.mark.parametrize("name", METHODS)
 def test_frozen_parameters_are_neither_changed_nor_sent(
     name: str, deep: Federation, monkeypatch: pytest.MonkeyPatch

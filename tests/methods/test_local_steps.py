@@ -33,6 +33,7 @@ def exact(digits: Dataset) -> Federation:
     return images(digits, dtype=torch.float64)
 
 
+@pytest.mark.by_profile(also=REFUSED)
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_method_accepts_is_the_same_in_loop_and_cohort(
     name: str, exact: Federation, monkeypatch: pytest.MonkeyPatch
@@ -53,6 +54,7 @@ def test_what_a_method_accepts_is_the_same_in_loop_and_cohort(
         assert not same(plain.state(), loop.state())
 
 
+@pytest.mark.by_profile
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"fedsgd", "qfedsgd"}))
 def test_neutral_values_change_no_bit(name: str, digits: Dataset) -> None:
     """Two steps on 16 samples in batches of 8 are an epoch; rates of (1 + 0 i)^-3 are constant."""

@@ -48,6 +48,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield root
 
 
+@pytest.mark.by_profile
 @pytest.mark.parametrize("name", METHODS)
 def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> None:
     network, options = NETWORKS.get(name, ("mlp", {"hidden": [8]}))

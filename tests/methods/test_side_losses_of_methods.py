@@ -30,6 +30,7 @@ def taught(federation: Federation) -> Federation:
     return replace(federation, teacher=Teacher(model, 3 * model.init(1)))
 
 
+@pytest.mark.by_profile
 @pytest.mark.parametrize("name", METHODS)
 def test_side_losses_on_every_method(name: str, taught: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loop and vmap agree, side losses change the result, and cost no traffic."""

@@ -57,7 +57,9 @@ def samples(network: str, *sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.filterwarnings("error:There is a performance drop")
 @pytest.mark.parametrize("network", marked(VMAPPED))
-@pytest.mark.parametrize("convolution", CONVOLUTIONS)
+@pytest.mark.parametrize(
+    "convolution", [CONVOLUTIONS[0], pytest.param(CONVOLUTIONS[1], marks=pytest.mark.full)]
+)
 def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network, convolution):
     model = flat(network, dtype=torch.float64, convolution=convolution)
     x, y = (t.double() if t.is_floating_point() else t for t in samples(network, CLIENTS, BATCH))

@@ -3,6 +3,7 @@
 import json
 import re
 from fractions import Fraction
+from functools import cache
 from typing import Any, get_args
 
 import pandas as pd
@@ -17,7 +18,7 @@ from fedflow.models import ARCHITECTURES
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.partition.after.label_noise import KINDS, transition
 from fedflow.procedures import PROCEDURES
-from fedflow.report.books import Line, Value, books, markdown, parse_value
+from fedflow.report.books import Line, Table, Value, books, markdown, parse_value
 from fedflow.report.collect import collect_runs
 from fedflow.report.matching import Ours, accuracies, agrees, compare, matches
 from fedflow.report.measures import parse
@@ -35,12 +36,6 @@ ROWS = {  # rows of each table, in the order of the book
     "pfl": [12, 12, 24, 24, 6, 1], "scgiga": [2], "side-losses": [4, 1, 1], "subfedavg": [8, 8, 2],
     "superfed": [6, 6, 4, 24, 4, 8],
 }  # fmt: skip
-LINES = [
-    (book, table, line)
-    for book, content in books().items()
-    for table in content.tables
-    for line in table.lines
-]
 SKEW20, SKEW30 = (("label_skew", {"fraction": fraction}) for fraction in (0.2, 0.3))
 
 
@@ -58,6 +53,11 @@ def check_names(settings: Any, kind: Any, place: tuple[str, str]) -> None:
         assert settings.keys() <= known.keys(), place
         for name, value in settings.items():
             check_names(value, known[name], place)
+
+
+@cache
+def lines_of_all() -> list[tuple[str, Table, Line]]:
+    return [(b, table, line) for b, book in books().items() for table in book.tables for line in table.lines]
 
 
 def values(line: Line) -> dict[str, Value]:
@@ -81,7 +81,7 @@ def test_a_cell_is_a_number_a_spread_and_a_plus(text, expected):
 
 
 def test_what_the_books_name_exists():
-    for name, _, line in LINES:
+    for name, _, line in lines_of_all():
         for cell in (cell for cell in line.cells if cell.comparable):
             if (procedure := line.where.procedure) is not None:  # its methods are rows of the summary
                 parse(cell.measure, procedure=procedure)
@@ -101,7 +101,7 @@ def test_what_the_books_name_exists():
 def test_entries_of_methods_that_send_two_vectors_are_even():
     sent = [
         (line.label, cell.value)
-        for name, table, line in LINES
+        for name, table, line in lines_of_all()
         if name in ("feddyn", "pfl") and line.unit == "transmissions"
         for cell in line.cells
         if cell.name.startswith(("SCAFFOLD", "PFLScaf"))
@@ -111,7 +111,7 @@ def test_entries_of_methods_that_send_two_vectors_are_even():
 
 
 def test_a_plus_is_the_budget():
-    for name, _, line in LINES:
+    for name, _, line in lines_of_all():
         if name == "feddyn" and line.setup.rounds:
             vectors = {"SCAFFOLD": 2}
             for method, value in values(line).items():
@@ -124,7 +124,7 @@ def test_a_plus_is_the_budget():
 def test_printed_gains_are_ratios_rounded_halves_to_even():
     """Except for the cells that say otherwise: five of PFL, and one whose other cell is lost."""
     checked = 0
-    for name, _, line in LINES:
+    for name, _, line in lines_of_all():
         found, reasons = values(line), {cell.name: cell.caveat for cell in line.cells}
         if "gain" not in found or name == "disk":  # differences, below
             continue
@@ -143,7 +143,7 @@ def test_printed_gains_are_ratios_rounded_halves_to_even():
 
 def test_printed_ratios_that_end_in_a_half_are_rounded_to_even():
     found = []
-    for _, _, line in LINES:
+    for _, _, line in lines_of_all():
         for cell in line.cells:
             if printed := re.match(r"The gain is printed as (\S+): exact halves", cell.caveat):
                 ratio = Fraction(cell.value.mean) / Fraction(values(line)["FedDyn"].mean)
@@ -170,7 +170,7 @@ def test_advantages_and_gains_are_those_of_the_other_cells():
 
 def test_bold_cells_are_best():
     bold = 0
-    for _, _, line in LINES:
+    for _, _, line in lines_of_all():
         best = {"higher": max, "lower": min}.get(line.better)
         means = {name: value.mean for name, value in values(line).items() if value.mean is not None}
         for cell in (cell for cell in line.cells if cell.bold):
@@ -194,7 +194,7 @@ def test_gaps_are_best_minus_worst():
 def test_columns_are_scored_by_their_own_adaptation():
     """The adaptation in the name of a column is that of the method and that of the measure."""
     found = set()
-    for name, table, line in LINES:
+    for name, table, line in lines_of_all():
         for cell in line.cells if name == "pfl" and "alpha" not in table.label else ():
             if kind := re.search(r"\((\w+)\)", cell.name):
                 assert cell.measure.startswith(f"transmissions({kind[1].lower()}_"), line.label
@@ -275,7 +275,7 @@ def test_numbers_that_tables_of_moml_repeat_are_equal():
 
 def test_gains_of_disk_are_differences_and_its_networks_exist():
     checked = 0
-    for name, _, line in LINES:
+    for name, _, line in lines_of_all():
         if name != "disk":
             continue
         for network in line.where.settings.get("networks", {}).values():

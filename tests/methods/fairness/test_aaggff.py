@@ -433,7 +433,7 @@ class HostWeights(Weighing):
         return now.sizes.astype(np.float64), own, {}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
 @pytest.mark.parametrize("host", HOSTS)
 def test_with_its_own_weights_a_host_is_itself(
     federation: Federation, host: str, workers: int, cohort: str, tmp_path: Path
