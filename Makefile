@@ -30,7 +30,8 @@ repro: $(SETUP) ## run the pipeline: prepare, central, partition, federate, repo
 PYTEST = python -m pytest -n auto --maxprocesses 8 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
 smoke: $(SETUP) ## run the tests that find most faults, in a minute
-	$(PYTEST) -m smoke
+	$(PYTEST) tests/methods/test_battery.py tests/test_settings.py tests/test_config.py tests/test_floors.py \
+		tests/test_cli.py::test_experiments_run_and_are_reported -k 'not battery or scaffold or ifca or fedevg or ditto'
 
 test: $(SETUP) ## run the tests
 	$(PYTEST)
