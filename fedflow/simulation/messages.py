@@ -18,7 +18,7 @@ class Messages(NamedTuple):
     kept: list[dict[str, int]]
 
 
-def memory(vector: Tensor) -> tuple:
+def _memory(vector: Tensor) -> tuple:
     """What identifies the entries of a vector in memory: equal for two views of the same row."""
     return vector.data_ptr(), vector.shape, vector.stride(), vector.dtype
 
@@ -47,7 +47,7 @@ def pack(
     packed, places = Messages([], [], []), dict[tuple, int]()
 
     def place(vector: Tensor) -> int:
-        same = memory(vector)
+        same = _memory(vector)
         if same not in places:
             places[same] = len(packed.vectors)
             packed.vectors.append(vector)
