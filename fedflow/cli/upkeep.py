@@ -1,6 +1,7 @@
 """Commands that maintain a project: ``doctor``, ``ui`` and ``store move``."""
 
 import os
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -39,21 +40,25 @@ def doctor(as_json: Json = False, root: Root = Path()) -> None:
 
 def ui(
     port: Annotated[int, typer.Option(help="Port on localhost.", min=1, max=65535)] = 5000,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the first link in a browser.")] = False,
     root: Root = Path(),
 ) -> None:
-    """Open the MLflow UI with all runs, on localhost.
+    """Serve the MLflow UI with all runs on localhost.
 
-    Example: `fedflow ui --port 5001`. It opens the newest runs, best first, and prints a link to the
-    runs of every experiment.
+    Example: `fedflow ui --open`. It prints a link to the runs of every experiment, the newest first.
     """
     from fedflow.arguments import check_port
     from fedflow.tracking import runs_pages, ui_command
 
     command = ui_command(root, check_port("--port", port))
+    pages = runs_pages(root, port)
     print_line(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it); the runs of:")
-    for name, address in runs_pages(root, port).items():
+    for name, address in pages.items():
         print_line(f"  {name}  {address}")
     sys.stdout.flush()
+    if open_browser:
+        first = next(iter(pages.values()), f"http://127.0.0.1:{port}/")
+        subprocess.Popen([sys.executable, "-m", "fedflow.browser", first])
     os.execv(command[0], command)  # so that signals reach MLflow, which ends its processes
 
 

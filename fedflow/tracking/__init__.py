@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         load_served,
         served_model,
     )
-    from fedflow.tracking.opening import runs_pages
+    from fedflow.tracking.pages import runs_pages
     from fedflow.tracking.record import Record, RunRecord, open_record, open_run
     from fedflow.tracking.store import check_store, initialise, move_store, ui_command
 
@@ -49,7 +49,7 @@ PLACES = {  # modules, imported when they are used, as most import PyTorch
         "load_served",
         "served_model",
     ),
-    "opening": ("runs_pages",),
+    "pages": ("runs_pages",),
     "record": ("Record", "RunRecord", "open_record", "open_run"),
     "store": ("check_store", "initialise", "move_store", "ui_command"),
 }

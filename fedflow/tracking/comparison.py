@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from fedflow.metrics.table import METRICS, YARDSTICKS, heading, headlines, in_unit, recorded_name, unit_of
-from fedflow.tracking.opening import show_first
 from fedflow.tracking.orders import NOTE, PARENT, history
+from fedflow.tracking.pages import show_first
 from fedflow.tracking.shared import FEDERATED, every
 
 if TYPE_CHECKING:

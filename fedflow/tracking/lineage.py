@@ -7,7 +7,7 @@ from typing import Any
 from fedflow.tracking.addresses import database
 from fedflow.tracking.ends import FINISHED, NEWEST_FIRST, Key, run_key
 from fedflow.tracking.models import served_clients
-from fedflow.tracking.opening import experiment_page, is_served, model_page, run_page
+from fedflow.tracking.pages import experiment_page, is_served, model_page, run_page
 from fedflow.tracking.shared import Owner, every, experiments
 from fedflow.tracking.store import open_store, reporting, tracking_uri
 

@@ -30,8 +30,8 @@ from fedflow.metrics.table import heading, headlines, metric_of, printed, record
 from fedflow.tracking.comparison import log_comparison, measured
 from fedflow.tracking.databases import is_database
 from fedflow.tracking.models import ModelCard, Served, log_models, ranges
-from fedflow.tracking.opening import run_page, show_first
 from fedflow.tracking.orders import NOTE, log_orders
+from fedflow.tracking.pages import run_page, show_first
 from fedflow.tracking.shared import (
     KEY,
     RUNNING,

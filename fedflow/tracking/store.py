@@ -191,7 +191,7 @@ def initialise(root: Path | str = ".") -> str:
 
 
 def ui_command(root: Path | str = ".", port: int = PORT) -> list[str]:
-    """The command line that shows this store's runs at http://127.0.0.1:<port>, opened by `opening.pages`.
+    """The command line that shows this store's runs at http://127.0.0.1:<port>.
 
     Raises `FedflowError` for a store that is a server already.
     """
@@ -199,7 +199,6 @@ def ui_command(root: Path | str = ".", port: int = PORT) -> list[str]:
     if is_server(store.uri):
         raise FedflowError(f"the runs are recorded by a server; open {shown(store.uri)} in a browser")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--app-name", "fedflow"]
     command += ["--workers", "1", "--backend-store-uri", store.uri]
     # MLflow's own list also takes names that begin like private addresses, such as 10.evil.example.
     command += ["--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]

@@ -9,7 +9,7 @@ from support import refused
 
 from fedflow.errors import FedflowError
 from fedflow.tracking import open_run
-from fedflow.tracking.opening import TAG
+from fedflow.tracking.pages import TAG
 from fedflow.tracking.record import described
 from fedflow.tracking.store import open_store
 

@@ -13,7 +13,7 @@ from fedflow.errors import FedflowError
 from fedflow.tracking import attach_to_sweep, load_model, load_served, open_run
 from fedflow.tracking.ends import ends
 from fedflow.tracking.lineage import recorded_runs
-from fedflow.tracking.opening import first_page
+from fedflow.tracking.pages import runs_pages
 from fedflow.tracking.shared import HOST, KEY, USER
 from fedflow.tracking.store import open_store
 
@@ -107,7 +107,7 @@ def test_runs_of_others_are_not_taken_for_ours(shared, tmp_path, monkeypatch):
     key = ("p", "fedavg", "0", "abc")
     assert recorded_runs(tmp_path / "one")[key]["run_id"] == record.run_id
     assert ends(tmp_path / "one")[key] == api.get_run(record.run_id).info.end_time / 1000
-    assert first_page(api) is not None
+    assert runs_pages(tmp_path / "one")
 
 
 def test_a_malformed_tag_of_a_run_is_no_error(shared):

@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import resource
@@ -31,6 +32,7 @@ from fedflow.tracking import (
     runs_pages,
     ui_command,
 )
+from fedflow.tracking.pages import TAG
 from fedflow.tracking.store import Store, open_store, tracking_uri
 
 
@@ -341,34 +343,52 @@ def test_a_database_of_another_program_is_refused_unchanged(tmp_path):
     assert file.read_bytes() == before
 
 
-def test_the_ui_opens_this_store_on_localhost(root, monkeypatch):
+def test_the_ui_shows_this_store_on_localhost(root):
     command = ui_command(root, port=5123)
     assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
     assert {"127.0.0.1", "5123", f"sqlite:///{root}/mlruns/mlflow.db"} <= set(command)
 
 
-def test_the_ui_opens_on_the_newest_federated_runs(root, tmp_path, outcome):
-    """A page about language models comes first in MLflow itself. Its checks of hosts stay."""
-    tmp_path = with_store(tmp_path / "a?b %20#c", root)
-    with open_run(tmp_path, **RUN | {"tags": {"method": "fedavg"}}) as record:
+def test_the_ui_prints_links_and_opens_the_first_one_when_asked(root, tmp_path, outcome):
+    """The newest federated runs come first, in their columns. MLflow's checks of hosts are on."""
+    project = with_store(tmp_path / "a?b %20#c", root)
+    with open_run(project, **RUN | {"tags": {"method": "fedavg"}}) as record:
         record.finish(outcome("global"))
-    with open_record(Record, tmp_path, **RUN | {"experiment": "procedures/ring"}) as later:
+    with open_record(Record, project, **RUN | {"experiment": "procedures/ring"}) as later:
         later.end({}, 1, None, None, {})
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    pages = runs_pages(tmp_path, port)
-    newest = pages["digits/é"].partition("/#")[2]
-    assert newest.endswith("viewStateShareKey=fedflow") and "fedflow" not in pages["procedures/ring"]
+    links = runs_pages(project, port)
+    first, other = list(links.values())[:2]
+    assert list(links)[:2] == ["digits/é", "procedures/ring"]
+    assert first.endswith("viewStateShareKey=fedflow") and "fedflow" not in other
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    browser.chmod(0o755)
+    command = [sys.executable, "-m", "fedflow.cli", "ui", "--port", str(port), "--root", project, "--open"]
     server = subprocess.Popen(
-        ui_command(tmp_path, port), start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"BROWSER": f"{browser} %s"},
+    )  # fmt: skip
     try:
-        page = _get(port, f"127.0.0.1:{port}")
-        assert f'location.replace("#{newest}")' in page and 'id="root"' in page
+        assert server.stdout is not None
+        server.stdout.readline()
+        printed = [server.stdout.readline() for _ in links]
+        assert printed == [f"  {name}  {link}\n" for name, link in links.items()]
         assert _get(port, f"127.0.0.1:{port}", "/health") == "OK"
+        number = re.fullmatch(rf"http://127.0.0.1:{port}/#/experiments/(\d+)/runs\?.*", first)
+        assert number is not None
+        asked = f"/ajax-api/2.0/mlflow/experiments/get?experiment_id={number[1]}"
+        found = json.loads(_get(port, f"localhost:{port}", asked))["experiment"]
+        assert found["name"] == "digits/é" and TAG in {tag["key"] for tag in found["tags"]}
+        assert "<script>" not in _get(port, f"127.0.0.1:{port}")
         with pytest.raises(urllib.error.HTTPError, match="403"):
             _get(port, f"10.evil.example:{port}")
+        while not (opened.exists() and opened.read_text()):
+            time.sleep(0.1)
+        assert opened.read_text().strip() == first
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.communicate(timeout=30)

@@ -1,10 +1,6 @@
-"""MLflow's pages, opened on the newest federated runs in place of a page about language models.
-
-MLflow finds `pages` through the entry point ``mlflow.app`` of this package; `ui_command` asks for it.
-"""
+"""Addresses of MLflow's pages, and the columns that they show."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +12,6 @@ from fedflow.tracking.shared import FEDERATED, every
 from fedflow.tracking.store import PORT, Store, open_store, reporting
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
     from mlflow import MlflowClient
     from mlflow.entities import Experiment
 
@@ -24,53 +19,21 @@ VIEW = "fedflow"
 QUERY = "workflowType=machine_learning"  # otherwise the pages are those about traces of language models
 TAG = f"mlflow.sharedViewState.{VIEW}"  # of an experiment: a view of its runs, in the words of MLflow's pages
 
-# The pages read the address after "#" only in the browser. The chat with an assistant opens itself once.
-SCRIPT = """<script>
-if (!location.hash) location.replace({address});
-const chat = "mlflow.assistant.fab.autoOpenedOnFirstLoad_v1";
-if (!localStorage.getItem(chat)) localStorage.setItem(chat, "true");
-</script>"""
-
-
-def pages() -> "FastAPI":
-    """MLflow's app, its checks included, whose first page opens on `first_page`."""
-    from mlflow.server import app
-    from mlflow.server.constants import BACKEND_STORE_URI_ENV_VAR
-    from mlflow.server.fastapi_app import create_fastapi_app
-    from starlette.requests import Request
-    from starlette.responses import HTMLResponse
-    from starlette.routing import Route
-
-    def front(_: Request) -> HTMLResponse:
-        page = (Path(str(app.static_folder)) / "index.html").read_text()
-        address = first_page(Store(os.environ[BACKEND_STORE_URI_ENV_VAR], Path()).client())
-        script = SCRIPT.format(address=json.dumps(address)) if address else ""
-        return HTMLResponse(
-            page.replace("<head>", f"<head>{script}", 1), headers={"Cache-Control": "no-store"}
-        )
-
-    served = create_fastapi_app()
-    served.router.routes.insert(0, Route("/", front))
-    return served
-
 
 def runs_pages(root: Path | str = ".", port: int = PORT) -> dict[str, str]:
-    """The address of the runs of every experiment in these pages, by name, the newest first."""
+    """The address of the runs of every experiment in these pages, by name.
+
+    The experiment of the newest federated run comes first, then the others, last changed first.
+    """
     store = open_store(root)
     with reporting(store.uri):
-        found = list(every(store.client().search_experiments, order_by=["last_update_time DESC"]))
+        api = store.client()
+        found = list(every(api.search_experiments, order_by=["last_update_time DESC"]))
+        ids, order = [each.experiment_id for each in found], ["attributes.start_time DESC"]
+        newest = [run.info.experiment_id for run in api.search_runs(ids, FEDERATED, 1, 1, order)]
+    found.sort(key=lambda each: each.experiment_id not in newest)
     server = f"http://127.0.0.1:{port}/"
     return {each.name: server + runs_page(each) for each in found if each.name != "Default"}
-
-
-def first_page(api: "MlflowClient") -> str | None:
-    """The page of the newest federated run's experiment, else of the newest run's; None without runs."""
-    found = {each.experiment_id: each for each in every(api.search_experiments)}
-    for among in (FEDERATED, ""):
-        newest = api.search_runs([*found], among, max_results=1, order_by=["attributes.start_time DESC"])
-        for run in newest:
-            return runs_page(found[run.info.experiment_id])
-    return None
 
 
 def runs_page(experiment: "Experiment") -> str:
