@@ -66,10 +66,6 @@ def print_text(text: str) -> None:
         console.print()
 
 
-def print_options(options: list[dict[str, Any]]) -> None:
-    print_table(*options_table(options))
-
-
 def options_table(options: list[dict[str, Any]]) -> tuple[str, tuple[str, ...], list[tuple]]:
     """The title, columns and rows of a table of parameters."""
     from fedflow.settings import written

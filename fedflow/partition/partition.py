@@ -116,10 +116,6 @@ class Partition:
         pools = [self.pool(p) for p in self.test_pools(client)]
         return np.sort(np.concatenate(pools)) if pools else np.empty(0, np.int64)
 
-    def test_size(self, client: int) -> int:
-        """Number of test samples of one client."""
-        return int(np.diff(self.pool_offsets)[self.test_pools(client)].sum())
-
     @property
     def hash(self) -> str:
         """16 hexadecimal digits that identify the content and the data set it divides."""

@@ -150,7 +150,7 @@ def test_clients_hold_out_a_fifth_of_two_shards(clients, mnist, cifar, stratifie
         made = make(samples, scheme="shards", clients=clients, order=order, holdout=0.2,
                     holdout_stratified=stratified)  # fmt: skip
         assert made.held_out and set(made.sizes.tolist()) == {train}
-        assert {made.test_size(k) for k in range(clients)} == {train // 4}
+        assert {len(made.test(k)) for k in range(clients)} == {train // 4}
         for k in range(clients):
             assert sorted([*made.train(k), *made.test(k)]) == whole.train(k).tolist()
 

@@ -39,7 +39,7 @@ def test_mix_4_has_50_samples_of_each_class_and_500_of_usps(mix4):
     assert np.ptp(counts[:14, :10]) > 10  # USPS cannot give 14 * 50 of each: 14 = floor(7291 / 500) blocks
     assert len(mix4.labels[mix4.labels < 10]) // 500 == 14
     assert np.unique(made.indices).size == 50_000
-    assert [made.test_size(k) for k in (0, 14, 46, 72)] == list(MIX4_TEST)
+    assert [len(made.test(k)) for k in (0, 14, 46, 72)] == list(MIX4_TEST)
     assert np.array_equal(made.test(99), np.flatnonzero(mix4.columns["domain"].test == 3))
 
 

@@ -41,7 +41,7 @@ def test_clients_left_out_means_all_that_qualify(options, count):
     made = make(SAMPLES, "natural", **options)
     assert len(made.sizes) == count == Natural.parse(options).count(SAMPLES)
     assert made.sizes.min() >= options.get("min_samples", 1)
-    assert min(made.test_size(k) for k in range(count)) >= options.get("min_test", 0)
+    assert min(len(made.test(k)) for k in range(count)) >= options.get("min_test", 0)
 
 
 def test_fewer_clients_are_a_random_choice_in_the_order_of_values():
@@ -51,9 +51,9 @@ def test_fewer_clients_are_a_random_choice_in_the_order_of_values():
 
 def test_a_value_without_test_samples_has_none_unless_some_are_held_out():
     made = make(SAMPLES, "natural", min_samples=2)
-    assert [made.test_size(k) for k in range(3)] == [1, 2, 0]
+    assert [len(made.test(k)) for k in range(3)] == [1, 2, 0]
     made = make(SAMPLES, "natural", min_samples=2, holdout=0.5)
-    assert made.held_out and [made.test_size(k) for k in range(3)] == [2, 2, 1]
+    assert made.held_out and [len(made.test(k)) for k in range(3)] == [2, 2, 1]
     assert set(TRAIN[made.test(0)]) == {3}
 
 

@@ -64,7 +64,7 @@ def test_all_clients_of_a_group_are_tested_on_all_its_labels():
     for k in range(40):
         expected = range(5) if k < 20 else (5, 6)
         assert np.unique(test[made.test(k)]).tolist() == list(expected)
-        assert made.test_size(k) == 10 * len(expected)
+        assert len(made.test(k)) == 10 * len(expected)
 
 
 def test_with_the_bug_the_last_group_is_tested_on_label_0_too():

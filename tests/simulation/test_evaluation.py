@@ -139,7 +139,7 @@ def test_a_shared_model_sees_all_test_images_once_and_personal_ones_their_own(fe
     reports = ["server", "active", "all"]
     more = seen(lambda: run("fedavg", federation, rounds=1, reports=reports))
     assert more == 4 * len(federation.test)
-    own = sum(federation.partition.test_size(k) for k in range(8))
+    own = sum(len(federation.partition.test(k)) for k in range(8))
     assert seen(lambda: run("ditto", federation, rounds=1)) == own
 
 
