@@ -62,6 +62,7 @@ from fedflow.methods.averaging.fedsplit import FedSplit as _FedSplit
 from fedflow.methods.averaging.fedyogi import FedYogi as _FedYogi
 from fedflow.methods.subnetworks.heterofl import HeteroFL as _HeteroFL
 from fedflow.methods.clustered.ifca import IFCA as _IFCA
+from fedflow.methods.clustered.ifca_as_published import IFCAAsPublished as _IFCAAsPublished
 from fedflow.methods.personal.l2gd import L2GD as _L2GD
 from fedflow.methods.clustered.lcfl import LCFL as _LCFL
 from fedflow.methods.personal.lg_fedavg import LGFedAvg as _LGFedAvg
@@ -151,7 +152,7 @@ def run(data: Data='mnist5k', partition: Division | None=None, method: str | Met
     """
     ...
 
-def acid(*, classes_per_client: int = 5, anonymous: bool = False, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def acid(*, classes_per_client: int = 5, anonymous: bool = False, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """ACID and ALID: every client owns S consecutive classes, and all clients hold equally many samples.
 
     Keywords:
@@ -161,7 +162,6 @@ def acid(*, classes_per_client: int = 5, anonymous: bool = False, clients: int |
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -183,7 +183,7 @@ def acid(*, classes_per_client: int = 5, anonymous: bool = False, clients: int |
     """
     ...
 
-def dirichlet(*, alpha: float = 0.1, min_size: int = 10, balance: bool = True, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def dirichlet(*, alpha: float = 0.1, min_size: int = 10, balance: bool = True, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Dirichlet: the samples of every label are divided in proportions drawn from Dir(alpha).
 
     Keywords:
@@ -193,7 +193,6 @@ def dirichlet(*, alpha: float = 0.1, min_size: int = 10, balance: bool = True, c
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -215,7 +214,7 @@ def dirichlet(*, alpha: float = 0.1, min_size: int = 10, balance: bool = True, c
     """
     ...
 
-def domains(*, column: str = 'domain', clients_per_domain: Sequence[int] | None = None, samples_per_client: int | None = None, draw: Literal['balanced', 'random'] = 'balanced', clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def domains(*, column: str = 'domain', clients_per_domain: Sequence[int] | None = None, samples_per_client: int | None = None, draw: Literal['balanced', 'random'] = 'balanced', clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Domains: every client holds samples of one domain, and the domains are planted groups.
 
     Keywords:
@@ -228,7 +227,6 @@ def domains(*, column: str = 'domain', clients_per_domain: Sequence[int] | None 
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -250,7 +248,7 @@ def domains(*, column: str = 'domain', clients_per_domain: Sequence[int] | None 
     """
     ...
 
-def attributes(*, columns: Sequence[str] = ..., samples_per_client: int | None = None, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def attributes(*, columns: Sequence[str] = ..., samples_per_client: int | None = None, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Attributes: every client holds samples of one attribute, which have no other of the attributes.
 
     Keywords:
@@ -261,7 +259,6 @@ def attributes(*, columns: Sequence[str] = ..., samples_per_client: int | None =
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -283,7 +280,7 @@ def attributes(*, columns: Sequence[str] = ..., samples_per_client: int | None =
     """
     ...
 
-def dirichlet_clients(*, alpha: float = 0.2, min_size: int = 10, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def dirichlet_clients(*, alpha: float = 0.2, min_size: int = 10, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Dirichlet by client: every client draws its label shares, and labels are divided in proportion to them.
 
     Keywords:
@@ -292,7 +289,6 @@ def dirichlet_clients(*, alpha: float = 0.2, min_size: int = 10, clients: int | 
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -314,20 +310,15 @@ def dirichlet_clients(*, alpha: float = 0.2, min_size: int = 10, clients: int | 
     """
     ...
 
-def dirichlet_disjoint(*, alpha: float = 0.01, min_classes: int = 2, min_per_class: int = 6, official: bool = False, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def dirichlet_disjoint(*, alpha: float = 0.01, official: bool = False, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Dirichlet client by client: each draws its label shares and takes unused samples accordingly.
 
     Keywords:
         alpha: concentration; smaller is more skewed (a number > 0; default 0.01)
-        min_classes: labels of which a client must hold min_per_class samples (a whole number >= 0;
-            default 2)
-        min_per_class: samples of a label that a client needs to hold it (a whole number >= 1; default
-            6)
         official: as the authors' code: clients share samples (true or false; default false)
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -349,7 +340,7 @@ def dirichlet_disjoint(*, alpha: float = 0.01, min_classes: int = 2, min_per_cla
     """
     ...
 
-def dirichlet_exact(*, sigma: float = 0.0, power: float = 0.0, sizes: Sequence[int] | None = None, alpha: float = 0.3, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def dirichlet_exact(*, sigma: float = 0.0, power: float = 0.0, sizes: Sequence[int] | None = None, alpha: float = 0.3, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Dirichlet with exact sizes: every client draws its samples one by one from its own label prior.
 
     Keywords:
@@ -363,7 +354,6 @@ def dirichlet_exact(*, sigma: float = 0.0, power: float = 0.0, sizes: Sequence[i
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -385,7 +375,7 @@ def dirichlet_exact(*, sigma: float = 0.0, power: float = 0.0, sizes: Sequence[i
     """
     ...
 
-def iid(*, sigma: float = 0.0, power: float = 0.0, sizes: Sequence[int] | None = None, stratified: bool = False, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def iid(*, sigma: float = 0.0, power: float = 0.0, sizes: Sequence[int] | None = None, stratified: bool = False, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """IID: every client gets an equal random share of all samples.
 
     Keywords:
@@ -398,7 +388,6 @@ def iid(*, sigma: float = 0.0, power: float = 0.0, sizes: Sequence[int] | None =
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -420,7 +409,7 @@ def iid(*, sigma: float = 0.0, power: float = 0.0, sizes: Sequence[int] | None =
     """
     ...
 
-def kway(*, ways: int = 5, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def kway(*, ways: int = 5, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Kway: every client is a task with k classes, named 0..k-1, and all classes are used equally often.
 
     Keywords:
@@ -428,7 +417,6 @@ def kway(*, ways: int = 5, clients: int | None = None, seed: int = 0, min_train:
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -450,7 +438,7 @@ def kway(*, ways: int = 5, clients: int | None = None, seed: int = 0, min_train:
     """
     ...
 
-def label_skew(*, fraction: float = 0.2, cover: bool = False, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def label_skew(*, fraction: float = 0.2, cover: bool = False, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Label skew: every client holds a fixed share of the labels, and each label is divided among its owners.
 
     Keywords:
@@ -459,7 +447,6 @@ def label_skew(*, fraction: float = 0.2, cover: bool = False, clients: int | Non
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -481,7 +468,7 @@ def label_skew(*, fraction: float = 0.2, cover: bool = False, clients: int | Non
     """
     ...
 
-def label_groups(*, groups: int = 2, labels_per_group: int | None = None, overlap: int = 0, sampler: Literal['mixed', 'slice', 'independent'] = 'mixed', samples_per_label: int = 250, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def label_groups(*, groups: int = 2, labels_per_group: int | None = None, overlap: int = 0, sampler: Literal['mixed', 'slice', 'independent'] = 'mixed', samples_per_label: int = 250, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Label groups: classes and clients are divided into groups, and the data of a group among its clients.
 
     Keywords:
@@ -497,7 +484,6 @@ def label_groups(*, groups: int = 2, labels_per_group: int | None = None, overla
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -519,7 +505,7 @@ def label_groups(*, groups: int = 2, labels_per_group: int | None = None, overla
     """
     ...
 
-def label_shares(*, sigma: float = 0.0, power: float = 0.0, sizes: Sequence[int] | None = None, shares: str | Sequence[Sequence[float]], by: Literal['client', 'label'] = 'client', clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def label_shares(*, sigma: float = 0.0, power: float = 0.0, sizes: Sequence[int] | None = None, shares: str | Sequence[Sequence[float]], by: Literal['client', 'label'] = 'client', clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Label shares: a matrix defines the labels of every client, and their shares.
 
     Keywords:
@@ -535,7 +521,6 @@ def label_shares(*, sigma: float = 0.0, power: float = 0.0, sizes: Sequence[int]
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -557,8 +542,8 @@ def label_shares(*, sigma: float = 0.0, power: float = 0.0, sizes: Sequence[int]
     """
     ...
 
-def natural(*, column: str = 'user', min_samples: int = 1, min_test: int = 0, max_samples: int | None = None, max_test: int | None = None, values_per_client: int = 1, groups: str | None = None, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
-    """Natural: every client is one value of a column, such as a user, or several, and holds their samples.
+def natural(*, column: str = 'user', min_samples: int = 1, min_test: int = 0, max_samples: int | None = None, max_test: int | None = None, groups: str | None = None, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+    """Natural: every client is one value of a column, such as a user, and holds its samples.
 
     Keywords:
         column: column of the data set that holds the clients (text; default user)
@@ -568,14 +553,11 @@ def natural(*, column: str = 'user', min_samples: int = 1, min_test: int = 0, ma
             null; default null)
         max_test: largest number of test samples of a client; null = all (a whole number >= 1 or null;
             default null)
-        values_per_client: values that make up one client, drawn at random (a whole number >= 1; default
-            1)
         groups: another column, constant for every client, with the planted groups (text or null;
             default null)
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -597,7 +579,7 @@ def natural(*, column: str = 'user', min_samples: int = 1, min_test: int = 0, ma
     """
     ...
 
-def noniid1(*, fraction: float = 0.2, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def noniid1(*, fraction: float = 0.2, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Noniid1: label skew in which most clients resemble the first, and the others hold few of its labels.
 
     Keywords:
@@ -605,7 +587,6 @@ def noniid1(*, fraction: float = 0.2, clients: int | None = None, seed: int = 0,
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -627,7 +608,7 @@ def noniid1(*, fraction: float = 0.2, clients: int | None = None, seed: int = 0,
     """
     ...
 
-def shards(*, shards_per_client: int = 2, length: int | None = None, order: Literal['random', 'in_order'] = 'random', clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def shards(*, shards_per_client: int = 2, length: int | None = None, order: Literal['random', 'in_order'] = 'random', clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Label shards: samples sorted by label are cut into runs, and every client gets m runs.
 
     Keywords:
@@ -638,7 +619,6 @@ def shards(*, shards_per_client: int = 2, length: int | None = None, order: Lite
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -660,7 +640,7 @@ def shards(*, shards_per_client: int = 2, length: int | None = None, order: Lite
     """
     ...
 
-def structured(*, labels_per_group: int = 5, alpha: int | None = None, delta: float = 2.0, pad_label_bug: bool = False, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def structured(*, labels_per_group: int = 5, alpha: int | None = None, delta: float = 2.0, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Structured: groups of consecutive classes, in which few clients hold most of the samples.
 
     Keywords:
@@ -668,12 +648,9 @@ def structured(*, labels_per_group: int = 5, alpha: int | None = None, delta: fl
         alpha: size that every chunk exceeds; null = floor(D / (2 M)) of a group (a whole number >= 0 or
             null; default null)
         delta: larger: fewer clients hold most samples (a number > 0; default 2.0)
-        pad_label_bug: also test clients of a shorter last group on label 0, as the code of FLT does
-            (true or false; default false)
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -695,7 +672,39 @@ def structured(*, labels_per_group: int = 5, alpha: int | None = None, delta: fl
     """
     ...
 
-def super_clusters(*, clusters: str | Sequence[Sequence[int]] = 'discovered', p: int = 3, threshold: float | None = None, number: int | None = None, control: Literal['none', 'matched_random', 'repo'] = 'none', allocation: Literal['damped', 'proportional'] = 'damped', within: Literal['labels', 'shards', 'dirichlet'] = 'labels', labels_per_client: int | str = 'published', fraction: float | None = None, shards_per_client: int = 2, alpha: float = 0.5, min_size: int = 15, clients: int | None = None, seed: int = 0, min_train: int = 1, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+def structured_as_published(*, labels_per_group: int = 5, alpha: int | None = None, delta: float = 2.0, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
+    """Structured as published: clients of a shorter last group are also tested on label 0, as in FLT's code.
+
+    Keywords:
+        labels_per_group: labels of a group; the last may have fewer (a whole number >= 1; default 5)
+        alpha: size that every chunk exceeds; null = floor(D / (2 M)) of a group (a whole number >= 0 or
+            null; default null)
+        delta: larger: fewer clients hold most samples (a number > 0; default 2.0)
+        clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
+            default null)
+        seed: seed of every random choice (a whole number >= 0; default 0)
+        public: training samples that are set aside for the server, stratified by class (a whole number
+            >= 0; default 0)
+        pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
+            or null; default null)
+        pieces_used: which pieces are used (one of first, random; default first)
+        difficulty: deal easy samples to the first clients, hard ones to the last (a mapping or null;
+            default null)
+        holdout: share of a client's own samples that it is tested on; 0 = test samples of its labels (a
+            number >= 0 and < 1; default 0.0)
+        holdout_stratified: hold out the same share of every label, instead of random samples (true or
+            false; default true)
+        selection: share of each client's training samples held out for model selection, for methods
+            with select_on: heldout, and for SuPerFed (a number >= 0 and < 1; default 0.0)
+        validation: share of each client's training samples that replace the test set (tuning) (a number
+            >= 0 and < 1; default 0.0)
+        label_noise: wrong training labels (a mapping or null; default null)
+        newcomers: share of the clients that join after the last round (a number >= 0 and < 1; default
+            0.0)
+    """
+    ...
+
+def super_clusters(*, clusters: str | Sequence[Sequence[int]] = 'discovered', p: int = 3, threshold: float | None = None, number: int | None = None, control: Literal['none', 'matched_random', 'repo'] = 'none', allocation: Literal['damped', 'proportional'] = 'damped', within: Literal['labels', 'shards', 'dirichlet'] = 'labels', labels_per_client: int | str = 'published', fraction: float | None = None, shards_per_client: int = 2, alpha: float = 0.5, min_size: int = 15, clients: int | None = None, seed: int = 0, public: int = 0, pieces: int | None = None, pieces_used: Literal['first', 'random'] = 'first', difficulty: Settings | Mapping[str, Any] | None = None, holdout: float = 0.0, holdout_stratified: bool = True, selection: float = 0.0, validation: float = 0.0, label_noise: Settings | Mapping[str, Any] | None = None, newcomers: float = 0.0) -> PartitionParams:
     """Super clusters: similar classes form super clusters, and every client holds labels of only one of them.
 
     Keywords:
@@ -721,7 +730,6 @@ def super_clusters(*, clusters: str | Sequence[Sequence[int]] = 'discovered', p:
         clients: number of clients; null = as many as the data define (a whole number >= 1 or null;
             default null)
         seed: seed of every random choice (a whole number >= 0; default 0)
-        min_train: smallest number of training samples of a client (a whole number >= 1; default 1)
         public: training samples that are set aside for the server, stratified by class (a whole number
             >= 0; default 0)
         pieces: divide the data into this many pieces, of which `clients` are used (a whole number >= 1
@@ -1036,12 +1044,10 @@ class FeSEM(_FeSEM):
         recluster_every: rounds between assignments (a whole number >= 1; default 1)
         first: first centres: models far apart, or means of random parts of the clients (one of
             farthest, random; default farthest)
-        first_iterations: assignments and means in the first round; later rounds: one each (a whole
-            number >= 1; default 5)
         empty: a centre without clients moves to the model farthest from all others, or stays (one of
             farthest, keep; default farthest)
     """
-    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'uniform', server_lr: float = 1.0, centres: int = 2, cluster_over: Literal['cohort', 'all'] = 'cohort', compared: Sequence[str] | None = None, recluster_every: int = 1, first: Literal['farthest', 'random'] = 'farthest', first_iterations: int = 5, empty: Literal['farthest', 'keep'] = 'farthest') -> None: ...
+    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'uniform', server_lr: float = 1.0, centres: int = 2, cluster_over: Literal['cohort', 'all'] = 'cohort', compared: Sequence[str] | None = None, recluster_every: int = 1, first: Literal['farthest', 'random'] = 'farthest', empty: Literal['farthest', 'keep'] = 'farthest') -> None: ...
 
 class FedAC(_FedAC):
     """FedAC: personal models are pulled towards their cluster's centroid, embeddings towards the mean of all.
@@ -1135,10 +1141,8 @@ class FedCGAN(_FedCGAN):
         spc: images per class (a whole number >= 1; default 10)
         classifier: training on the images, before an evaluation (a mapping; default
             Classifier(epochs=200, batch_size=64, lr=0.001, weight_decay=0.0001))
-        fake_labels: labels of fake images in the step of D: those that G was given, or random ones (one
-            of given, random; default given)
     """
-    def __init__(self, *, spc: int = 10, classifier: Settings | Mapping[str, Any] = ..., fake_labels: Literal['given', 'random'] = 'given') -> None: ...
+    def __init__(self, *, spc: int = 10, classifier: Settings | Mapping[str, Any] = ...) -> None: ...
 
 class FedCVAE(_FedCVAE):
     """FedCVAE: FedAvg of a conditional variational auto-encoder, whose decoder then makes the server's images.
@@ -1147,11 +1151,9 @@ class FedCVAE(_FedCVAE):
         spc: images per class (a whole number >= 1; default 10)
         classifier: training on the images, before an evaluation (a mapping; default
             Classifier(epochs=200, batch_size=64, lr=0.001, weight_decay=0.0001))
-        kl: what is divided by the number d of pixels: KL and the squared error, or only the error (one
-            of sums, code; default sums)
         beta: weight of KL (a number >= 0; default 1.0)
     """
-    def __init__(self, *, spc: int = 10, classifier: Settings | Mapping[str, Any] = ..., kl: Literal['sums', 'code'] = 'sums', beta: float = 1.0) -> None: ...
+    def __init__(self, *, spc: int = 10, classifier: Settings | Mapping[str, Any] = ..., beta: float = 1.0) -> None: ...
 
 class FedCluster(_FedCluster):
     """FedCluster: clusters of clients train in turn within a round, each from the previous cluster's model.
@@ -1166,10 +1168,8 @@ class FedCluster(_FedCluster):
         given: the cluster 0..M-1 of every client, instead of a grouping (a list, each item a whole
             number or null; default null)
         order: sigma: drawn in every round, or 1..M (one of reshuffle, fixed; default reshuffle)
-        divide_by: q: weight of the sampled clients, or of their whole cluster (shrinks the model) (one
-            of sampled, cluster; default sampled)
     """
-    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, mu: float = 0.0, clusters: int = 2, grouping: Literal['random', 'similar'] = 'random', given: Sequence[int] | None = None, order: Literal['reshuffle', 'fixed'] = 'reshuffle', divide_by: Literal['sampled', 'cluster'] = 'sampled') -> None: ...
+    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, mu: float = 0.0, clusters: int = 2, grouping: Literal['random', 'similar'] = 'random', given: Sequence[int] | None = None, order: Literal['reshuffle', 'fixed'] = 'reshuffle') -> None: ...
 
 class FedDyn(_FedDyn):
     """FedDyn: a dynamic regulariser changes each client's objective so that a consensus is optimal for all.
@@ -1193,20 +1193,18 @@ class FedEff(_FedEff):
     Keywords:
         weighting: weights p_k: n_k or uniform (one of samples, uniform; default samples)
         server_lr: server learning rate (a number > 0; default 1.0)
-        policy: epochs: fitted to clients (UEC), the same for all (EC), both with tau that decays over
-            the rounds (UEIC, EIC), or random from 1 to E_b (one of UEC, EC, UEIC, EIC, random; default
+        policy: epochs: fitted to clients (UEC), the same for all (EC), both with tau that decays by 2 %
+            a round (UEIC, EIC), or random from 1 to E_b (one of UEC, EC, UEIC, EIC, random; default
             UEC)
         tau: epoch deciding factor: the share of E_b that the mean client trains (a number > 0 and <= 1;
             default 0.5)
         base_epochs: epochs of the mean client when tau = 1 (a whole number >= 1; default 5)
-        tau_decay: factor on tau after every round, if the policy has one (a number > 0 and <= 1;
-            default 0.98)
         unit: the estimated round time is rounded up to a multiple of this (a number > 0; default 1.0)
         slow: clients too slow for one epoch train one anyway (clamp), or do not take part (skip) (one
             of clamp, skip; default clamp)
         most_epochs: upper limit of epochs; null = none (a whole number >= 1 or null; default null)
     """
-    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, policy: Literal['UEC', 'EC', 'UEIC', 'EIC', 'random'] = 'UEC', tau: float = 0.5, base_epochs: int = 5, tau_decay: float = 0.98, unit: float = 1.0, slow: Literal['clamp', 'skip'] = 'clamp', most_epochs: int | None = None) -> None: ...
+    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, policy: Literal['UEC', 'EC', 'UEIC', 'EIC', 'random'] = 'UEC', tau: float = 0.5, base_epochs: int = 5, unit: float = 1.0, slow: Literal['clamp', 'skip'] = 'clamp', most_epochs: int | None = None) -> None: ...
 
 class FedEvg(_FedEvg):
     """FedEvg: the server draws labelled images from the mixture of all clients' energy-based models.
@@ -1321,15 +1319,13 @@ class FedSC(_FedSC):
             number or null; default null)
         order: order of the clusters: always the same, or drawn in every round (one of fixed, reshuffle;
             default fixed)
-        divide_by: q: weight of the sampled clients, or of their whole cluster (shrinks the model) (one
-            of sampled, cluster; default sampled)
         mode: clusters train in turn (cycle), or all contribute to one cohort (stratified) (one of
             cycle, stratified; default cycle)
         feature: how clients are compared: by label shares, or by the update of one local training (one
             of labels, update; default labels)
         metric: their distance: Euclidean, or 1 - cosine (one of l2, cosine; default l2)
     """
-    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, mu: float = 0.0, clusters: int = 2, grouping: Literal['similar', 'random'] = 'similar', given: Sequence[int] | None = None, order: Literal['fixed', 'reshuffle'] = 'fixed', divide_by: Literal['sampled', 'cluster'] = 'sampled', mode: Literal['cycle', 'stratified'] = 'cycle', feature: Literal['labels', 'update'] = 'labels', metric: Literal['l2', 'cosine'] = 'l2') -> None: ...
+    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, mu: float = 0.0, clusters: int = 2, grouping: Literal['similar', 'random'] = 'similar', given: Sequence[int] | None = None, order: Literal['fixed', 'reshuffle'] = 'fixed', mode: Literal['cycle', 'stratified'] = 'cycle', feature: Literal['labels', 'update'] = 'labels', metric: Literal['l2', 'cosine'] = 'l2') -> None: ...
 
 class FedSGD(_FedSGD):
     """FedSGD: a round is one gradient step on all the data of the cohort.
@@ -1399,16 +1395,41 @@ class IFCA(_IFCA):
             1; default 10)
         min_init_share: a start is redrawn unless each model is best for at least this share of clients
             (a number >= 0 and <= 1; default 0.0)
-        redraws: largest number of redraws (a whole number >= 1; default 20)
         averaging: what is averaged: trained models (option II) or gradients (option I) (one of model,
             gradient; default model)
         denominator: D of gradient averaging: all clients, the cohort, or the cluster's part of it (one
             of all, cohort, cluster; default cohort)
         server_lr: step size of gradient averaging (a number > 0; default 0.1)
-        oracle_test_identity: test clients with the model that fits their test data best, to compare
-            with the paper (true or false; default false)
     """
-    def __init__(self, *, weighting: Literal['uniform', 'samples'] = 'uniform', clusters: int = 2, shared: Literal['none', 'averaged', 'frozen'] = 'none', own: Sequence[str] | None = None, pretraining: int = 0, random_assignment_rounds: int = 0, restarts: int = 1, trial: int = 10, min_init_share: float = 0.0, redraws: int = 20, averaging: Literal['model', 'gradient'] = 'model', denominator: Literal['all', 'cohort', 'cluster'] = 'cohort', server_lr: float = 0.1, oracle_test_identity: bool = False) -> None: ...
+    def __init__(self, *, weighting: Literal['uniform', 'samples'] = 'uniform', clusters: int = 2, shared: Literal['none', 'averaged', 'frozen'] = 'none', own: Sequence[str] | None = None, pretraining: int = 0, random_assignment_rounds: int = 0, restarts: int = 1, trial: int = 10, min_init_share: float = 0.0, averaging: Literal['model', 'gradient'] = 'model', denominator: Literal['all', 'cohort', 'cluster'] = 'cohort', server_lr: float = 0.1) -> None: ...
+
+class IFCAAsPublished(_IFCAAsPublished):
+    """IFCA as published: clients are tested with the model that fits their test data best.
+
+    Keywords:
+        weighting: weights p_k within a cluster: uniform or n_k (one of uniform, samples; default
+            uniform)
+        clusters: number of models (a whole number >= 1; default 2)
+        shared: lower layers that all clusters share: none; averaged over the cohort; or frozen (one of
+            none, averaged, frozen; default none)
+        own: name patterns of the layers that are then not shared; null = the architecture's classifier
+            (a list, each item text or null; default null)
+        pretraining: rounds of FedAvg first (a whole number >= 0; default 0)
+        random_assignment_rounds: rounds after pretraining in which a random part of the clients trains
+            each model (a whole number >= 0; default 0)
+        restarts: number of starts; the one with the lowest training loss is kept (a whole number >= 1;
+            default 1)
+        trial: rounds of training for each of several starts before they are compared (a whole number >=
+            1; default 10)
+        min_init_share: a start is redrawn unless each model is best for at least this share of clients
+            (a number >= 0 and <= 1; default 0.0)
+        averaging: what is averaged: trained models (option II) or gradients (option I) (one of model,
+            gradient; default model)
+        denominator: D of gradient averaging: all clients, the cohort, or the cluster's part of it (one
+            of all, cohort, cluster; default cohort)
+        server_lr: step size of gradient averaging (a number > 0; default 0.1)
+    """
+    def __init__(self, *, weighting: Literal['uniform', 'samples'] = 'uniform', clusters: int = 2, shared: Literal['none', 'averaged', 'frozen'] = 'none', own: Sequence[str] | None = None, pretraining: int = 0, random_assignment_rounds: int = 0, restarts: int = 1, trial: int = 10, min_init_share: float = 0.0, averaging: Literal['model', 'gradient'] = 'model', denominator: Literal['all', 'cohort', 'cluster'] = 'cohort', server_lr: float = 0.1) -> None: ...
 
 class L2GD(_L2GD):
     """L2GD: a coin decides between a local step (0) and a step towards the mean of all models (1).
@@ -1490,10 +1511,8 @@ class OneShot(_OneShot):
         clusters: number of clusters (a whole number >= 1; default 2)
         features: what is clustered: trained models, or coefficients of logistic regressions (one of
             model, logistic; default model)
-        trainings: local trainings, of E epochs each, towards the minimiser of F_k (a whole number >= 1;
-            default 5)
     """
-    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, clusters: int = 2, features: Literal['model', 'logistic'] = 'model', trainings: int = 5) -> None: ...
+    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, clusters: int = 2, features: Literal['model', 'logistic'] = 'model') -> None: ...
 
 class PACFL(_PACFL):
     """PACFL: clients send principal directions of their data; those at small angles share a model.
@@ -1590,8 +1609,6 @@ class PFLScaf(_PFLScaf):
         variate: new control variate: gradient at the received model (I) or from the local steps (II)
             (one of I, II; default II)
         server_lr: server learning rate (a number > 0; default 1.0)
-        divide_by: c moves by sum(dc) / N, or by sum(dc) / m over the cohort alone (known to be
-            unstable) (one of all, cohort; default all)
         control_lr: learning rate that option II divides by: that of the round, or training.lr (one of
             current, initial; default current)
         clip: what training.clip_norm limits: the gradient, or the corrected gradient as a whole (one of
@@ -1599,7 +1616,7 @@ class PFLScaf(_PFLScaf):
         adaptation: T, a mapping as `training.adaptation`: name (maml or proto), and lr, steps, ... of
             maml (a mapping; default {name: proto})
     """
-    def __init__(self, *, weighting: Literal['uniform', 'samples'] = 'uniform', variate: Literal['I', 'II'] = 'II', server_lr: float = 1.0, divide_by: Literal['all', 'cohort'] = 'all', control_lr: Literal['current', 'initial'] = 'current', clip: Literal['gradient', 'whole'] = 'gradient', adaptation: Settings | Mapping[str, Any] = ...) -> None: ...
+    def __init__(self, *, weighting: Literal['uniform', 'samples'] = 'uniform', variate: Literal['I', 'II'] = 'II', server_lr: float = 1.0, control_lr: Literal['current', 'initial'] = 'current', clip: Literal['gradient', 'whole'] = 'gradient', adaptation: Settings | Mapping[str, Any] = ...) -> None: ...
 
 class PFedMe(_PFedMe):
     """pFedMe: each client's model stays near the global one, which moves along gradients of Moreau envelopes.
@@ -1678,14 +1695,12 @@ class Scaffold(_Scaffold):
         variate: new control variate: gradient at the received model (I) or from the local steps (II)
             (one of I, II; default II)
         server_lr: server learning rate (a number > 0; default 1.0)
-        divide_by: c moves by sum(dc) / N, or by sum(dc) / m over the cohort alone (known to be
-            unstable) (one of all, cohort; default all)
         control_lr: learning rate that option II divides by: that of the round, or training.lr (one of
             current, initial; default current)
         clip: what training.clip_norm limits: the gradient, or the corrected gradient as a whole (one of
             gradient, whole; default gradient)
     """
-    def __init__(self, *, weighting: Literal['uniform', 'samples'] = 'uniform', variate: Literal['I', 'II'] = 'II', server_lr: float = 1.0, divide_by: Literal['all', 'cohort'] = 'all', control_lr: Literal['current', 'initial'] = 'current', clip: Literal['gradient', 'whole'] = 'gradient') -> None: ...
+    def __init__(self, *, weighting: Literal['uniform', 'samples'] = 'uniform', variate: Literal['I', 'II'] = 'II', server_lr: float = 1.0, control_lr: Literal['current', 'initial'] = 'current', clip: Literal['gradient', 'whole'] = 'gradient') -> None: ...
 
 class SuPerFed(_SuPerFed):
     """SuPerFed: a global and a local model per client, trained together so that all mixtures of both are good.
@@ -1705,14 +1720,11 @@ class SuPerFed(_SuPerFed):
             official; default sq)
         aggregation: parameters that are averaged: all, or those named weight, while the others are
             reset (one of all, official; default all)
-        lam: lambda of the model that is served: of `lambdas`, the one with the lowest loss on held-out
-            samples; `fixed_lam`; or the one with the lowest loss on test samples, which is optimistic
-            (one of validated, fixed, oracle; default validated)
-        fixed_lam: lambda of `lam: fixed` (a number >= 0 and <= 1; default 0.5)
-        lambdas: the values of lambda to choose from, and of the sweep (a list, each item a number >= 0
-            and <= 1; default [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+        lam: lambda of the model that is served: of 0, 0.1, .. 1, the one with the lowest loss on held-
+            out samples; 0.5; or the one with the lowest loss on test samples, which is optimistic (one
+            of validated, fixed, oracle; default validated)
     """
-    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, served: Literal['personal', 'global'] = 'personal', mixing: Literal['model', 'layer'] = 'model', mu: float = 0.01, nu: float | None = None, start: float | None = None, prox: Literal['sq', 'official'] = 'sq', aggregation: Literal['all', 'official'] = 'all', lam: Literal['validated', 'fixed', 'oracle'] = 'validated', fixed_lam: float = 0.5, lambdas: Sequence[float] = ...) -> None: ...
+    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, served: Literal['personal', 'global'] = 'personal', mixing: Literal['model', 'layer'] = 'model', mu: float = 0.01, nu: float | None = None, start: float | None = None, prox: Literal['sq', 'official'] = 'sq', aggregation: Literal['all', 'official'] = 'all', lam: Literal['validated', 'fixed', 'oracle'] = 'validated') -> None: ...
 
 class SubFedAvgHy(_SubFedAvgHy):
     """Sub-FedAvg (Hy): clients prune channels of convolutions, and single weights of dense layers.

@@ -169,7 +169,6 @@ def test_a_gpu_that_is_not_there_is_refused(refused, monkeypatch, command):
     ("change", "says"),
     [
         ("partitions.skewed.clients=5000", "partition.clients: 5000 .*at most 1438"),
-        ("partitions.skewed.min_train=1000", "partition.clients: 6 .*min_train is 1000"),
         ("partitions.skewed={dataset: digits, scheme: dirichlet, clients: 6, min_size: 900}", "size: 900"),
         ("partitions.skewed={dataset: digits, scheme: label_groups, groups: 9, clients: 6}", "groups: 9"),
         ("partitions.skewed={dataset: digits, scheme: shards, clients: 800}", "shards_per_client: 2"),

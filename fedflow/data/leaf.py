@@ -4,7 +4,7 @@ A folder with ``train/*.json`` and ``test/*.json`` as LEAF's ``preprocess.sh -t 
 ``{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`` (Caldas et al. 2018,
 arXiv 1812.01097). Files are read in order of name, users in the order of ``users``; the column ``user``
 numbers them in this order. Users with fewer than ``min_samples`` training samples (thus also those that
-occur only in ``test/``) are left out, and all after the first ``max_users``.
+occur only in ``test/``) are left out.
 
 Special targets of Reddit (PAD, UNK, BOS, EOS) are not scored, so sequences without other targets are left
 out too. The vocabulary is counted here: words of all training texts, most frequent first, ties in
@@ -42,7 +42,6 @@ class LeafOptions(Settings):
 
     section = "data"
     min_samples: int = option(1, "users with fewer training samples are left out", ge=1)
-    max_users: int | None = option(None, "largest number of users: the first of the others", ge=1)
 
 
 class ShakespeareOptions(LeafOptions):
@@ -107,9 +106,6 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
     others, few, strangers = set[str](), set[str](), set[str]()
     train, test, most = [], [], 0
     for where, user, x, y in _users(path, "train", others):
-        if len(users) == options.max_users:
-            others.add(f"users after the first {options.max_users} (data.max_users)")
-            break
         if user in users or user in few:
             raise FedflowError(f"{where}: is in another file too")
         with reading(where):
@@ -142,7 +138,7 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
     column = Column(of_train, of_test, tuple(users))
     if few:
         others.add(f"{len(few)} with fewer than {options.min_samples} training samples (data.min_samples)")
-    if strangers and options.max_users is None:
+    if strangers:
         others.add(f"{len(strangers)} without training samples")
     notes = (counted(users, "user") + (f"; left out: {', '.join(sorted(others))}" if others else ""),)
     return RawData(x_train, y_train, x_test, y_test, classes, {"user": column}, notes=notes)

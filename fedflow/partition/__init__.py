@@ -17,6 +17,7 @@ from fedflow.partition import (  # noqa: F401
     noniid1,
     shards,
     structured,
+    structured_as_published,
     super_clusters,
 )
 from fedflow.partition.base import SCHEMES, Samples, Scheme, Split

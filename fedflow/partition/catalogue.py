@@ -40,6 +40,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "noniid1": {"fraction": 0.4},
     "shards": {"shards_per_client": 2},
     "structured": {"labels_per_group": 3},
+    "structured_as_published": {"labels_per_group": 3},
     "super_clusters": {"clusters": "cifar10"},
 }
 # Further pictures, by file name: schemes with other parameters.
@@ -47,7 +48,6 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "iid-power": ("iid", {"power": 1.0}),
     "label_shares-by-label": ("label_shares", {"by": "label", **EXAMPLES["label_shares"]}),
     "label_skew-newcomers": ("label_skew", {"newcomers": 0.2, **EXAMPLES["label_skew"]}),
-    "natural-grouped": ("natural", {"clients": 5, "values_per_client": 4}),
     "super_clusters-control": ("super_clusters", {"control": "matched_random", **EXAMPLES["super_clusters"]}),
     "super_clusters-dirichlet": ("super_clusters", {"within": "dirichlet", **EXAMPLES["super_clusters"]}),
 }

@@ -4,13 +4,13 @@ Order of sampling: for client k in turn q ~ Dir(alpha / K, .., alpha / K) [K]; c
 multinomial with floor(n / N) trials and q, limited to the remaining samples of a label; missing samples are
 drawn again from q over the remaining labels. q is kept in logarithms: at alpha 0.01 most shares are below
 the smallest float, and they decide what a client gets once its main label is exhausted. A client must hold
-``min_classes`` labels with ``min_per_class`` samples each: otherwise it draws again, at most 1,000 times,
+two labels with six samples each: otherwise it draws again, at most 1,000 times,
 after which (or at once if it is impossible) the last draw is accepted. Finally samples are permuted and dealt
 label by label. At most N - 1 samples are unused. Smaller alpha is more skewed: two labels, rarely three, at
 0.01. Repeated draws take the time: at 0.01 about 40 for a client of 100 samples, and over 500 for one of 12.
 
 ``official`` repeats the authors' code, which makes no partition: q ~ Dir(alpha u) with u uniform in [0, 1]^K;
-floor(n / N) labels are drawn from q, again if all are equal; labels drawn fewer than ``min_per_class`` times
+floor(n / N) labels are drawn from q, again if all are equal; labels drawn fewer than six times
 are dropped; the first samples of each label are taken and *the others* removed from the list; a client draws
 until the number drawn, not the number received, is floor(n / N). So clients share samples, and few samples
 are used.
@@ -31,12 +31,12 @@ from fedflow.partition.base import Indices, Samples, Scheme, Split, by_counts, n
 from fedflow.partition.dirichlet import TRIES
 from fedflow.settings import option
 
+MIN_CLASSES, MIN_PER_CLASS = 2, 6  # labels that a client holds, and samples of each
+
 
 @register("dirichlet_disjoint")
 class DirichletDisjoint(Scheme):
     alpha: float = option(0.01, "concentration; smaller is more skewed", symbol="alpha", gt=0, grid=(0.01, 1))
-    min_classes: int = option(2, "labels of which a client must hold min_per_class samples", ge=0)
-    min_per_class: int = option(6, "samples of a label that a client needs to hold it", ge=1)
     official: bool = option(False, "as the authors' code: clients share samples")
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
@@ -46,11 +46,11 @@ class DirichletDisjoint(Scheme):
         left = np.bincount(labels, minlength=num_classes(labels))
         counts = np.zeros((clients, len(left)), np.int64)
         for k in range(clients):
-            enough = (left >= self.min_per_class).sum() >= self.min_classes
-            possible = enough and each >= self.min_classes * self.min_per_class
+            enough = (left >= MIN_PER_CLASS).sum() >= MIN_CLASSES
+            possible = enough and each >= MIN_CLASSES * MIN_PER_CLASS
             for _ in range(TRIES if possible else 1):
                 counts[k] = self._counts(left, each, rng)
-                if (counts[k] >= self.min_per_class).sum() >= self.min_classes:
+                if (counts[k] >= MIN_PER_CLASS).sum() >= MIN_CLASSES:
                     break
             left -= counts[k]
         return Split(by_counts(labels, counts, rng))
@@ -78,7 +78,7 @@ class DirichletDisjoint(Scheme):
                 counts = rng.multinomial(each, rng.dirichlet(self.alpha * rng.random(len(heads))))
                 if (counts > 0).sum() < 2:
                     continue
-                counts[counts < self.min_per_class] = 0
+                counts[counts < MIN_PER_CLASS] = 0
                 for c in np.flatnonzero(counts):
                     heads[c] = heads[c][: counts[c]]
                     got.append(heads[c])

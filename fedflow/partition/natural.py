@@ -1,10 +1,10 @@
-"""Natural: every client is one value of a column, such as a user, or several, and holds their samples.
+"""Natural: every client is one value of a column, such as a user, and holds its samples.
 
 Order of sampling: values with at least ``min_samples`` training and ``min_test`` test samples qualify; if
-these exceed ``clients``, that number is drawn without replacement; clients follow the order of values. With
-``values_per_client`` m > 1 values are permuted instead, and m of them make up a client. Then, client by
-client, ``max_samples`` and ``max_test`` keep consecutive samples from a random start (training, then test).
-A client is tested on the test samples of its values; there may be none without ``min_test`` or ``holdout``.
+these exceed ``clients``, that number is drawn without replacement; clients follow the order of values. Then,
+client by client, ``max_samples`` and ``max_test`` keep consecutive samples from a random start (training,
+then test). A client is tested on the test samples of its value; there may be none without ``min_test`` or
+``holdout``.
 Samples of other values are unused.
 Source: LEAF (Caldas et al., 2018): writers of FEMNIST, roles of Shakespeare, celebrities of CelebA; FLT
 (200 writers), FedDyn (100 roles of 2,000 and 400 samples), AAggFF (regions, doctors, hospitals, speakers).
@@ -37,31 +37,22 @@ class Natural(Scheme):
     max_test: int | None = option(
         None, "largest number of test samples of a client; null = all", ge=1, source="FedDyn: 400"
     )
-    values_per_client: int = option(
-        1,
-        "values that make up one client, drawn at random",
-        symbol="m",
-        ge=1,
-        source="Flower: grouped natural id",
-    )
     groups: str | None = option(None, "another column, constant for every client, with the planted groups")
 
     def count(self, samples: Samples) -> int:
-        return max(1, len(self._qualified(samples.column(self.column))) // self.values_per_client)
+        return len(self._qualified(samples.column(self.column)))
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         column = samples.column(self.column)
-        qualified, each = self._qualified(column), self.values_per_client
-        if clients * each > len(qualified):
-            accepted = f"at most {len(qualified) // each}, the values of {self.column!r} with enough samples"
-            raise BadInput("partition.clients", clients, accepted + (f", {each} each" if each > 1 else ""))
-        if each > 1:
-            qualified = rng.permutation(qualified)[: clients * each]
-        elif clients < len(qualified):
+        qualified = self._qualified(column)
+        if clients > len(qualified):
+            accepted = f"at most {len(qualified)}, the values of {self.column!r} with enough samples"
+            raise BadInput("partition.clients", clients, accepted)
+        if clients < len(qualified):
             qualified = np.sort(rng.choice(qualified, clients, replace=False))
         values, train, test = numbered(column)
         client = np.full(len(values) + 1, -1)  # the last entry is for -1, no value
-        client[qualified] = np.repeat(np.arange(clients), each)
+        client[qualified] = np.arange(clients)
         owner = client[train]
         parts, pools = gather(owner, clients), gather(client[test], clients)
         return Split(
@@ -88,8 +79,7 @@ class Natural(Scheme):
         kind = samples.column(name, "partition.groups").train
         groups = kind[[rows[0] for rows in parts]]
         if (kind != groups[owner])[owner >= 0].any():
-            owner_name = self.column if self.values_per_client == 1 else "client"
-            raise BadInput("partition.groups", name, f"a column with one value per {owner_name}")
+            raise BadInput("partition.groups", name, f"a column with one value per {self.column}")
         return np.unique(groups, return_inverse=True)[1]
 
 

@@ -26,7 +26,6 @@ class PartitionParams(Settings):
         None, "number of clients; null = as many as the data define", symbol="N", ge=1
     )
     seed: int = option(0, "seed of every random choice", ge=0)
-    min_train: int = option(1, "smallest number of training samples of a client", ge=1)
     public: int = option(0, "training samples that are set aside for the server, stratified by class", ge=0)
     pieces: int | None = option(
         None,

@@ -235,10 +235,8 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         share, field = params.validation, "partition.validation"
         train, held = hold_out(train, labels, share, rng("validation"), field=field)
         pools, own = _validation_pools(held[: clients - newcomers], own, labels if by_label else None)
-    smallest = min(map(len, train))
-    if smallest < params.min_train:
-        accepted = f"fewer: a client got {smallest} samples, min_train is {params.min_train}"
-        raise BadInput("partition.clients", clients, accepted)
+    if not all(map(len, train)):
+        raise BadInput("partition.clients", clients, "fewer: a client got no training samples")
     if params.label_noise is not None:
         if num_classes(labels) < 2:
             raise BadInput("partition.label_noise", params.label_noise.as_dict(), "null, without classes")

@@ -12,6 +12,8 @@ EMNIST, 2,400 or 600 clients; delta 2 and alpha floor(D / (2 M)) as in its code.
 [56, 51, 51, 52, 54, 57, 66, 89, 156, 368]
 """
 
+from typing import ClassVar
+
 import numpy as np
 import scipy
 
@@ -22,14 +24,13 @@ from fedflow.settings import option
 
 @register("structured")
 class Structured(Scheme):
+    padded: ClassVar[bool] = False
+
     labels_per_group: int = option(5, "labels of a group; the last may have fewer", ge=1, source="FLT: 5")
     alpha: int | None = option(
         None, "size that every chunk exceeds; null = floor(D / (2 M)) of a group", symbol="alpha", ge=0
     )
     delta: float = option(2.0, "larger: fewer clients hold most samples", symbol="delta", gt=0)
-    pad_label_bug: bool = option(
-        False, "also test clients of a shorter last group on label 0, as the code of FLT does"
-    )
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         labels, length = samples.labels, self.labels_per_group
@@ -53,7 +54,7 @@ class Structured(Scheme):
             sizes = chunk_sizes(len(rows), len(own), self.alpha, self.delta)
             owner[rng.permutation(rows)] = np.repeat(own, sizes)
         tested = [np.arange(g * length, min((g + 1) * length, classes)) for g in range(groups)]
-        if self.pad_label_bug and classes % length:
+        if self.padded and classes % length:
             tested[-1] = np.union1d(0, tested[-1])
         return Split(
             gather(owner, clients),

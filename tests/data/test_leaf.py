@@ -67,10 +67,11 @@ def test_users_with_few_training_samples_and_users_of_the_test_alone_are_left_ou
         train=[{"few": letters(1), "a": letters(1, 2), "b": letters(3, 4), "c": letters(5, 6)}],
         test=[{"few": letters(1), "new": letters(9), "c": letters(5), "b": letters(3), "a": letters(2)}],
     )
-    raw = leaf.femnist(path, LeafOptions(min_samples=2, max_users=2))
-    assert raw.columns["user"].names == ("a", "b")
-    assert raw.y_train.tolist() == [1, 2, 3, 4] and raw.columns["user"].train.tolist() == [0, 0, 1, 1]
-    assert raw.y_test.tolist() == [3, 2] and raw.columns["user"].test.tolist() == [1, 0]
+    raw = leaf.femnist(path, LeafOptions(min_samples=2))
+    assert raw.columns["user"].names == ("a", "b", "c")
+    assert raw.y_train.tolist() == [1, 2, 3, 4, 5, 6]
+    assert raw.columns["user"].train.tolist() == [0, 0, 1, 1, 2, 2]
+    assert raw.y_test.tolist() == [5, 3, 2] and raw.columns["user"].test.tolist() == [2, 1, 0]
 
 
 def test_what_is_left_out_is_noted(write):
@@ -85,8 +86,6 @@ def test_what_is_left_out_is_noted(write):
     (note,) = leaf.femnist(path, LeafOptions(min_samples=2)).notes
     few = "1 with fewer than 2 training samples (data.min_samples), 1 without training samples"
     assert note == f"2 users; left out: {few}, hierarchies"
-    (note,) = leaf.femnist(path, LeafOptions(max_users=1)).notes
-    assert note == "1 user; left out: hierarchies, users after the first 1 (data.max_users)"
 
 
 @pytest.mark.parametrize(

@@ -235,12 +235,6 @@ def test_server_control_variate_is_the_mean_of_the_clients(variate: str, cohort:
     assert ran.server("c") == near([sum(own) / 2 for own in ran.kept("c")])
 
 
-def test_server_control_variate_divided_by_the_cohort_size_moves_too_far(cohort: str) -> None:
-    """The known mistake: with one of two clients, c moves by dc and not by dc / 2."""
-    method = with_cohorts(build_method("scaffold", {"divide_by": "cohort"}), PARTIAL[:1])
-    assert run(method, quadratics(), rounds=1, cohort=cohort).server("c") == near([-0.475])
-
-
 def test_scaffold_cancels_the_drift_of_fedavg(cohort: str) -> None:
     """f_1 = (x - 1)^2 / 2, f_2 = (x + 1)^2 from 0, equal weights."""
     clients = quadratics(sizes=(10, 10), start=0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import loggamma
 from support import refused
 
-from fedflow.partition import Samples
+from fedflow.partition import Samples, dirichlet_disjoint
 from fedflow.partition.dirichlet_disjoint import DirichletDisjoint
 
 BALANCED = np.repeat(np.arange(10), 6000)
@@ -74,23 +74,24 @@ def test_any_positive_alpha_is_drawn():
     assert [len(rows) for rows in made(4, labels=np.arange(600) % 3, alpha=1e-320)] == [150] * 4
 
 
-def test_the_rule_of_two_classes_redraws():
+def test_the_rule_of_two_classes_redraws(monkeypatch):
     """With alpha 0.01 nearly every client would hold one class."""
-    counts = (label_counts(BALANCED, made(100, min_classes=classes)) for classes in (0, 2))
-    without, with_rule = (((c >= 6).sum(1) >= 2).mean() for c in counts)
-    assert without < 0.3 and with_rule > 0.9
+    with_rule = label_counts(BALANCED, made(100))
+    monkeypatch.setattr(dirichlet_disjoint, "MIN_CLASSES", 0)
+    without = label_counts(BALANCED, made(100))
+    held = [((counts >= 6).sum(1) >= 2).mean() for counts in (without, with_rule)]
+    assert held[0] < 0.3 and held[1] > 0.9
 
 
 @given(
     stock=st.lists(st.integers(1, 30), min_size=1, max_size=5),
     clients=st.integers(1, 8),
     alpha=st.sampled_from([1.0, 100.0]),
-    classes=st.sampled_from([0, 2]),
     seed=st.integers(0, 99),
 )
-def test_parts_are_disjoint_of_equal_size_and_leave_less_than_n_samples(stock, clients, alpha, classes, seed):
+def test_parts_are_disjoint_of_equal_size_and_leave_less_than_n_samples(stock, clients, alpha, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(stock)), stock))
-    parts, again = (made(clients, seed, labels, alpha=alpha, min_classes=classes) for _ in range(2))
+    parts, again = (made(clients, seed, labels, alpha=alpha) for _ in range(2))
     assert equal(parts, again)
     assert set(part_sizes(parts)) == {len(labels) // clients} and disjoint(parts)
     assert part_sizes(parts).sum() > len(labels) - clients

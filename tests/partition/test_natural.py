@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from dealing import equal, make
+from dealing import make
 from hypothesis import given
 from hypothesis import strategies as st
 from support import refused
@@ -95,8 +95,6 @@ def test_runs_start_anywhere():
         ({"column": "writer"}, 1, r"partition.column: 'writer' .* a column of the data set: day, town, user"),
         ({"groups": "city"}, 4, r"partition.groups: 'city' .* a column of the data set: day"),
         ({"groups": "day"}, 4, r"partition.groups: 'day' .* a column with one value per user"),
-        ({"values_per_client": 4, "groups": "day"}, 1, r"partition.groups: 'day' .* one value per client"),
-        ({"values_per_client": 2}, 3, r"clients: 3 .* at most 2, the values of 'user' .* 2 each"),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_one_line(options, clients, message):
@@ -107,20 +105,3 @@ def test_what_cannot_be_made_is_refused_in_one_line(options, clients, message):
 def test_a_data_set_without_columns_is_refused():
     with refused(r"partition.column: 'user' .* of the data set: it has none"):
         make(Samples(np.zeros(5, int)), "natural")
-
-
-def test_values_are_grouped_at_random_into_clients_of_equally_many():
-    users = np.repeat(np.arange(21), 4)
-    data = Samples(np.zeros(84, int), np.zeros(84, int), {"user": Column(users, users)})
-    scheme = Natural(values_per_client=5)
-    assert scheme.count(data) == 4
-    split, other = (scheme.split(data, 4, np.random.default_rng(seed)) for seed in (0, 1))
-    held = [set(users[rows].tolist()) for rows in split.train]
-    assert [len(own) for own in held] == [5] * 4 and len(set.union(*held)) == 20  # one user stays unused
-    assert all(len(rows) == 20 for rows in split.train) and held[0] != set(range(5))
-    assert [set(users[rows].tolist()) for rows in split.pools] == held
-    assert held != [set(users[rows].tolist()) for rows in other.train]
-
-
-def test_one_value_for_each_client_is_the_default():
-    assert equal(split(3).train, split(3, values_per_client=1).train)

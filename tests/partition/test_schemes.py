@@ -30,17 +30,18 @@ PERMISSIVE = {
     "acid": {"classes_per_client": 2},
     "dirichlet": {"alpha": 0.5, "min_size": 0},
     "dirichlet_clients": {"alpha": 0.5, "min_size": 0},
-    "dirichlet_disjoint": {"alpha": 0.5, "min_classes": 0},
+    "dirichlet_disjoint": {"alpha": 0.5},
     "label_skew": {"fraction": 0.5},
     "label_groups": {"groups": 1},
     "noniid1": {"fraction": 0.4},
     "shards": {"shards_per_client": 1},
     "structured": {"labels_per_group": 6},
+    "structured_as_published": {"labels_per_group": 6},
     "super_clusters": {"clusters": [[0]], "labels_per_client": 1},
 }
 # Schemes that use all samples.
 EVERY_SAMPLE = {"dirichlet", "dirichlet_clients", "dirichlet_exact", "domains", "iid", "label_groups",
-                "label_skew", "structured"}  # fmt: skip
+                "label_skew", "structured", "structured_as_published"}  # fmt: skip
 
 
 def permissive(name: str, labels: np.ndarray, clients: int) -> dict:

@@ -9,6 +9,7 @@ from support import refused
 
 from fedflow.partition import Samples, Split
 from fedflow.partition.structured import Structured, chunk_sizes, growth
+from fedflow.partition.structured_as_published import StructuredAsPublished
 
 EMNIST = np.repeat(np.arange(47), 2400)
 
@@ -67,8 +68,8 @@ def test_all_clients_of_a_group_are_tested_on_all_its_labels():
         assert len(made.test(k)) == 10 * len(expected)
 
 
-def test_with_the_bug_the_last_group_is_tested_on_label_0_too():
-    clean, flawed = (split(Structured(pad_label_bug=bug), EMNIST, 20) for bug in (False, True))
+def test_as_published_the_last_group_is_tested_on_label_0_too():
+    clean, flawed = (split(scheme, EMNIST, 20) for scheme in (Structured(), StructuredAsPublished()))
     assert [own.tolist() for own in clean.own[-2:]] == [[45, 46]] * 2
     assert [own.tolist() for own in flawed.own[-2:]] == [[0, 45, 46]] * 2
     assert equal(clean.own[:-2], flawed.own[:-2])
@@ -76,7 +77,7 @@ def test_with_the_bug_the_last_group_is_tested_on_label_0_too():
 
 
 def test_without_a_shorter_group_there_is_no_label_to_pad():
-    made = split(Structured(pad_label_bug=True), np.arange(500) % 10, 4)
+    made = split(StructuredAsPublished(), np.arange(500) % 10, 4)
     assert [own.tolist() for own in made.own] == [list(range(5))] * 2 + [list(range(5, 10))] * 2
 
 

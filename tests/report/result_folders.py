@@ -193,7 +193,7 @@ def write_partition(
         "clients": clients, "samples": 4000, "sizes": {"min": 12, "mean": 200.0, "sd": 80.1, "max": 731},
         "labels_per_client": 4.1, "skew": 0.62, "hash": "a1b2c3",
         "params": {
-            "dataset": dataset, "scheme": scheme, "clients": clients, "seed": 0, "min_train": 1,
+            "dataset": dataset, "scheme": scheme, "clients": clients, "seed": 0,
             "parameters": parameters,
         },
         **({"difficulty": {"intra_std": 0.0184, "inter_std": 0.4991}} if difficulty else {}),

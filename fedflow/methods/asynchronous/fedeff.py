@@ -19,6 +19,7 @@ towards fast clients (compare with FedNova).
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -44,9 +45,11 @@ class State(GlobalModel):
 
 @register("fedeff", "FedEff")
 class FedEff(Onboarding, FedAvg):
+    tau_decay: ClassVar[float] = 0.98  # factor on tau after every round, if the policy has one
+
     policy: str = option(
-        "UEC", "epochs: fitted to clients (UEC), the same for all (EC), both with tau that decays over the "
-        "rounds (UEIC, EIC), or random from 1 to E_b",
+        "UEC", "epochs: fitted to clients (UEC), the same for all (EC), both with tau that decays by 2 % "
+        "a round (UEIC, EIC), or random from 1 to E_b",
         choices=("UEC", "EC", "UEIC", "EIC", "random"), source="UEC; random is a baseline",
     )  # fmt: skip
     tau: float = option(
@@ -54,7 +57,6 @@ class FedEff(Onboarding, FedAvg):
         grid=(0.2, 0.4, 0.8, 1),
     )  # fmt: skip
     base_epochs: int = option(5, "epochs of the mean client when tau = 1", symbol="E_b", ge=1)
-    tau_decay: float = option(0.98, "factor on tau after every round, if the policy has one", gt=0, le=1)
     unit: float = option(1.0, "the estimated round time is rounded up to a multiple of this", gt=0)
     slow: str = option(
         "clamp", "clients too slow for one epoch train one anyway (clamp), or do not take part (skip)",

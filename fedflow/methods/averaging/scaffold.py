@@ -52,10 +52,6 @@ class Scaffold(Averaging):
         choices=("I", "II"), source="Algorithm 1, line 12",
     )  # fmt: skip
     server_lr: float = option(1.0, "server learning rate", symbol="eta_g", gt=0, source="1 in the paper")
-    divide_by: str = option(
-        "all", "c moves by sum(dc) / N, or by sum(dc) / m over the cohort alone (known to be unstable)",
-        choices=("all", "cohort"), source="Algorithm 1, line 17: all",
-    )  # fmt: skip
     control_lr: str = option(
         "current", "learning rate that option II divides by: that of the round, or training.lr",
         choices=("current", "initial"), source="FedDyn's code: initial",
@@ -122,8 +118,6 @@ class Scaffold(Averaging):
 
     def share(self, now: Round, cohort: Cohort) -> float:
         """The cohort's share of all clients' weights."""
-        if self.divide_by == "cohort":
-            return 1.0
         if self.weighting == "samples":
             return float(now.sizes[cohort.ids].sum() / now.sizes.sum())
         return len(cohort.ids) / now.clients

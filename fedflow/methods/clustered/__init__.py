@@ -10,6 +10,7 @@ from fedflow.methods.clustered import (  # noqa: F401
     flis_hc,
     flt,
     ifca,
+    ifca_as_published,
     lcfl,
     one_shot,
     pacfl,

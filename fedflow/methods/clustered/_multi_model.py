@@ -22,6 +22,7 @@ from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
 
 PRETRAINING, RANDOM_ASSIGNMENT, CHOOSING = "pretraining", "random_assignment", "choosing"  # phases
+REDRAWS = 20  # at most
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,6 @@ class MultiModel(Clustered, Onboarding, Averaging):
         0.0, "a start is redrawn unless each model is best for at least this share of clients", ge=0, le=1,
         grid=(0, 0.1, 0.35), source="authors' code for CIFAR: 0.35 for k = 2, 0.1 for k = 4",
     )  # fmt: skip
-    redraws: int = option(20, "largest number of redraws", ge=1)
 
     def validate(self) -> None:
         random = self.random_assignment_rounds
@@ -98,7 +98,7 @@ class MultiModel(Clustered, Onboarding, Averaging):
         return model.part(*(model.head_patterns if self.own is None else self.own))
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> MultiModelState:
-        count = self.restarts + (self.redraws if self.min_init_share else 0)
+        count = self.restarts + (REDRAWS if self.min_init_share else 0)
         drawn, body = torch.stack([initial(i) for i in range(count * self.clusters)]), None
         pretrained = initial(0) if self.pretraining else None
         if self.shared != "none":
@@ -128,8 +128,9 @@ class MultiModel(Clustered, Onboarding, Averaging):
         shares = torch.stack([(best == j).double().mean(0) for j in range(self.clusters)]).amin(0)
         found = (shares >= self.min_init_share).nonzero()[: self.restarts, 0]
         if len(found) < self.restarts:
-            most = f"at most {float(shares.sort(descending=True).values[self.restarts - 1]):.3g}"
-            raise BadInput("method.min_init_share", self.min_init_share, f"{most}, or more redraws")
+            most = float(shares.sort(descending=True).values[self.restarts - 1])
+            accepted = f"at most {most:.3g}, the share after {REDRAWS} redraws"
+            raise BadInput("method.min_init_share", self.min_init_share, accepted)
         models, *others = torch.cat([server.models[None], server.starts])[found]
         return replace(server, models=models, starts=stacked(others))
 

@@ -9,8 +9,8 @@ in proportion to the clusters' sizes, at least one client each, so that a round 
 *Reduces to* FedAvg when M = 1, to training one client after the other when M = N.
 *State*: server W, clusters, the rest of sigma; clients none. *Traffic*: 1 P down, 1 P up.
 *Newcomer*: the global model. *Differs from the paper in*: weights n_k by default; clusters of similar labels.
-*Ambiguous*: the slide divides by the q of the whole cluster, so that weights do not sum to 1 over a sample
-(``divide_by``); it samples cluster K + 1 but averages sigma(K + 1), read here as the same cluster.
+*Ambiguous*: the slide divides by the q of the whole cluster, so that weights do not sum to 1 over a sample;
+it samples cluster K + 1 but averages sigma(K + 1), read here as the same cluster.
 """
 
 from collections.abc import Callable
@@ -56,10 +56,6 @@ class FedCluster(Cyclic, Onboarding, FedProx):
     order: str = option(
         "reshuffle", "sigma: drawn in every round, or 1..M", symbol="sigma", choices=("reshuffle", "fixed")
     )
-    divide_by: str = option(
-        "sampled", "q: weight of the sampled clients, or of their whole cluster (shrinks the model)",
-        symbol="q", choices=("sampled", "cluster"), source="the paper's sum over the whole cluster",
-    )  # fmt: skip
 
     def validate(self) -> None:
         if self.given is not None and set(self.given) != set(range(self.clusters)):
@@ -127,13 +123,7 @@ class FedCluster(Cyclic, Onboarding, FedProx):
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
         after, diagnostics = super().aggregate(now, server, cohort)
-        w = after.model
-        if self.divide_by == "cluster":
-            assert server.assignment is not None, "since the first `plan`"
-            p = now.sizes if self.weighting == "samples" else np.ones(now.clients)
-            z = server.assignment.numpy()
-            w = w * (p[cohort.ids].sum() / p[np.isin(z, z[cohort.ids])].sum())
-        return replace(server, model=w), diagnostics
+        return replace(server, model=after.model), diagnostics
 
 
 def complete_linkage(distances: Tensor, features: Tensor, number: int) -> Tensor:

@@ -6,7 +6,7 @@ Algorithm 1. Objective: min over centres C_j and assignments r_k of (1/N) sum_k 
 Client: W_k <- E epochs of SGD from the centre that it received. Server: r_k = argmin_j ||W_k - C_j|| (lowest
 index on ties), then C_j = mean of the W_k with r_k = j; client k receives C_{r_k} next. In the first round,
 when all clients started from the same model, the first centre is the model farthest from the mean, each
-further one the model farthest from earlier centres, and both steps are repeated ``first_iterations`` times.
+further one the model farthest from earlier centres, and both steps are repeated five times.
 *Reduces to* uniform FedAvg when M = 1.
 *State*: server C_1..C_M, r_k; clients none. *Traffic*: 1 P down, 1 P up.
 *Newcomer*: trains from the mean of all clients' centres and gets the centre nearest to the result; if it is
@@ -23,6 +23,7 @@ mean of all its members' models, so that it moves by about the cohort's share of
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -51,6 +52,8 @@ class State(AssignedState):
 
 @register("fesem", "FeSEM")
 class FeSEM(Assigned):
+    first_iterations: ClassVar[int] = 5  # as in the authors' code
+
     centres: int = option(2, "number of centres", symbol="M", ge=1, grid=(2, 3, 4), source="section 5")
     weighting: str = option(
         "uniform", "weights: n_k or uniform", choices=("samples", "uniform"), source="equation 6: uniform"
@@ -70,9 +73,6 @@ class FeSEM(Assigned):
         "farthest", "first centres: models far apart, or means of random parts of the clients",
         choices=("farthest", "random"), source="authors' code: random",
     )  # fmt: skip
-    first_iterations: int = option(
-        5, "assignments and means in the first round; later rounds: one each", ge=1, source="authors' code"
-    )
     empty: str = option(
         "farthest", "a centre without clients moves to the model farthest from all others, or stays",
         choices=("farthest", "keep"),
@@ -80,7 +80,7 @@ class FeSEM(Assigned):
 
     def validate(self) -> None:
         if self.cluster_over == "all":
-            for name in ("server_lr", "recluster_every", "first", "first_iterations", "empty"):
+            for name in ("server_lr", "recluster_every", "first", "empty"):
                 default = type(self).__dataclass_fields__[name].default
                 if getattr(self, name) != default:
                     accepted = f"{default} where cluster_over is all"

@@ -4,9 +4,10 @@ Source: the baseline of Ghosh, Hong, Yin, Ramchandran, "Robust Federated Learnin
 Environment", 2019, arXiv 1906.06629, Algorithm 1, as in Ghosh, Chung, Yin, Ramchandran, "An Efficient
 Framework for Clustered Federated Learning", NeurIPS 2020, arXiv 2006.04088.
 
-Before the first round, client k sends its minimiser of F_k, trained from the common initial model (otherwise
-hidden units come in any order, and distances are meaningless). Server: k-means of the models, the best of ten
-k-means++ starts. Then as FedAvg within every cluster, from the common initial model.
+Before the first round, client k sends its minimiser of F_k, trained five times E epochs from the common
+initial model (otherwise hidden units come in any order, and distances are meaningless). Server: k-means of
+the models, the best of ten k-means++ starts. Then as FedAvg within every cluster, from the common initial
+model.
 *Reduces to* FedAvg when k = 1, to Local with all clients when k = N.
 *State*: server the clusters' models, the assignment, centres; clients none.
 *Traffic*: 1 P down, 1 P up. Before the first round also 1 P down and 1 P up.
@@ -18,6 +19,7 @@ client lacks are zero.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -43,14 +45,13 @@ class State(AssignedState):
 
 @register("one_shot", "One-shot")
 class OneShot(Onboarding, Assigned):
+    trainings: ClassVar[int] = 5  # of E epochs each
+
     clusters: int = option(2, "number of clusters", symbol="k", ge=1, grid=(2, 3, 4), source="section 6")
     features: str = option(
         "model", "what is clustered: trained models, or coefficients of logistic regressions",
         choices=("model", "logistic"), source="Algorithm 1; authors' code for FEMNIST",
     )  # fmt: skip
-    trainings: int = option(
-        5, "local trainings, of E epochs each, towards the minimiser of F_k", ge=1, grid=(1, 5, 20)
-    )
 
     def check_clients(self, clients: int) -> None:
         if self.clusters > clients:

@@ -18,7 +18,7 @@ and the shares of real and fake images that D recognises. Weight decay and clip_
 The authors train with training: {optimiser: adam, betas: [0.5, 0.999], lr: 1.0e-3, weight_decay: 1.0e-4,
 batch_size: 64, lr_decay: 0.9, lr_decay_every: 5}.
 *Differs from the authors' code in*: the labels of fake images in the step of D, which are random there
-(fake_labels: random), not those that G was given; x and x', which are one batch of D there, so that BatchNorm
+and not those that G was given; x and x', which are one batch of D there, so that BatchNorm
 separates them where it never does in the step of G, which then does not learn; running statistics, which also
 count x' there; counters of batches, which do not travel; and the classifier, trained there for one epoch.
 *Ambiguous*: the thesis gives no equations; losses and networks are those of the code.
@@ -37,7 +37,6 @@ from fedflow.methods.base import Passes, Round
 from fedflow.methods.generative._networks import NetworkMethod, Networks, conditioned, leaf, means, stepped
 from fedflow.methods.registry import register
 from fedflow.models.gan import NOISE, Discriminator, Generator
-from fedflow.settings import option
 
 State = tuple[Moving, Moving]  # D and G
 
@@ -46,11 +45,6 @@ State = tuple[Moving, Moving]  # D and G
 class FedCGAN(NetworkMethod):
     parts: ClassVar[Any] = {"generator": Generator, "discriminator": Discriminator}
     maker: ClassVar[str] = "generator"
-
-    fake_labels: str = option(
-        "given", "labels of fake images in the step of D: those that G was given, or random ones",
-        choices=("given", "random"), source="authors' code: random",
-    )  # fmt: skip
 
     def noise(self, count: int, generator: torch.Generator) -> Tensor:
         return 2 * torch.rand(count, NOISE, generator=generator, device=generator.device) - 1
@@ -69,16 +63,11 @@ class FedCGAN(NetworkMethod):
         def step(now: State, batch: Batch) -> tuple[State, Tensor]:
             (judge, maker), x, y = now, 2 * batch.x - 1, batch.y
             inputs = conditioned(self.noise(len(y), client.noise), y, client.model)
-            claimed = y
-            if self.fake_labels == "random":
-                claimed = torch.randint(
-                    client.model.classes, y.shape, generator=client.noise, device=y.device
-                )
             v, w = leaf(judge.w), leaf(maker.w)
             fake, statistics = g.train_outputs(w, inputs)
             on_real, buffers = d.train_outputs(v, x)
             on_fake, _ = d.train_outputs(v, fake.detach())
-            loss_d = judged(on_real, 1, y) + judged(on_fake, 0, claimed)
+            loss_d = judged(on_real, 1, y) + judged(on_fake, 0, y)
             (of_judge,) = torch.autograd.grad(loss_d, v)
             judge = stepped(d, judge, of_judge, buffers, client.lr)
             loss_g = judged(d.train_outputs(judge.w, fake)[0], 1, y)

@@ -16,10 +16,10 @@ Images have side 8, 16, 32 or 64; those of the source 32 or 64. Clients train no
 `run.keep_trained` keeps and scores the initial one. Recorded are KL and the squared error, per sample. Weight
 decay and clip_norm apply to each network. The authors train with training: {optimiser: adam,
 betas: [0.5, 0.999], lr: 1.0e-3, weight_decay: 1.0e-4, batch_size: 64, lr_decay: 0.9, lr_decay_every: 5}.
-*Differs from the authors' code in*: KL, which is not divided by d there (kl: code), so that it dominates and
-images of a class are alike; scales of BatchNorm, which start from N(1, 1) there; counters of batches, which
-do not travel; and the classifier, trained there for one epoch and tested on images in [-1, 1], which it was
-not trained on.
+*Differs from the authors' code in*: KL, which is not divided by d there (as with beta = d), so that it
+dominates and images of a class are alike; scales of BatchNorm, which start from N(1, 1) there; counters of
+batches, which do not travel; and the classifier, trained there for one epoch and tested on images in [-1, 1],
+which it was not trained on.
 *Ambiguous*: the thesis gives no equations; losses and networks are those of the code.
 """
 
@@ -45,10 +45,6 @@ class FedCVAE(NetworkMethod):
     parts: ClassVar[Any] = {"encoder": Encoder, "decoder": Decoder}
     maker: ClassVar[str] = "decoder"
 
-    kl: str = option(
-        "sums", "what is divided by the number d of pixels: KL and the squared error, or only the error",
-        choices=("sums", "code"), source="authors' code: code",
-    )  # fmt: skip
     beta: float = option(1.0, "weight of KL", symbol="beta", ge=0, grid=(0.1, 1.0))
 
     def noise(self, count: int, generator: torch.Generator) -> Tensor:
@@ -66,8 +62,7 @@ class FedCVAE(NetworkMethod):
             z = mean + spread * self.noise(len(y), client.noise).to(spread)
             made, buffers = decode.train_outputs(w, conditioned(z, y, client.model))
             error, divergence = (made - x).square().flatten(1).sum(1).mean(), kl(mean, spread).mean()
-            weight = self.beta / x[0].numel() if self.kl == "sums" else self.beta
-            loss = error / x[0].numel() + weight * divergence
+            loss = error / x[0].numel() + self.beta / x[0].numel() * divergence
             of_encoder, of_decoder = torch.autograd.grad(loss, (v, w))
             encoder = stepped(encode, encoder, of_encoder, statistics, client.lr)
             decoder = stepped(decode, decoder, of_decoder, buffers, client.lr)

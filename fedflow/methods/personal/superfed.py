@@ -28,7 +28,7 @@ of the learning rate is 0.99 in the text, 0.999 in the code (`training.lr_decay`
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -91,26 +91,15 @@ class SuPerFed(Personal, FedAvg):
         choices=("all", "official"), source="official: authors' code",
     )  # fmt: skip
     lam: str = option(
-        "validated", "lambda of the model that is served: of `lambdas`, the one with the lowest loss on "
-        "held-out samples; `fixed_lam`; or the one with the lowest loss on test samples, which is optimistic",
+        "validated", "lambda of the model that is served: of 0, 0.1, .. 1, the one with the lowest loss on "
+        "held-out samples; 0.5; or the one with the lowest loss on test samples, which is optimistic",
         choices=("validated", "fixed", "oracle"), source="oracle: authors' code",
-    )  # fmt: skip
-    fixed_lam: float = option(0.5, "lambda of `lam: fixed`", ge=0, le=1)
-    lambdas: list[float] = option(
-        factory=lambda: list(TENTHS), doc="the values of lambda to choose from, and of the sweep",
-        ge=0, le=1, source="authors' code",
     )  # fmt: skip
 
     def validate(self) -> None:
         super().validate()
-        if not self.lambdas:
-            raise BadInput("method.lambdas", [], "at least one number from 0 to 1")
-        if len(set(self.lambdas)) < len(self.lambdas):
-            raise BadInput("method.lambdas", self.lambdas, "every number once")
         if self.served == "global" and self.lam != "validated":
             raise BadInput("method.lam", self.lam, "validated, its default, with served: global")
-        if self.lam != "fixed" and self.fixed_lam != 0.5:
-            raise BadInput("method.fixed_lam", self.fixed_lam, f"0.5, its default, with lam: {self.lam}")
 
     def check(self, rounds: int) -> None:
         if not self.share or self.rounds_before(rounds):
@@ -204,20 +193,20 @@ class SuPerFed(Personal, FedAvg):
         if self.served == "global" or not client.kept["mixed"]:
             return client.received["model"]
         if self.lam == "fixed":
-            return mixture(self.fixed_lam, client.received["model"], client.kept["local"])
+            return mixture(0.5, client.received["model"], client.kept["local"])
         models = self.mixtures(client)
         if self.lam == "oracle":
             return models, None
         losses = torch.stack([client.selection_loss(w) for w in models])
         return models[losses.nan_to_num(torch.inf).argmin()].clone()  # a view would keep all models in memory
 
-    def sweep(self, client: Client) -> tuple[list[float], Tensor]:
-        return self.lambdas, self.mixtures(client)
+    def sweep(self, client: Client) -> tuple[Sequence[float], Tensor]:
+        return TENTHS, self.mixtures(client)
 
     def mixtures(self, client: Client) -> Tensor:
-        """W(lambda) [k, D] of all ``lambdas``."""
+        """W(lambda) [11, D] of lambda = 0, 0.1, .. 1."""
         w, local = client.received["model"], client.kept["local"]
-        return torch.stack([mixture(lam, w, local) for lam in self.lambdas])
+        return torch.stack([mixture(lam, w, local) for lam in TENTHS])
 
 
 def mixture(lam: Tensor | float, w_f: Tensor, w_l: Tensor) -> Tensor:

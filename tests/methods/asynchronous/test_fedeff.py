@@ -9,7 +9,7 @@ import torch
 from support import Ran, quadratics, run
 
 from fedflow.errors import BadInput
-from fedflow.methods.asynchronous.fedeff import fitting, round_time
+from fedflow.methods.asynchronous.fedeff import FedEff, fitting, round_time
 from fedflow.simulation.federation import Federation
 
 TIMES = np.array([[1, 2, 2], [1, 4, 3], [2, 10, 4]], dtype=float)
@@ -130,8 +130,11 @@ def test_epochs_are_limited_to_most_epochs() -> None:
         ("EIC", [[4, 4, 4], [2, 2, 2]]),
     ],
 )
-def test_policies_let_epochs_vary_over_clients_and_rounds(policy: str, epochs: list[list[int]]) -> None:
-    ran = eff({"tau": 0.8, "tau_decay": 0.5, "policy": policy})
+def test_policies_let_epochs_vary_over_clients_and_rounds(
+    policy: str, epochs: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FedEff, "tau_decay", 0.5)
+    ran = eff({"tau": 0.8, "policy": policy})
     model, models = model_after([1, 1, 1], 0.5), []
     for own in epochs:
         models.append(model := model_after(own, model))

@@ -65,12 +65,11 @@ class FirstDevice(FedCluster):
         return 1
 
 
-@pytest.mark.parametrize(("divide_by", "end"), [("sampled", 2.0), ("cluster", 1.0)])
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_weights_of_a_sample_sum_to_one(divide_by: str, end: float, weighting: str, cohort: str) -> None:
+def test_weights_of_a_sample_sum_to_one(weighting: str, cohort: str) -> None:
     """Device 0 goes from 4 to 2, and is half of its cluster."""
-    method = FirstDevice.parse(GIVEN | {"divide_by": divide_by, "weighting": weighting})
-    assert run(method, FOUR, training=STEP, rounds=1, cohort=cohort).server("model") == [end]
+    method = FirstDevice.parse(GIVEN | {"weighting": weighting})
+    assert run(method, FOUR, training=STEP, rounds=1, cohort=cohort).server("model") == [2.0]
 
 
 def test_one_cluster_is_fedavg(federation: Federation, cohort: str) -> None:

@@ -99,11 +99,15 @@ def test_the_first_centres_are_far_apart(cohort: str) -> None:
 
 
 @pytest.mark.parametrize(("iterations", "centres"), [(1, [12, 4]), (2, [11, 8 / 3]), (5, [10.2, 0.5])])
-def test_the_first_round_has_several_iterations(iterations: int, centres: list[float]) -> None:
+def test_the_first_round_has_several_iterations(
+    iterations: int, centres: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """18, 9, 9, 8, 7 | 1, 0 in the end; rounds of one iteration end the same if updates are the same."""
     values = [7, 18, 1, 9, 9, 0, 8]
-    one = run("fesem", points(values), {"first_iterations": iterations}, rounds=1, training=JUMP)
-    more = run("fesem", points(values), {"first_iterations": 1}, rounds=iterations, training=JUMP)
+    monkeypatch.setattr(FeSEM, "first_iterations", iterations)
+    one = run("fesem", points(values), rounds=1, training=JUMP)
+    monkeypatch.setattr(FeSEM, "first_iterations", 1)
+    more = run("fesem", points(values), rounds=iterations, training=JUMP)
     assert one.server("models")[-1][:2] == pytest.approx(centres)
     assert one.server("models")[-1] == pytest.approx(more.server("models")[-1])
 
@@ -190,9 +194,12 @@ def test_centres_in_the_plane() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_assignments_last_until_the_next_ones(every: int, cohort: str) -> None:
+def test_assignments_last_until_the_next_ones(
+    every: int, cohort: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To the centres 18 and 0, and then to 12 and 4."""
-    hyper = {"first_iterations": 1, "recluster_every": every}
+    monkeypatch.setattr(FeSEM, "first_iterations", 1)
+    hyper = {"recluster_every": every}
     ran = run("fesem", points([7, 18, 1, 9, 9, 0, 8]), hyper, rounds=3, training=JUMP, cohort=cohort)
     first, second = [1, 0, 1, 0, 0, 1, 1], [1, 0, 1, 0, 0, 1, 0]
     assert ran.server("assignment")[1:] == (

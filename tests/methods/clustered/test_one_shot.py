@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput
-from fedflow.methods.clustered.one_shot import logistic
+from fedflow.methods.clustered.one_shot import OneShot, logistic
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
@@ -77,11 +77,13 @@ def test_a_cluster_for_every_client_is_local_training(federation: Federation, co
 
 
 @pytest.mark.parametrize(("samples", "found"), [(60, True), (4, False)])
-def test_groups_are_found_as_long_as_clients_can_train_alone(samples: int, found: bool) -> None:
+def test_groups_are_found_as_long_as_clients_can_train_alone(
+    samples: int, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """20 unknowns: 60 samples of a client determine them, 4 do not."""
     clients, truths = mixed_regression(samples)
-    hyper = {"clusters": 2, "trainings": 15}
-    ran = run("one_shot", clients, hyper, training={"epochs": 5, "lr": 0.05}, rounds=25)
+    monkeypatch.setattr(OneShot, "trainings", 15)
+    ran = run("one_shot", clients, {"clusters": 2}, training={"epochs": 5, "lr": 0.05}, rounds=25)
     assignment = ran.servers[-1]["assignment"].numpy()
     assert (len({*assignment[:6]}) == len({*assignment[6:]}) == 1) == found
     error = (ran.servers[-1]["models"][assignment] - truths.repeat_interleave(6, 0)).norm(dim=1).mean()
