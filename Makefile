@@ -42,8 +42,8 @@ test-full: $(SETUP) ## run the tests with all methods everywhere
 experiments: $(SETUP) ## compare what `dvc exp run` has run, a column per method
 	dvc exp show --only-changed --no-pager --drop 'data|results|outcomes|requirements|params'
 
-lint: $(SETUP) ## check style, types, and packages for known vulnerabilities
-	ruff check . && ruff format --check . && mypy && .ci/audit
+lint: $(SETUP) ## check style, types, unused code, and packages for known vulnerabilities
+	ruff check . && ruff format --check . && mypy && vulture && .ci/audit
 
 ui: $(SETUP) ## open the record of all runs (MLflow) on localhost
 	fedflow ui

@@ -10,7 +10,6 @@ from scipy.spatial.distance import cdist
 from support import refused
 
 from fedflow.procedures.coresets.graph import (
-    SHARES_FIGURE,
     SHARES_TEXT,
     Operator,
     block_model,
@@ -134,7 +133,7 @@ def test_nearest_neighbours_are_joined_if_either_is_near_the_other():
 
 
 def test_the_mixture_has_the_shares_of_the_text_or_of_the_figure():
-    for shares, sizes in ((SHARES_TEXT, [200, 300, 500]), (SHARES_FIGURE, [300, 500, 200])):
+    for shares, sizes in ((SHARES_TEXT, [200, 300, 500]), ((0.3, 0.5, 0.2), [300, 500, 200])):
         points, component = gaussian_mixture(1000, shares, np.random.default_rng(0))
         assert np.bincount(component).tolist() == sizes
         centres = [points[component == c].mean(0) for c in range(3)]

@@ -12,7 +12,6 @@ from test_coreset_graphs import weighted
 from benchmarks.coresets import direct
 from fedflow.procedures.coresets.baselines import BASELINES, Problem
 from fedflow.procedures.coresets.graph import (
-    SHARES_FIGURE,
     Operator,
     gaussian_mixture,
     knn_graph,
@@ -394,7 +393,7 @@ def test_costs_fall_and_the_cheap_component_is_sampled_more():
     rows = []
     for seed in range(4):
         rng = np.random.default_rng(seed)
-        points, component = gaussian_mixture(1000, SHARES_FIGURE, rng)
+        points, component = gaussian_mixture(1000, (0.3, 0.5, 0.2), rng)
         operator = Operator(knn_graph(points), 4)
         costs = 2 * np.array([2.04, 3.25, 0.51])[component] * rng.random(1000)
         even, cheap = select(operator, 20), select(operator, 20, costs, 0.2)

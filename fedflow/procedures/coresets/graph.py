@@ -18,7 +18,6 @@ from fedflow.errors import BadInput
 
 MEANS = np.array([(1.0, -3.0), (-3.0, 2.0), (3.0, 0.0)])  # of the Gaussian mixture of Section 6.6.2
 SHARES_TEXT = (0.2, 0.3, 0.5)  # of its components, in the text
-SHARES_FIGURE = (0.3, 0.5, 0.2)  # in the caption of Figure 6.3
 EDGE_WEIGHTS = ("binary", "gaussian")  # of a graph of nearest neighbours
 BLOCK = 512  # rows or columns of P^l at a time
 DENSE = 0.1  # share of entries above which rows of P^l are no longer stored as sparse
