@@ -22,7 +22,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 HOME = HERE.parents[1]
-COSTS, COLUMNS = HERE / "costs.csv", ("mutant", "plants", "file", "test", "seconds")
+COSTS, MATRIX = HERE / "costs.csv", HERE / "matrix.csv"
+COLUMNS = ("mutant", "plants", "file", "test", "seconds")
 NEAREST, NONE = "not caught by the nearest files", "survived"  # in place of a file
 COLLECTION = "collection"  # in place of a test: the file could not be imported
 WALL = 3600  # seconds after which a run of pytest is killed
@@ -87,35 +88,38 @@ def pytest_in(copy: Path, files: Sequence[str], arguments: Sequence[str], limit:
     return (json.loads(said.read_text()) if said.exists() else ended) | {"all": used, "output": output}
 
 
-def caught(patch: Path, copy: Path, arguments: Sequence[str], nearest: bool, limit: float) -> dict[str, str]:
-    """The row of a mutant: the nearest test files run first, the cheapest of them first, then the others."""
+def caught(patch: Path, copy: Path, before: str, asked: argparse.Namespace) -> dict[str, str]:
+    """The row of a mutant: the file that caught it ``before`` runs first, then near files, then the others.
+
+    Of files equally near, the cheapest runs first.
+    """
     for command in (["reset", "-q", "--hard"], ["clean", "-q", "-fdx"], ["apply", str(patch)]):
         subprocess.run(["git", "-C", str(copy), *command], check=True)
     cost, used = costs(), 0.0
     order = sorted((distance(patch, file), seconds, file) for file, seconds in cost.items())
-    row = {"mutant": patch.stem, "plants": patch.read_text().splitlines()[0], "file": NONE, "test": ""}
-    for near in (True, False):
-        said = pytest_in(copy, [f for far, _, f in order if near == (far < 2)], ["-x", *arguments], limit)
+    parts = [[file for at, _, file in order if at == far] for far in range(2 if asked.nearest else 3)]
+    row = {"mutant": patch.stem, "plants": patch.read_text().splitlines()[0], "file": NEAREST, "test": ""}
+    for files in filter(None, ([before] * (before in cost), *parts)):
+        said = pytest_in(copy, files, ["-x", *asked.pytest], asked.limit)
         used += said["all"]
         if said["failed"]:
             row["file"], _, test = said["failed"].partition("::")
             row["test"] = test or COLLECTION
             break
-        if said["cut"] or nearest:
-            row["file"] = NEAREST
+        if said["cut"]:
             break
+    else:
+        row["file"] = NEAREST if asked.nearest else NONE
     return row | {"seconds": f"{used:.0f}"}
 
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="*", help="mutants with these names, as a pattern of a shell")
-    parser.add_argument(
-        "--missing", action="store_true", help="only mutants that no test in the matrix catches"
-    )
+    parser.add_argument("--missing", action="store_true", help="only mutants without a test in the table")
     parser.add_argument("--nearest", action="store_true", help="only the test files nearest to the mutant")
     parser.add_argument("--limit", type=float, default=0, help="CPU seconds of pytest; 0 = no limit")
-    parser.add_argument("--matrix", type=Path, default=HERE / "matrix.csv", help="the table to write")
+    parser.add_argument("--matrix", type=Path, default=MATRIX, help="the table to write")
     parser.add_argument("--clean", action="store_true", help="run the tests of the matrix without any mutant")
     parser.add_argument("--measure", action="store_true", help="measure all test files again, for costs.csv")
     parser.add_argument("pytest", nargs="*", help="arguments of pytest, after --: -- -m 'not slow'")
@@ -125,7 +129,7 @@ def options() -> argparse.Namespace:
 def main() -> None:
     asked = options()
     patches = {path.stem: path for path in sorted(HERE.glob("*.patch"))}
-    rows = {name: row for name, row in table(asked.matrix).items() if name in patches}
+    known, rows = ({n: row for n, row in table(f).items() if n in patches} for f in (MATRIX, asked.matrix))
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Path(folder) / "fedflow"  # of HEAD; its fedflow is what tests import
         subprocess.run(["git", "clone", "-q", "--no-hardlinks", str(HOME), str(copy)], check=True)
@@ -140,9 +144,9 @@ def main() -> None:
         else:
             for name in fnmatch.filter(patches, asked.only):
                 if not (asked.missing and rows.get(name, {}).get("test")):
-                    rows[name] = caught(patches[name], copy, asked.pytest, asked.nearest, asked.limit)
+                    rows[name] = caught(patches[name], copy, known.get(name, {}).get("file", ""), asked)
                     print("  ".join(rows[name].values()), flush=True)
-                    write(asked.matrix, (rows[known] for known in sorted(rows)), COLUMNS)
+                    write(asked.matrix, (rows[each] for each in sorted(rows)), COLUMNS)
 
 
 if __name__ == "__main__":
