@@ -4,6 +4,7 @@ import hashlib
 import json
 import pickle
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,11 @@ def test_parameters_left_at_their_defaults_are_recorded(tmp_path):
 
 def test_the_hash_depends_on_the_data_set_too(made):
     assert make_partition(params(), SAMPLES, "other").hash != made.hash
+
+
+def test_the_hash_depends_on_who_joins_late_and_on_what_is_held_out(made):
+    """They are facts beside the arrays: of a damaged summary, the hash does not fit."""
+    assert len({made.hash, replace(made, newcomers=1).hash, replace(made, held_out=True).hash}) == 3
 
 
 FILE, SUMMARY = "partition.safetensors", "summary.json"
