@@ -6,7 +6,7 @@ from result_folders import change, write_run
 
 from fedflow.report.collect import collect_runs
 from fedflow.report.findings import findings, summary
-from fedflow.report.tables import Stat, by_method, by_partition, verdict
+from fedflow.report.tables import Stat, by_method, by_partition, one_number, verdict
 
 
 def test_std_is_that_of_a_sample():
@@ -55,6 +55,12 @@ def test_the_least_traffic_is_that_of_a_method_that_sends_something(tmp_path):
     cheapest = found["Least traffic to the target"]
     assert (cheapest.label, cheapest.value) == ("Ditto and FedAvg", "9.0")
     assert "3 of 3 communicating methods" in cheapest.detail
+
+
+def test_a_method_without_a_run_on_every_partition_has_no_one_number(tmp_path):
+    for partition, method, accuracy in (("p", "fedavg", 0.8), ("q", "fedavg", 0.6), ("q", "ditto", 0.9)):
+        write(tmp_path, partition, method, local_accuracy=accuracy)
+    assert one_number(collect_runs(tmp_path)) == {"fedavg": pytest.approx(0.7)}
 
 
 def test_no_traffic_finding_where_no_method_sends_anything(tmp_path):
