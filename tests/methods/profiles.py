@@ -1,6 +1,6 @@
 """Kinds of methods as the engine sees them: what it promises to one of a kind, it keeps for all."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method
@@ -16,6 +16,7 @@ from fedflow.methods.base import (
 
 PROTOCOLS = (Onboarding, Asynchronous, Clustered, Cyclic, Levelled, Generative, Pretrained)
 FACTS = ("serves", "serves_with", "gathers", "alone", "series")
+CHEAP = ("fedcvae", "heterofl", "cc_fedams")  # of their profiles
 HOOKS = ("client_state", "draws", "phase", "epochs", "plan")
 
 
@@ -31,6 +32,14 @@ def profile(method: type[Method]) -> tuple:
     )
 
 
-def representatives(names: Iterable[str]) -> set[str]:
-    """The first of these methods of every profile."""
-    return set({profile(METHODS[name]): name for name in reversed(list(names))}.values())
+def served(method: type[Method]) -> tuple:
+    """What makes the record of a run another one."""
+    clusters = getattr(method, "dissimilarity", Clustered.dissimilarity) is not Clustered.dissimilarity
+    kinds = (issubclass(method, kind) for kind in (Clustered, Levelled, Generative))
+    return (method.serves, clusters, bool(method.masks), method.records, method.serves_with == (), *kinds)
+
+
+def representatives(names: Iterable[str], kind: Callable[[type[Method]], tuple] = profile) -> set[str]:
+    """One of these methods of every kind."""
+    cheap_last = sorted(names, key=lambda name: (name in CHEAP, name == "fedavg"))
+    return set({kind(METHODS[name]): name for name in cheap_last}.values())

@@ -75,6 +75,9 @@ from fedflow.simulation.loop import Simulation
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
 engine = pytest.mark.by_profile  # a promise of the engine, not of the method
+ways = pytest.mark.parametrize(
+    "cohort", ["vmap", pytest.param("loop", marks=pytest.mark.full)], indirect=True
+)
 
 SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
 ROOT = Path(__file__).parents[2]
@@ -146,24 +149,23 @@ def test_workers_do_not_change_a_bit(name: str, federation: Federation) -> None:
 
 
 @engine
+@pytest.mark.parametrize("stop", [3, *(pytest.param(stop, marks=pytest.mark.full) for stop in (1, 4))])
 def test_a_run_killed_anywhere_resumes_to_the_same_end(
-    name: str, federation: Federation, tmp_path: Any
+    name: str, federation: Federation, stop: int, tmp_path: Path
 ) -> None:
     settings = HALF | {"rounds": 5, "checkpoint_every": 2, "evaluate_every": 2, "keep_trained": True}
     straight = run(name, federation, checkpoints=tmp_path / "straight", **settings)
-    for stop in (1, 3, 4):
-        folder = tmp_path / f"killed after {stop}"
-        rounds = prepare_run(name, federation, checkpoints=folder, **settings).rounds()
-        for _ in range(stop):
-            next(rounds)
-        again = run(name, federation, checkpoints=folder, **settings)
-        assert [r.replayed for r in again.rounds] == [n < stop // 2 * 2 for n in range(5)]
-        assert same(again.state(), straight.state())
-        assert reports(again) == reports(straight)
-        one, other = again.outcome(), straight.outcome()
-        assert one.metrics == other.metrics
-        assert np.array_equal(one.participations, other.participations)
-        assert same(renamed(one.models), renamed(other.models))
+    rounds = prepare_run(name, federation, checkpoints=tmp_path / "killed", **settings).rounds()
+    for _ in range(stop):
+        next(rounds)
+    again = run(name, federation, checkpoints=tmp_path / "killed", **settings)
+    assert [r.replayed for r in again.rounds] == [n < stop // 2 * 2 for n in range(5)]
+    assert same(again.state(), straight.state())
+    assert reports(again) == reports(straight)
+    one, other = again.outcome(), straight.outcome()
+    assert one.metrics == other.metrics
+    assert np.array_equal(one.participations, other.participations)
+    assert same(renamed(one.models), renamed(other.models))
 
 
 WRITE = ClientStore._write
@@ -241,6 +243,7 @@ def test_the_learning_rate_makes_a_difference(name: str, federation: Federation)
 
 
 @engine
+@ways
 def test_the_learning_rate_decays_everywhere(name: str, federation: Federation, cohort: str) -> None:
     """The second round equals that of a run whose learning rate is halved after the first."""
     halved, swapped = (
@@ -619,6 +622,7 @@ def test_a_round_in_which_every_client_fails_changes_nothing(
 
 @engine
 @pytest.mark.parametrize("client", [0, LARGEST], ids=["one sample", "most samples"])
+@ways
 def test_a_cohort_of_one(name: str, federation: Federation, client: int, cohort: str) -> None:
     method = with_cohorts(build_method(name), [[client], [client]])
     ran = run(method, federation, cohort=cohort, **HALF)

@@ -56,6 +56,7 @@ def traffic(ran: Ran) -> list[list[float]]:
 
 
 @pytest.mark.by_profile
+@pytest.mark.parametrize("cohort", ["vmap", pytest.param("loop", marks=pytest.mark.full)], indirect=True)
 @hosts
 def test_neutral_values_are_the_method_bit_for_bit(name: str, federation: Federation, cohort: str) -> None:
     plain, neutral = (

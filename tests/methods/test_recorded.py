@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from profiles import served
 from support import NETWORKS
 
 from fedflow.config import load_params
@@ -48,7 +49,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield root
 
 
-@pytest.mark.by_profile
+@pytest.mark.by_profile(kind=served)
 @pytest.mark.parametrize("name", METHODS)
 def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> None:
     network, options = NETWORKS.get(name, ("mlp", {"hidden": [8]}))
