@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from preloaded import fedflow_command
 
 import fedflow
 from fedflow.config import load_params
@@ -38,33 +39,6 @@ grid:
   {datasets: [digits, mnist], partitions: [skewed, even], methods: [fedavg, ditto], seeds: [0],
    central: [expert], procedures: [ring]}
 engine: {executor: inline, device: cpu}
-"""
-# What DVC calls: it hands its arguments to a process that has imported all libraries already, and forks.
-COMMAND = """#!{python} -S
-import os, sys
-from multiprocessing.connection import Client
-with Client({address!r}) as here:
-    here.send((sys.argv, dict(os.environ), os.getcwd()))
-    sys.exit(here.recv())
-"""
-SERVER = """
-import os, sys
-from multiprocessing.connection import Listener
-import matplotlib.figure, mlflow, pandas, rich.progress, scipy.optimize, sklearn.metrics, torch, typer, yaml
-with Listener({address!r}) as listener:
-    print("ready", flush=True)
-    while True:
-        with listener.accept() as caller:
-            arguments, environment, folder = caller.recv()
-            if (child := os.fork()) == 0:
-                os.chdir(folder)
-                sys.argv[:], sys.path[0] = arguments, folder
-                os.environ.clear()
-                os.environ.update(environment)
-                from fedflow import cli
-                cli.main()
-                sys.exit()
-            caller.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 SKEWED = ["federate@skewed-ditto-0", "federate@skewed-fedavg-0"]
 EVEN = ["federate@even-ditto-0", "federate@even-fedavg-0"]
@@ -117,25 +91,17 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in ("dvc.yaml", "requirements.lock", ".dvcignore"):
         shutil.copy(HOME / name, root)
     shutil.copytree(HOME / "fedflow", root / "fedflow", ignore=shutil.ignore_patterns("__pycache__"))
-    address = str(bin / "socket")
-    (bin / "fedflow").write_text(COMMAND.format(python=sys.executable, address=address))
-    (bin / "fedflow").chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, fedflow_command(bin):
         patch.chdir(root)
         patch.setenv("FEDFLOW_DATA", str(bin))
         patch.setenv("PATH", f"{bin}:{Path(sys.executable).parent}:{os.environ['PATH']}")
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        command = [sys.executable, "-c", SERVER.format(address=address)]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert server.stdout is not None and server.stdout.readline() == b"ready\n"
         write_images(0)
         write_losses(0)
         write_edges(5)
         dvc("init", "--no-scm", "--quiet")
         assert {*SKEWED, *EVEN, *RING} <= set(dvc_repro())
         yield root
-        server.kill()
-        server.wait()
 
 
 def dvc(*arguments: str) -> str:
@@ -167,7 +133,9 @@ def test_nothing_runs_twice_but_the_look_at_the_files(project):
 @pytest.mark.parametrize(
     ("section", "value", "reruns"),
     [
-        ("partitions.skewed.alpha", 0.2, ["partition@skewed", *SKEWED, "report"]),
+        pytest.param(
+            "partitions.skewed.alpha", 0.2, ["partition@skewed", *SKEWED, "report"], marks=pytest.mark.full
+        ),
         pytest.param("training.lr", 0.05, [*SKEWED, *EVEN, "report"], marks=pytest.mark.slow),
         pytest.param("models.mnist.options.hidden", [9], [*EVEN, "report"], marks=pytest.mark.slow),
         pytest.param("methods.ditto.lam", 0.5, [*DITTO, "report"], marks=pytest.mark.slow),
@@ -188,19 +156,25 @@ def test_a_changed_parameter_reruns_what_it_changes(project, section, value, rer
     assert repro() == sorted(reruns)
 
 
-def test_changes_that_no_run_sees_and_a_data_set_prepared_by_hand_rerun_nothing(project):
+def test_changes_that_no_run_sees_rerun_nothing(project, monkeypatch):
+    """Of parameters and of code, a data set prepared by hand; the files of prepared data may be gone."""
     change("models.spare", "linear")
     change("partitions.more", {"dataset": "spare", "scheme": "iid", "clients": 2})
     change("engine.workers", 3)
     change("methods.fedavg.server_lr", 1.0)  # what it is by default
+    for each in HARMLESS:
+        edit(*each)
     subprocess.run(["fedflow", "prepare", "spare"], check=True)
+    monkeypatch.setenv("FEDFLOW_DATA", "elsewhere")
     assert repro() == ["central@expert"]  # which only looks, as any prepared data set changed
 
 
-def test_a_replaced_file_of_the_data_root_is_read_again(project):
+def test_a_replaced_file_is_read_again_and_an_edited_method_runs_again_everywhere(project):
     before = prepared("mnist")
     write_images(1)
-    assert repro() == sorted(["central@expert", "prepare@mnist", "partition@even", *EVEN, "report"])
+    edit("methods/personal/ditto.py", "self.lam / 2", "self.lam / 3")
+    reruns = {"central@expert", "prepare@mnist", "partition@even", *EVEN, *DITTO, "report"}
+    assert repro() == sorted(reruns)  # and not FedAvg on the other partition
     assert prepared("mnist") != before and dvc_repro() == ["fingerprint"]
 
 
@@ -219,11 +193,6 @@ def test_old_data_never_come_back_from_the_cache(project):
     new = prepared("mnist")
     repro()
     assert prepared("mnist") == new != before
-
-
-def test_without_the_files_prepared_data_are_enough(project, monkeypatch):
-    monkeypatch.setenv("FEDFLOW_DATA", "elsewhere")
-    assert dvc_repro() == ["fingerprint"]
 
 
 @pytest.mark.slow
@@ -257,8 +226,6 @@ HARMLESS = [
     ("tracking/record.py", "import math\n", "import math\nimport cmath\n"),
 ]
 EDITS = {
-    "words, and what no run uses": (HARMLESS, []),
-    "a method": ([("methods/personal/ditto.py", "self.lam / 2", "self.lam / 3")], [*DITTO, "report"]),
     "a scheme, and no client's data": (
         [("partition/dirichlet.py", "TRIES = 1000", "TRIES = 1001")], ["partition@even", "partition@skewed"],
     ),
@@ -274,14 +241,8 @@ EDITS = {
 }  # fmt: skip
 
 
-FAST = ("words, and what no run uses", "a method")
-CASES = [
-    pytest.param(*case, id=name, marks=() if name in FAST else pytest.mark.slow)
-    for name, case in EDITS.items()
-]
-
-
-@pytest.mark.parametrize(("edits", "reruns"), CASES)
+@pytest.mark.slow
+@pytest.mark.parametrize(("edits", "reruns"), EDITS.values(), ids=EDITS)
 def test_an_edit_of_the_code_reruns_what_it_may_change(project, edits, reruns):
     for each in edits:
         edit(*each)
@@ -336,9 +297,9 @@ def test_results_are_pushed_and_pulled_into_another_clone(project, tmp_path, mon
         "losses.npy",
     ):
         shutil.copy(project / name, clone)
+    (clone / ".dvc").mkdir()
+    shutil.copy(project / ".dvc" / "config", clone / ".dvc")
     monkeypatch.chdir(clone)
-    dvc("init", "--no-scm", "--quiet")
-    dvc("remote", "add", "--default", "store", str(tmp_path / "store"))
     dvc("pull", "--quiet")
     for name in ("metrics.json", "clients.parquet"):
         for own in (project / "results").glob(f"*/*/*/{name}"):
@@ -359,8 +320,6 @@ def test_fedflow_repro_computes_changed_runs_side_by_side(project):
     )
     for name in ("clients.parquet", "metrics.json"):
         assert (Path("again") / name).read_bytes() == (Path("results/even/ditto/0") / name).read_bytes()
-    again = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert "runs to do" not in again.stdout
 
 
 @pytest.mark.slow
@@ -375,3 +334,5 @@ def test_a_failed_run_is_named_and_the_others_are_kept(project):
     assert len([*Path(".fedflow/cells").glob("*/metrics.json")]) == 2
     change("methods", {"fedavg": {"server_lr": 0.9}, "cfl": {"warm_up": 0}})
     assert repro()[-1] == "report" and not [*Path(".fedflow/cells").iterdir()]
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert "runs to do" not in again.stdout

@@ -1,0 +1,106 @@
+"""Commands of ``fedflow`` in processes that begin with all libraries imported: ``preloaded.py SOCKET``.
+
+The libraries take three times as long to import as a small run takes. The package itself is imported by every
+command from its current folder, which may hold an edited copy.
+"""
+
+import gc
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+
+# The command: it hands its arguments, environment, folder, and output to the process that has the imports.
+COMMAND = """#!{python} -S
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as here:
+    here.connect({address!r})
+    given = json.dumps([sys.argv, dict(os.environ), os.getcwd()]) + "\\n"
+    socket.send_fds(here, [given.encode()], [1, 2])
+    sys.exit(int(here.recv(16)))
+"""
+
+
+@contextmanager
+def fedflow_command(folder: Path) -> Iterator[None]:
+    """Within this context there is a program ``folder/fedflow``, which must be called by one process at a time."""
+    address = str(folder / "socket")
+    (folder / "fedflow").write_text(COMMAND.format(python=sys.executable, address=address))
+    (folder / "fedflow").chmod(0o755)
+    server = subprocess.Popen([sys.executable, __file__, address])
+    try:
+        while not Path(address).exists():
+            assert server.poll() is None, "it ended early"
+            time.sleep(0.05)
+        yield
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _import() -> None:
+    import filelock  # noqa: F401
+    import jinja2  # noqa: F401
+    import matplotlib.backends.backend_agg
+    import matplotlib.backends.backend_svg  # noqa: F401
+    import mlflow.pyfunc.model
+    import mlflow.store.model_registry.sqlalchemy_store
+    import mlflow.store.tracking.sqlalchemy_store
+    import mlflow.system_metrics.system_metrics_monitor
+    import mlflow.tracking  # noqa: F401
+    import networkx  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+    import rich.progress  # noqa: F401
+    import safetensors.torch  # noqa: F401
+    import scipy.cluster.hierarchy
+    import scipy.io
+    import scipy.optimize  # noqa: F401
+    import sklearn.datasets
+    import sklearn.metrics  # noqa: F401
+    import torch  # noqa: F401
+    import typer  # noqa: F401
+
+
+def _call(arguments: list[str], environment: dict[str, str], folder: str, output: list[int]) -> None:
+    """Run ``fedflow`` as a process of its own would."""
+    for number, given in enumerate(output, 1):
+        os.dup2(given, number)
+    os.chdir(folder)
+    sys.argv[:], sys.path[0] = arguments, folder
+    os.environ.clear()
+    os.environ.update(environment)
+    from fedflow import cli
+
+    cli.main()
+
+
+def _serve(address: str) -> None:
+    _import()
+    gc.collect()
+    gc.freeze()  # what the collector leaves alone stays shared with the processes
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{address}.new")
+        listener.listen()
+        Path(f"{address}.new").rename(address)
+        while True:
+            caller = listener.accept()[0]
+            with caller:
+                given, output, *_ = socket.recv_fds(caller, 1 << 20, 2)
+                while not given.endswith(b"\n"):
+                    given += caller.recv(1 << 20)
+                command = get_context("fork").Process(target=_call, args=(*json.loads(given), output))
+                command.start()
+                for each in output:
+                    os.close(each)
+                command.join()
+                caller.send(str(command.exitcode).encode())
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
