@@ -1,11 +1,20 @@
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+from preloaded import fedflow_command
 from support import forbid_fallback
 
 from fedflow.data import Dataset, DatasetParams, prepare
+from fedflow.tracking import store
+from fedflow.tracking.addresses import sqlite_url
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
 settings.load_profile("untimed")
@@ -19,6 +28,78 @@ LONGEST = (
 def one_thread() -> None:
     """One thread per worker, as a run has it: this is what makes runs bit-identical."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of a session share."""
+    return _common(tmp_path_factory)
+
+
+def _common(factory: pytest.TempPathFactory) -> Path:
+    base = factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stop the Prefect server that tests/flows have started, once no process uses it."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    home = _common(session.config._tmp_path_factory) / "prefect"
+    if home.exists():
+        from flows.server import stop
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PREFECT_HOME", str(home))
+            stop()
+
+
+@pytest.fixture(scope="session")
+def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the program ``fedflow``, whose processes begin with all imports done."""
+    folder = tmp_path_factory.mktemp("bin")
+    with fedflow_command(folder):
+        yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def disks() -> Iterator[None]:
+    """Nothing in a test must survive a power cut: files and databases do not wait for the disk."""
+    from sqlalchemy import Engine, event
+
+    def asynchronous(connection: Any, _: Any) -> None:
+        if "sqlite3" in type(connection).__module__:
+            connection.execute("PRAGMA synchronous = OFF")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        event.listen(Engine, "connect", asynchronous)
+        yield
+        event.remove(Engine, "connect", asynchronous)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stores(common: Path) -> Iterator[Callable]:
+    """MLflow's tables are made once and then copied: to make them takes a second. Yields what makes them."""
+    make, folder = store._create, common / "record"
+    made = folder / "mlflow.db"
+    first = store.Store(sqlite_url(made), folder)
+
+    def copy(file: Path, here: store.Store) -> None:
+        with first.lock("schema"):
+            if not made.exists():
+                make(made, first)
+        draft = shutil.copy(made, file.with_suffix(".copied"))
+        moved = (str(first.artifact_folder), str(here.artifact_folder))
+        with closing(sqlite3.connect(draft)) as database, database:
+            database.execute(
+                "UPDATE experiments SET artifact_location = replace(artifact_location, ?, ?)", moved
+            )
+        Path(draft).rename(file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "_create", copy)
+        yield make
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ with socket.socket(socket.AF_UNIX) as here:
 
 @contextmanager
 def fedflow_command(folder: Path) -> Iterator[None]:
-    """Within this context there is a program ``folder/fedflow``, which must be called by one process at a time."""
+    """Within this context there is a program ``folder/fedflow``, to be called by one process at a time."""
     address = str(folder / "socket")
     (folder / "fedflow").write_text(COMMAND.format(python=sys.executable, address=address))
     (folder / "fedflow").chmod(0o755)
@@ -72,12 +72,14 @@ def _call(arguments: list[str], environment: dict[str, str], folder: str, output
     for number, given in enumerate(output, 1):
         os.dup2(given, number)
     os.chdir(folder)
-    sys.argv[:], sys.path[0] = arguments, folder
+    sys.argv[:] = arguments
+    own = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:1] = [folder, *own]
     os.environ.clear()
     os.environ.update(environment)
-    from fedflow import cli
+    from fedflow.cli import main
 
-    cli.main()
+    main()
 
 
 def _serve(address: str) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from preloaded import fedflow_command
 
 import fedflow
 from fedflow.config import load_params
@@ -84,17 +83,17 @@ def edit(file: str, old: str, new: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def project(tmp_path_factory: pytest.TempPathFactory, preloaded: Path) -> Iterator[Path]:
     """A project in the current folder, with its own copy of fedflow, in which everything was run once."""
-    root, bin = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("bin")
+    root, files = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("files")
     (root / "params.yaml").write_text(PARAMS)
     for name in ("dvc.yaml", "requirements.lock", ".dvcignore"):
         shutil.copy(HOME / name, root)
     shutil.copytree(HOME / "fedflow", root / "fedflow", ignore=shutil.ignore_patterns("__pycache__"))
-    with pytest.MonkeyPatch.context() as patch, fedflow_command(bin):
+    with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        patch.setenv("FEDFLOW_DATA", str(bin))
-        patch.setenv("PATH", f"{bin}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+        patch.setenv("FEDFLOW_DATA", str(files))
+        patch.setenv("PATH", f"{preloaded}:{Path(sys.executable).parent}:{os.environ['PATH']}")
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         write_images(0)
         write_losses(0)

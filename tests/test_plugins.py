@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,11 @@ engine: {executor: inline, device: cpu}
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory: pytest.TempPathFactory, preloaded: Path) -> Path:
     """A folder of installed packages with a new method, a new scheme and the network of docs/adding.md."""
     made, site = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("site")
     for kind, name in (("method", "halfway"), ("scheme", "in_order")):
-        command = [sys.executable, "-m", "fedflow.cli", "new", kind, name, "--root", str(made)]
+        command = [str(preloaded / "fedflow"), "new", kind, name, "--root", str(made)]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert f"pip install -e {made / f'fedflow-{name}'}" in said.replace("\n", "")
         install(site, made / f"fedflow-{name}")
@@ -48,16 +49,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def run(site: Path, *command: str, folder: Path) -> subprocess.CompletedProcess:
+@pytest.fixture
+def run(preloaded: Path) -> Callable[..., subprocess.CompletedProcess]:
+    """Runs ``fedflow`` in a folder, with the packages of a site."""
+
+    def call(site: Path, *command: str, folder: Path) -> subprocess.CompletedProcess:
+        return process(site, str(preloaded / "fedflow"), *command, folder=folder)
+
+    return call
+
+
+def process(site: Path, *command: str, folder: Path) -> subprocess.CompletedProcess:
     cache = str(site / "cache")
     paths = os.pathsep.join([str(site), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     environment = os.environ | {"PYTHONPATH": paths, "FEDFLOW_CACHE": cache, "COLUMNS": "200"}
     environment.pop("MLFLOW_TRACKING_URI", None)
-    command = (sys.executable, "-m", *command)
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_installed_plugins_are_listed_and_run(site: Path, tmp_path: Path) -> None:
+def test_installed_plugins_are_listed_and_run(site: Path, run: Callable, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(PARAMS)
     for words, command in (
         ("Halfway", ("methods",)),
@@ -66,19 +76,19 @@ def test_installed_plugins_are_listed_and_run(site: Path, tmp_path: Path) -> Non
         ("one hidden layer of my own", ("models",)),
     ):
         for _ in range(2):  # computed, then remembered
-            said = run(site, "fedflow.cli", *command, folder=tmp_path)
+            said = run(site, *command, folder=tmp_path)
             assert words in said.stdout, said.stderr
-    said = run(site, "fedflow.cli", "run", "--partition", "sorted", "--method", "halfway", folder=tmp_path)
+    said = run(site, "run", "--partition", "sorted", "--method", "halfway", folder=tmp_path)
     assert said.returncode == 0, said.stderr
-    doctor = run(site, "fedflow.cli", "doctor", folder=tmp_path).stdout
+    doctor = run(site, "doctor", folder=tmp_path).stdout
     assert re.search(r"^ok +plug-in halfway +fedflow-halfway 0.1.0: halfway *$", doctor, re.M)
     metrics = json.loads((tmp_path / "results" / "sorted" / "halfway" / "0" / "metrics.json").read_text())
     assert metrics["method_label"] == "Halfway" and metrics["clients"] == 4
 
 
-def test_the_text_of_the_template_is_no_reference(site: Path, tmp_path: Path) -> None:
+def test_the_text_of_the_template_is_no_reference(site: Path, run: Callable, tmp_path: Path) -> None:
     for _ in range(2):  # computed, then remembered
-        said = run(site, "fedflow.cli", "cite", "halfway", "ditto", folder=tmp_path)
+        said = run(site, "cite", "halfway", "ditto", folder=tmp_path)
         assert said.returncode == 0 and said.stdout.count("@") == 1 and "% Halfway: no source" in said.stdout
         assert said.stderr.startswith(
             "fedflow: warning: Halfway: the source is still the text of `fedflow new`"
@@ -86,26 +96,24 @@ def test_the_text_of_the_template_is_no_reference(site: Path, tmp_path: Path) ->
         assert said.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["halfway", "in_order"])
-def test_the_tests_of_a_new_package_pass(site: Path, name: str) -> None:
-    folder = site / "made" / f"fedflow-{name}"
-    said = run(
-        site, "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder), folder=folder
-    )
+def test_the_tests_of_new_packages_pass(site: Path) -> None:
+    made = str(site / "made")
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", made, made)
+    said = process(site, *command, folder=site / "made")
     assert said.returncode == 0, said.stdout
 
 
-def test_a_plugin_that_fails_is_one_line(site: Path, tmp_path: Path) -> None:
+def test_a_plugin_that_fails_is_one_line(site: Path, run: Callable, tmp_path: Path) -> None:
     package = tmp_path / "broken"
     info = package / "broken-0.1.0.dist-info"
     info.mkdir(parents=True)
     (package / "broken.py").write_text("import nothing_of_this_name\n")
     (info / "METADATA").write_text("Name: broken\nVersion: 0.1.0\n")
     (info / "entry_points.txt").write_text("[fedflow.plugins]\nbroken = broken\n")
-    said = run(package, "fedflow.cli", "methods", folder=tmp_path)
+    said = run(package, "methods", folder=tmp_path)
     assert said.returncode == 2 and said.stderr.count("\n") == 1
     assert "the plug-in broken cannot be imported (ModuleNotFoundError" in said.stderr
-    said = run(package, "fedflow.cli", "doctor", "--json", folder=tmp_path)
+    said = run(package, "doctor", "--json", folder=tmp_path)
     found = {finding["what"]: finding for finding in json.loads(said.stdout)}["plug-in broken"]
     assert said.returncode == 2 and found["status"] == "bad"
     assert "cannot be imported (ModuleNotFoundError: No module named 'nothing" in found["detail"]
@@ -129,24 +137,21 @@ def test_names_and_folders_that_do_not_fit_are_one_line(
 
 
 @pytest.mark.slow
-def test_a_new_data_set_and_a_new_trial_run_as_they_are(tmp_path: Path) -> None:
+def test_a_new_data_set_and_a_new_trial_run_as_they_are(run: Callable, tmp_path: Path) -> None:
     """What `fedflow new` prints as the next commands, on few rounds; a model of the run is exported."""
     shorter = ("--set", "grid.seeds=[0]", "--set", "run.rounds=2", "--set", "grid.methods=[fedavg]")
     for kind, name in (("dataset", "leaves"), ("trial", "quick")):
-        said = run(tmp_path, "fedflow.cli", "new", kind, name, folder=tmp_path)
+        said = run(tmp_path, "new", kind, name, folder=tmp_path)
         folder = tmp_path / name
         assert f"next: cd {name} && " in said.stdout, said.stderr
         if kind == "dataset":
             subprocess.run([sys.executable, f"make_{name}.py"], cwd=folder, check=True)
-        done = run(tmp_path, "fedflow.cli", "sweep", *shorter, folder=folder)
+        done = run(tmp_path, "sweep", *shorter, folder=folder)
         assert done.returncode == 0, done.stdout + done.stderr
         assert (folder / "results" / "skewed" / "fedavg").is_dir()
         (folder_of_run,) = (folder / "results" / "skewed" / "fedavg").iterdir()
         command = ("export", f"skewed/fedavg/{folder_of_run.name}", "model.safetensors")
-        done = run(tmp_path, "fedflow.cli", *command, folder=folder)
+        done = run(tmp_path, *command, folder=folder)
         assert done.returncode == 0 and "global model" in done.stdout, done.stderr
         assert import_model(folder / "model.safetensors") is not None
-    assert (
-        "exists; choose another name"
-        in run(tmp_path, "fedflow.cli", "new", "trial", "quick", folder=tmp_path).stderr
-    )
+    assert "exists; choose another name" in run(tmp_path, "new", "trial", "quick", folder=tmp_path).stderr

@@ -1,4 +1,4 @@
-"""One Prefect API server for all tests of the flows, and a tiny project folder on real digits."""
+"""One Prefect API server for all tests, also of other processes, and a tiny project folder on real digits."""
 
 import os
 import sys
@@ -24,19 +24,21 @@ engine: {executor: threads, workers: 2, device: cpu}
 
 
 @pytest.fixture(scope="session")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a separate server; ``PREFECT_API_URL`` is set before Prefect reads its settings."""
-    from flows.server import prefect_api, stop
+def api(common: Path) -> Iterator[str]:
+    """The URL of a separate server; ``PREFECT_API_URL`` is set before Prefect reads its settings.
+
+    The first process that needs it starts it, as the first of several runs does.
+    """
+    from flows.server import prefect_api
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PREFECT_API_URL", raising=False)
-        patch.setenv("PREFECT_HOME", str(tmp_path_factory.mktemp("prefect")))
+        patch.setenv("PREFECT_HOME", str(common / "prefect"))  # whose server ends with the session
         patch.setenv("OMP_NUM_THREADS", "1")
         with prefect_api() as url:
             if "prefect" in sys.modules:
                 sys.modules["prefect"].context.refresh_global_settings_context()
             yield url
-        stop()
 
 
 @pytest.fixture
@@ -106,8 +108,8 @@ def mlflow_runs() -> Callable[[Path], list[Any]]:
 
 
 @pytest.fixture
-def seen(api: str) -> Callable[[str], SimpleNamespace]:
-    """What the API server knows of the newest run of a flow: ``flow_run``, ``tasks``, ``artifacts``."""
+def seen(api: str, root: Path) -> Callable[[str], SimpleNamespace]:
+    """What is known of the newest run of a flow in this project: ``flow_run``, ``tasks``, ``artifacts``."""
 
     def ask(flow: str) -> SimpleNamespace:
         from prefect.client.orchestration import get_client
@@ -117,7 +119,8 @@ def seen(api: str) -> Callable[[str], SimpleNamespace]:
         newest = FlowRunSort.EXPECTED_START_TIME_DESC
         of_flow = filters.FlowFilter(name={"any_": [flow]})
         with get_client(sync_client=True) as client:
-            run = client.read_flow_runs(flow_filter=of_flow, sort=newest, limit=1)[0]
+            runs = client.read_flow_runs(flow_filter=of_flow, sort=newest, limit=50)
+            run = next(run for run in runs if run.parameters.get("root") == str(root))
             tasks = client.read_task_runs(flow_run_filter=filters.FlowRunFilter(id={"any_": [run.id]}))
             of_run = filters.ArtifactFilter(flow_run_id={"any_": [run.id]})
             artifacts = client.read_artifacts(artifact_filter=of_run)

@@ -11,13 +11,15 @@ from typing import ClassVar
 
 import pytest
 import yaml
+from command import fedflow
 from lossy import Lossy
 from services import family, living, started, wait_for
 
 from fedflow.errors import BadInput
+from flows import server
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 4])
 def test_threads_give_the_bytes_of_the_plain_loop(federate, expected, root, results, workers):
     federate("fedavg", f"engine.workers={workers}")
     assert results(root) == expected("fedavg")
@@ -30,31 +32,46 @@ def test_other_executors_give_the_bytes_of_the_plain_loop(federate, expected, ro
     assert results(root, "ditto") == expected("ditto", settings=("run.rounds=2",))
 
 
-@pytest.mark.parametrize("executor", ["processes", pytest.param("dask", marks=pytest.mark.slow)])
-def test_a_lost_worker_changes_no_result(federate, expected, root, results, monkeypatch, tmp_path, executor):
+@pytest.mark.parametrize(
+    ("executor", "workers"),
+    [
+        ("processes", 1),  # of several, only the lost shards run again: tests/tasks/test_shards.py
+        pytest.param("processes", 2, marks=pytest.mark.full),
+        pytest.param("dask", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_lost_worker_changes_no_result(
+    federate, expected, root, results, monkeypatch, tmp_path, executor, workers
+):
     def lossy(engine):
         made = Lossy(engine.executor, engine.workers)
         made.marker = tmp_path / "killed"
         return made
 
     monkeypatch.setattr("flows.federate.executor_for", lossy)
-    federate("fedavg", f"engine.executor={executor}", "run.rounds=2")
+    federate("fedavg", f"engine.executor={executor}", f"engine.workers={workers}", "run.rounds=2")
     assert (tmp_path / "killed").exists()
     assert results(root) == expected("fedavg", settings=("run.rounds=2",))
 
 
-def test_a_killed_run_resumes_when_the_command_is_repeated(command, expected, root, results, mlflow_runs):
+def test_a_killed_run_resumes_when_the_command_is_repeated(
+    command, expected, root, results, mlflow_runs, seen, capsys
+):
+    """The first, in a process of its own, is told neither the server nor its password, and finds both."""
     program, environment = command
+    for name in ("PREFECT_API_URL", server.PASSWORD, server.CERTIFICATES):
+        environment.pop(name)
     rounds = ("run.rounds=40", "run.evaluate_every=40")
-    arguments = [*program, "run", "--partition", "digits-6", "--method", "fedavg", "--root", str(root)]
+    arguments = ["run", "--partition", "digits-6", "--method", "fedavg", "--root", str(root)]
     arguments += [word for change in rounds for word in ("--set", change)]
-    first = subprocess.Popen(arguments, env=environment, start_new_session=True)
+    first = subprocess.Popen([*program, *arguments], env=environment, start_new_session=True)
     wait_for(lambda: list((root / ".fedflow" / "checkpoints").glob("*/checkpoint.safetensors")), first)
     os.killpg(first.pid, signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
     assert not list(root.glob("results/**/metrics.json"))
-    again = subprocess.run(arguments, check=False, env=environment, capture_output=True, text=True)
-    assert (again.returncode, again.stderr) == (0, "")
+    assert seen("federate").flow_run.state.is_running()
+    again = fedflow(capsys, *arguments)
+    assert (again.code, again.err) == (0, "")
     assert results(root) == expected("fedavg", settings=rounds)
     assert [run.info.status for run in mlflow_runs(root)] == ["FINISHED"]
 

@@ -99,6 +99,7 @@ class TestPrefect:
         modes = dict.fromkeys(("password", "server.json", "server.log", "prefect.db"), 384) | {"": 0o700}
         assert {name: stat.S_IMODE((home / name).stat().st_mode) for name in modes} == modes
 
+    @pytest.mark.full  # test_federate.py: so does a run that is killed
     def test_a_run_finds_the_server_and_its_password(self, command, root, seen, results, expected):
         program, environment = command
         for name in ("PREFECT_API_URL", server.PASSWORD, server.CERTIFICATES):

@@ -40,7 +40,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory, root: Path) -> dict[str, byt
 
 @pytest.mark.parametrize(
     ("executor", "workers"),
-    [("threads", 1), ("threads", 4), ("processes", 2), pytest.param("dask", 2, marks=pytest.mark.slow)],
+    [
+        ("threads", 4),
+        pytest.param("threads", 1, marks=pytest.mark.full),
+        pytest.param("processes", 2, marks=pytest.mark.full),
+        pytest.param("dask", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_workers_give_the_bytes_of_the_plain_loop(api, root, seen, plain, executor, workers) -> None:
     from flows.procedure import procedure

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +51,20 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture(scope="session")
-def other_process(tmp_path_factory) -> dict:
+def real(stores: Callable) -> Callable:
+    """A context in which stores are made, not copied."""
+
+    @contextmanager
+    def make() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fedflow.tracking.store._create", stores)
+            yield
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def other_process(tmp_path_factory, real) -> dict:
     """What a process saw that made the same fresh store at the same moment as this one.
 
     It then recorded rounds 1 to 4 of a run, not yet round 5, and was killed.
@@ -59,7 +74,8 @@ def other_process(tmp_path_factory) -> dict:
         [sys.executable, "-c", KILLED_RUN, str(root)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    mine = initialise(root)
+    with real():
+        mine = initialise(root)
     out, err = other.communicate(timeout=120)
     assert other.returncode == -signal.SIGKILL, err.decode()
     return json.loads(out) | {"root": root, "stderr": err.decode(), "mine": mine}

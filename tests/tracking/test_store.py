@@ -121,10 +121,10 @@ def without_rights():
             os.seteuid(0)
 
 
-def test_a_read_only_folder_is_one_line_and_leaves_nothing():
+def test_a_read_only_folder_is_one_line_and_leaves_nothing(real):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o555)
-        with without_rights(), refused(r"Permission denied$", FedflowError):
+        with real(), without_rights(), refused(r"Permission denied$", FedflowError):
             initialise(folder)
         assert list(Path(folder).iterdir()) == []
         Path(folder).chmod(0o755)
@@ -141,11 +141,11 @@ def test_an_existing_store_that_is_read_only_is_one_line(root):
             open_run(folder, experiment="e", name="n", key="k", params={})
 
 
-def test_a_full_disk_is_one_line_and_leaves_no_half_made_store(tmp_path):
+def test_a_full_disk_is_one_line_and_leaves_no_half_made_store(tmp_path, real):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))  # the schema takes more
     try:
-        with refused("MLflow store sqlite", FedflowError):
+        with real(), refused("MLflow store sqlite", FedflowError):
             initialise(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -266,11 +266,11 @@ def test_a_project_in_a_folder_with_any_name_has_a_record_inside(root, tmp_path,
             load_model(record.run_id, root=neighbour)
 
 
-def test_a_store_is_made_in_a_folder_whose_name_must_be_quoted(tmp_path):
+def test_a_store_is_made_in_a_folder_whose_name_must_be_quoted(tmp_path, real):
     project = tmp_path / "a?b%20c"
-    assert initialise(project).startswith("sqlite+pysqlite:///") and initialise(project) == initialise(
-        project
-    )
+    with real():
+        assert initialise(project).startswith("sqlite+pysqlite:///")
+    assert initialise(project) == initialise(project)
     assert [path.name for path in tmp_path.iterdir()] == ["a?b%20c"]
     assert (project / "mlruns" / "mlflow.db").stat().st_size > 100_000
 
