@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
-from preloaded import fedflow_command
+from preloaded import programs
 from support import forbid_fallback
 
 from fedflow.data import Dataset, DatasetParams, prepare
@@ -56,9 +56,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the program ``fedflow``, whose processes begin with all imports done."""
+    """A folder with the programs ``fedflow`` and ``python``, whose processes begin with all imports done."""
     folder = tmp_path_factory.mktemp("bin")
-    with fedflow_command(folder):
+    with programs(folder):
         yield folder
 
 

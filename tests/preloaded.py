@@ -1,4 +1,4 @@
-"""Commands of ``fedflow`` in processes that begin with all libraries imported: ``preloaded.py SOCKET``.
+"""``fedflow`` and ``python -c`` in processes that begin with all libraries imported: ``preloaded.py SOCKET``.
 
 The libraries take three times as long to import as a small run takes. The package itself is imported by every
 command from its current folder, which may hold an edited copy.
@@ -16,23 +16,27 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
-# The command: it hands its arguments, environment, folder, and output to the process that has the imports.
+# Each program: it hands its arguments, environment, folder, and output to the process that has the imports.
 COMMAND = """#!{python} -S
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as here:
     here.connect({address!r})
     given = json.dumps([sys.argv, dict(os.environ), os.getcwd()]) + "\\n"
     socket.send_fds(here, [given.encode()], [1, 2])
-    sys.exit(int(here.recv(16)))
+    code = int(here.recv(16))
+if code < 0:
+    os.kill(os.getpid(), -code)
+sys.exit(code)
 """
 
 
 @contextmanager
-def fedflow_command(folder: Path) -> Iterator[None]:
-    """Within this context there is a program ``folder/fedflow``, to be called by one process at a time."""
+def programs(folder: Path) -> Iterator[None]:
+    """Within this context there are programs ``fedflow`` and ``python``, one of which may run at a time."""
     address = str(folder / "socket")
-    (folder / "fedflow").write_text(COMMAND.format(python=sys.executable, address=address))
-    (folder / "fedflow").chmod(0o755)
+    for name in ("fedflow", "python"):
+        (folder / name).write_text(COMMAND.format(python=sys.executable, address=address))
+        (folder / name).chmod(0o755)
     server = subprocess.Popen([sys.executable, __file__, address])
     try:
         while not Path(address).exists():
@@ -68,18 +72,22 @@ def _import() -> None:
 
 
 def _call(arguments: list[str], environment: dict[str, str], folder: str, output: list[int]) -> None:
-    """Run ``fedflow`` as a process of its own would."""
+    """What a new process does with these arguments."""
     for number, given in enumerate(output, 1):
         os.dup2(given, number)
     os.chdir(folder)
-    sys.argv[:] = arguments
+    program, sys.argv[:] = Path(arguments[0]).name, arguments
     own = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:1] = [folder, *own]
     os.environ.clear()
     os.environ.update(environment)
-    from fedflow.cli import main
+    if program == "python":
+        sys.argv[:] = ["-c", *arguments[3:]]
+        exec(arguments[2], {"__name__": "__main__"})
+    else:
+        from fedflow.cli import main
 
-    main()
+        main()
 
 
 def _serve(address: str) -> None:

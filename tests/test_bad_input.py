@@ -406,7 +406,10 @@ def test_a_full_disk_names_the_file_that_did_not_fit(tmp_path):
 # The real command
 
 
-@pytest.mark.parametrize("arguments", [(*RUN, "--method", "nope"), (*RUN, "--set", "training.lr=-1")])
+@pytest.mark.parametrize(
+    "arguments",
+    [(*RUN, "--method", "nope"), pytest.param((*RUN, "--set", "training.lr=-1"), marks=pytest.mark.full)],
+)
 def test_a_process_prints_nothing_but_the_line(root, arguments):
     assert (root / "params.yaml").read_text() == PARAMS
     command = [sys.executable, "-m", "fedflow.cli", *arguments]

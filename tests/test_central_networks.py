@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -161,10 +160,12 @@ prepare_network(load_params(root / "params.yaml"), "expert", root, listeners=[li
 
 
 @pytest.mark.parametrize("moment", ["in an epoch", "Record.end", "drop_checkpoint"])
-def test_a_killed_training_ends_as_an_undisturbed_one(root: Path, whole: Path, moment, monkeypatch) -> None:
+def test_a_killed_training_ends_as_an_undisturbed_one(
+    root: Path, whole: Path, moment, monkeypatch, preloaded
+) -> None:
     epochs: list[int] = []
     if moment == "in an epoch":
-        command = [sys.executable, "-c", KILLED, str(root)]
+        command = [preloaded / "python", "-c", KILLED, str(root)]
         assert subprocess.run(command, env=os.environ, check=False).returncode == -signal.SIGKILL
         assert not (root / "data" / "central").exists()
     else:

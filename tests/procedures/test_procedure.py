@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +113,11 @@ run_procedure(ProcedureRun(load_params(root / "params.yaml"), "walk", 0, root), 
 
 @pytest.mark.parametrize("moment", ["between blocks", "Record.end", "drop_checkpoint"])
 def test_a_killed_procedure_ends_as_an_undisturbed_one(
-    root: Path, whole: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+    root: Path, whole: Path, moment: str, monkeypatch: pytest.MonkeyPatch, preloaded: Path
 ) -> None:
     if moment == "between blocks":
         path = os.pathsep.join([str(Path(walk.__file__).parent), os.environ.get("PYTHONPATH", "")])
-        command = [sys.executable, "-c", KILLED, str(root)]
+        command = [preloaded / "python", "-c", KILLED, str(root)]
         done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False)
         assert done.returncode == -signal.SIGKILL and not list((root / "outcomes").glob("*/*/*"))
     else:
