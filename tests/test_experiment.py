@@ -1,6 +1,7 @@
 """An experiment as a whole, in this process: what is repeated, resumed, and recorded once."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,18 @@ grid: {datasets: [digits], partitions: [digits-4], methods: [fedavg], seeds: [0]
 """
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("prepared")
+    prepared_project(root, PARAMS, "digits-4")
+    return root
+
+
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project folder with data and partition in place."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    prepared_project(tmp_path, PARAMS, "digits-4")
-    return tmp_path
+    return shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
 
 
 def load(root: Path, *changes: str) -> Params:

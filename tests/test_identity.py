@@ -25,12 +25,10 @@ QUICK = {"flt": {"encoder": "pixels"}}  # without an encoder to train
 @pytest.mark.parametrize("name", METHODS)
 def test_all_code_that_a_run_calls_is_part_of_its_identity(name, digits, tmp_path) -> None:
     """Whatever the way it is imported: calls are seen as they happen."""
-    federation, called = suited(name, images(digits)), set[Path]()
+    federation, files = suited(name, images(digits)), set[str]()
 
     def see(frame: FrameType, event: str, _: Any) -> None:
-        file = Path(frame.f_code.co_filename)
-        if event == "call" and file.is_relative_to(HOME):
-            called.add(file)
+        files.add(frame.f_code.co_filename)
 
     before = sys.getprofile()
     sys.setprofile(see)
@@ -38,6 +36,7 @@ def test_all_code_that_a_run_calls_is_part_of_its_identity(name, digits, tmp_pat
         run(name, federation, QUICK.get(name), rounds=2, checkpoints=tmp_path).outcome()
     finally:
         sys.setprofile(before)
+    called = {path for file in files if (path := Path(file)).is_relative_to(HOME)}
     modules = *modules_of(build_method(name)), *federation.model.modules
     counted = closure(Simulation.__module__, *modules)
     assert called - {*counted.values()} <= {HOME / f"{module}.py" for module in ASIDE}
@@ -78,7 +77,8 @@ HARMFUL = {
 SCRIPT = """
 import json, os, sys
 from pathlib import Path
-import pandas, pytest, scipy.cluster.hierarchy, scipy.optimize, sklearn.metrics, torch
+import pytest
+sys.dont_write_bytecode = True
 
 def prepared():
     from support import images, prepare_run
@@ -110,12 +110,11 @@ for edits in json.loads(sys.argv[1]):
 """
 
 
-def test_an_interrupted_run_is_resumed_unless_its_own_code_changed(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed_unless_its_own_code_changed(tmp_path: Path, preloaded: Path) -> None:
     shutil.copytree(HOME, tmp_path / "fedflow", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(Path(__file__).with_name("support.py"), tmp_path)
-    (tmp_path / "edits.py").write_text(SCRIPT)
     edits = json.dumps([HARMLESS, *([each] for each in HARMFUL.values())])
-    command = [sys.executable, "-B", "edits.py", edits]
+    command = [preloaded / "python", "-c", SCRIPT, edits]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     resumed = dict(zip(["harmless", *HARMFUL], map(int, done.stdout.split()), strict=True))
