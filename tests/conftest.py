@@ -56,7 +56,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the programs ``fedflow`` and ``python``, whose processes begin with all imports done."""
+    """A folder with ``fedflow``, ``dvc`` and ``python``, whose processes begin with all imports done."""
     folder = tmp_path_factory.mktemp("bin")
     with programs(folder):
         yield folder

@@ -1,4 +1,4 @@
-"""``fedflow`` and ``python -c`` in processes that begin with all libraries imported: ``preloaded.py SOCKET``.
+"""Programs whose processes begin with all libraries imported: ``preloaded.py SOCKET``.
 
 The libraries take three times as long to import as a small run takes. The package itself is imported by every
 command from its current folder, which may hold an edited copy.
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -32,9 +32,9 @@ sys.exit(code)
 
 @contextmanager
 def programs(folder: Path) -> Iterator[None]:
-    """Within this context there are programs ``fedflow`` and ``python``, one of which may run at a time."""
+    """Within this context the folder has the programs ``fedflow``, ``dvc`` and ``python`` (``python -c``)."""
     address = str(folder / "socket")
-    for name in ("fedflow", "python"):
+    for name in ("fedflow", "dvc", "python"):
         (folder / name).write_text(COMMAND.format(python=sys.executable, address=address))
         (folder / name).chmod(0o755)
     server = subprocess.Popen([sys.executable, __file__, address])
@@ -49,6 +49,8 @@ def programs(folder: Path) -> Iterator[None]:
 
 
 def _import() -> None:
+    import dvc.cli
+    import dvc.repo  # noqa: F401
     import filelock  # noqa: F401
     import jinja2  # noqa: F401
     import matplotlib.backends.backend_agg
@@ -84,10 +86,27 @@ def _call(arguments: list[str], environment: dict[str, str], folder: str, output
     if program == "python":
         sys.argv[:] = ["-c", *arguments[3:]]
         exec(arguments[2], {"__name__": "__main__"})
-    else:
-        from fedflow.cli import main
+    elif program == "dvc":
+        from dvc.cli import main as dvc
 
-        main()
+        sys.exit(dvc(arguments[1:]))
+    else:
+        from fedflow.cli import main as fedflow
+
+        fedflow()
+
+
+def _answer(caller: socket.socket) -> None:
+    """Run what the caller asks for, and tell it the exit code."""
+    given, output, *_ = socket.recv_fds(caller, 1 << 20, 2)
+    while not given.endswith(b"\n"):
+        given += caller.recv(1 << 20)
+    process = get_context("fork").Process(target=_call, args=(*json.loads(given), output))
+    process.start()
+    for each in output:
+        os.close(each)
+    process.join()
+    caller.send(str(process.exitcode).encode())
 
 
 def _serve(address: str) -> None:
@@ -100,16 +119,13 @@ def _serve(address: str) -> None:
         Path(f"{address}.new").rename(address)
         while True:
             caller = listener.accept()[0]
-            with caller:
-                given, output, *_ = socket.recv_fds(caller, 1 << 20, 2)
-                while not given.endswith(b"\n"):
-                    given += caller.recv(1 << 20)
-                command = get_context("fork").Process(target=_call, args=(*json.loads(given), output))
-                command.start()
-                for each in output:
-                    os.close(each)
-                command.join()
-                caller.send(str(command.exitcode).encode())
+            if os.fork() == 0:  # as one program may call another
+                _answer(caller)
+                os._exit(0)
+            caller.close()
+            with suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
 
 
 if __name__ == "__main__":

@@ -229,7 +229,10 @@ def test_a_single_setting_that_changes_nothing_is_said(file, capsys):
     assert "fedavg: no value of server_lr changes any result" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("measure", ["local", "global", "tuned", "worst"])
+@pytest.mark.parametrize(
+    "measure",
+    ["tuned", *(pytest.param(name, marks=pytest.mark.full) for name in ("local", "global", "worst"))],
+)
 def test_test_data_play_no_part(file, measure):
     """With another test set, tuning gives the same numbers to the last digit."""
     tables = []
