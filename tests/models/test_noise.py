@@ -103,6 +103,13 @@ def test_cohorts_with_dropout_equal_the_loop(method: str, digits: Dataset, monke
     assert not torch.equal(run(method, none, **settings).state()["server/model"], loop["server/model"])
 
 
+def test_noise_in_a_cohort_belongs_to_the_client_whoever_takes_part(digits: Dataset) -> None:
+    federation = images(digits, network="mlp", dropout=0.5, dtype=torch.float64)
+    settings = {"training": {"batch_size": 5, "epochs": 1}, "rounds": 2, "participation": 0.5}
+    loop, vmap = (run("fedavg", federation, cohort=how, **settings).state() for how in ("loop", "vmap"))
+    torch.testing.assert_close(vmap["server/model"], loop["server/model"], rtol=0, atol=1e-9)
+
+
 def test_a_graph_can_hold_dropout(digits: Dataset, monkeypatch) -> None:
     """No operation reads a value of the device on the host."""
     federation = images(digits, network="mlp", dropout=0.5)

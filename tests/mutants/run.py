@@ -26,6 +26,7 @@ COSTS, MATRIX = HERE / "costs.csv", HERE / "matrix.csv"
 COLUMNS = ("mutant", "plants", "file", "test", "seconds")
 NEAREST, NONE = "not caught by the nearest files", "survived"  # in place of a file
 COLLECTION = "collection"  # in place of a test: the file could not be imported
+FAR = 3  # distance of files that have nothing to do with a mutant, as it seems
 WALL = 3600  # seconds after which a run of pytest is killed
 
 
@@ -43,26 +44,28 @@ def write(path: Path, rows: Iterable[dict[str, str]], columns: Sequence[str]) ->
 
 
 def costs() -> dict[str, float]:
-    """CPU seconds by test file; a file that was never measured is assumed to take one."""
+    """CPU seconds by test file; a file that was never measured is assumed to take ten."""
     known = table(COSTS)
     files = [str(path.relative_to(HOME)) for path in sorted((HOME / "tests").rglob("test_*.py"))]
-    return {file: float(known[file]["seconds"]) if file in known else 1.0 for file in files}
+    return {file: float(known[file]["seconds"]) if file in known else 10.0 for file in files}
 
 
 def distance(patch: Path, file: str) -> int:
-    """0 for a test file of a changed module, 1 for one of its folder or that reads its names, else 2."""
-    text, found = (HOME / file).read_text(), 2
+    """How near a test file is to a mutant: 0 by its name, 1 by its imports, 2 by folder or words, else 3."""
+    text, found = (HOME / file).read_text(), FAR
     for source in map(Path, re.findall(r"^\+\+\+ b/(.+)$", patch.read_text(), re.M)):
-        parts = source.with_suffix("").parts
+        parts = source.with_suffix("").parts[: -1 if source.stem == "__init__" else None]
         names = [parts[-1].strip("_")]
-        if f"test_{names[0]}" in file or ".".join(parts) in text:
-            return 0
         inner = parts[parts[0] == "fedflow" : -1]
         body = ast.parse((HOME / source).read_text()).body if source.suffix == ".py" else []
         names += [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
         public = "|".join(name for name in names if not name.startswith("_"))
-        if (inner and file.startswith(f"tests/{'/'.join(inner)}/")) or re.search(rf"\b({public})\b", text):
-            found = 1
+        reasons = (
+            re.search(rf"/test_{names[0]}(_|\.)", file),
+            re.search(rf"\b{'.'.join(parts)}\b", text),
+            (inner and file.startswith(f"tests/{'/'.join(inner)}/")) or re.search(rf"\b({public})\b", text),
+        )
+        found = min([found, *(at for at, reason in enumerate(reasons) if reason)])
     return found
 
 
@@ -97,7 +100,7 @@ def caught(patch: Path, copy: Path, before: str, asked: argparse.Namespace) -> d
         subprocess.run(["git", "-C", str(copy), *command], check=True)
     cost, used = costs(), 0.0
     order = sorted((distance(patch, file), seconds, file) for file, seconds in cost.items())
-    parts = [[file for at, _, file in order if at == far] for far in range(2 if asked.nearest else 3)]
+    parts = [[file for at, _, file in order if at == far] for far in range(FAR + (not asked.nearest))]
     row = {"mutant": patch.stem, "plants": patch.read_text().splitlines()[0], "file": NEAREST, "test": ""}
     for files in filter(None, ([before] * (before in cost), *parts)):
         said = pytest_in(copy, files, ["-x", *asked.pytest], asked.limit)

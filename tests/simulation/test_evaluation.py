@@ -42,6 +42,14 @@ def test_scores_are_those_of_evaluating_every_client_alone(federation: Federatio
         assert scores.test_samples[k] == len(rows)
 
 
+@pytest.mark.parametrize("method", ["ifca", "ditto"])
+def test_the_models_served_are_the_same_with_any_workers(federation: Federation, method: str) -> None:
+    ran = run(method, federation, rounds=1, training=SGD, executor=Workers(3))
+    models = ran.outcome().models
+    for k, number in enumerate(ran.outcome().scores.cluster.tolist()):
+        assert torch.equal(models[number if method == "ifca" else k], served(ran, k))
+
+
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
 def test_statistics_of_a_batch_are_those_of_one_client(digits: Dataset, method: str) -> None:
     """Without running statistics, a prediction depends on its batch: not on workers or what is recorded."""

@@ -103,6 +103,17 @@ def test_rounding_errors_of_a_plain_sum_are_kept() -> None:
     assert sum(value for value, _ in terms) == 0
 
 
+def test_rounding_errors_are_kept_as_the_sums_of_workers_are_merged() -> None:
+    parts = [ExactSum(), ExactSum()]
+    for place, value in ((0, 1e16), (0, 1.0), (1, -1e16)):
+        parts[place].add(torch.tensor([value], dtype=torch.float64), 1)
+    for one, other in (parts, parts[::-1]):
+        merged = ExactSum()
+        merged.merge(one)
+        merged.merge(other)
+        assert float(merged.mean(torch.float64)) == 1 / 3
+
+
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 8))
 def test_shards_are_balanced_and_complete(sizes: list[int], workers: int) -> None:
     load = np.array(sizes)

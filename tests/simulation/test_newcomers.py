@@ -54,11 +54,13 @@ def test_the_rounds_are_those_without_newcomers(name: str, federation: Federatio
     assert expected.newcomers is None and "newcomers" not in expected.metrics
 
 
-def test_a_newcomer_of_fedavg_gets_the_global_model_and_tunes_it(federation):
-    ended = run("fedavg", federation, rounds=2).outcome()
-    newcomers = ended.newcomers
+@pytest.mark.parametrize("name", ["fedavg", "ditto"])
+def test_a_newcomer_gets_the_global_model_and_tunes_it(federation, name):
+    """Also where clients keep models: a newcomer has none yet."""
+    ran = run(name, federation, rounds=2)
+    newcomers = ran.outcome().newcomers
     assert newcomers.clients == [6, 7]
-    expected = [accuracy(federation, ended.models[0], k) for k in (6, 7)]
+    expected = [accuracy(federation, ran.servers[-1]["model"], k) for k in (6, 7)]
     assert newcomers.local_accuracy.tolist() == pytest.approx(expected)
     assert not np.isnan(newcomers.tuned_accuracy).any()
 

@@ -113,6 +113,20 @@ def test_clients_that_receive_other_names_or_shapes_train_in_other_calls(federat
         torch.testing.assert_close(vmapped.state()[name], w, rtol=0, atol=1e-5)
 
 
+class Middle(FedAvg):
+    """FedAvg that sends one client another model: neither the largest client nor the smallest."""
+
+    def broadcast(self, now: Round, server: Any, client: int) -> dict[str, Tensor]:
+        middle = now.sizes.argsort()[len(now.sizes) // 2]
+        return {"model": server.model + 1 if client == middle else server.model}
+
+
+def test_a_client_in_the_middle_of_a_cohort_receives_its_own_model(federation, monkeypatch) -> None:
+    forbid_fallback(monkeypatch)
+    loop, vmap = (run(Middle(), federation, cohort=how, rounds=1).state() for how in ("loop", "vmap"))
+    torch.testing.assert_close(vmap["server/model"], loop["server/model"], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_only_a_client_that_raises_is_retried(federation: Federation, value: float) -> None:
     tried: list[int] = []
