@@ -138,6 +138,13 @@ def test_a_finished_run_can_delete_its_checkpoint(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_resumed_run_knows_who_took_part(tmp_path: Path) -> None:
+    method = with_cohorts(build_method("fedavg"), [[0], [0, 1]])
+    run(method, quadratics(), rounds=2, checkpoints=tmp_path, checkpoint_every=1)
+    again = prepare_run(method, quadratics(), rounds=2, checkpoints=tmp_path, checkpoint_every=1)
+    assert again.state.participations.tolist() == [2, 1]
+
+
 def test_checkpoint_every_can_change_between_a_kill_and_the_resume(tmp_path: Path) -> None:
     rounds = prepare_run("fedavg", quadratics(), checkpoints=tmp_path, checkpoint_every=1).rounds()
     next(rounds)
