@@ -8,6 +8,8 @@ from support import Ran, Workers, images, run
 from torch import nn
 
 from fedflow.data import Dataset
+from fedflow.local.client import Client
+from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
@@ -40,6 +42,18 @@ def test_scores_are_those_of_evaluating_every_client_alone(federation: Federatio
         over_all = float(nn.functional.cross_entropy(everything, test.y))
         assert scores.global_loss[k] == pytest.approx(over_all, abs=1e-5)
         assert scores.test_samples[k] == len(rows)
+
+
+def test_a_round_is_scored_at_the_learning_rate_of_the_next(federation: Federation) -> None:
+    rates = []
+
+    class Watched(FedAvg):
+        def model_for(self, client: Client) -> torch.Tensor:
+            rates.append(client.lr)
+            return client.received["model"]
+
+    run(Watched(), federation, rounds=2, evaluate_every=1, training=SGD | {"lr_decay": 0.5}).outcome()
+    assert rates == pytest.approx([0.05, 0.025, 0.025])  # twice after the last round
 
 
 @pytest.mark.parametrize("method", ["ifca", "ditto"])
