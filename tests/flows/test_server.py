@@ -149,6 +149,21 @@ def test_the_database_is_in_the_home_whatever_its_name(tmp_path, monkeypatch, na
     assert url.database == str(tmp_path / name / "prefect.db") and url.drivername == "sqlite+aiosqlite"
 
 
+def test_the_context_of_a_server_leaves_the_variables_as_they_were(tmp_path, monkeypatch):
+    """A variable that stays would name this project's database to the next project of the process."""
+    names = ("PREFECT_API_URL", server.CERTIFICATES, server.DATABASE, server.PASSWORD, server.UI)
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in server.private(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(server.DATABASE)
+    monkeypatch.setattr(server, "running", lambda folder: "http://127.0.0.1:9/api")
+    server.password_file(tmp_path).write_text("user:word")
+    with server.prefect_api():
+        assert os.environ.keys() >= {*names}
+    assert not os.environ.keys() & {*names}
+
+
 def test_without_a_server_there_is_nothing_to_stop(tmp_path, monkeypatch):
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "none"))
     assert not server.used(server.home())
