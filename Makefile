@@ -45,7 +45,7 @@ experiments: $(SETUP) ## compare what `dvc exp run` has run, a column per method
 lint: $(SETUP) ## check style, types, unused code, and packages for known vulnerabilities
 	ruff check . && ruff format --check . && mypy && vulture && .ci/audit
 
-ui: $(SETUP) ## open the record of all runs (MLflow) on localhost
+ui: $(SETUP) ## serve the record of all runs (MLflow) on localhost, and print links to it
 	fedflow ui
 
 serve: $(SETUP) ## start the Prefect server with its UI, the deployments and a worker, on localhost

@@ -13,9 +13,9 @@ from importlib import import_module
 from benchmarks.machine import keep
 
 PARTS = (
-    "engine", "workers", "flow", "peers", "headline", "memory", "partition", "proximity", "curriculum",
-    "levels", "scale", "large", "coresets", "counts",
-)  # fmt: skip
+    "engine workers flow peers headline memory partition proximity curriculum levels scale large coresets "
+    "counts"
+).split()
 OTHERS = ("gpu", "first_gpu", "table")
 
 

@@ -123,9 +123,13 @@ def main() -> dict[str, Any]:
         times = f"{host['now']:.2f} ms, {host['ahead']:.2f} with batches drawn ahead"
         print(f"{'':9} prepared by the host in {times}")
         measured[name] = {
-            "clients": workload.clients, "steps": steps, "launches": launches, "gigabytes": gigabytes,
-            "most": most, "host_ms": host,
-        }  # fmt: skip
+            "clients": workload.clients,
+            "steps": steps,
+            "launches": launches,
+            "gigabytes": gigabytes,
+            "most": most,
+            "host_ms": host,
+        }
     return measured
 
 

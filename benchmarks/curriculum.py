@@ -69,9 +69,11 @@ def measure(work: Federation, epochs: int, ways: dict[str, Curriculum]) -> dict[
         steps = replace(TRAINING, epochs=epochs, curriculum=ways.get(name)).workload(SAMPLES).steps
         print(f"{name:30} {steps} steps, {spread(extra)} ms more, ratio {spread(ratios)}", flush=True)
         measured[name] = {
-            "steps": steps, "seconds": summary(own), "extra_milliseconds": summary(extra),
+            "steps": steps,
+            "seconds": summary(own),
+            "extra_milliseconds": summary(extra),
             "ratio": summary(ratios),
-        }  # fmt: skip
+        }
     return measured
 
 

@@ -82,8 +82,10 @@ def main() -> dict[str, Any]:
         print(f"  whole flow   {spread(whole)} s a round")
         print(f"  ratio        {spread(ratios)}   target: {target}")
         measured[name] = {
-            "bare_seconds": summary(bare), "flow_seconds": summary(whole), "ratio": summary(ratios),
-        }  # fmt: skip
+            "bare_seconds": summary(bare),
+            "flow_seconds": summary(whole),
+            "ratio": summary(ratios),
+        }
     first, second = measured.values()
     return {**first, "target": 1.05, "short_rounds": {**second, "target": 1.2}}
 

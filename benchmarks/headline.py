@@ -90,13 +90,19 @@ def _numbers(
     print(f"throughput    {steps / training:.0f} client steps per second")
     print(f"{ROUNDS} rounds   {scaled:.1f} s = {scaled / 60:.2f} min ({how})", flush=True)
     measured = {
-        "parameters": parameters, "real_images": real, "clients": CLIENTS, "cohort": COHORT,
-        "rounds_run": len(done), "seconds": significant(total), "seconds_per_round": summary(plain),
+        "parameters": parameters,
+        "real_images": real,
+        "clients": CLIENTS,
+        "cohort": COHORT,
+        "rounds_run": len(done),
+        "seconds": significant(total),
+        "seconds_per_round": summary(plain),
         "first_round_seconds": significant(done[0].seconds),
         "seconds_per_evaluation": significant(evaluation),
         "client_steps_per_second": significant(steps / training),
-        "seconds_for_1500_rounds": significant(scaled), "scaled": not complete,
-    }  # fmt: skip
+        "seconds_for_1500_rounds": significant(scaled),
+        "scaled": not complete,
+    }
     if real and accuracies:
         measured["accuracy"] = significant(accuracies[-1])
         print(f"accuracy      {measured['accuracy']} on the complete test set", flush=True)

@@ -31,9 +31,13 @@ def one() -> None:
     torch.set_num_threads(1)
     work = federation(CLIENTS, SAMPLES, "mlp", images=1000, hidden=WIDTHS)
     settings = RunSettings(
-        rounds=ROUNDS, participation=COHORT / CLIENTS, checkpoint_every=2, evaluate_every=ROUNDS,
-        evaluate_clients=COHORT, fine_tune=False,
-    )  # fmt: skip
+        rounds=ROUNDS,
+        participation=COHORT / CLIENTS,
+        checkpoint_every=2,
+        evaluate_every=ROUNDS,
+        evaluate_clients=COHORT,
+        fine_tune=False,
+    )
     training = LocalTraining(epochs=1, batch_size=SAMPLES, lr=0.01)
     with tempfile.TemporaryDirectory() as folder:
         simulation = Simulation(
@@ -46,13 +50,19 @@ def one() -> None:
             next(rounds)
             seconds.append(time.perf_counter() - started)
             gib.append((_rows(folder) - before) / 2**30)
-    print(json.dumps({
-        "parameters": work.model.parameters, "clients": CLIENTS, "cohort": COHORT,
-        "seconds_per_round": [significant(each) for each in seconds],
-        "rows_gib_per_round": [significant(each) for each in gib],
-        "row_gib": significant(4 * work.model.size / 2**30),
-        "peak_gib": significant(peak_memory() / 1024),
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "parameters": work.model.parameters,
+                "clients": CLIENTS,
+                "cohort": COHORT,
+                "seconds_per_round": [significant(each) for each in seconds],
+                "rows_gib_per_round": [significant(each) for each in gib],
+                "row_gib": significant(4 * work.model.size / 2**30),
+                "peak_gib": significant(peak_memory() / 1024),
+            }
+        )
+    )
 
 
 def _rows(folder: str) -> int:

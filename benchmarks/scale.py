@@ -71,9 +71,13 @@ def one(method: str, images: str) -> None:
         for clients in (FEW, most):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             settings = RunSettings(
-                rounds=ROUNDS, participation=COHORT / clients, checkpoint_every=CHECKPOINT_EVERY,
-                evaluate_every=ROUNDS, evaluate_clients=COHORT, fine_tune=False,
-            )  # fmt: skip
+                rounds=ROUNDS,
+                participation=COHORT / clients,
+                checkpoint_every=CHECKPOINT_EVERY,
+                evaluate_every=ROUNDS,
+                evaluate_clients=COHORT,
+                fine_tune=False,
+            )
             work = Federation(model, train, test, partition(train, test, clients))
             job = Job(work, build_method(method), TRAINING, seed=0)
             runs.append(Simulation(job, settings, checkpoints=folder))
@@ -88,12 +92,16 @@ def one(method: str, images: str) -> None:
         }
         for i, run in enumerate(runs)
     ]
-    print(json.dumps({
-        "runs": measured,
-        "ratio": significant(round_s[1] / round_s[0]),
-        "processor_ratio": significant(processor_s[1] / processor_s[0]),
-        "mib_above_images": round(peak_memory() - before),
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "runs": measured,
+                "ratio": significant(round_s[1] / round_s[0]),
+                "processor_ratio": significant(processor_s[1] / processor_s[0]),
+                "mib_above_images": round(peak_memory() - before),
+            }
+        )
+    )
 
 
 def _in_turns(runs: list[Simulation]) -> tuple[np.ndarray, np.ndarray]:
@@ -131,10 +139,16 @@ def _random(train: Examples, test: Examples, clients: int) -> Partition:
 
 def _of_groups(train: Examples, test: Examples, clients: int) -> Partition:
     """Clients of two labels, who draw 10 images of each, whatever others draw."""
-    params = PartitionParams.parse({
-        "dataset": "mnist", "clients": clients, "scheme": "label_groups", "groups": 5,
-        "sampler": "independent", "samples_per_label": 10,
-    })  # fmt: skip
+    params = PartitionParams.parse(
+        {
+            "dataset": "mnist",
+            "clients": clients,
+            "scheme": "label_groups",
+            "groups": 5,
+            "sampler": "independent",
+            "samples_per_label": 10,
+        }
+    )
     return make_partition(params, Samples(train.y.numpy(), test.y.numpy()))
 
 

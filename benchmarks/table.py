@@ -37,11 +37,20 @@ def _heading(kind: str, machine: dict[str, Any]) -> str:
 def _tables(rows: dict[str, Any]) -> list[str]:
     """All tables of one machine, from what its parts measured."""
     known: dict[str, Callable[[Any], str]] = {
-        "engine": _engine, "peers": _peers, "peers-pfl": _peers, "workers": _workers,
-        "flow": _flow, "memory": _memory,
-        "scale": _scale, "large": _large, "partition": _partition, "proximity": _proximity,
-        "curriculum": _curriculum, "coresets": _coresets, "counts": _counts,
-    }  # fmt: skip
+        "engine": _engine,
+        "peers": _peers,
+        "peers-pfl": _peers,
+        "workers": _workers,
+        "flow": _flow,
+        "memory": _memory,
+        "scale": _scale,
+        "large": _large,
+        "partition": _partition,
+        "proximity": _proximity,
+        "curriculum": _curriculum,
+        "coresets": _coresets,
+        "counts": _counts,
+    }
     tables = [table(rows[name]) for name, table in known.items() if name in rows]
     headlines = {name: measured for name, measured in rows.items() if name.startswith("headline")}
     tables += [_headlines(headlines)] if headlines else []
@@ -185,11 +194,14 @@ def _curriculum(rows: dict[str, Any]) -> str:
 def _counts(rows: dict[str, Any]) -> str:
     lines = [
         (
-            f"{name}, {row['clients']} clients, {row['steps']} steps", f"{row['launches']:,}",
-            row["gigabytes"], row["host_ms"]["now"], row["host_ms"]["ahead"],
+            f"{name}, {row['clients']} clients, {row['steps']} steps",
+            f"{row['launches']:,}",
+            row["gigabytes"],
+            row["host_ms"]["now"],
+            row["host_ms"]["ahead"],
         )
         for name, row in rows.items()
-    ]  # fmt: skip
+    ]
     head = "kernel launches | gigabytes read and written | ms to prepare it on the host | batches drawn ahead"
     return _table("a round of a cohort, counted", head, lines)
 

@@ -24,9 +24,13 @@ from fedflow.pictures.drawing import check_picture, save_picture
 
 NAMES = ("cifar10", "svhn", "fmnist", "usps", "mnist", "emnist_letters")
 PUBLISHED = {
-    ("cifar10", "svhn"): 6.13, ("cifar10", "fmnist"): 45.79, ("cifar10", "usps"): 66.26,
-    ("svhn", "fmnist"): 43.42, ("svhn", "usps"): 64.86, ("fmnist", "usps"): 43.36,
-}  # fmt: skip
+    ("cifar10", "svhn"): 6.13,
+    ("cifar10", "fmnist"): 45.79,
+    ("cifar10", "usps"): 66.26,
+    ("svhn", "fmnist"): 43.42,
+    ("svhn", "usps"): 64.86,
+    ("fmnist", "usps"): 43.36,
+}
 
 
 @cache
@@ -95,8 +99,16 @@ def draw(
     plain = {"color_threshold": 0, "above_threshold_color": "#333333", "no_labels": True}
     order = dendrogram(tree, ax=above, **plain)["leaves"]
     above.axhline(beta, color="#ee6677", ls="--", lw=1.5)
-    above.text(1.01, beta, f"largest gap:\n{beta:.1f}", transform=above.get_yaxis_transform(), va="center",
-               color="#aa3344", fontsize=8, in_layout=False)  # fmt: skip
+    above.text(
+        1.01,
+        beta,
+        f"largest gap:\n{beta:.1f}",
+        transform=above.get_yaxis_transform(),
+        va="center",
+        color="#aa3344",
+        fontsize=8,
+        in_layout=False,
+    )
     above.set_ylabel("degrees")
     above.set_title(f"{name}: angles between classes", loc="left", fontsize=10)
     above.spines[["top", "right", "bottom"]].set_visible(False)

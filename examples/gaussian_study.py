@@ -16,8 +16,12 @@ from fedflow.heterogeneity.distances import bhattacharyya, gaussian_kl, mmd
 
 DIMENSIONS, SAMPLES, P = 20, 100, 3
 CASES = {  # factor of the mean, factor of the covariance
-    "2 mu": (2, 1), "3 mu": (3, 1), "2 Sigma": (1, 2), "3 Sigma": (1, 3), "5 Sigma": (1, 5),
-}  # fmt: skip
+    "2 mu": (2, 1),
+    "3 mu": (3, 1),
+    "2 Sigma": (1, 2),
+    "3 Sigma": (1, 3),
+    "5 Sigma": (1, 5),
+}
 PUBLISHED = {
     "Bhattacharyya": (3.07, 10.31, 1.14, None, 2.13),
     "KL": (15.18, 47.12, 3.31, None, 5.79),

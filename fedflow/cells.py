@@ -83,13 +83,17 @@ def cells(root: Path) -> list[Cell]:
     try:
         return [
             Cell(
-                root, kind, item, tuple(_filled(file, item) for file in stage["stages"][kind]["deps"]),
+                root,
+                kind,
+                item,
+                tuple(_filled(file, item) for file in stage["stages"][kind]["deps"]),
                 os.path.commonpath([_filled(file, item) for file in stage["stages"][kind]["outs"]]),
                 _filled(stage["stages"][kind]["cmd"], item),
             )
-            for kind, command in COMMANDS.items() if stage["stages"][kind]["cmd"] == command
+            for kind, command in COMMANDS.items()
+            if stage["stages"][kind]["cmd"] == command
             for item in _items(stage["stages"][kind]["matrix"], params["grid"])
-        ]  # fmt: skip
+        ]
     except (KeyError, TypeError, AttributeError) as error:
         stages = f"stages {RUN} and {OUTCOME} with a matrix of params.yaml's grid"
         raise FedflowError(f"{root / DVC}: expected {stages} ({error})") from error

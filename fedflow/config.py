@@ -64,9 +64,10 @@ class EngineSettings(Settings):
         None, "clients per vmapped call; null = as many as a GPU has memory for, 32 on a CPU", ge=1
     )
     convolution: str = option(
-        "matmul", "how a vmapped cohort convolves: as matrix products, or in one grouped convolution",
+        "matmul",
+        "how a vmapped cohort convolves: as matrix products, or in one grouped convolution",
         choices=CONVOLUTIONS,
-    )  # fmt: skip
+    )
     compile: str = option(
         "auto",
         "compile the gradient on a CPU; auto = if the run is long enough to pay for it",
@@ -248,8 +249,7 @@ class Params(Settings):
     )
     tuning: Tuning = option(factory=Tuning, doc="what `fedflow tune` tries, on held-out training data")
     tuned: dict[str, dict[str, MethodParams] | None] = option(
-        factory=dict,
-        doc="partition -> method -> settings that `fedflow tune` chose; they override methods",
+        factory=dict, doc="partition -> method -> settings that `fedflow tune` chose; they override methods"
     )
     grid: Grid = option(doc="what to run")
     engine: EngineSettings = option(factory=EngineSettings, doc="executor, workers, device")

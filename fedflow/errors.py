@@ -10,45 +10,49 @@ from typing import ClassVar
 CLOSEST, LISTED = 5, 20  # names of a list that an error shows: the closest of a longer one
 LONGEST = 200  # letters of a value that an error shows
 
-COMMON: dict[str, tuple[str, ...]] = {  # `bare` names of other tools, and ours
-    **dict.fromkeys(("learningrate", "eta", "clientlr", "locallr", "stepsize"), ("lr",)),
-    **dict.fromkeys(
-        ("numclients", "nclients", "nodes", "numusers", "nparties", "numpartitions", "client"), ("clients",)
+_OURS = {  # `bare` names of ours, and of other tools
+    "lr": "learningrate eta clientlr locallr stepsize",
+    "clients": "numclients nclients nodes numusers nparties numpartitions client",
+    "rounds": "numrounds nrounds globalrounds commrounds communicationrounds globalepochs round",
+    "epochs": "localepochs numepochs nepochs epoch localep clientepochs",
+    "steps": "localsteps numsteps localiterations iterations",
+    "participation fraction": (
+        "fraction fractionfit fractiontrain frac joinratio clientfraction samplefraction sampleratio "
+        "participationrate"
     ),
-    **dict.fromkeys(
-        ("numrounds", "nrounds", "globalrounds", "commrounds", "communicationrounds", "globalepochs",
-         "round"),
-        ("rounds",),
-    ),
-    **dict.fromkeys(("localepochs", "numepochs", "nepochs", "epoch", "localep", "clientepochs"), ("epochs",)),
-    **dict.fromkeys(("localsteps", "numsteps", "localiterations", "iterations"), ("steps",)),
-    **dict.fromkeys(
-        ("fraction", "fractionfit", "fractiontrain", "frac", "joinratio", "clientfraction", "samplefraction",
-         "sampleratio", "participationrate"),
-        ("participation", "fraction"),
-    ),
-    **dict.fromkeys(("batch", "bs", "localbs", "localbatchsize", "trainbatchsize"), ("batchsize",)),
-    **dict.fromkeys(("optimizer", "optim", "localoptimizer"), ("optimizer", "optimiser")),
-    **dict.fromkeys(("algorithm", "algo", "strategy", "aggregator"), ("method", "methods")),
-    **dict.fromkeys(("modelname", "network", "net", "architecture", "arch"), ("model", "models", "name")),
-    **dict.fromkeys(("dataset", "datasets", "datasetname"), ("dataset", "data")),
-    **dict.fromkeys(("partitioner", "split"), ("partition", "partitions", "scheme")),
-    **dict.fromkeys(("dirichletalpha", "beta", "concentration"), ("alpha",)),
-    **dict.fromkeys(("wd", "l2", "weightdecayrate"), ("weightdecay",)),
-    **dict.fromkeys(("randomseed", "randomstate"), ("seed", "seeds")),
-    **dict.fromkeys(("evalevery", "testevery", "evaluationinterval", "evalgap"), ("evaluateevery",)),
-    **dict.fromkeys(("gradclip", "maxgradnorm", "clip"), ("clipnorm",)),
-    **dict.fromkeys(("numgroups", "numclusters", "nclusters", "k"), ("clusters", "groups")),
-}  # fmt: skip
+    "batchsize": "batch bs localbs localbatchsize trainbatchsize",
+    "optimizer optimiser": "optimizer optim localoptimizer",
+    "method methods": "algorithm algo strategy aggregator",
+    "model models name": "modelname network net architecture arch",
+    "dataset data": "dataset datasets datasetname",
+    "partition partitions scheme": "partitioner split",
+    "alpha": "dirichletalpha beta concentration",
+    "weightdecay": "wd l2 weightdecayrate",
+    "seed seeds": "randomseed randomstate",
+    "evaluateevery": "evalevery testevery evaluationinterval evalgap",
+    "clipnorm": "gradclip maxgradnorm clip",
+    "clusters groups": "numgroups numclusters nclusters k",
+}
+COMMON = {theirs: tuple(ours.split()) for ours, others in _OURS.items() for theirs in others.split()}
 PLACES = {  # where params.yaml has a name that another section is asked for
-    "lr": "training.lr", "epochs": "training.epochs", "steps": "training.steps",
-    "momentum": "training.momentum", "batchsize": "training.batch_size",
-    "weightdecay": "training.weight_decay", "optimizer": "training.optimiser",
-    "clipnorm": "training.clip_norm", "rounds": "run.rounds",
-    "participation": "run.participation", "evaluateevery": "run.evaluate_every",
-    "clients": "partitions.NAME.clients", "alpha": "partitions.NAME.alpha", "seeds": "grid.seeds",
-    "workers": "engine.workers", "device": "engine.device", "executor": "engine.executor",
-}  # fmt: skip
+    "lr": "training.lr",
+    "epochs": "training.epochs",
+    "steps": "training.steps",
+    "momentum": "training.momentum",
+    "batchsize": "training.batch_size",
+    "weightdecay": "training.weight_decay",
+    "optimizer": "training.optimiser",
+    "clipnorm": "training.clip_norm",
+    "rounds": "run.rounds",
+    "participation": "run.participation",
+    "evaluateevery": "run.evaluate_every",
+    "clients": "partitions.NAME.clients",
+    "alpha": "partitions.NAME.alpha",
+    "seeds": "grid.seeds",
+    "workers": "engine.workers",
+    "device": "engine.device",
+    "executor": "engine.executor",
+}
 
 
 class FedflowError(Exception):

@@ -14,8 +14,12 @@ from fedflow.files import PARTIAL, Write, replace_files, write_json
 from fedflow.procedures.base import Findings, Row
 
 MARKER, STEPS, SUMMARY, VECTORS, PARAMS = (
-    "metrics.json", "steps.csv", "summary.csv", "vectors.safetensors", "params.json"
-)  # fmt: skip
+    "metrics.json",
+    "steps.csv",
+    "summary.csv",
+    "vectors.safetensors",
+    "params.json",
+)
 
 
 def write_outcome(

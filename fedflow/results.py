@@ -80,11 +80,15 @@ def rounds_table(rounds: list[RoundReport]) -> pd.DataFrame:
     known = {name for report in rounds for name in report.values}
     metrics = [m.name for m in METRICS.values() if m.rounds and (m.name in known or not m.sparse)]
     more = diagnostics(known)
-    return pd.DataFrame([
-        {"round": r.round} | {name: r.values.get(name) for name in metrics} | {"failed": len(r.failed)}
-        | {name: r.values.get(name) for name in more}
-        for r in rounds
-    ])  # fmt: skip
+    return pd.DataFrame(
+        [
+            {"round": r.round}
+            | {name: r.values.get(name) for name in metrics}
+            | {"failed": len(r.failed)}
+            | {name: r.values.get(name) for name in more}
+            for r in rounds
+        ]
+    )
 
 
 def _series(rounds: list[RoundReport]) -> pd.DataFrame:
@@ -125,14 +129,16 @@ def clients_table(outcome: Outcome, samples: np.ndarray, groups: np.ndarray | No
 def _clients(scores: Scores, samples: np.ndarray, groups: np.ndarray | None) -> pd.DataFrame:
     """One row per client of ``scores``."""
     group = [pd.NA] * len(scores.clients) if groups is None else groups[scores.clients]
-    return pd.DataFrame({
-        "client": scores.clients,
-        "samples": samples[scores.clients],
-        "test_samples": scores.test_samples,
-        **{m.name: getattr(scores, m.client) for m in yardstick_first(METRICS.values()) if m.client},
-        "cluster": scores.cluster,
-        "group": pd.array(group, dtype="Int64"),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "client": scores.clients,
+            "samples": samples[scores.clients],
+            "test_samples": scores.test_samples,
+            **{m.name: getattr(scores, m.client) for m in yardstick_first(METRICS.values()) if m.client},
+            "cluster": scores.cluster,
+            "group": pd.array(group, dtype="Int64"),
+        }
+    )
 
 
 def _about(found: Dissimilarity | None) -> dict[str, Any] | None:

@@ -57,11 +57,15 @@ def option(
 ) -> Any:
     """One documented field: its meaning, symbol, source, usual grid, and the values it accepts."""
     metadata = {
-        "doc": doc, "symbol": symbol, "source": source, "grid": grid, "choices": choices,
+        "doc": doc,
+        "symbol": symbol,
+        "source": source,
+        "grid": grid,
+        "choices": choices,
         "bounds": {
             op: bound for op, bound in (("ge", ge), ("gt", gt), ("le", le), ("lt", lt)) if bound is not None
         },
-    }  # fmt: skip
+    }
     if factory is not None:
         return dataclasses.field(default_factory=factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -244,12 +248,17 @@ def explain(cls: type[Settings]) -> list[dict[str, Any]]:
         has_factory = field.default_factory is not dataclasses.MISSING
         default = field.default_factory() if has_factory else field.default  # type: ignore[operator]
         meta = field.metadata
-        rows.append({
-            "name": field.name, "symbol": meta.get("symbol", ""),
-            "default": "required" if default is dataclasses.MISSING else default,
-            "accepts": describe(hints(cls)[field.name], meta), "doc": meta.get("doc", ""),
-            "source": meta.get("source", ""), "grid": meta.get("grid", ()),
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": field.name,
+                "symbol": meta.get("symbol", ""),
+                "default": "required" if default is dataclasses.MISSING else default,
+                "accepts": describe(hints(cls)[field.name], meta),
+                "doc": meta.get("doc", ""),
+                "source": meta.get("source", ""),
+                "grid": meta.get("grid", ()),
+            }
+        )
     return rows
 
 

@@ -58,10 +58,14 @@ class RoundBar:
     def __init__(self, title: str) -> None:
         self.title, self.console = title, plain()
         self.bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}", markup=False), TimeRemainingColumn(),
-            console=self.console, disable=not self.console.is_terminal,
-        )  # fmt: skip
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
         self.task = self.bar.add_task(title, total=None, note="")
         self._first: tuple[int, float] | None = None  # the first step that was computed here, and when
         self._estimated = False  # whether the time that is left could be told before

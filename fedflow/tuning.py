@@ -29,8 +29,7 @@ class Tuning(Settings):
         doc="setting of a method -> values to try, the same for all methods",
     )
     methods: dict = option(
-        factory=dict,
-        doc="method -> further settings with values, or values in place of the grid's",
+        factory=dict, doc="method -> further settings with values, or values in place of the grid's"
     )
     search: str = option(
         "grid",

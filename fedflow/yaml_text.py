@@ -38,8 +38,11 @@ UNCLEAR = {  # values that YAML 1.1 reads in its own way
     "timestamp": "is a date in YAML: put it in quotes",
 }
 KINDS: dict[str, tuple[type, ...]] = {  # tags that a file may write, and the values that they accept
-    "null": (type(None),), "bool": (bool,), "int": (int,), "float": (int, float),
-}  # fmt: skip
+    "null": (type(None),),
+    "bool": (bool,),
+    "int": (int,),
+    "float": (int, float),
+}
 KEYS = {
     bool: "is a truth value in YAML: put it in quotes",
     type(None): "is nothing in YAML: put it in quotes",

@@ -50,9 +50,15 @@ def federate(
         experiment.check()
     with executor_for(params.engine) as executor, PrefectProgress(experiment) as page:
         metrics = run_experiment(
-            experiment, Path(out) if out else None, executor, [page.round],
-            prepare=prepare_data, train=train_network, divide=make_partition,
-            blocks=in_blocks if isinstance(executor, OneGpu) else iter, opened=page.opened,
-        )  # fmt: skip
+            experiment,
+            Path(out) if out else None,
+            executor,
+            [page.round],
+            prepare=prepare_data,
+            train=train_network,
+            divide=make_partition,
+            blocks=in_blocks if isinstance(executor, OneGpu) else iter,
+            opened=page.opened,
+        )
         page.finish(metrics)
     return metrics

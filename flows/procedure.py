@@ -44,8 +44,13 @@ def procedure(
     add_tags(name, f"seed {seed}")
     with executor_for(params.engine) as executor:
         metrics = run_procedure(
-            run, executor, [bar.step], prepare=prepare_data, train=train_network, divide=make_partition,
+            run,
+            executor,
+            [bar.step],
+            prepare=prepare_data,
+            train=train_network,
+            divide=make_partition,
             opened=partial(link_record, parts=("procedure", name, seed)),
-        )  # fmt: skip
+        )
     outcome_table(run)
     return metrics

@@ -146,8 +146,9 @@ def notify(url: str) -> None:
     trigger = EventTrigger(
         expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed"},
         match={"prefect.resource.id": "prefect.flow-run.*"},
-        posture=Posture.Reactive, threshold=1,
-    )  # fmt: skip
+        posture=Posture.Reactive,
+        threshold=1,
+    )
     said = SendNotification(
         block_document_id=UUID(str(number)),
         subject="fedflow: {{ flow_run.name }}: {{ flow_run.state.name }}",

@@ -205,8 +205,11 @@ def _start(folder: Path, port: int) -> str:
                 with log.open("wb") as out:
                     server = subprocess.Popen(
                         [sys.executable, "-m", "flows.server", "--serve", str(folder), "--port", str(port)],
-                        stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
-                    )  # fmt: skip
+                        stdout=out,
+                        stderr=out,
+                        stdin=subprocess.DEVNULL,
+                        start_new_session=True,
+                    )
             if server is not None and server.poll() is not None and _state(folder) is None:
                 reason = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
                 raise FedflowError(f"the Prefect API server did not start: {reason} (see {log})")

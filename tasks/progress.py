@@ -112,8 +112,9 @@ class PrefectProgress:
         name = "/".join(self.experiment.results_folder.parts[-3:])
         create_markdown_artifact(
             "\n".join(["| metric | value |", "|---|---|", *lines, "", f"Details: `fedflow show {name}`"]),
-            key=self._key("summary"), description=f"Final metrics of {self.experiment.title}",
-        )  # fmt: skip
+            key=self._key("summary"),
+            description=f"Final metrics of {self.experiment.title}",
+        )
 
     def _table(self) -> None:
         table, about = evaluations(self.evaluated), f"Accuracy by round of {self.experiment.title}"
@@ -134,9 +135,11 @@ def link_record(record: Record, parts: Sequence[object]) -> None:
     record.link(flow_run.id, flow_run.ui_url)
     get_run_logger().info(f"MLflow run: {record.page} (served by `fedflow ui`)")
     create_link_artifact(
-        link=record.page, link_text="MLflow run", key=artifact_key(*parts, "mlflow"),
+        link=record.page,
+        link_text="MLflow run",
+        key=artifact_key(*parts, "mlflow"),
         description="Parameters, metrics by step, files and models; served by `fedflow ui`",
-    )  # fmt: skip
+    )
 
 
 def evaluations(rounds: Sequence[RoundReport]) -> list[dict[str, Any]]:

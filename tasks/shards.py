@@ -174,10 +174,14 @@ class PrefectExecutor:
         assert self._runner is not None
         gpu = on_gpu(job)
         parameters = {
-            "work": work, "job": job, "shard": shard,
-            "title": title, "worker": worker, "content": shard.content,
+            "work": work,
+            "job": job,
+            "shard": shard,
+            "title": title,
+            "worker": worker,
+            "content": shard.content,
             "in_turn": gpu and self._in_turn,
-        }  # fmt: skip
+        }
         with self._reaching(OSError), self._on_gpu() if gpu else nullcontext():
             return self._runner.submit(run_shard.with_options(tags=["gpu"]) if gpu else run_shard, parameters)
 

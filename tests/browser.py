@@ -12,10 +12,18 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OPTIONS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--no-default-browser-check", "--remote-debugging-pipe",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-default-browser-check",
+    "--remote-debugging-pipe",
+)
 
 
 class Browser:
@@ -32,8 +40,13 @@ class Browser:
 
     def open(self, page: Path, width: int = 1280, height: int = 900) -> None:
         """Open a file and wait until all of it has been loaded."""
-        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
-                   mobile=width < 600)  # fmt: skip
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
         self._call("Page.navigate", url=page.resolve().as_uri())
         self._until("Page.loadEventFired")
 
@@ -84,11 +97,13 @@ def browser() -> Iterator[Browser]:
     ours_in, theirs_out = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = 'exec 3<&"$1" 4>&"$2"; shift 2; exec "$@"'
+        options = [*OPTIONS, f"--user-data-dir={profile}", "about:blank"]
         process = subprocess.Popen(
-            ["bash", "-c", command, "-", str(theirs_in), str(theirs_out), CHROMIUM, *OPTIONS,
-             f"--user-data-dir={profile}", "about:blank"],
-            pass_fds=(theirs_in, theirs_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            ["bash", "-c", command, "-", str(theirs_in), str(theirs_out), CHROMIUM, *options],
+            pass_fds=(theirs_in, theirs_out),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(theirs_in)
         os.close(theirs_out)
         try:

@@ -209,9 +209,20 @@ class Payload:
         (npz(y_train=np.array([0, 1, 2])), "6 images in x_train, 3 labels"),
         (npz(x_train=np.zeros((6, 4, 4))), "x_train is float64 .*needs uint8"),
     ],
-    ids=["missing", "empty", "truncated", "pickled", "pickle", "gap", "stray", "floats", "labels as reals",
-         "lengths", "pixels"],
-)  # fmt: skip
+    ids=[
+        "missing",
+        "empty",
+        "truncated",
+        "pickled",
+        "pickle",
+        "gap",
+        "stray",
+        "floats",
+        "labels as reals",
+        "lengths",
+        "pixels",
+    ],
+)
 def test_bad_arrays(refused, root, content, says):
     if content is not None:
         (root / "arrays.npz").write_bytes(content)

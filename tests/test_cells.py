@@ -20,8 +20,11 @@ from fedflow.fingerprints import MAY_BE_EMPTY
 
 HOME = Path(__file__).parents[1]
 GRID = {
-    "partitions": ["a", "b"], "methods": ["fedavg", "lg_fedavg"], "seeds": [0, 1], "procedures": ["coreset"],
-}  # fmt: skip
+    "partitions": ["a", "b"],
+    "methods": ["fedavg", "lg_fedavg"],
+    "seeds": [0, 1],
+    "procedures": ["coreset"],
+}
 
 
 @pytest.fixture

@@ -376,14 +376,16 @@ def test_dvc_and_doctor_ask_for_the_networks_of_the_grid(root: Path, changes: li
         (["training.curriculum={score: expert, expert: few}"], r"curriculum.expert: 'few' .*not on few"),
         (["training.curriculum={score: expert, expert: gone}"], r"curriculum.expert: 'gone' .*one of expert"),
         (["training.curriculum={order: random, score: expert, expert: gone}"], r"'gone' .*one of expert"),
-        ([CURRICULUM, "run.client_curriculum={score: expert, expert: wide}", "run.sampling=easy_first"],
-         r"run.client_curriculum.expert: 'wide' .*'expert', the expert of the data curriculum"),
+        (
+            [CURRICULUM, "run.client_curriculum={score: expert, expert: wide}", "run.sampling=easy_first"],
+            r"run.client_curriculum.expert: 'wide' .*'expert', the expert of the data curriculum",
+        ),
         ([CURRICULUM, NOISE], r"^training.curriculum.expert: 'expert' .*null, as this partition changes the"),
         ([CLIENTS, EASY, NOISE], r"^run.client_curriculum.expert: 'expert' .*null, as this partition chan"),
         ([DISTIL, RENAMED], r"^training.objective.teacher: 'wide' .*null, as this partition changes the lab"),
         ([RENAMED], r"^partitions.hard.difficulty.expert: 'expert' .*null, as this partition changes the la"),
     ],
-)  # fmt: skip
+)
 def test_experts_that_a_run_cannot_use_are_one_line(root: Path, changes: list[str], message: str) -> None:
     with one_line_error(message, FedflowError):
         Experiment(load(root, *changes), "hard", "fedavg", 0, root).check()
@@ -398,7 +400,12 @@ def test_an_expert_that_sorts_nothing_is_neither_trained_nor_shipped(root: Path,
     experiment.check()
     assert experiment.networks == [] and experiment.effective["central"] == {}
     assert experiment.job.federation.expert is None
-    both = Experiment(load(root, *changes, "run.client_curriculum={score: expert, expert: wide}"), "plain",
-                      "fedavg", 0, root)  # fmt: skip
+    both = Experiment(
+        load(root, *changes, "run.client_curriculum={score: expert, expert: wide}"),
+        "plain",
+        "fedavg",
+        0,
+        root,
+    )
     assert both.read_networks == {"run.client_curriculum.expert": "wide"}
     assert both.job.federation.expert_field == "run.client_curriculum.expert"

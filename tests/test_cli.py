@@ -22,9 +22,9 @@ from fedflow.partition import SCHEMES
 from fedflow.terminal import RoundBar
 
 COMMANDS = (
-    "run", "sweep", "tune", "prepare", "partition", "partitions", "methods", "schemes", "datasets", "models",
-    "report", "targets", "landscape", "ui", "store", "doctor", "fingerprint", "schema", "published",
-)  # fmt: skip
+    "run sweep tune prepare partition partitions methods schemes datasets models report targets landscape ui "
+    "store doctor fingerprint schema published"
+).split()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -334,10 +334,7 @@ def test_a_dataset_without_a_network_is_named(file):
     ("content", "message"),
     [
         (b"a: [1", "params.yaml, line 1: not valid YAML"),
-        (
-            b"a: !!python/object/apply:os.system [ls]",
-            "line 1: the tag !!python/object/apply:os",
-        ),
+        (b"a: !!python/object/apply:os.system [ls]", "line 1: the tag !!python/object/apply:os"),
         (b"\xff\xfe\x00binary", "line 1: not valid YAML: byte 0xff is not UTF-8"),
         (b"", "params.yaml: None is not accepted; expected a mapping of sections"),
         (b"- 1", "expected a mapping of sections"),
@@ -396,7 +393,7 @@ def test_quotes_make_a_new_name_with_dots():
         (["run={rounds: 5, rounds: 6}"], r"^--set: .*a value in YAML .*the key 'rounds' twice"),
         (["methods.flt.public=fmnist", "grid.methods=[flt]"], r"^grid.datasets: .*'fmnist', which flt"),
     ],
-)  # fmt: skip
+)
 def test_values_that_used_to_crash_or_pass_are_refused(changes, message):
     with one_line_error(message, BadInput):
         load(*changes)

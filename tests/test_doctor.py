@@ -83,12 +83,23 @@ def test_a_bad_parameter_and_a_store_that_cannot_be_written_are_found(project):
     )
 
 
-@pytest.mark.parametrize(("run", "method", "says"), [
-    ("sampling: sweep", "fedbuff", "run.sampling: 'sweep' is not accepted; expected uniform with fedbuff"),
-    ("sampling: bernoulli", "fedsc", "run.sampling: 'bernoulli' is not accepted; expected uniform or prop"),
-    ("reports: [all]", "ditto", "run.reports: ['all'] is not accepted; expected [] with ditto, whose"),
-    ("participation: 1.5", "fedavg", "run.participation: 1.5 is not accepted"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("run", "method", "says"),
+    [
+        (
+            "sampling: sweep",
+            "fedbuff",
+            "run.sampling: 'sweep' is not accepted; expected uniform with fedbuff",
+        ),
+        (
+            "sampling: bernoulli",
+            "fedsc",
+            "run.sampling: 'bernoulli' is not accepted; expected uniform or prop",
+        ),
+        ("reports: [all]", "ditto", "run.reports: ['all'] is not accepted; expected [] with ditto, whose"),
+        ("participation: 1.5", "fedavg", "run.participation: 1.5 is not accepted"),
+    ],
+)
 def test_settings_that_a_method_of_the_grid_refuses_are_found_without_data(run, method, says, project):
     text = PARAMS.replace(
         "  participation: 0.3\n", "" if "participation" in run else "  participation: 0.3\n"

@@ -219,8 +219,11 @@ def test_pictures_of_the_partition_and_of_what_grows_are_recorded(root: Path, co
     list_files, recorded = open_store(root).client().list_artifacts, ["partition", "curriculum"]
     files = [file.path for folder in recorded for file in list_files(run.info.run_id, folder)]
     assert files == [
-        "partition/difficulty.png", "partition/labels.png", "curriculum/pool.png", "curriculum/prefix.png",
-    ]  # fmt: skip
+        "partition/difficulty.png",
+        "partition/labels.png",
+        "curriculum/pool.png",
+        "curriculum/prefix.png",
+    ]
 
 
 def test_a_run_too_short_for_its_method_is_refused_before_it_is_recorded(root: Path) -> None:
@@ -314,10 +317,18 @@ def test_an_entry_with_another_name_has_a_folder_and_the_settings_of_its_method(
 
 @pytest.mark.parametrize(
     "change",
-    ["training.lr=0.05", "methods.fedavg.weighting=uniform", "run.rounds=3", "run.target_accuracy=0.5",
-     "models.digits=mlp", "data.digits.train_limit=500", "partitions.digits-4.alpha=5",
-     "methods.fedavg.training.epochs=2", "tuned.digits-4.fedavg.training.lr=0.2"],
-)  # fmt: skip
+    [
+        "training.lr=0.05",
+        "methods.fedavg.weighting=uniform",
+        "run.rounds=3",
+        "run.target_accuracy=0.5",
+        "models.digits=mlp",
+        "data.digits.train_limit=500",
+        "partitions.digits-4.alpha=5",
+        "methods.fedavg.training.epochs=2",
+        "tuned.digits-4.fedavg.training.lr=0.2",
+    ],
+)
 def test_whatever_can_change_the_numbers_changes_the_digest_and_the_folder(root: Path, change: str) -> None:
     plain, other = experiment(root), experiment(root, change)
     assert other.settings != plain.settings
@@ -327,9 +338,16 @@ def test_whatever_can_change_the_numbers_changes_the_digest_and_the_folder(root:
 
 @pytest.mark.parametrize(
     "change",
-    ["engine.executor=inline", "engine.workers=7", "run.checkpoint_every=2", "training.lr=0.1",
-     "grid.seeds=[0,1]", "methods.ditto.lam=3", "training.momentum=0.0"],
-)  # fmt: skip
+    [
+        "engine.executor=inline",
+        "engine.workers=7",
+        "run.checkpoint_every=2",
+        "training.lr=0.1",
+        "grid.seeds=[0,1]",
+        "methods.ditto.lam=3",
+        "training.momentum=0.0",
+    ],
+)
 def test_what_changes_no_number_changes_neither(root: Path, change: str) -> None:
     plain, other = experiment(root), experiment(root, change)
     assert (other.settings, other.results_folder) == (plain.settings, plain.results_folder)

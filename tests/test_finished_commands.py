@@ -99,11 +99,23 @@ def test_a_run_shows_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> 
     metrics = json.loads(Path("results/skewed/ditto/0/metrics.json").read_text())
     shown = fedflow(capsys, "show", "results/skewed/ditto/0/").out
     for words in (
-        metrics["data_hash"], metrics["partition_hash"], "dirichlet, alpha 0.5", "4 clients",
-        "Ditto (ditto), seed 0", "mlp, 610 parameters", "1 round,", f"settings {metrics['settings']}",
-        "lam 0.5", "lr 0.1", "clients.parquet", "command", "--method ditto", "version",
-        "skewed.ditto v1, serves clients 0-3", "artifacts: file://",
-    ):  # fmt: skip
+        metrics["data_hash"],
+        metrics["partition_hash"],
+        "dirichlet, alpha 0.5",
+        "4 clients",
+        "Ditto (ditto), seed 0",
+        "mlp, 610 parameters",
+        "1 round,",
+        f"settings {metrics['settings']}",
+        "lam 0.5",
+        "lr 0.1",
+        "clients.parquet",
+        "command",
+        "--method ditto",
+        "version",
+        "skewed.ditto v1, serves clients 0-3",
+        "artifacts: file://",
+    ):
         assert words in shown, words
     found = json.loads(fedflow(capsys, "show", "skewed/ditto/0", "--json").out)
     assert found["metrics"] == metrics and found["settings"]["method.lam"] == 0.5

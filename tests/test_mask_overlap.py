@@ -29,8 +29,9 @@ def test_layers_are_weights_and_biases_together_and_those_kept_whole_are_left_ou
     found = compare(kept, range(3), SIZES)
     assert found.sizes == {"conv": 4, "fc": 3}
     assert {name: shares.tolist() for name, shares in found.layers.items()} == {
-        "conv": [1, 0.75, 0], "fc": pytest.approx([1 / 3, 1 / 3, 2 / 3]),
-    }  # fmt: skip
+        "conv": [1, 0.75, 0],
+        "fc": pytest.approx([1 / 3, 1 / 3, 2 / 3]),
+    }
 
 
 def test_without_labels_or_a_difference_there_is_no_correlation() -> None:

@@ -49,18 +49,28 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "params.yaml").write_text(PARAMS.replace("HERE", str(folder)))
     rng = np.random.default_rng(0)
     age, pressure, kind = rng.normal(50, 9, 200), rng.normal(130, 20, 200), rng.integers(3, size=200)
-    heart = pd.DataFrame({
-        "hospital": np.repeat(["Basel", "Cleveland", "Budapest", "Long Beach"], [90, 60, 30, 20]),
-        "age": age, "trestbps": pressure, "cp_1": kind == 1, "cp_2": kind == 2,
-        "disease": ((age - 50) / 9 + (pressure - 130) / 20 + (kind == 2) > 0.3).astype(int),
-    })  # fmt: skip
+    heart = pd.DataFrame(
+        {
+            "hospital": np.repeat(["Basel", "Cleveland", "Budapest", "Long Beach"], [90, 60, 30, 20]),
+            "age": age,
+            "trestbps": pressure,
+            "cp_1": kind == 1,
+            "cp_2": kind == 2,
+            "disease": ((age - 50) / 9 + (pressure - 130) / 20 + (kind == 2) > 0.3).astype(int),
+        }
+    )
     heart.to_csv(folder / "heart.csv", index=False)
     waves, words = rng.normal(size=(60, 1, 1100)).astype(np.float32), np.arange(60) % 3
     user = np.repeat([4, 7, 8, 9], [2, 20, 20, 18])
     np.savez(
-        folder / "speech.npz", x_train=waves, y_train=words, user_train=user,
-        x_test=waves[:3], y_test=words[:3], user_test=user[:3],
-    )  # fmt: skip
+        folder / "speech.npz",
+        x_train=waves,
+        y_train=words,
+        user_train=user,
+        x_test=waves[:3],
+        y_test=words[:3],
+        user_test=user[:3],
+    )
     speech = "the quick brown fox jumps over the lazy dog\n" * 2
     (folder / "tinyshakespeare.txt").write_text(f"ANNA:\n{speech}\nBOB:\n{speech}")
     with pytest.MonkeyPatch.context() as patch:

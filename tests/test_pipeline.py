@@ -232,18 +232,20 @@ HARMLESS = [
 ]
 EDITS = {
     "a scheme, and no client's data": (
-        [("partition/dirichlet.py", "TRIES = 1000", "TRIES = 1001")], ["partition@even", "partition@skewed"],
+        [("partition/dirichlet.py", "TRIES = 1000", "TRIES = 1001")],
+        ["partition@even", "partition@skewed"],
     ),
     "a scheme": (
         [("partition/iid.py", "rng.permutation(len(labels))", "rng.permutation(len(labels))[::-1]")],
         ["partition@even", *EVEN, "report"],
     ),
     "a procedure": (
-        [("procedures/coresets/select.py", "import numpy", "import math, numpy")], ["procedure@ring-0"],
+        [("procedures/coresets/select.py", "import numpy", "import math, numpy")],
+        ["procedure@ring-0"],
     ),
     "the engine": ([("simulation/worker.py", "RETRIES = 1 ", "RETRIES = 2 ")], [*SKEWED, *EVEN, "report"]),
     "the report": ([("report/page.css", "{", " {")], ["report"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow

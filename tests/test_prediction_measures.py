@@ -15,10 +15,16 @@ from fedflow.metrics.predictions import by_client, ece, mce, reliability, sizes,
 def table_of(probabilities: np.ndarray, labels: np.ndarray, clients: np.ndarray) -> pd.DataFrame:
     """What a run keeps of probabilities [n, K]."""
     rank = 1 + (probabilities > probabilities[np.arange(len(labels)), labels][:, None]).sum(1)
-    return pd.DataFrame({
-        "client": clients, "sample": np.arange(len(labels)), "label": labels,
-        "predicted": probabilities.argmax(1), "confidence": probabilities.max(1), "rank": rank,
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "client": clients,
+            "sample": np.arange(len(labels)),
+            "label": labels,
+            "predicted": probabilities.argmax(1),
+            "confidence": probabilities.max(1),
+            "rank": rank,
+        }
+    )
 
 
 def drawn(classes: int, n: int = 300) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

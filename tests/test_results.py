@@ -34,18 +34,33 @@ def write(folder: Path, groups=None, failed=None, newcomers=None, compared=None)
     rounds = [
         RoundReport(1, [0, 1], failed or {}, values=first, series={"method/p": [0.25, nan, 0.75]}),
         RoundReport(
-            2, [2], assignment=[0, 1, 1],
-            values=first | {"train_loss": 1.0, "bytes_down": 120, "bytes_up": 60, "clusters": 2}
+            2,
+            [2],
+            assignment=[0, 1, 1],
+            values=first
+            | {"train_loss": 1.0, "bytes_down": 120, "bytes_up": 60, "clusters": 2}
             | {"local_accuracy": 0.1 + 0.2, "global_accuracy": 0.5},
             series={"method/p": [nan, 0.1, nan], "method/a": [1.0, nan, nan]},
         ),
-    ]  # fmt: skip
+    ]
     outcome = Outcome(
-        Scores([0, 1, 2], np.array([0, 1, 1]), np.array([4, 4, 8]), nothing, scores, scores,
-               *[nothing] * 5, [torch.zeros(2)], np.zeros(3, dtype=int)),
-        np.array([1, 0, 1]), {"rounds": 2, "local_accuracy": 0.58, "ari": None}, {0: torch.zeros(2)},
-        newcomers, compared,
-    )  # fmt: skip
+        Scores(
+            [0, 1, 2],
+            np.array([0, 1, 1]),
+            np.array([4, 4, 8]),
+            nothing,
+            scores,
+            scores,
+            *[nothing] * 5,
+            [torch.zeros(2)],
+            np.zeros(3, dtype=int),
+        ),
+        np.array([1, 0, 1]),
+        {"rounds": 2, "local_accuracy": 0.58, "ari": None},
+        {0: torch.zeros(2)},
+        newcomers,
+        compared,
+    )
     samples = np.array([10, 20, 30] if newcomers is None else [10, 20, 30, 40])
     write_results(folder, FACTS, PARAMS, rounds, outcome, samples, groups)
 
@@ -67,8 +82,11 @@ def test_series_have_a_row_per_number(tmp_path):
     write(tmp_path)
     rows = pd.read_parquet(tmp_path / "series.parquet").to_numpy().tolist()
     assert rows == [
-        [1, 0, "method/p", 0.25], [1, 2, "method/p", 0.75], [2, 0, "method/a", 1.0], [2, 1, "method/p", 0.1],
-    ]  # fmt: skip
+        [1, 0, "method/p", 0.25],
+        [1, 2, "method/p", 0.75],
+        [2, 0, "method/a", 1.0],
+        [2, 1, "method/p", 0.1],
+    ]
 
 
 def test_clients_have_a_row_each(tmp_path):

@@ -35,18 +35,24 @@ def changed(change):
 @pytest.mark.parametrize(
     "change",
     [
-        "methods.ditto.training.lr=1e-3", "methods.fedavg=null", "models.digits=mlp",
-        "run.target_accuracy=null", "tuned.mnist5k-dir.fedavg.training.lr=0.1",
+        "methods.ditto.training.lr=1e-3",
+        "methods.fedavg=null",
+        "models.digits=mlp",
+        "run.target_accuracy=null",
+        "tuned.mnist5k-dir.fedavg.training.lr=0.1",
         "data.digits.normalise={mean: [0.5], std: [0.5]}",
         "data.tables={source: table, path: a.csv, target: y}",
-        "methods.aaggff_s.host={name: fedprox, mu: 1e-3}", "methods.fedavg={method: fedavg, label: Ours}",
+        "methods.aaggff_s.host={name: fedprox, mu: 1e-3}",
+        "methods.fedavg={method: fedavg, label: Ours}",
         "methods.mine={method: fedprox, label: Mine, mu: 0.1, training: {lr: 0.1}}",
-        "tuned.mnist5k-dir.mine.mu=0.1", "methods.mine={method: fedavg, run: {sampling: sweep}}",
-        "methods.ditto.run.rounds=3", "methods.fedavg={method: null, label: null}",
+        "tuned.mnist5k-dir.mine.mu=0.1",
+        "methods.mine={method: fedavg, run: {sampling: sweep}}",
+        "methods.ditto.run.rounds=3",
+        "methods.fedavg={method: null, label: null}",
         "methods.ditto.training.objective={alpha: 0.2}",
         "models.digits={name: mlp, trainable: [layers.last.*]}",
     ],
-)  # fmt: skip
+)
 def test_other_forms_are_accepted(validator, change):
     assert [error.message for error in validator.iter_errors(changed(change))] == []
 

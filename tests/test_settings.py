@@ -141,9 +141,14 @@ def test_fields_are_checked_against_each_other() -> None:
 def test_every_field_explains_itself() -> None:
     rows = {row["name"]: row for row in explain(Example)}
     assert rows["rate"] == {
-        "name": "rate", "symbol": "eta", "default": 0.1, "accepts": "a number > 0 and <= 1",
-        "doc": "a rate", "source": "page 3", "grid": (0.1, 1),
-    }  # fmt: skip
+        "name": "rate",
+        "symbol": "eta",
+        "default": 0.1,
+        "accepts": "a number > 0 and <= 1",
+        "doc": "a rate",
+        "source": "page 3",
+        "grid": (0.1, 1),
+    }
     assert rows["inner"]["default"] == Inner()
 
 

@@ -60,8 +60,10 @@ def test_runs_of_a_sweep_are_counted_with_the_time_that_is_left(capsys, monkeypa
     for _ in counted([SimpleNamespace(title=f"run {i}") for i in "abc"]):
         now[0] += 50.0
     assert capsys.readouterr().out.splitlines() == [
-        "1 of 3: run a", "2 of 3: run b, about 2 min left", "3 of 3: run c",
-    ]  # fmt: skip
+        "1 of 3: run a",
+        "2 of 3: run b, about 2 min left",
+        "3 of 3: run c",
+    ]
 
 
 def test_a_bar_shows_its_title_in_full(capsys, monkeypatch):

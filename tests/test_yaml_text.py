@@ -82,13 +82,15 @@ def test_what_is_no_plain_value_is_refused_with_its_line(text):
     [
         ("x: [1, -2, 0x1F, 1.5, .5, 1.5e-3, !!float 1]", [1, -2, 31, 1.5, 0.5, 0.0015, 1.0]),
         ("x: [true, False, null, ~, ]", [True, False, None, None]),
-        ("x: [1e3, 1e-3, '010', !!str 010, 'off', y, '2026-01-02', =, <<]",
-         ["1e3", "1e-3", "010", "010", "off", "y", "2026-01-02", "=", "<<"]),
+        (
+            "x: [1e3, 1e-3, '010', !!str 010, 'off', y, '2026-01-02', =, <<]",
+            ["1e3", "1e-3", "010", "010", "off", "y", "2026-01-02", "=", "<<"],
+        ),
         ("x: |\n  two\n  lines\n", "two\nlines\n"),
         (b"\xef\xbb\xbfx: gr\xc3\xb6\xc3\x9fe\r\n", "größe"),
         ("b: &b {p: 1, q: 2}\nx: {<<: [*b, {p: 9, r: 1}], q: 3}", {"p": 1, "q": 3, "r": 1}),
     ],
-)  # fmt: skip
+)
 def test_plain_values_are_read_as_before(text, value):
     found = yaml_value(text)["x"]
     assert found == value and [*map(type, found)] == [*map(type, value)]

@@ -66,8 +66,10 @@ def _drivers() -> tuple[dict[str, list[str]], dict[str, str]]:
     for processes in PFL_PROCESSES if DEVICE.type == "cuda" and "pfl" in drivers else ():
         several = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "-m"]
         drivers[f"pfl, {processes} processes"] = [
-            drivers["pfl"][0], *several, "benchmarks.peers.pfl_processes",
-        ]  # fmt: skip
+            drivers["pfl"][0],
+            *several,
+            "benchmarks.peers.pfl_processes",
+        ]
     return drivers, skipped
 
 
@@ -127,9 +129,13 @@ def _drive(command: list[str], clients: int) -> dict[str, Any]:
         with (Path(folder) / "errors").open("w+") as errors:
             process = subprocess.Popen(
                 [*command, "--clients", str(clients), "--rounds", str(ROUNDS)],
-                stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, env=environment,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=ROOT,
+                env=environment,
                 start_new_session=True,  # Linux shares a busy machine by session, and Ray starts new ones
-            )  # fmt: skip
+            )
             memory = _Memory(process.pid)
             memory.start()
             try:

@@ -17,18 +17,7 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.peers.work import (
-    BATCH,
-    COHORT,
-    LR,
-    SEED,
-    Laps,
-    Network,
-    drive,
-    images,
-    network,
-    place,
-)
+from benchmarks.peers.work import BATCH, COHORT, LR, SEED, Laps, Network, drive, images, network, place
 
 
 class Model(Network):

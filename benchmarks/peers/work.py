@@ -46,10 +46,18 @@ class SimpleCNN(nn.Sequential):
 
     def __init__(self, *_: object) -> None:
         super().__init__(
-            nn.Conv2d(3, 32, 3), nn.ReLU(),
-            nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
-            nn.Flatten(), nn.Linear(12_544, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10),
-        )  # fmt: skip
+            nn.Conv2d(3, 32, 3),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Dropout(0.25),
+            nn.Flatten(),
+            nn.Linear(12_544, 128),
+            nn.ReLU(),
+            nn.Dropout(0.5),
+            nn.Linear(128, 10),
+        )
 
 
 class Network(SimpleCNN if WORK == "pfl" else LeNet5):  # type: ignore[misc]

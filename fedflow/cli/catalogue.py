@@ -79,10 +79,12 @@ def _method(name: str) -> dict[str, Any]:
     page = describe(METHODS[name])
     traffic = f"{page.down:,} bytes down, {page.up:,} bytes up"
     return {
-        "label": page.label, "text": page.text, "options": options_table(page.options),
+        "label": page.label,
+        "text": page.text,
+        "options": options_table(page.options),
         "traffic": f"Traffic per client and round on {METHODS[name].example} for CIFAR-10: {traffic}",
         "published": page.published,
-    }  # fmt: skip
+    }
 
 
 def procedures(
@@ -137,11 +139,14 @@ def _procedures() -> dict[str, Any]:
 
     return {
         page.name: {
-            "label": page.label, "idea": page.idea, "text": page.text,
-            "options": options_table(page.options), "numbers": [*measured(page)],
+            "label": page.label,
+            "idea": page.idea,
+            "text": page.text,
+            "options": options_table(page.options),
+            "numbers": [*measured(page)],
         }
         for page in pages()
-    }  # fmt: skip
+    }
 
 
 def _entries(params: Path) -> dict[str, str]:
@@ -218,11 +223,13 @@ def _schemes() -> dict[str, Any]:
     pages = {name: describe(scheme) for name, scheme in sorted(SCHEMES.items())}
     return {
         name: {
-            "idea": page.idea, "text": page.text, "options": options_table(page.options),
+            "idea": page.idea,
+            "text": page.text,
+            "options": options_table(page.options),
             "example": str(page.pictures.get(name, f"{{dataset: mnist5k, scheme: {name}, clients: 10}}")),
         }
         for name, page in pages.items()
-    }  # fmt: skip
+    }
 
 
 def partitions(context: typer.Context, as_json: Json = False, root: Root = Path()) -> None:
@@ -257,11 +264,14 @@ def _partitions(root: Path) -> list[dict[str, Any]]:
     found = {name: params.partition(name) for name in params.partitions}
     return [
         {
-            "name": name, "dataset": entry.dataset, "scheme": entry.scheme, "clients": entry.clients,
+            "name": name,
+            "dataset": entry.dataset,
+            "scheme": entry.scheme,
+            "clients": entry.clients,
             "parameters": entry.parameters,
         }
         for name, entry in found.items()
-    ]  # fmt: skip
+    ]
 
 
 def _short(value: object) -> str:
@@ -369,11 +379,13 @@ def published(
     if name is not None and name not in found:
         raise unknown_name("published", name, found)
     if as_json:
-        print_json([
-            {"name": book, "source": content["source"], "tables": records(columns, content["rows"])}
-            for book, content in found.items()
-            if name in (None, book)
-        ])  # fmt: skip
+        print_json(
+            [
+                {"name": book, "source": content["source"], "tables": records(columns, content["rows"])}
+                for book, content in found.items()
+                if name in (None, book)
+            ]
+        )
         return
     if name is None:
         for book, content in found.items():
@@ -389,11 +401,12 @@ def _published() -> dict[str, Any]:
 
     return {
         name: {
-            "source": book.source, "text": markdown(book),
+            "source": book.source,
+            "text": markdown(book),
             "rows": [(str(len(table.rows)), table.unit or "-", table.label) for table in book.tables],
         }
         for name, book in books().items()
-    }  # fmt: skip
+    }
 
 
 def schema() -> None:

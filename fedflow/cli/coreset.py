@@ -41,8 +41,7 @@ def coreset(
         str, typer.Option(help="sum1: weights sum to 1; beta: scaled to the smallest objective error.")
     ] = "sum1",
     out: Annotated[
-        Path | None,
-        typer.Option(help="CSV file; default: TABLE.coreset.csv. A picture is put beside it."),
+        Path | None, typer.Option(help="CSV file; default: TABLE.coreset.csv. A picture is put beside it.")
     ] = None,
 ) -> None:
     """Choose a few rows of a table that represent all rows, and weights for means over them.
@@ -69,9 +68,20 @@ def coreset(
     if adjacency is not None:
         edges = read_adjacency(adjacency, None if points is None else len(points))
     found = choose(
-        points, k, cost, kappa, columns or None, ignore or (), not raw,
-        neighbours, walk, budget, weights, edges, edge_weights,
-    )  # fmt: skip
+        points,
+        k,
+        cost,
+        kappa,
+        columns or None,
+        ignore or (),
+        not raw,
+        neighbours,
+        walk,
+        budget,
+        weights,
+        edges,
+        edge_weights,
+    )
     rows, n = found.rows, found.adjacency.shape[0]
     with naming(file):
         rows.to_csv(file, index=False)

@@ -221,17 +221,24 @@ def show(
     metrics, partition = one.metrics, one.params["partition"]
     scheme = [say(f"method.{name}", value) for name, value in (partition.get("parameters") or {}).items()]
     made = {name: recorded.get(name, "") for name in ("command", "commit", "version", "user")}
-    print_table(one.name, ("", ""), [
-        ("data", f"{metrics['dataset']}  {metrics['data_hash']}"),
-        ("partition", f"{metrics['partition']}  {metrics['partition_hash']}"),
-        ("", ", ".join([partition["scheme"], *scheme, f"{metrics['clients']} clients"])),
-        ("run", recorded["recorded"] if recorded else "not in the record"),
-        ("", f"{metrics['method_label']} ({metrics['method']}), seed {metrics['seed']}, "
-             f"{_counted(metrics['rounds'], 'round')}, ended {_local(recorded.get('end'))}"),
-        ("network", f"{metrics['model']}, {metrics['parameters']:,} parameters"),
-        *_clusters_and_models(one, recorded),
-        *((name, value) for name, value in made.items() if value),
-    ])  # fmt: skip
+    print_table(
+        one.name,
+        ("", ""),
+        [
+            ("data", f"{metrics['dataset']}  {metrics['data_hash']}"),
+            ("partition", f"{metrics['partition']}  {metrics['partition_hash']}"),
+            ("", ", ".join([partition["scheme"], *scheme, f"{metrics['clients']} clients"])),
+            ("run", recorded["recorded"] if recorded else "not in the record"),
+            (
+                "",
+                f"{metrics['method_label']} ({metrics['method']}), seed {metrics['seed']}, "
+                f"{_counted(metrics['rounds'], 'round')}, ended {_local(recorded.get('end'))}",
+            ),
+            ("network", f"{metrics['model']}, {metrics['parameters']:,} parameters"),
+            *_clusters_and_models(one, recorded),
+            *((name, value) for name, value in made.items() if value),
+        ],
+    )
     print_line("")
     print_table(f"settings {metrics['settings']}", ("", ""), _by_section(one.params))
     print_line("")
@@ -290,14 +297,21 @@ def compare(
     settings = [own[0].settings for own in groups.values()]
     differ = _differing(settings)
     if as_json:
-        print(json.dumps([
-            {
-                "partition": key[0], "method": key[1], "seeds": [run.metrics["seed"] for run in own],
-                "metrics": {name: _values(own, name) for name in names},
-                "settings": {name: own[0].settings.get(name) for name in differ},
-            }
-            for key, own in groups.items()
-        ], indent=1))  # fmt: skip
+        print(
+            json.dumps(
+                [
+                    {
+                        "partition": key[0],
+                        "method": key[1],
+                        "seeds": [run.metrics["seed"] for run in own],
+                        "metrics": {name: _values(own, name) for name in names},
+                        "settings": {name: own[0].settings.get(name) for name in differ},
+                    }
+                    for key, own in groups.items()
+                ],
+                indent=1,
+            )
+        )
         return
     rows = []
     for (partition, method, _), own in groups.items():

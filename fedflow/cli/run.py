@@ -137,9 +137,15 @@ def tune(
     params = load(root, [*(settings or []), *engine(executor, workers)])
     stage.searches(params, partition, method, root)  # checked before a server starts
     chosen = start(
-        params, "tune", lambda: stage.tune(params, partition, methods=method, root=root, write=write),
-        partition=partition, methods=method, settings=Changes(params), root=str(root), write=write,
-    )  # fmt: skip
+        params,
+        "tune",
+        lambda: stage.tune(params, partition, methods=method, root=root, write=write),
+        partition=partition,
+        methods=method,
+        settings=Changes(params),
+        root=str(root),
+        write=write,
+    )
     rows = [
         (name, ", ".join(f"{key} {tried[key]}" for key in values), *_score(tried), "*" * tried["chosen"])
         for name, values in chosen.items()

@@ -49,9 +49,13 @@ def central(
     params = load(root, settings)
     params.network(name)
     start(
-        params, "central", lambda: prepare_network(params, name, root),
-        name=name, settings=Changes(params), root=str(root),
-    )  # fmt: skip
+        params,
+        "central",
+        lambda: prepare_network(params, name, root),
+        name=name,
+        settings=Changes(params),
+        root=str(root),
+    )
     print_numbers(results(root, name), central_folder(root, name))
 
 

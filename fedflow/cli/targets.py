@@ -20,8 +20,7 @@ def targets(
         float, typer.Option(help="The value to reach: 0.8 is 80 %. Losses reach it from above.")
     ],
     smooth: Annotated[
-        float,
-        typer.Option(help="Smooth the column first: weight of the previous mean."),
+        float, typer.Option(help="Smooth the column first: weight of the previous mean.")
     ] = 0.0,
     partition: Annotated[str | None, typer.Option(help="Only this partition.")] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with unrounded numbers.")] = False,

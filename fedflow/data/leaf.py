@@ -48,9 +48,11 @@ class ShakespeareOptions(LeafOptions):
     """Which users are kept, and the tokens."""
 
     alphabet: str = option(
-        "leaf", "characters that are tokens: leaf = the 80 of LEAF, printable = all 100 of ASCII",
-        choices=("leaf", "printable"), source="SuPerFed's code: printable",
-    )  # fmt: skip
+        "leaf",
+        "characters that are tokens: leaf = the 80 of LEAF, printable = all 100 of ASCII",
+        choices=("leaf", "printable"),
+        source="SuPerFed's code: printable",
+    )
 
 
 class CelebaOptions(LeafOptions):

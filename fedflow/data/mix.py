@@ -30,9 +30,11 @@ class MixOptions(Settings):
         "padded to the size of the largest part, and in colour if any part is"
     )
     labels: str = option(
-        "separate", "separate = each part has its own labels, by default after those of the part before; "
-        "shared = all parts have the same labels", choices=("separate", "shared"),
-    )  # fmt: skip
+        "separate",
+        "separate = each part has its own labels, by default after those of the part before; "
+        "shared = all parts have the same labels",
+        choices=("separate", "shared"),
+    )
 
     def validate(self) -> None:
         if not self.parts:
@@ -110,9 +112,10 @@ def _shared(
     for i, part in enumerate(parts):
         if part.classes != parts[0].classes:
             raise BadInput(
-                "data.labels", "shared", f"separate: the classes of parts[{i}] ({names[i]}) are not those of "
-                f"parts[0] ({names[0]})",
-            )  # fmt: skip
+                "data.labels",
+                "shared",
+                f"separate: the classes of parts[{i}] ({names[i]}) are not those of parts[0] ({names[0]})",
+            )
     return parts[0].classes, parts
 
 
@@ -129,13 +132,18 @@ def _separate(
         free = next(o for o in sorted({0, *(r.stop for r in taken)}) if not _overlaps(o, size, taken))
         for j in _overlaps(first, size, taken):
             raise BadInput(
-                f"data.parts[{i}].offset", offset, f"labels that are free: {names[i]} would have "
+                f"data.parts[{i}].offset",
+                offset,
+                f"labels that are free: {names[i]} would have "
                 f"{first}..{first + size - 1}, but parts[{j}] ({names[j]}) has {taken[j].start}.."
                 f"{taken[j].stop - 1}; the first free offset is {free}",
-            )  # fmt: skip
+            )
         taken.append(range(first, first + size))
-    classes = {label: f"{name}:{c}" for name, part, own in zip(names, parts, taken)
-               for label, c in zip(own, part.classes)}  # fmt: skip
+    classes = {
+        label: f"{name}:{c}"
+        for name, part, own in zip(names, parts, taken)
+        for label, c in zip(own, part.classes)
+    }
     if gaps := sorted(set(range(max(classes))) - set(classes)):
         starts = [own.start for own in taken]
         raise BadInput("data.parts", starts, f"offsets without a gap; no part has the label {gaps[0]}")

@@ -76,9 +76,7 @@ def _headers(path: Path) -> Headers:
 
 def _header(name: str, stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
     """Shape and type of an ``.npy`` array."""
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0,
-    }  # fmt: skip
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         shape, _, dtype = readers[np.lib.format.read_magic(stream)](stream)
     except zipfile.BadZipFile:

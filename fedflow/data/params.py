@@ -47,9 +47,11 @@ class DatasetParams(Settings):
     pad: int = option(0, "zeros added on each side, before normalisation", ge=0)
     channels: int | None = option(None, "3 repeats grey images into three channels", choices=(1, 3))
     rotations: list[int] = option(
-        factory=list, doc="repeat every image at each of these angles (degrees counter-clockwise); the column"
-        " `rotation` holds the angle", choices=(0, 90, 180, 270),
-    )  # fmt: skip
+        factory=list,
+        doc="repeat every image at each of these angles (degrees counter-clockwise); the column"
+        " `rotation` holds the angle",
+        choices=(0, 90, 180, 270),
+    )
     normalise: str | Normalisation = option(
         "source",
         "constants of (pixel / 255 - mean) / std: source = those of the source, or computed from all its "

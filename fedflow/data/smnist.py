@@ -42,10 +42,14 @@ def smnist(raw: RawData, options: SMNISTOptions) -> RawData:
         each = f"{options.train} training and {options.test} test images of {options.of}"
         raise BadInput("data.tasks", options.tasks, f"at most {most}, with {each} each")
     choices = (TURNS, FLIPS, SIZES, len(SHIFTS))
-    how = np.stack([
-        generator(options.seed, "data.smnist", task).integers(choices, size=(len(raw.classes), len(choices)))
-        for task in range(options.tasks)
-    ])  # fmt: skip
+    how = np.stack(
+        [
+            generator(options.seed, "data.smnist", task).integers(
+                choices, size=(len(raw.classes), len(choices))
+            )
+            for task in range(options.tasks)
+        ]
+    )
 
     def drawn(split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Images, labels and tasks."""

@@ -190,10 +190,15 @@ def source(name: str) -> Source:
 
 def _emnist(split: str, about: str, classes: tuple[str, ...]) -> Source:
     return Source(
-        name=f"emnist_{split}", title=f"EMNIST {split.capitalize()}", about=about, kind="download",
+        name=f"emnist_{split}",
+        title=f"EMNIST {split.capitalize()}",
+        about=about,
+        kind="download",
         origin="Cohen et al. 2017, from NIST Special Database 19",
-        fetch=tv.emnist(split), classes=classes, shape=(1, 28, 28),
-    )  # fmt: skip
+        fetch=tv.emnist(split),
+        classes=classes,
+        shape=(1, 28, 28),
+    )
 
 
 SOURCES: dict[str, Source] = {

@@ -23,8 +23,9 @@ class ConvexOptions(Settings):
     heterogeneity: str = option(
         "homogeneous",
         "what differs: nothing, the parameters (Type 1), the mean inputs (Type 2), the sizes (Type 3)",
-        choices=("homogeneous", "parameters", "inputs", "sizes"), source="A.1.1",
-    )  # fmt: skip
+        choices=("homogeneous", "parameters", "inputs", "sizes"),
+        source="A.1.1",
+    )
     devices: int = option(20, "devices", symbol="m", ge=1, source="A.1.1")
     features: int = option(30, "length of an input", symbol="d", ge=1, source="A.1.1")
     classes: int = option(5, "classes", symbol="K", ge=2, source="A.1.1")
@@ -68,9 +69,11 @@ class PrototypesOptions(Settings):
     train: int = option(60, "training images of a task, classes in turn", ge=1)
     test: int = option(60, "test images of a task, classes in turn", ge=1)
     scale: float = option(
-        0.6, "standard deviation of a prototype's pixels; at 0.6 five steps of 0.1 from the start of an MLP "
-        "with 100 hidden units give 21 % right", gt=0,
-    )  # fmt: skip
+        0.6,
+        "standard deviation of a prototype's pixels; at 0.6 five steps of 0.1 from the start of an MLP "
+        "with 100 hidden units give 21 % right",
+        gt=0,
+    )
     noise: float = option(2.5, "standard deviation of the noise of an image's pixels", ge=0)
     seed: int = option(0, "seed of all draws", ge=0)
 

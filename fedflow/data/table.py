@@ -29,9 +29,11 @@ class TableOptions(Settings):
     split: str | None = option(None, "column with train or test; null = a random split")
     test_share: float = option(0.2, "share of the random test set, in each class", gt=0, lt=1)
     within: str = option(
-        "table", "split at random and standardise the whole table, or the rows of each user",
-        choices=("table", "user"), source="AAggFF on Berka: user",
-    )  # fmt: skip
+        "table",
+        "split at random and standardise the whole table, or the rows of each user",
+        choices=("table", "user"),
+        source="AAggFF on Berka: user",
+    )
     seed: int = option(0, "seed of the random split", ge=0)
 
     def validate(self) -> None:

@@ -134,10 +134,13 @@ def _stratified(y: np.ndarray, limit: int, seed: int, split: str) -> np.ndarray:
 def _chosen(raw: RawData, train: np.ndarray, test: np.ndarray) -> RawData:
     """The samples at these positions."""
     return replace(
-        raw, x_train=raw.x_train[train], y_train=raw.y_train[train], x_test=raw.x_test[test],
+        raw,
+        x_train=raw.x_train[train],
+        y_train=raw.y_train[train],
+        x_test=raw.x_test[test],
         y_test=raw.y_test[test],
         columns={n: Column(c.train[train], c.test[test], c.names) for n, c in raw.columns.items()},
-    )  # fmt: skip
+    )
 
 
 def _drawn(raw: RawData, params: DatasetParams) -> RawData:
@@ -171,7 +174,10 @@ def _turned(raw: RawData, angles: list[int]) -> RawData:
     }
     train, test = (np.arange(times).repeat(len(y)) for y in (raw.y_train, raw.y_test))
     return replace(
-        raw, x_train=images.rotated(raw.x_train, angles), y_train=np.tile(raw.y_train, times),
-        x_test=images.rotated(raw.x_test, angles), y_test=np.tile(raw.y_test, times),
+        raw,
+        x_train=images.rotated(raw.x_train, angles),
+        y_train=np.tile(raw.y_train, times),
+        x_test=images.rotated(raw.x_test, angles),
+        y_test=np.tile(raw.y_test, times),
         columns=columns | {"rotation": Column(train, test, names)},
-    )  # fmt: skip
+    )

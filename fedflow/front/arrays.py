@@ -74,9 +74,16 @@ def dataset(
     targets = [torch.from_numpy(array.astype(own_kind)) for array in (y_train, y_test)]
     depth = inputs[0].shape[1] if images else 0
     made = Dataset(
-        OWN, inputs[0], targets[0], inputs[1], targets[1], names, (0.0,) * depth, (1.0,) * depth,
+        OWN,
+        inputs[0],
+        targets[0],
+        inputs[1],
+        targets[1],
+        names,
+        (0.0,) * depth,
+        (1.0,) * depth,
         content.hexdigest(),
-    )  # fmt: skip
+    )
     need_classes(made, "y")
     return made
 
@@ -179,9 +186,11 @@ def _need_inputs(name: str, x: np.ndarray, y: np.ndarray) -> None:
     elif x.dtype.kind in "iu" and (x.ndim != 2 or x.min() < 0 or x.max() >= TOKENS):
         found = _layout(x) if x.ndim != 2 else f"{x.dtype} {x.min()} to {x.max()}"
         raise BadInput(
-            name, Words(found), f"uint8 images, {name}.astype('uint8') if pixels are 0 to 255; float "
+            name,
+            Words(found),
+            f"uint8 images, {name}.astype('uint8') if pixels are 0 to 255; float "
             f"features, {name}.astype('float32'); or tokens [n, L] from 0",
-        )  # fmt: skip
+        )
     elif x.dtype.kind == "b":
         raise BadInput(name, Words(_layout(x)), f"float features: {name}.astype('float32')")
     elif x.dtype.kind == "f":

@@ -197,9 +197,10 @@ def default_network(data: Dataset) -> str:
     """
     if _tokens(data) and data.name == OWN:
         raise BadInput(
-            "x", Words(f"whole numbers {list(data.input_shape)}"),
+            "x",
+            Words(f"whole numbers {list(data.input_shape)}"),
             "float features, x.astype('float32'), or uint8 images; tokens need a `model` that embeds them",
-        )  # fmt: skip
+        )
     if _tokens(data) and data.classes:
         return "stacked_lstm" if data.y_train.ndim > 1 else "char_lstm"
     if _channels_last(data.input_shape) and min(data.input_shape[:2]) >= 8:
@@ -296,9 +297,13 @@ def _need_module(factory: Callable[[], Any], name: str) -> None:
 
 
 def federation(
-    samples: Dataset, division: Division, network: Network | None, method: Method, device: str,
+    samples: Dataset,
+    division: Division,
+    network: Network | None,
+    method: Method,
+    device: str,
     convolution: str,
-) -> Federation:  # fmt: skip
+) -> Federation:
     """All that stays the same over the rounds."""
     where = torch.device(device)
     partition = divided(division, samples)
@@ -313,9 +318,12 @@ def federation(
             _need_layout(samples, network_entry(network)["name"], error)
         raise
     return Federation(
-        model, train, samples.test.relabelled(partition.test_labels).to(where), partition,
+        model,
+        train,
+        samples.test.relabelled(partition.test_labels).to(where),
+        partition,
         _public(method, train, partition),
-    )  # fmt: skip
+    )
 
 
 def _public(method: Method, train: Examples, partition: Partition) -> Examples | None:

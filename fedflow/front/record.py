@@ -39,10 +39,17 @@ HEAD = "# Written by fedflow.run(record=...), which adds the settings of every f
 
 
 def recorded(
-    root: Path, data: Data, division: Division, network: Network | None, method: Method,
-    training: LocalTraining, run: RunSettings, seed: int, changes: Sequence[str],
+    root: Path,
+    data: Data,
+    division: Division,
+    network: Network | None,
+    method: Method,
+    training: LocalTraining,
+    run: RunSettings,
+    seed: int,
+    changes: Sequence[str],
     listeners: Sequence[Listener],
-) -> tuple[Simulation, Outcome, Path]:  # fmt: skip
+) -> tuple[Simulation, Outcome, Path]:
     """Add the run to ``params.yaml`` in the folder ``root``, and do it as ``fedflow run`` would.
 
     ``changes`` are those of `load_params`. Returns the finished simulation and the folder of the results.
@@ -81,8 +88,12 @@ def _read(file: Path) -> dict[str, Any]:
         return {}
     values = read_yaml(file)
     if not file.read_text().startswith(HEAD) or not isinstance(values, dict):
-        raise BadInput("record", str(file.parent), "a folder without a params.yaml of yours, whose comments "
-                       "would be lost; run such settings with `fedflow run`")  # fmt: skip
+        raise BadInput(
+            "record",
+            str(file.parent),
+            "a folder without a params.yaml of yours, whose comments "
+            "would be lost; run such settings with `fedflow run`",
+        )
     return values
 
 
@@ -95,9 +106,15 @@ def _write(file: Path, values: dict[str, Any]) -> None:
 
 
 def _added(
-    values: dict[str, Any], data: DatasetParams, division: PartitionParams, network: dict[str, Any],
-    method: Method, training: LocalTraining, run: RunSettings, seed: int,
-) -> tuple[str, str]:  # fmt: skip
+    values: dict[str, Any],
+    data: DatasetParams,
+    division: PartitionParams,
+    network: dict[str, Any],
+    method: Method,
+    training: LocalTraining,
+    run: RunSettings,
+    seed: int,
+) -> tuple[str, str]:
     """Add to the sections what they lack, in place; the names of partition and method."""
     options = SOURCES[data.source].options
     entry = _given(data.flat(), DatasetParams, *([options] if options else []))

@@ -29,11 +29,16 @@ if TYPE_CHECKING:  # matplotlib takes a second
 WIDTH = 560  # pixels of a picture in a notebook
 COLUMNS = 6  # numbers in a table in a notebook
 CELL = 'style="text-align:right;white-space:nowrap;padding:2px 8px"'
-COLOURS = ";".join([  # pictures take those of the notebook, which may be dark
-    "stroke-linejoin:round", "stroke-linecap:butt",
-    "--ink:currentColor", "--muted:color-mix(in srgb,currentColor 65%,transparent)", "--card:transparent",
-    "--line:color-mix(in srgb,currentColor 15%,transparent)",
-])  # fmt: skip
+COLOURS = ";".join(
+    [  # pictures take those of the notebook, which may be dark
+        "stroke-linejoin:round",
+        "stroke-linecap:butt",
+        "--ink:currentColor",
+        "--muted:color-mix(in srgb,currentColor 65%,transparent)",
+        "--card:transparent",
+        "--line:color-mix(in srgb,currentColor 15%,transparent)",
+    ]
+)
 SHOWN = ("local_accuracy", "global_accuracy", "local_loss", "global_loss")  # the first one measured is drawn
 
 
@@ -45,9 +50,15 @@ class Result:
     """
 
     def __init__(
-        self, label: str, seed: int, simulation: Simulation, reports: Sequence[RoundReport], outcome: Outcome,
-        about: Mapping[str, Mapping[str, Any]], folder: Path | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        label: str,
+        seed: int,
+        simulation: Simulation,
+        reports: Sequence[RoundReport],
+        outcome: Outcome,
+        about: Mapping[str, Mapping[str, Any]],
+        folder: Path | None = None,
+    ) -> None:
         self.label, self.seed, self.folder, self._about = label, seed, folder, about
         self._simulation, self._reports, self._outcome = simulation, list(reports), outcome
 

@@ -6,11 +6,7 @@ from torch import Tensor
 
 
 def k_means(
-    points: Tensor,
-    number: int,
-    rng: np.random.Generator,
-    restarts: int = 10,
-    start: Tensor | None = None,
+    points: Tensor, number: int, rng: np.random.Generator, restarts: int = 10, start: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Clusters [N] of ``points`` [N, F] and their means [number, F]: the best of several k-means++ starts.
 

@@ -129,9 +129,13 @@ def _orthonormal(u: np.ndarray) -> np.ndarray:
 
 
 def _blocks(
-    rows: np.ndarray, ranks: np.ndarray, others: np.ndarray, other_ranks: np.ndarray, mode: str,
+    rows: np.ndarray,
+    ranks: np.ndarray,
+    others: np.ndarray,
+    other_ranks: np.ndarray,
+    mode: str,
     symmetric: bool = False,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Pairs in blocks; of a ``symmetric`` matrix only the blocks on and above the diagonal."""
     features, found = rows.shape[2], np.zeros((len(rows), len(others)))
     step = max(1, BLOCK_ROWS // max(rows.shape[1], others.shape[1]))

@@ -48,7 +48,7 @@ class Adaptation(Settings):
     name: str = option(
         doc="gradient steps on the support (maml), or prototypes of its classes as last layer (proto)",
         choices=("maml", "proto"),
-    )  # fmt: skip
+    )
     lr: float = option(0.1, "maml: step size", symbol="eta", ge=0, grid=(0.01, 0.1), source="Chapter 3")
     steps: int = option(
         1, "maml: gradient steps; 0 = none", symbol="s", ge=0, grid=(1, 5), source="Chapter 3"

@@ -53,13 +53,18 @@ class Central(Settings):
     section = "central"
     seed: int = option(0, "seed of the initial network, and of order and views of the samples", ge=0)
     schedule: str = option(
-        "constant", "learning rate of epoch e of E; cosine = lr (1 + cos(pi (e - 1) / E)) / 2",
-        choices=("constant", "cosine"), source="side losses: cosine from 0.1",
-    )  # fmt: skip
+        "constant",
+        "learning rate of epoch e of E; cosine = lr (1 + cos(pi (e - 1) / E)) / 2",
+        choices=("constant", "cosine"),
+        source="side losses: cosine from 0.1",
+    )
     label_smoothing: float = option(
-        0.0, "share of each target that is divided among all classes", ge=0, lt=1,
+        0.0,
+        "share of each target that is divided among all classes",
+        ge=0,
+        lt=1,
         source="Curriculum-FL's code: 0.1",
-    )  # fmt: skip
+    )
     training: CentralTraining = option(factory=CentralTraining, doc="SGD on all samples")
 
     def lr_in(self, epoch: int) -> float:

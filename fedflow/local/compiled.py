@@ -42,8 +42,11 @@ LARGE = 5e9  # operations of a step that is nearly all convolutions, which a com
 LARGE_PIECE = 1 << 17  # entries of a gradient that is left as a product
 UNROLLED = 20  # positions of a recurrent network, each of which becomes a part of the graph
 OPTIONS = {  # one thread; layouts in which convolutions need no copies
-    "cpp.threads": 1, "compile_threads": 1, "layout_optimization": True, "force_layout_optimization": True,
-}  # fmt: skip
+    "cpp.threads": 1,
+    "compile_threads": 1,
+    "layout_optimization": True,
+    "force_layout_optimization": True,
+}
 _LOCK = threading.Lock()  # one compilation at a time: the tracer and the environment belong to the process
 
 
@@ -186,10 +189,7 @@ def _compile(
     about = [torch.__version__, _processor(), traced.code, str(OPTIONS), *map(str, _kind(*inputs))]
     with _cache(folder / hashlib.blake2b("\n".join(about).encode(), digest_size=8).hexdigest()):
         compiled = standalone_compile(
-            traced,
-            list(inputs),
-            dynamic_shapes="from_example_inputs",
-            options={"config_patches": OPTIONS},
+            traced, list(inputs), dynamic_shapes="from_example_inputs", options={"config_patches": OPTIONS}
         )
         with torch.no_grad():
             compiled(*inputs)  # loads all of it

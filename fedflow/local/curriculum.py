@@ -56,19 +56,25 @@ class Curriculum(Pacing):
     section = "training.curriculum"
     score: str = option("global", "the difficulty by which samples are sorted", choices=SCORES)
     reading: str = option(
-        "disagreement", "difficult samples of both_pred: those whose two predictions differ, or those with "
+        "disagreement",
+        "difficult samples of both_pred: those whose two predictions differ, or those with "
         "more wrong predictions of the two",
-        choices=("disagreement", "mistakes"), source="disagreement: thesis; mistakes: authors' code",
-    )  # fmt: skip
+        choices=("disagreement", "mistakes"),
+        source="disagreement: thesis; mistakes: authors' code",
+    )
     mode: str = option(
-        "queue", "queue: batches of a shuffled prefix, as many as without a curriculum; per_step: each batch "
+        "queue",
+        "queue: batches of a shuffled prefix, as many as without a curriculum; per_step: each batch "
         "drawn from its own prefix; lazy_epoch: whole passes, at least E (floor(n_k / B) + 1) batches",
-        choices=("queue", "per_step", "lazy_epoch"), source="per_step: thesis; lazy_epoch: authors' code",
-    )  # fmt: skip
+        choices=("queue", "per_step", "lazy_epoch"),
+        source="per_step: thesis; lazy_epoch: authors' code",
+    )
     ties: str = option(
-        "random", "samples of equal difficulty: in a new order in every round, or as in the data (stable)",
-        choices=("random", "stable"), source="stable: authors' code",
-    )  # fmt: skip
+        "random",
+        "samples of equal difficulty: in a new order in every round, or as in the data (stable)",
+        choices=("random", "stable"),
+        source="stable: authors' code",
+    )
     least: int = option(1, "the smallest prefix", ge=1, source="authors' code: 32")
     expert: str | None = option(None, "the network of `central` whose losses are the difficulty (expert)")
 

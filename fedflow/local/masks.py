@@ -23,11 +23,14 @@ def without_smallest(
     interpolation, as of ``numpy.percentile``: ceil(rate (n - 1)) of n different values.
     """
     pieces = zip(model.names, w.split(model.sizes), mask.split(model.sizes), strict=True)
-    return torch.cat([
-        kept & ~(own.abs().double() < _percentile(own.abs(), kept & (own != 0), rate))
-        if name in names else kept
-        for name, own, kept in pieces
-    ])  # fmt: skip
+    return torch.cat(
+        [
+            kept & ~(own.abs().double() < _percentile(own.abs(), kept & (own != 0), rate))
+            if name in names
+            else kept
+            for name, own, kept in pieces
+        ]
+    )
 
 
 def _percentile(values: Tensor, chosen: Tensor, rate: Tensor | float) -> Tensor:

@@ -29,11 +29,15 @@ class Objective(Settings):
     name: str = option(
         doc="side losses: two views of an image agree; outputs follow those of a teacher; or both",
         choices=("robust", "distil", "both"),
-    )  # fmt: skip
+    )
     alpha: float | None = option(
-        None, "weight of the data loss; the side losses have 1 - alpha; null = 0.5 for robust, else 0.1",
-        symbol="alpha", ge=0, le=1, source="Chapter 7",
-    )  # fmt: skip
+        None,
+        "weight of the data loss; the side losses have 1 - alpha; null = 0.5 for robust, else 0.1",
+        symbol="alpha",
+        ge=0,
+        le=1,
+        source="Chapter 7",
+    )
     tau: float = option(3.5, "temperature of the side losses", symbol="tau", gt=0, source="Chapter 7")
     teacher: str | None = option(None, "a network of `central`; null for robust, which needs none")
     stop_gradient: bool = option(False, "robust, both: the first view is a constant target")

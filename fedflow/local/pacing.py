@@ -23,17 +23,22 @@ class Pacing(Settings):
     """Order and pace: a growing prefix of what is sorted."""
 
     order: str = option(
-        "curriculum", "easy first, hard first (anti), one random order, or all from the start (vanilla)",
+        "curriculum",
+        "easy first, hard first (anti), one random order, or all from the start (vanilla)",
         choices=("curriculum", "anti", "random", "vanilla"),
-    )  # fmt: skip
+    )
     pacing: str = option("linear", "how the prefix grows", choices=tuple(FAMILIES))
     a: float = option(
         0.8, "share of the steps after which all are in use", symbol="a", ge=0, le=1, grid=(0.1, 0.5, 0.8)
     )
     b: float = option(
-        0.2, "share that is in use at the first step", symbol="b", ge=0, le=1,
+        0.2,
+        "share that is in use at the first step",
+        symbol="b",
+        ge=0,
+        le=1,
         grid=(0.0025, 0.1, 0.2, 0.5, 0.8),
-    )  # fmt: skip
+    )
 
     @property
     def whole(self) -> bool:

@@ -358,10 +358,7 @@ class Trainer:
         return self.trained
 
     def run_steps(
-        self,
-        step: Callable[..., tuple[State, Tensor]],
-        start: State,
-        streams: Sequence[str] = ("batches",),
+        self, step: Callable[..., tuple[State, Tensor]], start: State, streams: Sequence[str] = ("batches",)
     ) -> State:
         """The loop of `fit`, for methods that define their own step: the state after all local steps.
 
@@ -478,10 +475,12 @@ class Trainer:
 
     def _each(self, w: Tensor, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """A measure of each sample [n], in evaluation mode; NaN for the padding of a cohort."""
-        return torch.cat([
-            values if mask is None else values.where(mask, torch.nan)
-            for values, mask in self._evaluate(w, self._data, measure)
-        ])  # fmt: skip
+        return torch.cat(
+            [
+                values if mask is None else values.where(mask, torch.nan)
+                for values, mask in self._evaluate(w, self._data, measure)
+            ]
+        )
 
     def _mean_of(self, w: Tensor, data: Samples, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """Mean of a measure over ``data``, scalar, in evaluation mode; NaN without samples."""

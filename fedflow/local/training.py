@@ -41,17 +41,21 @@ class LocalTraining(Settings):
     section = "training"
     epochs: int = option(1, "local epochs", symbol="E", ge=1)
     steps: int | None = option(
-        None, "local steps of every training in place of epochs, the last of which may be incomplete",
-        symbol="K", ge=1, source="SCAFFOLD, Algorithm 1",
-    )  # fmt: skip
+        None,
+        "local steps of every training in place of epochs, the last of which may be incomplete",
+        symbol="K",
+        ge=1,
+        source="SCAFFOLD, Algorithm 1",
+    )
     batch_size: int = option(
         10, "samples per batch; the last one may be smaller; 0 = full gradient", symbol="B", ge=0, le=10**9
     )
     lr: float = option(0.05, "client learning rate", symbol="eta", gt=0)
     optimiser: str = option(
-        "sgd", "takes the local steps: sgd, or adam with weight decay in the gradient and eps 1e-8",
+        "sgd",
+        "takes the local steps: sgd, or adam with weight decay in the gradient and eps 1e-8",
         choices=("sgd", "adam"),
-    )  # fmt: skip
+    )
     momentum: float = option(0.0, "SGD momentum", symbol="rho", ge=0, lt=1)
     betas: list[float] = option(factory=BETAS.copy, doc="decay of the two moments of adam", ge=0, lt=1)
     weight_decay: float = option(0.0, "L2 penalty in the gradient", ge=0)
@@ -59,20 +63,24 @@ class LocalTraining(Settings):
         None, "largest norm of a gradient, without weight decay; longer ones are scaled down", gt=0
     )
     augment: str = option(
-        "none", "random views of images: mirrored; shifted by up to 4 pixels, zero outside; a hole of 16x16",
-        choices=("none", "flip_crop", "flip_crop_cutout"), source="FedDyn: flip_crop on CIFAR",
-    )  # fmt: skip
+        "none",
+        "random views of images: mirrored; shifted by up to 4 pixels, zero outside; a hole of 16x16",
+        choices=("none", "flip_crop", "flip_crop_cutout"),
+        source="FedDyn: flip_crop on CIFAR",
+    )
     objective: Objective | None = option(
         None, "side losses beside the data loss: robustness, distillation, or both; null = none"
     )
     adaptation: Adaptation | None = option(
-        None, "clients minimise the loss of the model after adaptation to other own samples; null = none",
+        None,
+        "clients minimise the loss of the model after adaptation to other own samples; null = none",
         source="PFL",
-    )  # fmt: skip
+    )
     curriculum: Curriculum | None = option(
-        None, "local steps see a growing prefix of the samples, sorted by difficulty; null = all samples",
+        None,
+        "local steps see a growing prefix of the samples, sorted by difficulty; null = all samples",
         source="Curriculum-FL",
-    )  # fmt: skip
+    )
     precision: str = option(
         "float32",
         "of matrix products: tf32 rounds their factors on GPUs that support it, bf16 on all devices",
@@ -83,14 +91,19 @@ class LocalTraining(Settings):
     )
     lr_decay_every: int = option(1, "rounds between these factors", ge=1, source="FedEvg: 50")
     lr_within: list[float] | None = option(
-        None, "[a, b]: local step i, from 0 in every training, has the rate lr (1 + a i)^-b; other "
+        None,
+        "[a, b]: local step i, from 0 in every training, has the rate lr (1 + a i)^-b; other "
         "learning rates of a method do not change",
         ge=0,
-    )  # fmt: skip
+    )
     stragglers: float = option(
-        0.0, "share of a cohort, rounded down, whose epochs are random in a round, from least_epochs to E",
-        ge=0, le=1, grid=(0, 0.5, 0.9), source="FedProx, section 5.2; FedNova: 1",
-    )  # fmt: skip
+        0.0,
+        "share of a cohort, rounded down, whose epochs are random in a round, from least_epochs to E",
+        ge=0,
+        le=1,
+        grid=(0, 0.5, 0.9),
+        source="FedProx, section 5.2; FedNova: 1",
+    )
     least_epochs: int = option(1, "fewest epochs of a straggler", ge=1, source="FedProx: 1; FedNova: 2 of 5")
     drop_stragglers: bool = option(
         False, "drop stragglers from the cohort", source="FedAvg as compared with FedProx"

@@ -44,10 +44,7 @@ class Masks:
 
 
 def compare(
-    masks: np.ndarray,
-    clients: Sequence[int],
-    sizes: Mapping[str, int],
-    labels: np.ndarray | None = None,
+    masks: np.ndarray, clients: Sequence[int], sizes: Mapping[str, int], labels: np.ndarray | None = None
 ) -> Masks:
     """What ``masks`` [n, D] (bool) of ``clients`` [n] have in common.
 
@@ -68,9 +65,13 @@ def compare(
     layers, entries = _by_layer(masks, sizes)
     pruned = [layer for layer, shares in layers.items() if (shares < 1).any()]
     return Masks(
-        clients, iou, 1 - (either - both) / max(1, d), {name: layers[name] for name in pruned},
-        {name: entries[name] for name in pruned}, labels,
-    )  # fmt: skip
+        clients,
+        iou,
+        1 - (either - both) / max(1, d),
+        {name: layers[name] for name in pruned},
+        {name: entries[name] for name in pruned},
+        labels,
+    )
 
 
 def _by_layer(masks: np.ndarray, sizes: Mapping[str, int]) -> tuple[dict[str, np.ndarray], dict[str, int]]:

@@ -83,9 +83,12 @@ def summary(values: pd.Series, weights: pd.Series) -> dict[str, float]:
     spread, (worst, best) = summarise(numbers, samples), tenths(numbers, samples)
     measured = int(values.notna().sum())
     return {name: spread[name] for name in ("mean", "std", "weighted", "gini")} | {
-        "worst10": worst, "best10": best, "gap": best - worst, "clients": measured,
+        "worst10": worst,
+        "best10": best,
+        "gap": best - worst,
+        "clients": measured,
         "left_out": len(values) - measured,
-    }  # fmt: skip
+    }
 
 
 def auroc(table: pd.DataFrame) -> float:

@@ -28,8 +28,11 @@ ARCHITECTURES |= {
     "lenet5_bn": Architecture(LeNet5, "LeNet-5 with BatchNorm; Sub-FedAvg pruning", {"batch_norm": True}),
     "resnet9": Architecture(ResNet9, "ResNet-9 with GroupNorm; CIFAR-100 of clustered FL", classes=100),
     "resnet9_bn": Architecture(
-        ResNet9BN, "BatchNorm without running statistics; SuPerFed's ResNet-9 on CIFAR-100 made 28x28", {},
-        (3, 28, 28), 100,
+        ResNet9BN,
+        "BatchNorm without running statistics; SuPerFed's ResNet-9 on CIFAR-100 made 28x28",
+        {},
+        (3, 28, 28),
+        100,
     ),
     "resnet18_gn": Architecture(
         ResNet, "ResNet-18 with GroupNorm (2 groups); FedDyn on CIFAR-10", {"groups": 2, "imagenet": True}
@@ -40,18 +43,26 @@ ARCHITECTURES |= {
     "resnet18_bn": Architecture(ResNet, "ResNet-18 for CIFAR, with BatchNorm; DiSK", classes=100),
     **{
         f"resnet10_{size}": Architecture(
-            ResNet, f"ResNet-10 for CIFAR, {', '.join(map(str, widths))}; DiSK",
-            {"widths": widths, "depths": (1, 1, 1, 1)}, classes=100,
+            ResNet,
+            f"ResNet-10 for CIFAR, {', '.join(map(str, widths))}; DiSK",
+            {"widths": widths, "depths": (1, 1, 1, 1)},
+            classes=100,
         )
         for size, widths in {
-            "bn": (64, 128, 256, 512), "l": (32, 64, 128, 256), "m": (16, 32, 64, 128),
-            "s": (8, 16, 32, 64), "xs": (8, 16, 16, 32), "xxs": (8, 8, 16, 16),
+            "bn": (64, 128, 256, 512),
+            "l": (32, 64, 128, 256),
+            "m": (16, 32, 64, 128),
+            "s": (8, 16, 32, 64),
+            "xs": (8, 16, 16, 32),
+            "xxs": (8, 8, 16, 16),
         }.items()
     },
     **{
         name: Architecture(
-            ResNet, f"{title}, for CIFAR; SimKD, DiSK",
-            {"stem": stem, "widths": widths, "depths": (depth,) * 3}, classes=100,
+            ResNet,
+            f"{title}, for CIFAR; SimKD, DiSK",
+            {"stem": stem, "widths": widths, "depths": (depth,) * 3},
+            classes=100,
         )
         for name, title, stem, widths, depth in (
             ("resnet32x4", "ResNet-32x4", 32, (64, 128, 256), 5),
@@ -76,14 +87,19 @@ ARCHITECTURES |= {
     ),
     "logistic": Architecture(MLP, "logistic regression", {"hidden": ()}, MNIST),
     "logistic_one_logit": Architecture(
-        MLP, "the same for two classes, with a sigmoid; AAggFF on Berka and Heart",
-        {"hidden": (), "one_logit": True}, (15,), 2,
+        MLP,
+        "the same for two classes, with a sigmoid; AAggFF on Berka and Heart",
+        {"hidden": (), "one_logit": True},
+        (15,),
+        2,
     ),
     "mlp": Architecture(MLP, "one hidden layer of 200; IFCA on rotated MNIST, FLT (dropout 0.5)", {}, MNIST),
     "mlp_feddyn": Architecture(MLP, "hidden layers 200, 200; FedDyn on MNIST", {"hidden": (200, 200)}, MNIST),
     "twonn": Architecture(
-        MLP, "three hidden layers of 200 without biases; SuPerFed's TwoNN",
-        {"hidden": (200, 200, 200), "bias": False, "xavier": True, "head_layers": 2}, MNIST,
+        MLP,
+        "three hidden layers of 200 without biases; SuPerFed's TwoNN",
+        {"hidden": (200, 200, 200), "bias": False, "xavier": True, "head_layers": 2},
+        MNIST,
     ),
     "cnn": Architecture(CNN, "conv 32, 64, dense 512, as McMahan et al. on MNIST (unpadded)", {}, MNIST),
     "cnn_mcmahan": Architecture(CNN, "McMahan et al. 2017 on MNIST, padded", {"padding": 2}, MNIST),
@@ -92,15 +108,21 @@ ARCHITECTURES |= {
         CNN, "conv 64, 64, dense 384, 192; FedDyn on CIFAR", {"filters": (64, 64), "hidden": (384, 192)}
     ),
     "cnn_5conv": Architecture(
-        CNN, "five conv 64 of 3x3, dense 384, 192; stands for MOML's 5 CNN, whose details are not given",
-        {"filters": (64,) * 5, "hidden": (384, 192), "kernel": 3, "padding": 1}, classes=5,
+        CNN,
+        "five conv 64 of 3x3, dense 384, 192; stands for MOML's 5 CNN, whose details are not given",
+        {"filters": (64,) * 5, "hidden": (384, 192), "kernel": 3, "padding": 1},
+        classes=5,
     ),
     "cnn_miniimagenet": Architecture(
-        CNN, "conv 64, 64, 64, dense 400, 100; PFLDyn on miniImageNet",
-        {"filters": (64, 64, 64), "hidden": (400, 100)}, (3, 84, 84), 5,
+        CNN,
+        "conv 64, 64, 64, dense 400, 100; PFLDyn on miniImageNet",
+        {"filters": (64, 64, 64), "hidden": (400, 100)},
+        (3, 84, 84),
+        5,
     ),
     "cnn_gn": Architecture(
-        CNN, "conv 32, 64, 64 of 3x3 with GroupNorm (2 groups); side losses on two cores",
+        CNN,
+        "conv 32, 64, 64 of 3x3 with GroupNorm (2 groups); side losses on two cores",
         {"filters": (32, 64, 64), "hidden": (), "kernel": 3, "padding": 1, "groups": 2},
         classes=100,
     ),
@@ -114,30 +136,44 @@ ARCHITECTURES |= {
         CNN, "the same with BatchNorm", {"filters": (10, 20), "hidden": (50,), "batch_norm": True}, MNIST
     ),
     "simple_cnn": Architecture(
-        CNN, "conv 32, 64 of 3x3, one pool, dense 128; the speed benchmark of pfl-research, without dropout",
+        CNN,
+        "conv 32, 64 of 3x3, one pool, dense 128; the speed benchmark of pfl-research, without dropout",
         {"kernel": 3, "one_pool": True, "hidden": (128,)},
     ),
     "cnn_pfl": Architecture(
-        CNN, "the same with dropout 0.25 and 0.5, as in the speed benchmark of pfl-research on CIFAR-10",
+        CNN,
+        "the same with dropout 0.25 and 0.5, as in the speed benchmark of pfl-research on CIFAR-10",
         {"kernel": 3, "one_pool": True, "hidden": (128,), "feature_dropout": 0.25, "dropout": 0.5},
     ),
     "twocnn": Architecture(
         CNN,
         "conv 32, 64, dense 200, 200 without biases; SuPerFed on CIFAR-10 made 28x28",
-        {"hidden": (200, 200), "padding": 1, "pool_padding": 1, "bias": False, "xavier": True,
-         "head_layers": 3},
+        {
+            "hidden": (200, 200),
+            "padding": 1,
+            "pool_padding": 1,
+            "bias": False,
+            "xavier": True,
+            "head_layers": 3,
+        },
         (3, 28, 28),  # 3,136 features, as published; 32x32 images give 4,096
     ),
     "vgg9": Architecture(
         VGG9, "six convolutions and two dense layers without biases; SuPerFed on FEMNIST", {}, MNIST, 62
     ),
     "mobilenet": Architecture(
-        MobileNet, "depthwise separable, BatchNorm without running statistics; SuPerFed on TinyImageNet", {},
-        (3, 64, 64), 200,
+        MobileNet,
+        "depthwise separable, BatchNorm without running statistics; SuPerFed on TinyImageNet",
+        {},
+        (3, 64, 64),
+        200,
     ),
     "celeba_cnn": Architecture(
-        CelebaCNN, "four conv 32 with GroupNorm, one logit for two classes; AAggFF on CelebA", {},
-        (3, 84, 84), 2,
+        CelebaCNN,
+        "four conv 32 with GroupNorm, one logit for two classes; AAggFF on CelebA",
+        {},
+        (3, 84, 84),
+        2,
     ),
     "mobilevit": Architecture(
         MobileViT, "MobileViT-XXS, with BatchNorm; AAggFF on TinyImageNet", {}, (3, 64, 64), 200
@@ -150,8 +186,11 @@ ARCHITECTURES |= {
         CharLSTM, "next character, 2-layer LSTM 256 without biases; SuPerFed on Shakespeare", {}, (80,), 80
     ),
     "char_lstm_feddyn": Architecture(
-        CharLSTM, "the same with LSTM 100 and biases; FedDyn on Shakespeare", {"hidden": 100, "bias": True},
-        (80,), 80,
+        CharLSTM,
+        "the same with LSTM 100 and biases; FedDyn on Shakespeare",
+        {"hidden": 100, "bias": True},
+        (80,),
+        80,
     ),
     "stacked_lstm": Architecture(
         StackedLSTM, "next word at every position, 2-layer LSTM 256; AAggFF on Reddit", {}, (10,), 10_000
@@ -160,12 +199,17 @@ ARCHITECTURES |= {
         CharTransformer, "next character, 2 causal blocks of attention with 4 heads, 64 wide", {}, (80,), 80
     ),
     "resnet10": Architecture(
-        ResNet10, "ResNet-10 with GroupNorm and SiLU, last layer of spectral norm 1; FedEvg (options "
-        "activation: relu, spectral: false for its rivals)", {}, (1, 32, 32),
+        ResNet10,
+        "ResNet-10 with GroupNorm and SiLU, last layer of spectral norm 1; FedEvg (options "
+        "activation: relu, spectral: false for its rivals)",
+        {},
+        (1, 32, 32),
     ),
     "cnn_energy": Architecture(
-        EnergyCNN, "conv 16, 32 of 3x3 with SiLU, last layer of spectral norm 1; FedEvg on two cores", {},
+        EnergyCNN,
+        "conv 16, 32 of 3x3 with SiLU, last layer of spectral norm 1; FedEvg on two cores",
+        {},
         (1, 8, 8),
     ),
     "linear": Architecture(Linear, "linear regression; IFCA on mixed regression", {}, (1000,), 1),
-}  # fmt: skip
+}

@@ -37,15 +37,23 @@ class ConvAE(Autoencoder):
             raise ValueError("it needs sides divisible by 4")
         flat = 4 * (height // 4) * (width // 4)
         self.encoder = nn.Sequential(
-            nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(16, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(flat, latent),
-        )  # fmt: skip
+            nn.Conv2d(channels, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 4, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(flat, latent),
+        )
         self.decoder = nn.Sequential(
-            nn.Linear(latent, flat), nn.Unflatten(1, (4, height // 4, width // 4)),
-            nn.ConvTranspose2d(4, 16, 2, stride=2), nn.ReLU(),
-            nn.ConvTranspose2d(16, channels, 2, stride=2), nn.Sigmoid(),
-        )  # fmt: skip
+            nn.Linear(latent, flat),
+            nn.Unflatten(1, (4, height // 4, width // 4)),
+            nn.ConvTranspose2d(4, 16, 2, stride=2),
+            nn.ReLU(),
+            nn.ConvTranspose2d(16, channels, 2, stride=2),
+            nn.Sigmoid(),
+        )
 
 
 class ResidualAE(Autoencoder):
@@ -63,22 +71,42 @@ class ResidualAE(Autoencoder):
             raise ValueError("it needs sides divisible by 4")
         flat = 8 * (height // 4) * (width // 4)
         self.encoder = nn.Sequential(
-            nn.Conv2d(channels, 64, 4, stride=2, padding=1), nn.ReLU(), nn.BatchNorm2d(64),
-            nn.Conv2d(64, 128, 4, stride=2, padding=1), nn.ReLU(), nn.BatchNorm2d(128),
-            nn.Conv2d(128, 128, 3, padding=1), nn.BatchNorm2d(128),
-            Residual(), Residual(), nn.ReLU(),
-            nn.Conv2d(128, 64, 1), nn.ReLU(), nn.BatchNorm2d(64),
-            nn.Conv2d(64, 8, 1), nn.ReLU(), nn.BatchNorm2d(8),
-            nn.Flatten(), nn.Linear(flat, latent),
-        )  # fmt: skip
+            nn.Conv2d(channels, 64, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.BatchNorm2d(64),
+            nn.Conv2d(64, 128, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.BatchNorm2d(128),
+            nn.Conv2d(128, 128, 3, padding=1),
+            nn.BatchNorm2d(128),
+            Residual(),
+            Residual(),
+            nn.ReLU(),
+            nn.Conv2d(128, 64, 1),
+            nn.ReLU(),
+            nn.BatchNorm2d(64),
+            nn.Conv2d(64, 8, 1),
+            nn.ReLU(),
+            nn.BatchNorm2d(8),
+            nn.Flatten(),
+            nn.Linear(flat, latent),
+        )
         self.decoder = nn.Sequential(
-            nn.Linear(latent, flat), nn.Unflatten(1, (8, height // 4, width // 4)),
-            nn.ConvTranspose2d(8, 64, 1), nn.ReLU(), nn.ConvTranspose2d(64, 128, 1), nn.ReLU(),
-            Residual(), Residual(), nn.ReLU(),
-            nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(),
-            nn.ConvTranspose2d(128, 64, 4, stride=2, padding=1), nn.ReLU(),
+            nn.Linear(latent, flat),
+            nn.Unflatten(1, (8, height // 4, width // 4)),
+            nn.ConvTranspose2d(8, 64, 1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(64, 128, 1),
+            nn.ReLU(),
+            Residual(),
+            Residual(),
+            nn.ReLU(),
+            nn.Conv2d(128, 128, 3, padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(128, 64, 4, stride=2, padding=1),
+            nn.ReLU(),
             nn.ConvTranspose2d(64, channels, 4, stride=2, padding=1),
-        )  # fmt: skip
+        )
 
 
 class Residual(nn.Module):
@@ -87,9 +115,11 @@ class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.branch = nn.Sequential(
-            nn.ReLU(), nn.Conv2d(128, 32, 3, padding=1, bias=False),
-            nn.ReLU(), nn.Conv2d(32, 128, 1, bias=False),
-        )  # fmt: skip
+            nn.ReLU(),
+            nn.Conv2d(128, 32, 3, padding=1, bias=False),
+            nn.ReLU(),
+            nn.Conv2d(32, 128, 1, bias=False),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.branch(x)

@@ -30,9 +30,11 @@ class CelebaCNN(nn.Module):
         self.features = nn.Sequential()
         for count in groups:
             self.features += nn.Sequential(
-                nn.Conv2d(channels, filters, 3, padding=1, bias=False), nn.GroupNorm(count, filters),
-                nn.MaxPool2d(2, padding=pool_padding), nn.ReLU(),
-            )  # fmt: skip
+                nn.Conv2d(channels, filters, 3, padding=1, bias=False),
+                nn.GroupNorm(count, filters),
+                nn.MaxPool2d(2, padding=pool_padding),
+                nn.ReLU(),
+            )
             channels = filters
         self.features.append(nn.AdaptiveAvgPool2d(5))
         self.classifier = classifier(25 * filters, num_classes)

@@ -34,13 +34,16 @@ class Generator(nn.Module):
         inputs, wide = NOISE + classes, 256
         layers: list[nn.Module] = [
             nn.Unflatten(1, (inputs, 1, 1)),
-            nn.ConvTranspose2d(inputs, wide, 4, bias=False), nn.BatchNorm2d(wide), nn.LeakyReLU(0.2),
-        ]  # fmt: skip
+            nn.ConvTranspose2d(inputs, wide, 4, bias=False),
+            nn.BatchNorm2d(wide),
+            nn.LeakyReLU(0.2),
+        ]
         for width in self.widths[3 - int(math.log2(side_of(input_shape) // 8)) :]:
             layers += [
-                nn.ConvTranspose2d(wide, width, 4, 2, 1, bias=False), nn.BatchNorm2d(width),
+                nn.ConvTranspose2d(wide, width, 4, 2, 1, bias=False),
+                nn.BatchNorm2d(width),
                 nn.LeakyReLU(0.2),
-            ]  # fmt: skip
+            ]
             wide = width
         layers += [nn.ConvTranspose2d(wide, input_shape[0], 4, 2, 1, bias=False), nn.Tanh()]
         self.layers = nn.Sequential(*layers)

@@ -72,12 +72,7 @@ class Inception(nn.Module):
             blocks.InceptionAux,
         ]
         given = own if outputs == ORIGINAL else None
-        self.layers = blocks.Inception3(
-            outputs,
-            aux_logits=False,
-            init_weights=False,
-            inception_blocks=given,
-        )
+        self.layers = blocks.Inception3(outputs, aux_logits=False, init_weights=False, inception_blocks=given)
         self.options = {"outputs": outputs}
 
     def forward(self, x: Tensor) -> Tensor:

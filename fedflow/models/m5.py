@@ -37,6 +37,8 @@ class M5(nn.Module):
 
 def _block(inside: int, outside: int, kernel: int, stride: int = 1, padding: int = 0) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv1d(inside, outside, kernel, stride, padding), nn.BatchNorm1d(outside), nn.ReLU(),
+        nn.Conv1d(inside, outside, kernel, stride, padding),
+        nn.BatchNorm1d(outside),
+        nn.ReLU(),
         nn.MaxPool1d(4),
-    )  # fmt: skip
+    )

@@ -8,30 +8,40 @@ from fedflow.models.maps import MapNetwork, start_kaiming, through
 
 
 def convolution(
-    inside: int, outside: int, kernel: int, stride: int = 1, groups: int = 1,
+    inside: int,
+    outside: int,
+    kernel: int,
+    stride: int = 1,
+    groups: int = 1,
     activation: Callable[[], nn.Module] = nn.ReLU,
-) -> nn.Sequential:  # fmt: skip
+) -> nn.Sequential:
     """A convolution without biases, BatchNorm, and an activation."""
     return nn.Sequential(
         nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(outside), activation(),
-    )  # fmt: skip
+        nn.BatchNorm2d(outside),
+        activation(),
+    )
 
 
 class Inverted(nn.Module):
     """An inverted residual: ``expansion`` times as wide inside; with a shortcut if the shape stays."""
 
     def __init__(
-        self, inside: int, outside: int, stride: int = 1, expansion: int = 6,
+        self,
+        inside: int,
+        outside: int,
+        stride: int = 1,
+        expansion: int = 6,
         activation: Callable[[], nn.Module] = nn.ReLU,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         hidden = expansion * inside
         self.layers = nn.Sequential(
             convolution(inside, hidden, 1, activation=activation),
             convolution(hidden, hidden, 3, stride, hidden, activation),
-            nn.Conv2d(hidden, outside, 1, bias=False), nn.BatchNorm2d(outside),
-        )  # fmt: skip
+            nn.Conv2d(hidden, outside, 1, bias=False),
+            nn.BatchNorm2d(outside),
+        )
         self.residual = stride == 1 and inside == outside
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,8 +60,13 @@ class MobileNetV2(MapNetwork):
         self.stem, inside = convolution(input_shape[0], 32, 3, 2), 16
         stages = [nn.Sequential(Inverted(32, inside, expansion=1))]
         for outside, depth, stride in (
-            (24, 2, 1), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3, 2), (320, 1, 1)
-        ):  # fmt: skip
+            (24, 2, 1),
+            (32, 3, 2),
+            (64, 4, 2),
+            (96, 3, 1),
+            (160, 3, 2),
+            (320, 1, 1),
+        ):
             if stride > 1:
                 stages.append(nn.Sequential())
             for block in range(depth):

@@ -50,13 +50,19 @@ class MobileViT(nn.Module):
         if height % 64 or width % 64:
             raise ValueError("it needs sides divisible by 64")
         self.features = nn.Sequential(
-            _convolution(channels, 16, 3, stride=2), _Inverted(16, 16),
-            _Inverted(16, 24, stride=2), _Inverted(24, 24), _Inverted(24, 24),
-            _Inverted(24, 48, stride=2), _Block(48, 64, depth=2, mlp=128),
-            _Inverted(48, 64, stride=2), _Block(64, 80, depth=4, mlp=320),
-            _Inverted(64, 80, stride=2), _Block(80, 96, depth=3, mlp=384),
+            _convolution(channels, 16, 3, stride=2),
+            _Inverted(16, 16),
+            _Inverted(16, 24, stride=2),
+            _Inverted(24, 24),
+            _Inverted(24, 24),
+            _Inverted(24, 48, stride=2),
+            _Block(48, 64, depth=2, mlp=128),
+            _Inverted(48, 64, stride=2),
+            _Block(64, 80, depth=4, mlp=320),
+            _Inverted(64, 80, stride=2),
+            _Block(80, 96, depth=3, mlp=384),
             _convolution(80, 320, 1),
-        )  # fmt: skip
+        )
         self.classifier = nn.Linear(320, num_classes, bias=False)
         start_xavier(self)
 

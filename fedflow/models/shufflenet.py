@@ -14,8 +14,9 @@ def _convolution(
     """A convolution without biases, BatchNorm, ReLU."""
     return nn.Sequential(
         nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(outside), *([nn.ReLU()] if relu else []),
-    )  # fmt: skip
+        nn.BatchNorm2d(outside),
+        *([nn.ReLU()] if relu else []),
+    )
 
 
 class _Block(nn.Module):
@@ -29,8 +30,9 @@ class _Block(nn.Module):
         self.stride, half = stride, outside // 2
         self.layers = nn.Sequential(
             _convolution(half if stride == 1 else inside, half),
-            _convolution(half, half, 3, stride, half, relu=False), _convolution(half, half),
-        )  # fmt: skip
+            _convolution(half, half, 3, stride, half, relu=False),
+            _convolution(half, half),
+        )
         if stride > 1:
             self.beside = nn.Sequential(
                 _convolution(inside, inside, 3, stride, inside, relu=False), _convolution(inside, half)

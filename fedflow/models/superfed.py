@@ -53,10 +53,14 @@ class ResNet9BN(nn.Module):
     def __init__(self, input_shape: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            _convolution(input_shape[0], 64, 3, stride=2, padding=1), nn.ReLU(),
+            _convolution(input_shape[0], 64, 3, stride=2, padding=1),
+            nn.ReLU(),
             nn.MaxPool2d(3, 2, padding=1),
-            _Block(64, 64, 1), _Block(64, 128, 1), _Block(128, 256, 2), _Block(256, 512, 2),
-        )  # fmt: skip
+            _Block(64, 64, 1),
+            _Block(64, 128, 1),
+            _Block(128, 256, 2),
+            _Block(256, 512, 2),
+        )
         self.classifier = _head(512, num_classes)
         start_xavier(self)
 
@@ -79,9 +83,11 @@ class MobileNet(nn.Module):
         inside = 32
         for outside, stride in ((64, 1), (128, 2), (256, 2), (512, 1)):
             self.features += nn.Sequential(
-                _convolution(inside, inside, 3, stride, groups=inside), nn.ReLU(),
-                _convolution(inside, outside, 1), nn.ReLU(),
-            )  # fmt: skip
+                _convolution(inside, inside, 3, stride, groups=inside),
+                nn.ReLU(),
+                _convolution(inside, outside, 1),
+                nn.ReLU(),
+            )
             inside = outside
         self.classifier = _head(inside, num_classes)
         start_xavier(self)

@@ -51,8 +51,10 @@ class Decoder(nn.Module):
         widths, side = _stages(input_shape)
         wide = widths[-1]
         layers: list[nn.Module] = [
-            nn.Linear(LATENT + classes, wide * side * side), nn.Unflatten(1, (wide, side, side)), nn.ReLU(),
-        ]  # fmt: skip
+            nn.Linear(LATENT + classes, wide * side * side),
+            nn.Unflatten(1, (wide, side, side)),
+            nn.ReLU(),
+        ]
         for width in widths[-2::-1]:
             layers += [nn.ConvTranspose2d(wide, width, 4, 2, 1), nn.BatchNorm2d(width), nn.ReLU()]
             wide = width

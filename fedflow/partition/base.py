@@ -42,10 +42,7 @@ class Samples:
             y.reshape(len(y), -1)[:, 0].numpy() if real or y.ndim == 1 else np.zeros(len(y), np.int64)
             for y in (dataset.y_train, dataset.y_test)
         )
-        return cls(
-            train, test, dataset.columns,
-            inputs=dataset.x_train.numpy, **more,
-        )  # fmt: skip
+        return cls(train, test, dataset.columns, inputs=dataset.x_train.numpy, **more)
 
     def only(self, rows: np.ndarray) -> "Samples":
         """Restricted to the training samples at ``rows`` [m], sorted."""

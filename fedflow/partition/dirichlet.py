@@ -84,10 +84,11 @@ def until_large_enough(
         if tries == LOOK and fewest >= FAR:
             break
     raise BadInput(
-        "partition.min_size", min_size,
+        "partition.min_size",
+        min_size,
         f"less for {clients} clients and alpha {alpha:g}, or a larger alpha: in each of {tries} draws "
         f"{'a client' if fewest == 1 else f'{fewest} clients'} or more had fewer samples",
-    )  # fmt: skip
+    )
 
 
 def portions(count: int, p: np.ndarray) -> np.ndarray:

@@ -50,9 +50,15 @@ class Domains(Scheme):
                 f"{len(names)} whole numbers, one per domain, that sum to clients, which is {clients}",
             )
         return by_domain(
-            samples.labels, train, test, names, equal if listed is None else np.array(listed),
-            self.samples_per_client, self.draw == "balanced", rng,
-        )  # fmt: skip
+            samples.labels,
+            train,
+            test,
+            names,
+            equal if listed is None else np.array(listed),
+            self.samples_per_client,
+            self.draw == "balanced",
+            rng,
+        )
 
 
 def by_domain(

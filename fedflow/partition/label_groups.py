@@ -39,9 +39,11 @@ class LabelGroups(Scheme):
         choices=("mixed", "slice", "independent"),
     )
     samples_per_label: int = option(
-        250, "samples of each label that a client draws, for sampler: independent", ge=1,
+        250,
+        "samples of each label that a client draws, for sampler: independent",
+        ge=1,
         source="FLT, Table 5: 250 of CIFAR-10, 300 of MNIST",
-    )  # fmt: skip
+    )
 
     def validate(self) -> None:
         most = self.labels_per_group or 0

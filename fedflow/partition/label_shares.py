@@ -33,9 +33,11 @@ class LabelShares(Sized):
         doc="a row of numbers per client, one per label; or a file of rows, .npy or .csv without a header"
     )
     by: str = option(
-        "client", "a row is the label mix of a client, or a column the division of a label",
-        choices=("client", "label"), source="Flower: label",
-    )  # fmt: skip
+        "client",
+        "a row is the label mix of a client, or a column the division of a label",
+        choices=("client", "label"),
+        source="Flower: label",
+    )
 
     def validate(self) -> None:
         super().validate()

@@ -28,10 +28,7 @@ class PartitionParams(Settings):
     seed: int = option(0, "seed of every random choice", ge=0)
     public: int = option(0, "training samples that are set aside for the server, stratified by class", ge=0)
     pieces: int | None = option(
-        None,
-        "divide the data into this many pieces, of which `clients` are used",
-        symbol="P",
-        ge=1,
+        None, "divide the data into this many pieces, of which `clients` are used", symbol="P", ge=1
     )
     pieces_used: str = option("first", "which pieces are used", choices=("first", "random"))
     difficulty: Difficulty | None = option(
@@ -47,9 +44,12 @@ class PartitionParams(Settings):
         True, "hold out the same share of every label, instead of random samples"
     )
     selection: float = option(
-        0.0, "share of each client's training samples held out for model selection, for methods with "
-        "select_on: heldout, and for SuPerFed", ge=0, lt=1,
-    )  # fmt: skip
+        0.0,
+        "share of each client's training samples held out for model selection, for methods with "
+        "select_on: heldout, and for SuPerFed",
+        ge=0,
+        lt=1,
+    )
     validation: float = option(
         0.0, "share of each client's training samples that replace the test set (tuning)", ge=0, lt=1
     )

@@ -22,9 +22,9 @@ from fedflow.partition.params import PartitionParams
 from fedflow.seeding import generator
 
 ARRAYS = (
-    "offsets", "indices", "pool_offsets", "pool_indices", "own_offsets", "own_pools",
-    "public", "groups", "train_labels", "test_labels", "selection_offsets", "selection_indices",
-)  # fmt: skip
+    "offsets indices pool_offsets pool_indices own_offsets own_pools public groups train_labels test_labels "
+    "selection_offsets selection_indices"
+).split()
 FACTS = ("samples_unused", "labels_per_client", "skew", "difficulty")
 FILE, SUMMARY = "partition.safetensors", "summary.json"
 
@@ -248,12 +248,22 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     unused = np.ones(count, dtype=bool)
     unused[np.concatenate([*train, *(selection or []), *(pools if held_out else []), public])] = False
     return Partition.from_lists(
-        train, pools, own, selection, public=public, groups=groups,
-        train_labels=train_labels, test_labels=split.test_labels,
-        held_out=held_out, newcomers=newcomers,
-        params=params.as_dict(), dataset_hash=dataset_hash, label_counts=counts, losses=losses,
+        train,
+        pools,
+        own,
+        selection,
+        public=public,
+        groups=groups,
+        train_labels=train_labels,
+        test_labels=split.test_labels,
+        held_out=held_out,
+        newcomers=newcomers,
+        params=params.as_dict(),
+        dataset_hash=dataset_hash,
+        label_counts=counts,
+        losses=losses,
         facts={"samples_unused": int(unused.sum()), **_skew(counts), **consistency(train, losses)},
-    )  # fmt: skip
+    )
 
 
 def _stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -360,9 +370,13 @@ def load_partition(folder: Path) -> Partition:
             raise ValueError(f"it holds {', '.join(arrays.keys() - set(ARRAYS))}")
         facts = {name: summary[name] for name in FACTS if name in summary}
         partition = Partition(
-            **arrays, held_out=summary["held_out"], newcomers=summary["newcomers"], params=summary["params"],
-            dataset_hash=summary["dataset_hash"], facts=facts,
-        )  # fmt: skip
+            **arrays,
+            held_out=summary["held_out"],
+            newcomers=summary["newcomers"],
+            params=summary["params"],
+            dataset_hash=summary["dataset_hash"],
+            facts=facts,
+        )
         whole = partition.hash == summary["hash"]
     except FedflowError:
         raise

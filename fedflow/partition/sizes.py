@@ -15,9 +15,12 @@ class Sized(Scheme):
         0.0, "sd of the log of a client's size; 0 = equal sizes", ge=0, le=10, source="FedDyn: 0.3"
     )
     power: float = option(
-        0.0, "sizes proportional to k^power, client k = 1..N; 0 = equal sizes", ge=-10, le=10,
+        0.0,
+        "sizes proportional to k^power, client k = 1..N; 0 = equal sizes",
+        ge=-10,
+        le=10,
         source="Flower: linear 1, square 2; Zipf's law -1",
-    )  # fmt: skip
+    )
     sizes: list[int] | None = option(
         None, "size of each client, other samples are unused; null = all are used", ge=1
     )

@@ -48,10 +48,7 @@ class SuperClusters(Scheme):
     )
     p: int = option(3, "left singular vectors of a class, to discover clusters", symbol="p", ge=1)
     threshold: float | None = option(
-        None,
-        "degrees up to which classes merge; smaller: more clusters, more skewed",
-        symbol="beta",
-        ge=0,
+        None, "degrees up to which classes merge; smaller: more clusters, more skewed", symbol="beta", ge=0
     )
     number: int | None = option(
         None, "number of clusters; null, without a threshold = by the largest gap", ge=1
@@ -60,20 +57,26 @@ class SuperClusters(Scheme):
         "none", "random classes in place of the super clusters", choices=("none", "matched_random", "repo")
     )
     allocation: str = option(
-        "damped", "clients of each super cluster", choices=("damped", "proportional"),
+        "damped",
+        "clients of each super cluster",
+        choices=("damped", "proportional"),
         source="damped: the code; proportional: the text",
-    )  # fmt: skip
+    )
     within: str = option(
         "labels", "division of a super cluster's samples", choices=("labels", "shards", "dirichlet")
     )
     labels_per_client: int | str = option(
-        "published", "labels of a client; published = 2, or a fifth of the super cluster's if that is more",
+        "published",
+        "labels of a client; published = 2, or a fifth of the super cluster's if that is more",
         symbol="m",
-    )  # fmt: skip
+    )
     fraction: float | None = option(
-        None, "share of the super cluster's labels that a client holds, instead of labels_per_client",
-        symbol="rho", gt=0, le=1,
-    )  # fmt: skip
+        None,
+        "share of the super cluster's labels that a client holds, instead of labels_per_client",
+        symbol="rho",
+        gt=0,
+        le=1,
+    )
     shards_per_client: int = option(2, "label shards of a client, within shards", ge=1)
     alpha: float = option(0.5, "concentration, within dirichlet; smaller: more skewed", symbol="alpha", gt=0)
     min_size: int = option(15, "smallest number of samples of a client, within dirichlet", ge=0)

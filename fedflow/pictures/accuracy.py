@@ -77,9 +77,14 @@ def heading(metric: Metric, x: str) -> str:
 
 
 def curve(
-    methods: Curves, places: Mapping[str, int], column: str, x: str, name: str, top: float | None = None,
+    methods: Curves,
+    places: Mapping[str, int],
+    column: str,
+    x: str,
+    name: str,
+    top: float | None = None,
     title: str = "",
-) -> Drawing:  # fmt: skip
+) -> Drawing:
     """Mean of ``column`` over seeds by ``x`` (one of `AXES`), with a band over all seeds, in its unit.
 
     With ``top``, the axis runs from 0 to it; ``title`` is printed above. By traffic, a method without any is
@@ -104,9 +109,14 @@ def zoomed_and_full(
 
 
 def _curve(
-    methods: Curves, places: Mapping[str, int], column: str, x: str, name: str, top: float | None = None,
+    methods: Curves,
+    places: Mapping[str, int],
+    column: str,
+    x: str,
+    name: str,
+    top: float | None = None,
     title: str = "",
-) -> tuple[Drawing, list["End"]]:  # fmt: skip
+) -> tuple[Drawing, list["End"]]:
     words = column.replace("_", " ")
     margin = room(methods) + 0.1
     metric = metric_of(column)
@@ -129,9 +139,14 @@ def _curve(
                 ends.append(End(np.nan, last["mean"], label, style["color"], places[method]))
                 continue
             axes.fill_between(
-                table[x], table["low"], table["high"], color=style["color"], alpha=0.17, lw=0,
+                table[x],
+                table["low"],
+                table["high"],
+                color=style["color"],
+                alpha=0.17,
+                lw=0,
                 gid=f"band-{places[method]}",
-            )  # fmt: skip
+            )
             alone = {"marker": "o", "ms": 4} if len(table) == 1 else {}
             axes.plot(table[x], table["mean"], lw=1.6, gid=f"line-{places[method]}", **style | alone)
             ends.append(End(last[x], last["mean"], label, style["color"], places[method]))
@@ -169,9 +184,13 @@ def _over_seeds(runs: Sequence[Curve], column: str) -> pd.DataFrame:
         )
     by_round = pd.concat(parts).groupby("round")
     table = by_round.agg(
-        traffic=("traffic", "mean"), time=("time", "mean"), mean=("value", "mean"), low=("value", "min"),
-        high=("value", "max"), seeds=("value", "size"),
-    )  # fmt: skip
+        traffic=("traffic", "mean"),
+        time=("time", "mean"),
+        mean=("value", "mean"),
+        low=("value", "min"),
+        high=("value", "max"),
+        seeds=("value", "size"),
+    )
     return table[table["seeds"] == len(runs)].reset_index()
 
 
@@ -206,11 +225,20 @@ def name_ends(axes: Axes, ends: list[End]) -> None:
     for (x, y, label, colour, number), place in zip(ends, at, strict=True):
         start = right if np.isnan(x) else x
         link = axes.annotate(
-            "", (start, y), (1.05, place), xycoords="data", textcoords=("axes fraction", "data"),
+            "",
+            (start, y),
+            (1.05, place),
+            xycoords="data",
+            textcoords=("axes fraction", "data"),
             arrowprops={
-                "arrowstyle": "-", "color": colour, "lw": 0.8, "alpha": 0.75, "shrinkA": 0, "shrinkB": 0,
+                "arrowstyle": "-",
+                "color": colour,
+                "lw": 0.8,
+                "alpha": 0.75,
+                "shrinkA": 0,
+                "shrinkB": 0,
             },
-        )  # fmt: skip
+        )
         written = axes.text(
             1.065,
             place,

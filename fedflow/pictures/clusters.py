@@ -115,10 +115,7 @@ def pictures_of(grouping: Grouping) -> list[tuple[str, str, Callable[[Grouping, 
     if grouping.moved:
         found += [("moves", "clients that changed cluster", moves)]
     if grouping.compared is not None and len(grouping.compared.clients) > 2:
-        found += [
-            ("proximity", "dissimilarity", proximity),
-            ("embedding", "embedding", embedding),
-        ]
+        found += [("proximity", "dissimilarity", proximity), ("embedding", "embedding", embedding)]
     return found
 
 
@@ -254,9 +251,16 @@ def _band(x: float, y: float, to_x: float, to_y: float, width: float) -> Outline
     """A band from (x, y) to (to_x, to_y), level at both ends."""
     middle = (x + to_x) / 2
     points = [
-        (x, y), (middle, y), (middle, to_y), (to_x, to_y),
-        (to_x, to_y + width), (middle, to_y + width), (middle, y + width), (x, y + width), (x, y),
-    ]  # fmt: skip
+        (x, y),
+        (middle, y),
+        (middle, to_y),
+        (to_x, to_y),
+        (to_x, to_y + width),
+        (middle, to_y + width),
+        (middle, y + width),
+        (x, y + width),
+        (x, y),
+    ]
     curve, line = [Outline.CURVE4] * 3, Outline.LINETO
     return Outline(points, [Outline.MOVETO, *curve, line, *curve, Outline.CLOSEPOLY])
 
@@ -347,9 +351,14 @@ def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Groupi
         axes.axvline(compared.height, color=INK, lw=0.9, linestyle=(0, (3.5, 2)))
         side = "left" if compared.height > 0.6 * top else "right" if compared.height < 0.3 * top else "center"
         axes.annotate(
-            f"cut at {compared.height:.3g}", (compared.height, 1), (0, 4), textcoords="offset points",
-            xycoords=("data", "axes fraction"), fontsize=SMALL, ha=side,
-        )  # fmt: skip
+            f"cut at {compared.height:.3g}",
+            (compared.height, 1),
+            (0, 4),
+            textcoords="offset points",
+            xycoords=("data", "axes fraction"),
+            fontsize=SMALL,
+            ha=side,
+        )
 
 
 def embedding(grouping: Grouping, name: str) -> Drawing:
@@ -368,9 +377,15 @@ def embedding(grouping: Grouping, name: str) -> Drawing:
         for group, shape in shapes.items():
             own = grouping.planted[clients] == group
             axes.scatter(
-                at[own, 0], at[own, 1], s=54 if n <= NAMED else 26, marker=shape, alpha=0.9, lw=0.5,
-                color=painted(grouping.found[clients[own]], grouping.palette | {-1: MUTED}), edgecolors=INK,
-            )  # fmt: skip
+                at[own, 0],
+                at[own, 1],
+                s=54 if n <= NAMED else 26,
+                marker=shape,
+                alpha=0.9,
+                lw=0.5,
+                color=painted(grouping.found[clients[own]], grouping.palette | {-1: MUTED}),
+                edgecolors=INK,
+            )
         for client, point in zip(clients if n <= FEW else (), at):
             axes.annotate(client, point, (5, 4), textcoords="offset points", fontsize=SMALL, color=MUTED)
         axes.set_aspect("equal", adjustable="datalim")
@@ -388,10 +403,19 @@ def _legend(axes: Axes, marks: Mapping[str, Line2D], **where: Any) -> None:
     """A small legend of colours or shapes; only if there are few."""
     if len(marks) <= FEW:
         axes.legend(
-            list(marks.values()), list(marks), **where, frameon=False, fontsize=SMALL, labelcolor=MUTED,
-            handletextpad=0.3, columnspacing=1.1, handlelength=1.1, borderaxespad=0.2, borderpad=0.1,
+            list(marks.values()),
+            list(marks),
+            **where,
+            frameon=False,
+            fontsize=SMALL,
+            labelcolor=MUTED,
+            handletextpad=0.3,
+            columnspacing=1.1,
+            handlelength=1.1,
+            borderaxespad=0.2,
+            borderpad=0.1,
             labelspacing=0.35,
-        )  # fmt: skip
+        )
 
 
 def _compared(grouping: Grouping) -> Dissimilarity:

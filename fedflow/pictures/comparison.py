@@ -21,9 +21,7 @@ WIDTH = 11.0  # inches
 
 
 def draw_comparisons(
-    comparisons: Sequence[Comparison],
-    path: Path,
-    matrices: Sequence[str] = ("feature_emd", "angle_min"),
+    comparisons: Sequence[Comparison], path: Path, matrices: Sequence[str] = ("feature_emd", "angle_min")
 ) -> None:
     """Draw a panel per measure with a dot per partition; below, ``matrices`` of all pairs of clients.
 

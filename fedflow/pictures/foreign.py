@@ -31,11 +31,13 @@ ATTRIBUTES = {
 }
 LINKS = {"use": f"#{NAME}", "image": r"data:image/png;base64,[A-Za-z0-9+/=\s]*"}
 ELEMENTS = frozenset(["svg", "g", "defs", "clipPath", "path", "rect", "text", "tspan", *LINKS])
-PROPERTIES = frozenset([
-    "fill", "fill-opacity", "opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-linejoin",
-    "stroke-linecap", "stroke-dasharray", "stroke-dashoffset", "font-size", "font-style", "font-variant",
-    "font-weight", "font-stretch", "text-anchor", "image-rendering", "min-width",
-])  # fmt: skip
+PROPERTIES = frozenset(
+    (
+        "fill fill-opacity opacity stroke stroke-opacity stroke-width stroke-linejoin stroke-linecap "
+        "stroke-dasharray stroke-dashoffset font-size font-style font-variant font-weight font-stretch "
+        "text-anchor image-rendering min-width"
+    ).split()
+)
 VALUE = re.compile(r"[\w#.,% +-]*|var\(--[\w-]+\)", re.ASCII)  # no addresses, escapes, comments or strings
 
 

@@ -18,9 +18,17 @@ from fedflow.pictures.drawing import CARD, INK, MUTED, SERIES, SMALLEST, Drawing
 
 # Tol's muted palette, safe for colour-blind readers, with a darker grey; for more labels, a colour scale.
 COLOURS = (
-    "#332288", "#ddcc77", "#cc6677", "#88ccee", "#117733",
-    "#bbbbbb", "#882255", "#44aa99", "#999933", "#aa4499",
-)  # fmt: skip
+    "#332288",
+    "#ddcc77",
+    "#cc6677",
+    "#88ccee",
+    "#117733",
+    "#bbbbbb",
+    "#882255",
+    "#44aa99",
+    "#999933",
+    "#aa4499",
+)
 SHOWN = 400  # clients
 # Clients up to which cells have counts, clients have numbers, and these are horizontal.
 COUNTED, NUMBERED, LEVEL = 5, 24, 12
@@ -140,9 +148,14 @@ def label_shares(
             word = "new" if late else f"group {sections[start]}" if len(starts) <= 4 else str(sections[start])
             if late or (groups is not None and len(starts) <= NAMED):
                 bars.text(
-                    (start + end) / 2, 1.06, word, transform=bars.get_xaxis_transform(), ha="center",
-                    fontsize=SMALLEST, color=MUTED,
-                )  # fmt: skip
+                    (start + end) / 2,
+                    1.06,
+                    word,
+                    transform=bars.get_xaxis_transform(),
+                    ha="center",
+                    fontsize=SMALLEST,
+                    color=MUTED,
+                )
         if n <= NUMBERED:
             axes.set_xticks(np.arange(n) + 0.5, [str(k) for k in order], rotation=90 * (n > LEVEL))
         else:
@@ -152,9 +165,14 @@ def label_shares(
             for place, client in enumerate(order.tolist()):
                 for label in np.flatnonzero(counts[client]).tolist():
                     axes.text(
-                        place + 0.5, label + 0.52, f"{counts[client, label]:,}", ha="center", va="center",
-                        fontsize=SMALLEST, color=INK,
-                    )  # fmt: skip
+                        place + 0.5,
+                        label + 0.52,
+                        f"{counts[client, label]:,}",
+                        ha="center",
+                        va="center",
+                        fontsize=SMALLEST,
+                        color=INK,
+                    )
     return work
 
 

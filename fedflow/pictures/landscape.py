@@ -58,9 +58,15 @@ def _mark(panel: Axes, surface: Surface, names: Sequence[str]) -> None:
     panel.plot(x, y, "o", color="white", markeredgecolor="black", ms=5, mew=0.8)
     for name, place in zip(names, surface.marks):
         panel.annotate(
-            name, place, (0, 6), textcoords="offset points", ha="center", fontsize=8, color="black",
+            name,
+            place,
+            (0, 6),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color="black",
             bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "alpha": 0.8, "linewidth": 0},
-        )  # fmt: skip
+        )
 
 
 def segment(surface: Surface, names: Sequence[str]) -> Figure:

@@ -51,7 +51,14 @@ def differences(
             axes.plot(mean, 0, "o", ms=4.5, color=colour, clip_on=False)
             offset, side = ((-5, 0), "right") if left else ((5, 0), "left")
             axes.annotate(
-                f"{label}  {mean:.2f}", (end, y), offset, textcoords="offset points", ha=side, va="center",
-                fontsize=SMALLEST, color=INK, annotation_clip=False,
-            )  # fmt: skip
+                f"{label}  {mean:.2f}",
+                (end, y),
+                offset,
+                textcoords="offset points",
+                ha=side,
+                va="center",
+                fontsize=SMALLEST,
+                color=INK,
+                annotation_clip=False,
+            )
     return work

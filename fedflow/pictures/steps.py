@@ -13,11 +13,7 @@ FEW = 14  # parts up to which each has a colour and its name
 
 
 def by_step(
-    parts: Mapping[str, Sequence[pd.Series]],
-    name: str,
-    described: str,
-    step_name: str,
-    log: bool = False,
+    parts: Mapping[str, Sequence[pd.Series]], name: str, described: str, step_name: str, log: bool = False
 ) -> Drawing:
     """The values of every part, a series per seed by step, with a band from the lowest to the highest seed.
 

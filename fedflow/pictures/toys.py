@@ -63,9 +63,16 @@ def regions(
             panel.grid(False)
             edges = (x[0], x[-1], y[0], y[-1])
             panel.imshow(
-                predicted, cmap=colours, vmin=0, vmax=count - 1, alpha=0.3, extent=edges, origin="lower",
-                interpolation="nearest", aspect="equal",
-            )  # fmt: skip
+                predicted,
+                cmap=colours,
+                vmin=0,
+                vmax=count - 1,
+                alpha=0.3,
+                extent=edges,
+                origin="lower",
+                interpolation="nearest",
+                aspect="equal",
+            )
             for label in range(count):
                 panel.plot(*points[labels == label].T, ".", ms=2.5, mew=0, color=SERIES[label])
     return Drawing(figure, panels[0], "toy-regions", "Classes that students of each minimum predict")

@@ -33,9 +33,16 @@ def describe(procedure: type[Procedure]) -> Page:
     first = text.split("\n\n")[0].replace("\n", " ")
     idea = first.partition(": ")[2] or first
     return Page(
-        procedure.name, procedure.label, idea[:1].upper() + idea[1:], text, explain(procedure),
-        procedure.page, procedure.step_name, procedure.curves, procedure.metrics,
-    )  # fmt: skip
+        procedure.name,
+        procedure.label,
+        idea[:1].upper() + idea[1:],
+        text,
+        explain(procedure),
+        procedure.page,
+        procedure.step_name,
+        procedure.curves,
+        procedure.metrics,
+    )
 
 
 def pages() -> list[Page]:
@@ -73,7 +80,17 @@ def _section(page: Page) -> list[str]:
     rows = [f"| `{name}` | {' | '.join(cells)} |" for name, *cells in measured(page)]
     more = [f"How to use it: [{page.page}]({page.page}).", ""] if page.page else []
     return [
-        "", f'<a id="{page.name}"></a>', "", f"## {page.label} (`{page.name}`)", "", page.text, "", *more,
-        *markdown(page.options), *([""] if page.options else []),
-        "| number | of | meaning | unit | better |", "|---|---|---|---|---|", *rows,
-    ]  # fmt: skip
+        "",
+        f'<a id="{page.name}"></a>',
+        "",
+        f"## {page.label} (`{page.name}`)",
+        "",
+        page.text,
+        "",
+        *more,
+        *markdown(page.options),
+        *([""] if page.options else []),
+        "| number | of | meaning | unit | better |",
+        "|---|---|---|---|---|",
+        *rows,
+    ]

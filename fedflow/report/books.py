@@ -16,9 +16,19 @@ from fedflow.report.sources import PUBLISHED
 from fedflow.settings import Settings, option
 
 UNITS = {  # by what a measure is multiplied
-    "%": 100, "points": 100, "×100": 100, "points²": 1e4, "Mb per client": 8e-6, "MB": 1e-6, "GB": 1e-9,
-    "transmissions": 1, "rounds": 1, "s": 1, "×": 1, "": 1,
-}  # fmt: skip
+    "%": 100,
+    "points": 100,
+    "×100": 100,
+    "points²": 1e4,
+    "Mb per client": 8e-6,
+    "MB": 1e-6,
+    "GB": 1e-9,
+    "transmissions": 1,
+    "rounds": 1,
+    "s": 1,
+    "×": 1,
+    "": 1,
+}
 NUMERAL = r"\d*\.?\d+"
 CELL = re.compile(rf"(?P<over>>?)(?P<mean>{NUMERAL})(?P<plus>\+?)(?: ± (?P<std>{NUMERAL}))?")
 EMPTY = ("", "-")

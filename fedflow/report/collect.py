@@ -25,14 +25,7 @@ from fedflow.simulation.evaluation import PREDICTIONS
 TEXT = ("partition", "method", "method_label", "dataset", "model", "settings", "data_hash", "partition_hash")
 SECTIONS = ("method", "training", "run", "model", "data", "partition")  # of params.json
 
-ROUNDS = (
-    "round",
-    "global_accuracy",
-    "local_accuracy",
-    "bytes_down",
-    "bytes_up",
-    "ari",
-)
+ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up", "ari")
 ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
     **dict.fromkeys(TEXT, (str,)),
     **dict.fromkeys(("seed", "rounds", "clients"), (int,)),

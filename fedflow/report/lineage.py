@@ -74,12 +74,16 @@ def lineage(
     steps = [
         Step("Data", data, first["data_hash"], "", f"fedflow prepare {data}", f"#{key}-about"),
         Step(
-            "Partition", partition, first["partition_hash"], _of(first["clients"], "client"),
-            f"fedflow partition {partition}", f"#{key}-{'labels' if 'Partition' in small else 'about'}",
+            "Partition",
+            partition,
+            first["partition_hash"],
+            _of(first["clients"], "client"),
+            f"fedflow partition {partition}",
+            f"#{key}-{'labels' if 'Partition' in small else 'about'}",
             small.get("Partition"),
         ),
         Step("Runs", counted, "", _made(known, command=False), _command(known), experiment),
-    ]  # fmt: skip
+    ]
     if found := sum(bool(run.history) for run in runs):
         note = f"{_of(len({facts['clusters'] for facts in known} - {''}), 'different assignment')} recorded"
         note, picture = note if known else "", small.get("Clusters")

@@ -294,10 +294,13 @@ def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
         here = {"model": next((each["name"] for each in run.params.get("models", {}).values()), None)}
     else:
         here = {
-            "clients": run.metrics["clients"], "participation": run.params["run"]["participation"],
-            "rounds": run.metrics["rounds"], "model": run.metrics["model"],
-            "epochs": run.params["training"]["epochs"], "batch_size": run.params["training"]["batch_size"],
-        }  # fmt: skip
+            "clients": run.metrics["clients"],
+            "participation": run.params["run"]["participation"],
+            "rounds": run.metrics["rounds"],
+            "model": run.metrics["model"],
+            "epochs": run.params["training"]["epochs"],
+            "batch_size": run.params["training"]["batch_size"],
+        }
     here["seeds"] = len(runs)
     there = {name: getattr(wanted, name) for name in here}
     return {n: (here[n], there[n]) for n in here if there[n] is not None and not agrees(there[n], here[n])}

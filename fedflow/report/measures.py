@@ -44,9 +44,13 @@ PREDICTED = re.compile(r"(top[1-9]\d*|auroc|ece|mce)(?:_(std|weighted|worst10|be
 BATCH = re.compile(r"batch\s*=\s*([1-9]\d*)")
 LABELS = {"auroc": "AUROC", "ece": "ECE", "mce": "MCE"}
 PARTS = {
-    "std": "std over clients", "weighted": "by samples", "worst10": "of the worst tenth",
-    "best10": "of the best tenth", "gini": "Gini", "gap": "gap of best and worst tenth",
-}  # fmt: skip
+    "std": "std over clients",
+    "weighted": "by samples",
+    "worst10": "of the worst tenth",
+    "best10": "of the best tenth",
+    "gini": "Gini",
+    "gap": "gap of best and worst tenth",
+}
 COSTS = {  # measure: what of a `Reach`, and its metric
     "rounds_to": ("rounds", METRICS["rounds_to_target"]),
     "transmissions": ("transmissions", Metric("transmissions", "Transmissions", unit=Unit(), better="lower")),
@@ -178,9 +182,14 @@ def _cost(text: str, name: str, field: str, column: str, target: str, smooth: st
         return float(value) if (found.round is not None) is arrived else None
 
     return Measure(
-        text, f"{metric.label} ({column} {target})", metric.unit, "lower",
-        partial(of, arrived=True), partial(of, arrived=False), column,
-    )  # fmt: skip
+        text,
+        f"{metric.label} ({column} {target})",
+        metric.unit,
+        "lower",
+        partial(of, arrived=True),
+        partial(of, arrived=False),
+        column,
+    )
 
 
 def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -> Measure:
@@ -219,9 +228,10 @@ def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -
         return float(value.iloc[0])
 
     hows = {
-        "at": f"in round {place}", "cumulative": "sum over rounds",
+        "at": f"in round {place}",
+        "cumulative": "sum over rounds",
         "last": f"mean of the last {place} evaluations",
-    }  # fmt: skip
+    }
     how = hows.get(name, f"{name} round")
     return _measure(text, replace(metric, label=f"{metric.label} ({how})"), of)
 

@@ -136,9 +136,13 @@ def build_report(
 
 
 def _partition(
-    name: str, runs: list[Run], facts: PartitionFacts | None, places: dict[str, int], recorded: Recorded,
+    name: str,
+    runs: list[Run],
+    facts: PartitionFacts | None,
+    places: dict[str, int],
+    recorded: Recorded,
     paired: Mapping[str, pairs.Differences],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Everything the page shows of one partition, the best methods first."""
     found = by_method(runs)
     methods = {method: found[method] for method, _ in best(found, yardstick(found))} | found

@@ -22,10 +22,17 @@ from fedflow.report.run import Run
 from fedflow.report.tables import PLOTTED, TABLES, by_method, by_partition, columns, most_used
 
 SPECIAL = {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "\u2212": "$-$", "–": "--", "\u2009": r"\,", "²": "$^2$", "·": r"$\cdot$",
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "\u2212": "$-$",
+    "–": "--",
+    "\u2009": r"\,",
+    "²": "$^2$",
+    "·": r"$\cdot$",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-}  # fmt: skip
+}
 PAIRS = (
     "the row minus the column, points, and 95 % intervals: paired bootstrap over seeds and clients, or"
     " Student's t over seeds where clients score alike; bold: 0 is excluded, with three seeds or more"
@@ -94,12 +101,13 @@ def _all(ranked: Ranking, groups: Mapping[str, list[Run]]) -> Table:
     shown = [{row.variant: row.cells[0] for row in table.rows} for table in found]
     least = min(map(float, ranked.means))
     rows = [
-        Row(variant, name, [
-            *(cells[variant] for cells in shown),
-            Cell(f"{mean:.2f}", sort=mean, best=mean == least),
-        ])
+        Row(
+            variant,
+            name,
+            [*(cells[variant] for cells in shown), Cell(f"{mean:.2f}", sort=mean, best=mean == least)],
+        )
         for variant, name, mean in zip(ranked.variants, ranked.labels, map(float, ranked.means), strict=True)
-    ]  # fmt: skip
+    ]
     heads = [
         (f"{partition}, %" if metric.unit is SHARE else partition, table.columns[0][1], "")
         for partition, table in zip(groups, found, strict=True)
@@ -111,9 +119,11 @@ def latex(table: Table, note: str = "") -> str:
     """The table as a ``tabular`` environment for booktabs; ``note`` replaces its first comment."""
     head = ["Method", *(name for name, _, _ in table.columns)]
     lines = [
-        r"\begin{tabular}{l" + "r" * len(table.columns) + "}", r"\toprule",
-        " & ".join(map(escaped, head)) + r" \\", r"\midrule",
-    ]  # fmt: skip
+        r"\begin{tabular}{l" + "r" * len(table.columns) + "}",
+        r"\toprule",
+        " & ".join(map(escaped, head)) + r" \\",
+        r"\midrule",
+    ]
     for row in table.rows:
         cells = []
         for cell in row.cells:

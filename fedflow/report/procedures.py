@@ -73,13 +73,18 @@ class Outcome:
             Run(
                 self.folder,
                 {str(name): None if pd.isna(value) else value for name, value in own.items()}
-                | facts | {"method": row, "method_label": row},
-                self.params, pd.DataFrame({"round": []}), pd.DataFrame(), None, [],
+                | facts
+                | {"method": row, "method_label": row},
+                self.params,
+                pd.DataFrame({"round": []}),
+                pd.DataFrame(),
+                None,
+                [],
                 variant=f"{row} · {self.variant}" if self.variant else row,
                 label=f"{row} · {self.variant}" if self.variant else row,
             )
             for row, (_, own) in zip(names, self.summary.iterrows(), strict=True)
-        ]  # fmt: skip
+        ]
 
 
 def collect_outcomes(folder: Path, entries: Entries | None = None) -> list[Outcome]:
@@ -311,10 +316,18 @@ def write_outcomes(outcomes: Sequence[Outcome], out_dir: Path) -> None:
         for runs in rows.values():
             for metric in dict.fromkeys(str(name) for one in seeds for name in one.summary):
                 value = stat(runs, metric)
-                found.append({
-                    "procedure": entry, "variant": variant, "settings": seeds[0].facts["settings"],
-                    "row": runs[0].method, "metric": metric, "seeds": len(value.values) if value else 0,
-                    "mean": value.mean if value else None, "std": value.std if value else None,
-                    "min": value.low if value else None, "max": value.high if value else None,
-                })  # fmt: skip
+                found.append(
+                    {
+                        "procedure": entry,
+                        "variant": variant,
+                        "settings": seeds[0].facts["settings"],
+                        "row": runs[0].method,
+                        "metric": metric,
+                        "seeds": len(value.values) if value else 0,
+                        "mean": value.mean if value else None,
+                        "std": value.std if value else None,
+                        "min": value.low if value else None,
+                        "max": value.high if value else None,
+                    }
+                )
     write_csv(pd.DataFrame(found), path)

@@ -70,10 +70,14 @@ def ranking(groups: dict[str, list[Run]]) -> Ranking | None:
     some = next(iter(methods.values()))
     enough = len(methods) >= FEWEST and len(shared) >= 3
     return Ranking(
-        [shared[i] for i in order], [label(some[shared[i]]) for i in order], list(methods), ranks[order],
-        metric, critical_difference(len(shared), len(methods)) if enough else None,
+        [shared[i] for i in order],
+        [label(some[shared[i]]) for i in order],
+        list(methods),
+        ranks[order],
+        metric,
+        critical_difference(len(shared), len(methods)) if enough else None,
         float(friedmanchisquare(*ranks).pvalue) if enough and np.ptp(ranks) > 0 else None,
-    )  # fmt: skip
+    )
 
 
 def critical_difference(methods: int, partitions: int) -> float:
@@ -120,9 +124,11 @@ def section(groups: dict[str, list[Run]], places: dict[str, int]) -> dict[str, A
         return None
     drawn = picture(found, places)
     return {
-        "table": found.table, "note": described(found), "picture": drawn.svg if drawn else None,
+        "table": found.table,
+        "note": described(found),
+        "picture": drawn.svg if drawn else None,
         "metric": METRICS[found.metric].label.removesuffix(", %").lower(),
-    }  # fmt: skip
+    }
 
 
 def _cell(value: float, digits: int) -> Cell:

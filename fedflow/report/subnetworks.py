@@ -15,9 +15,15 @@ from fedflow.report.run import Run
 from fedflow.simulation.outcome import GATE, PRUNED, SERIES_CLIENTS
 
 COSTS = (
-    "kept", "macs", "macs_ratio", "macs_convolutions", "macs_convolutions_ratio", "bytes_down", "bytes_up",
+    "kept",
+    "macs",
+    "macs_ratio",
+    "macs_convolutions",
+    "macs_convolutions_ratio",
+    "bytes_down",
+    "bytes_up",
     "paper_bytes",
-)  # fmt: skip
+)
 SHARES = {  # of diagnostics: heading and explanation
     "pruned": ("Pruned, %", "of all parameters"),
     "pruned_channels": ("Channels, %", "pruned"),
@@ -27,8 +33,14 @@ GATED = "Accuracy of the network that the client keeps, on the samples of method
 REACHED = "rounds_to_target"
 LEVEL_TARGET = "first evaluated round in which the all-client mean reaches it; else local accuracy"
 BY_LEVEL = (
-    "local_accuracy", "global_accuracy", "active_accuracy", "all_accuracy", REACHED, "bytes_down", "bytes_up",
-)  # fmt: skip
+    "local_accuracy",
+    "global_accuracy",
+    "active_accuracy",
+    "all_accuracy",
+    REACHED,
+    "bytes_down",
+    "bytes_up",
+)
 
 
 @dataclass(frozen=True)
@@ -106,10 +118,13 @@ def levels(methods: Methods, places: Mapping[str, int], key: str) -> Section | N
         return None
     levelled = {v: [_with_targets(run, own) for run in methods[v]] for v, own in found.items() if own}
     names = [(level_metric(level, name), METRICS[name]) for name in BY_LEVEL for level in every]
-    table = metric_table(levelled, [
-        replace(of, name=name, label=heading(name), hint=LEVEL_TARGET if of.name == REACHED else of.hint)
-        for name, of in names
-    ])  # fmt: skip
+    table = metric_table(
+        levelled,
+        [
+            replace(of, name=name, label=heading(name), hint=LEVEL_TARGET if of.name == REACHED else of.hint)
+            for name, of in names
+        ],
+    )
     figures = [
         (
             f"{curve_heading(metric, 'round')}, {level}",

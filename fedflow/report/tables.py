@@ -120,9 +120,7 @@ def long_table(runs: Sequence[Run], metrics: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(LONG_COLUMNS))
 
 
-LONG_COLUMNS = (
-    "partition", "method", "label", "settings", "metric", "seeds", "mean", "std", "min", "max",
-)  # fmt: skip
+LONG_COLUMNS = ("partition", "method", "label", "settings", "metric", "seeds", "mean", "std", "min", "max")
 
 
 def run_table(runs: Sequence[Run]) -> pd.DataFrame:

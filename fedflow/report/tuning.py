@@ -21,11 +21,7 @@ NUMBERS = ("accuracy", "loss")
 NO_SETTINGS = (*NUMBERS, "spread", "chosen", "settings")  # columns that say how a try ended
 COLUMNS = [
     ("Chosen", "", "the settings with the best score; the first of equals"),
-    (
-        "Score",
-        "",
-        "by `tuning.measure`, on samples held out of the training data, ± std over clients",
-    ),
+    ("Score", "", "by `tuning.measure`, on samples held out of the training data, ± std over clients"),
     ("Next", "", "the best score with other settings"),
     ("Tries", "", "combinations of settings that were run"),
 ]

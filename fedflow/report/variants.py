@@ -137,11 +137,15 @@ def settings_table(runs: Iterable[Run]) -> list[dict[str, str]]:
         params, usual = flat(variant.params), flat(defaults(variant.params))
         own = {name: value for name, value in params.items() if name not in usual or usual[name] != value}
         others = {name: value for name, value in params.items() if name not in own}
-        rows.append({
-            "variant": variant.variant, "label": variant.label, "settings": variant.settings,
-            "own": ", ".join(say(*item) for item in own.items()),
-            "others": ", ".join(say(*item) for item in others.items()),
-        })  # fmt: skip
+        rows.append(
+            {
+                "variant": variant.variant,
+                "label": variant.label,
+                "settings": variant.settings,
+                "own": ", ".join(say(*item) for item in own.items()),
+                "others": ", ".join(say(*item) for item in others.items()),
+            }
+        )
     return rows
 
 

@@ -173,11 +173,7 @@ def judge(
 
 
 def _judge(
-    check: Check,
-    partitions: list[str],
-    where: Mapping[str, Any],
-    runs: Sequence[Run],
-    known: Known,
+    check: Check, partitions: list[str], where: Mapping[str, Any], runs: Sequence[Run], known: Known
 ) -> tuple[str, list[Comparison]]:
     """The verdict on a check and its comparisons; partitions, measure and settings are inherited."""
     partitions, where = check.partitions or partitions, {**where, **check.where}
@@ -399,16 +395,23 @@ def _rows(judged: Judged) -> list[dict[str, Any]]:
     claim = judged.claim
     about = {"id": claim.id, "source": claim.source, "claim": claim.claim, "verdict": judged.verdict}
     return [
-        about | {
-            "partition": one.partition, "comparison": one.statement, "measure": one.measure.text,
-            "holds": one.verdict, "seeds": len(one.difference.values) if one.difference else 0,
+        about
+        | {
+            "partition": one.partition,
+            "comparison": one.statement,
+            "measure": one.measure.text,
+            "holds": one.verdict,
+            "seeds": len(one.difference.values) if one.difference else 0,
             **_moments("", one.values[0] if one.values else None),
             **_moments("other_", one.values[-1] if len(one.values) > 1 else None),
             "difference": one.difference.mean if one.difference and len(one.values) > 1 else None,
-            "low": one.low, "high": one.high, "reason": one.reason, "note": one.note,
+            "low": one.low,
+            "high": one.high,
+            "reason": one.reason,
+            "note": one.note,
         }
         for one in judged.comparisons
-    ] or [about | {"reason": claim.test}]  # fmt: skip
+    ] or [about | {"reason": claim.test}]
 
 
 def _moments(prefix: str, values: Values | None) -> dict[str, float | None]:

@@ -45,14 +45,17 @@ class ClientCurriculum(Pacing):
 
     section = "run.client_curriculum"
     score: str = option(
-        "global", "the clients' losses under the models that they are served, or under an expert",
+        "global",
+        "the clients' losses under the models that they are served, or under an expert",
         choices=("global", "expert"),
-    )  # fmt: skip
+    )
     expert: str | None = option(None, "the network of `central` whose losses rank the clients (expert)")
     updates: int | None = option(
-        None, "client updates after which the run ends, and of the pacing; null = R m, for the pacing only",
-        symbol="T_c", ge=1,
-    )  # fmt: skip
+        None,
+        "client updates after which the run ends, and of the pacing; null = R m, for the pacing only",
+        symbol="T_c",
+        ge=1,
+    )
 
     def validate(self) -> None:
         if (self.score == "expert") != (self.expert is not None):

@@ -166,14 +166,17 @@ def cohort_call(
             replace(task, t=inputs["t"], lr=inputs.get("lr", task.lr)),
             Samples(federation.train, **parts["own"]),
             {stream: Schedule.of_cohort(parts[f"schedule {stream}"]) for stream in streams},
-            parts.get("received", {}), parts.get("kept", {}),
+            parts.get("received", {}),
+            parts.get("kept", {}),
             Samples(examples, **parts["selection"]) if selection else None,
-        )  # fmt: skip
+        )
         update = step(client)
         return {
-            "finite": update.finite(), "weight": update.weight, "group": update.group,
+            "finite": update.finite(),
+            "weight": update.weight,
+            "group": update.group,
             **{f"{kind}/{n}": t for kind in NAMED for n, t in getattr(update, kind).items()},
-        }  # fmt: skip
+        }
 
     return Call(_about(job, shard, step, here), one, inputs, frozenset(each))
 

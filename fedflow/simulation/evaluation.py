@@ -25,9 +25,14 @@ from fedflow.simulation.worker import TrainedClients, client_of, train_clients, 
 PREDICTIONS = {"client": np.int32, "sample": np.int32} | ANSWERS  # columns of the table, and their types
 # Columns of the table of mixtures: client, share of the personal model, scores, test samples.
 SWEEP = {
-    "client": np.int32, "value": np.float64, "accuracy": np.float64, "loss": np.float64, "ece": np.float64,
-    "mce": np.float64, "samples": np.int32,
-}  # fmt: skip
+    "client": np.int32,
+    "value": np.float64,
+    "accuracy": np.float64,
+    "loss": np.float64,
+    "ece": np.float64,
+    "mce": np.float64,
+    "samples": np.int32,
+}
 SERVED: dict[str, Any] = {"served": np.bool_}  # and whether this mixture is the one that the client is served
 
 
@@ -160,9 +165,14 @@ def sweep_shard(job: Job, shard: Shard) -> pd.DataFrame:
         values, models = found
         kept: list[pd.DataFrame] = []
         scores = _score(
-            federation, [*models], np.arange(len(values)), [k] * len(values), False,
-            kept if federation.labelled else None, [client.model] * len(values),
-        )  # fmt: skip
+            federation,
+            [*models],
+            np.arange(len(values)),
+            [k] * len(values),
+            False,
+            kept if federation.labelled else None,
+            [client.model] * len(values),
+        )
         own: dict[str, Any] = {"client": k, "value": values, "accuracy": scores[0], "loss": scores[1]}
         own |= dict.fromkeys(CALIBRATION, np.nan)
         if kept:

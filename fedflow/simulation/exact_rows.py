@@ -10,9 +10,15 @@ BLOCK = 1024  # columns of a program
 
 @triton.jit
 def _add_rows(
-    rows: tl.tensor, scale: tl.tensor, high: tl.tensor, low: tl.tensor,
-    columns: int, stride: int, count: int, block: tl.constexpr,
-) -> None:  # fmt: skip
+    rows: tl.tensor,
+    scale: tl.tensor,
+    high: tl.tensor,
+    low: tl.tensor,
+    columns: int,
+    stride: int,
+    count: int,
+    block: tl.constexpr,
+) -> None:
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     real = at < columns
     upper = tl.load(high + at, mask=real, other=0.0)

@@ -41,10 +41,11 @@ def need_fit(model: FlatModel, train: Examples, name: str, classes: int = 0) -> 
         told = str(error) if isinstance(error, Misfit) else f"{type(error).__name__}: {reason(error)}"
         inputs, targets = (str(t.dtype).removeprefix("torch.") for t in (train.x, train.y))
         raise BadInput(
-            "model.name", name,
+            "model.name",
+            name,
             f"a network for {inputs} inputs {list(train.x.shape[1:])} and {targets} targets "
             f"{list(train.y.shape[1:])} ({told})",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _tried(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, classes: int) -> Tensor:

@@ -69,10 +69,15 @@ class Job:
             return
         federation, later = self.federation.open(), Shard(shard.round + 1, shard.ahead, [], [], [])
         sizes = federation.partition.sizes
-        federation.ahead.draw(self.training, later.round, (
-            self._draw_of(later, i, int(sizes[k]), stream, epochs)
-            for i, k in enumerate(shard.ahead) for stream, epochs in streams.items()
-        ))  # fmt: skip
+        federation.ahead.draw(
+            self.training,
+            later.round,
+            (
+                self._draw_of(later, i, int(sizes[k]), stream, epochs)
+                for i, k in enumerate(shard.ahead)
+                for stream, epochs in streams.items()
+            ),
+        )
 
     def _draw_of(self, shard: "Shard", i: int, samples: int, stream: str, epochs: int) -> tuple[Any, ...]:
         """What `draw_schedule` draws for the i-th client of a shard."""
@@ -177,6 +182,16 @@ def task_of(
     model = network(job.method, federation, level)
     lr, mean = job.training.lr_in(shard.round), federation.mean_samples
     return Task(
-        model, job.training, lr, shard.round, job.rounds, shard.phase, level, mean, vmapped, compiled,
-        federation.teacher, federation.difficulty,
-    )  # fmt: skip
+        model,
+        job.training,
+        lr,
+        shard.round,
+        job.rounds,
+        shard.phase,
+        level,
+        mean,
+        vmapped,
+        compiled,
+        federation.teacher,
+        federation.difficulty,
+    )

@@ -212,16 +212,19 @@ class Simulation(Run):
         cohort, now = sorted(works), self.round(t, "server", t, cycle, cycle=cycle)
         shards = [
             Shard(
-                t, clients, *self.messages(clients, lambda k: works[k].received),
+                t,
+                clients,
+                *self.messages(clients, lambda k: works[k].received),
                 phase=method.phase(now),
-                epochs=[works[k].epochs for k in clients], most=[works[k].most for k in clients],
+                epochs=[works[k].epochs for k in clients],
+                most=[works[k].most for k in clients],
                 ahead=ahead,
             )
             for clients, ahead in zip(
                 balanced(cohort, self.sizes, self.executor.workers),
                 chain(balanced(self._expected(t), self.sizes, self.executor.workers), repeat([])),
             )
-        ]  # fmt: skip
+        ]
         gathered = Gathered(self.executor.map(train_shard, self.job, shards, f"round {t} · train"), now)
         if len(gathered.sent) < self.settings.min_cohort:
             raise RoundFailed(

@@ -15,15 +15,7 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.identity import code_digest, modules_of, versions
 from fedflow.local.client import TRAINED
 from fedflow.local.curriculum import Curriculum
-from fedflow.methods.base import (
-    Generative,
-    Levelled,
-    Message,
-    Method,
-    Pretrained,
-    Round,
-    ServerState,
-)
+from fedflow.methods.base import Generative, Levelled, Message, Method, Pretrained, Round, ServerState
 from fedflow.seeding import generator, torch_seed
 from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
@@ -122,9 +114,15 @@ class Run:
     def round(self, t: int, purpose: str, *keys: int, cycle: int = 0) -> Round:
         """Round ``t`` for a hook; its random numbers are keyed by ``purpose`` and ``keys``."""
         return Round(
-            t, self.settings.rounds, self.job.training.lr_in(t), self.sizes, self.federation.model,
-            self.federation.public, partial(generator, self.job.seed, purpose, *keys), cycle,
-        )  # fmt: skip
+            t,
+            self.settings.rounds,
+            self.job.training.lr_in(t),
+            self.sizes,
+            self.federation.model,
+            self.federation.public,
+            partial(generator, self.job.seed, purpose, *keys),
+            cycle,
+        )
 
     def messages(
         self,

@@ -129,10 +129,15 @@ class Scoring:
         """Scores after the last round, with the vectors behind them."""
         settings = self.run.settings
         return self.scores(
-            "final evaluation", settings.rounds, self.scored,
-            full=True, tune=settings.fine_tune, trained=settings.keep_trained, models=True,
+            "final evaluation",
+            settings.rounds,
+            self.scored,
+            full=True,
+            tune=settings.fine_tune,
+            trained=settings.keep_trained,
+            models=True,
             predictions=settings.keep_predictions,
-        )  # fmt: skip
+        )
 
     def scores(self, title: str, after: int, clients: Sequence[int], **what: Any) -> Scores:
         """Scores after round ``after``: with the models and the learning rate of the next one."""

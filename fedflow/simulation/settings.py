@@ -31,19 +31,22 @@ class RunSettings(Settings):
         0.1, "share of the clients in a cohort; m = max(1, floor(R N))", symbol="R", gt=0, le=1
     )
     sampling: str = option(
-        "uniform", "how cohorts are drawn: uniformly; in proportion to n_k (to use with uniform weights); "
+        "uniform",
+        "how cohorts are drawn: uniformly; in proportion to n_k (to use with uniform weights); "
         "each client with probability R (bernoulli); all clients in turns of m, in random order (sweep); or "
         "a growing pool of clients in such turns, those with a small loss first (easy_first)",
         choices=SAMPLERS,
-    )  # fmt: skip
+    )
     client_curriculum: ClientCurriculum | None = option(
         None, "the pool of `sampling: easy_first`; null = its defaults there"
     )
     min_cohort: int = option(
-        0, "stop with an error if fewer clients of a round succeed; with 0, a round in which all fail leaves "
-        "the models as they were, and 1 / R such rounds in a row (at least 2) stop the run", ge=0,
+        0,
+        "stop with an error if fewer clients of a round succeed; with 0, a round in which all fail leaves "
+        "the models as they were, and 1 / R such rounds in a row (at least 2) stop the run",
+        ge=0,
         source="PFL and its code",
-    )  # fmt: skip
+    )
     evaluate_every: int = option(5, "rounds between evaluations; the last round is always evaluated", ge=1)
     evaluate_clients: int | None = option(
         None, "number of random clients to score, the same in all evaluations; null = all", ge=1
@@ -51,33 +54,39 @@ class RunSettings(Settings):
     fine_tune: bool = option(True, "at the end, also score every client after one more local training")
     keep_trained: bool = option(False, "keep every client's last trained model, and score it at the end")
     reports: list[str] = option(
-        factory=list, choices=REPORTS,
+        factory=list,
+        choices=REPORTS,
         doc="also score models on the complete test set: the one that is broadcast (server), the mean of the "
         "models that this round's clients trained (active), and that of all clients' last models (all)",
-    )  # fmt: skip
+    )
     adapt: list[Adaptation] = option(
-        factory=list, doc="score every client at every evaluation after adaptation to all its training "
+        factory=list,
+        doc="score every client at every evaluation after adaptation to all its training "
         "samples too; each item as training.adaptation, at most one of each name",
-    )  # fmt: skip
+    )
     adapt_from: str = option(
-        "served", "the model that is adapted for run.adapt: the one that the client is served, or a mean of "
+        "served",
+        "the model that is adapted for run.adapt: the one that the client is served, or a mean of "
         "trained models, active or all as in run.reports",
-        choices=("served", *MEANS), source="PFL: all",
-    )  # fmt: skip
+        choices=("served", *MEANS),
+        source="PFL: all",
+    )
     keep_predictions: bool = option(
         False, "at the end, write what the served models predict for every client's own test samples"
     )
     sweep: bool = option(
-        True, "at the end, also score every client with all mixtures of its global and its personal model, "
+        True,
+        "at the end, also score every client with all mixtures of its global and its personal model, "
         "where the method has them",
-    )  # fmt: skip
+    )
     features: str | None = option(
         None, "network of `central` whose inputs of the last layer measure generated images; null = pixels"
     )
     inception: str | None = option(
-        None, "file of weights of Inception v3, whose features measure generated images instead",
+        None,
+        "file of weights of Inception v3, whose features measure generated images instead",
         source="FedEvg",
-    )  # fmt: skip
+    )
     target_accuracy: float | None = option(
         None, "also report the rounds and bytes until this local accuracy", gt=0, le=1
     )

@@ -24,10 +24,11 @@ class Timing(Settings):
 
     section = "run.timing"
     speeds: list[list[float]] = option(
-        factory=lambda: [[1.0, 2.0], [3.0, 5.0], [5.0, 8.0]], ge=0,
+        factory=lambda: [[1.0, 2.0], [3.0, 5.0], [5.0, 8.0]],
+        ge=0,
         doc="classes of clients, equally likely: least and most time per unit of work",
         source="code of FADAS; (50, 80) for the last one is its large delay",
-    )  # fmt: skip
+    )
     work: str = option(
         "step", "unit of work: a local step, or an epoch of any size", choices=("step", "epoch")
     )

@@ -162,11 +162,7 @@ def _compiled(job: Job, federation: Federation, level: str) -> Gradient:
 
 
 def _train_vmapped(
-    job: Job,
-    federation: Federation,
-    shard: Shard,
-    step: Callable[[Client], Update],
-    streams: dict[str, int],
+    job: Job, federation: Federation, shard: Shard, step: Callable[[Client], Update], streams: dict[str, int]
 ) -> Iterator[TrainedClients | tuple[int, str]]:
     """`train_clients` in calls of at most ``width`` clients, halved when the GPU runs out of memory."""
     for left in _stackable(job, federation, shard):
@@ -271,9 +267,12 @@ def client_of(
     )
     client = Client(
         task_of(job, federation, shard, level(job.method, federation, k), compiled=compiled),
-        own, schedules, received, kept,
+        own,
+        schedules,
+        received,
+        kept,
         *(samples(examples, rows) for rows in selection),
-    )  # fmt: skip
+    )
     if isinstance(shard, OnboardingShard):
         client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.batches(len(own.index))))
     return client

@@ -159,9 +159,17 @@ class CentralRun:
             opened(record)
             try:
                 progress = run_steps(
-                    Here(steps, str(device)), Inline(), self.checkpoint, record, bar, "epoch",
-                    progress, listeners, note=_note, seconds=0,  # an epoch is a block
-                )  # fmt: skip
+                    Here(steps, str(device)),
+                    Inline(),
+                    self.checkpoint,
+                    record,
+                    bar,
+                    "epoch",
+                    progress,
+                    listeners,
+                    note=_note,
+                    seconds=0,  # an epoch is a block
+                )
                 ((part, state),) = progress.states.items()
                 assert state is not None
                 w = state["w"].to(device)
@@ -176,10 +184,13 @@ class CentralRun:
             rows = [{"epoch": number} | row for number, row in enumerate(progress.rows[part], 1)]
             facts = self._facts(model, rows[-1])
             made = save_network(
-                self.folder, w, losses, facts,
+                self.folder,
+                w,
+                losses,
+                facts,
                 {TABLE: partial(pd.DataFrame(rows).to_csv, index=False, float_format="%.9g")},
                 model.frozen,
-            )  # fmt: skip
+            )
             final = {metric: made.facts[metric] for metric in FINAL}
             record.end(final, len(rows), self.folder, self._card(), {0: w})
         drop_checkpoint(self.checkpoint)
@@ -215,9 +226,13 @@ class CentralRun:
     def _card(self) -> ModelCard:
         """How to rebuild the model; its registered name is ``central.<name>``."""
         return ModelCard.of(
-            self.dataset, self.network.name, self.network.options,
-            partition="central", method=self.name, seed=self.settings.seed,
-        )  # fmt: skip
+            self.dataset,
+            self.network.name,
+            self.network.options,
+            partition="central",
+            method=self.name,
+            seed=self.settings.seed,
+        )
 
 
 def network_code(params: Params, name: str) -> dict[str, Any]:

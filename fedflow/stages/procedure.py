@@ -66,9 +66,13 @@ class ProcedureRun:
     def parameters(self) -> dict[str, Any]:
         """The parameters of the flow `procedure` that runs it, in this process."""
         return {
-            "name": self.name, "seed": self.seed, "settings": Changes(self.params), "root": str(self.root),
-            "sweep": self.sweep, "out": self.out,
-        }  # fmt: skip
+            "name": self.name,
+            "seed": self.seed,
+            "settings": Changes(self.params),
+            "root": str(self.root),
+            "sweep": self.sweep,
+            "out": self.out,
+        }
 
     @property
     def grid(self) -> dict[str, list] | None:
@@ -195,10 +199,7 @@ def run_procedure(
 
 
 def _perform(
-    run: ProcedureRun,
-    executor: Executor,
-    listeners: tuple[Listener, ...],
-    ready: Callable[[Record], None],
+    run: ProcedureRun, executor: Executor, listeners: tuple[Listener, ...], ready: Callable[[Record], None]
 ) -> dict[str, Any]:
     job, procedure, root = run.job, run.procedure, run.root
     try:

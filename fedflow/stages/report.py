@@ -20,11 +20,17 @@ def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
     """
     data, params = root / "data", load_params(root / PARAMS) if (root / PARAMS).exists() else None
     page = build_report(
-        root / "results", data / "partitions", root / "report",
-        claims=root / CLAIMS, central=data / "central", labels=params.labels if params else None,
-        outcomes=root / "outcomes", procedures=params.procedure_entries if params else None,
-        recorded=_recorded(root), tried=root / TRIED,
-    )  # fmt: skip
+        root / "results",
+        data / "partitions",
+        root / "report",
+        claims=root / CLAIMS,
+        central=data / "central",
+        labels=params.labels if params else None,
+        outcomes=root / "outcomes",
+        procedures=params.procedure_entries if params else None,
+        recorded=_recorded(root),
+        tried=root / TRIED,
+    )
     if sweep is not None:
         attach_to_sweep(sweep, [page], "report", root)
     return page

@@ -51,6 +51,5 @@ def run_experiment(
 
     with RoundBar(experiment.title) as bar:
         return perform(
-            experiment, executor or Inline(), [*listeners, bar.round], out,
-            blocks=blocks, begun=begun,
-        )  # fmt: skip
+            experiment, executor or Inline(), [*listeners, bar.round], out, blocks=blocks, begun=begun
+        )

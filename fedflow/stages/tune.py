@@ -273,7 +273,8 @@ class Search:
         measure = self.params.tuning.measure
         best = self._best()
         rows = [
-            score.tried | {
+            score.tried
+            | {
                 "accuracy": score.metrics and score.metrics[MEASURES[measure]],
                 "spread": score.spread,
                 "loss": score.metrics and score.metrics["loss"],
@@ -281,7 +282,7 @@ class Search:
                 "settings": score.settings,
             }
             for score in self.scores
-        ]  # fmt: skip
+        ]
         path = scores_file(self.root, self.partition, self.method)
         path.parent.mkdir(parents=True, exist_ok=True)
         with naming(path):

@@ -134,11 +134,7 @@ def load_model(
 
 
 def export_model(
-    file: Path | str,
-    run_id: str,
-    which: str = "global",
-    client: int | None = None,
-    root: Path | str = ".",
+    file: Path | str, run_id: str, which: str = "global", client: int | None = None, root: Path | str = "."
 ) -> nn.Module:
     """Write the compact network of `load_model` to one safetensors ``file`` with its card; returns it.
 
@@ -259,9 +255,11 @@ def _newest(api: "MlflowClient", experiment: str, tags: Mapping[str, Any]) -> "R
     found = [each for name in names(experiment, "/") if (each := api.get_experiment_by_name(name))]
     query = " and ".join([RUNS, *(f"tags.`{name}` = {quoted(str(value))}" for name, value in tags.items())])
     runs = found and api.search_runs(
-        [each.experiment_id for each in found], f"{query} and attributes.status = 'FINISHED'", max_results=1,
+        [each.experiment_id for each in found],
+        f"{query} and attributes.status = 'FINISHED'",
+        max_results=1,
         order_by=["attributes.start_time DESC"],
-    )  # fmt: skip
+    )
     return runs[0] if runs else None
 
 

@@ -286,10 +286,7 @@ class Record:
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
         self._monitor = SystemMetricsMonitor(
-            self.run_id,
-            sampling_interval=SYSTEM_INTERVAL,
-            resume_logging=True,
-            tracking_uri=self.store.uri,
+            self.run_id, sampling_interval=SYSTEM_INTERVAL, resume_logging=True, tracking_uri=self.store.uri
         )
         self._monitor.start()
 
@@ -411,14 +408,22 @@ class RunRecord(Record):
             return
         assignment = list(map(int, cluster))
         digest = _digest(json.dumps(assignment))
-        self._log_json("clusters/clusters.json", {
-            "digest": digest,
-            "assignment": assignment,
-            "clusters": [
-                {"cluster": each.name, "clients": each.clients, "model": each.registered,
-                 "version": each.version} for each in served
-            ],
-        })  # fmt: skip
+        self._log_json(
+            "clusters/clusters.json",
+            {
+                "digest": digest,
+                "assignment": assignment,
+                "clusters": [
+                    {
+                        "cluster": each.name,
+                        "clients": each.clients,
+                        "model": each.registered,
+                        "version": each.version,
+                    }
+                    for each in served
+                ],
+            },
+        )
         name = f"{card.partition}.{card.method}.clusters"
         source = f"{self._run.info.artifact_uri}/clusters/clusters.json"
         self._log_inputs([{"name": name, "digest": digest, "source": source, "context": "clusters"}])

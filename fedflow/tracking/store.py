@@ -40,9 +40,12 @@ BUSY_TIMEOUT = 20.0  # seconds for another process to finish its transaction, as
 REACH_TIMEOUT = 10.0  # seconds for a tracking server to answer
 
 ADDRESSES = (  # all columns of MLflow's tables that say where artifacts are
-    ("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"),
-    ("model_versions", "source"), ("model_versions", "storage_location"),
-)  # fmt: skip
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
 
 TABLES = {"alembic_version", "experiments", "runs"}  # that MLflow's databases have
 

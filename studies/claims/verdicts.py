@@ -88,11 +88,13 @@ def cycling() -> Claim:
             for grouping in ("random", "similar"):
                 cases += [
                     Case(
-                        f"{mode} of {clusters} {grouping} clusters, lr {lr}", "skew", "fedsc",
+                        f"{mode} of {clusters} {grouping} clusters, lr {lr}",
+                        "skew",
+                        "fedsc",
                         (*own, f"methods.fedsc={{clusters: {clusters}, mode: {mode}, grouping: {grouping}}}"),
                     )
                     for clusters in (2, 8)
-                ]  # fmt: skip
+                ]
         cases += [
             Case(
                 f"FedCluster({k}), lr {lr}", "skew", "fedcluster", (*own, f"methods.fedcluster.clusters={k}")
@@ -111,12 +113,14 @@ def fedac() -> Claim:
     """First table, 9: five groups on a ring, FedAC from three clusters on."""
     cases = [
         Case(
-            f"FedAC from 3, mu {mu}, split_above {above}", "ring", "fedac",
+            f"FedAC from 3, mu {mu}, split_above {above}",
+            "ring",
+            "fedac",
             (f"methods.fedac={{clusters: 3, mu: {mu}, split_above: {above}}}",),
         )
         for mu in (0.01, 0.1, 1.0)
         for above in ("null", 1.0)
-    ]  # fmt: skip
+    ]
     cases += [Case(f"IFCA({k})", "ring", "ifca", (f"methods.ifca.clusters={k}",)) for k in (3, 5)]
     cases += [Case("Local", "ring", "local"), Case("FedAvg", "ring", "fedavg")]
     return Claim(cases, at_the_end, ("run.evaluate_every=20",))
@@ -126,13 +130,15 @@ def pca() -> Claim:
     """Second table, 2: what PCA+kM+HC finds for other gamma, with the clients' components and shared ones."""
     cases = [
         Case(
-            f"{partition}, {basis}, gamma {gamma}", partition, "pca_km_hc",
+            f"{partition}, {basis}, gamma {gamma}",
+            partition,
+            "pca_km_hc",
             (f"methods.pca_km_hc={{case: clusters, basis: {basis}, gamma: {gamma}}}",),
         )
         for partition in ("apart", "ring")
         for basis in ("per_client", "shared")
         for gamma in ("null", 0.5, 0.6, 0.7, 0.8, 1.2)
-    ]  # fmt: skip
+    ]
     return Claim(cases, at_the_end, ("run.rounds=40", "run.evaluate_every=40"))
 
 
@@ -168,8 +174,10 @@ CIFAR = (
     "clients: 20}",
     "partitions.random={dataset: cifar10, scheme: super_clusters, clusters: cifar10, labels_per_client: 2, "
     "clients: 20, control: matched_random}",
-    "data.cifar10.train_limit=5000", "training.lr=0.01", "training.momentum=0.5",
-)  # fmt: skip
+    "data.cifar10.train_limit=5000",
+    "training.lr=0.01",
+    "training.momentum=0.5",
+)
 
 
 def lateness() -> Claim:
@@ -179,12 +187,14 @@ def lateness() -> Claim:
     steps += [("CC-FedAdam", "cc_fedadam", "beta: 0.9", rate) for rate in (0.003, 0.01, 0.03)]
     cases = [
         Case(
-            f"{title}, server lr {rate}, {'late' if late else 'all wait'}", "skew", method,
+            f"{title}, server lr {rate}, {'late' if late else 'all wait'}",
+            "skew",
+            method,
             (f"methods.{method}={{{option}, server_lr: {rate}, concurrency: {late}}}",),
         )
         for title, method, option, rate in steps
         for late in (0, 4)
-    ]  # fmt: skip
+    ]
     slow = "run.timing.speeds=[[1,2],[3,5],[50,80]]"
     return Claim(cases, at_the_end, ("run.participation=0.2", "run.rounds=80", "run.evaluate_every=40", slow))
 
@@ -231,11 +241,7 @@ def main() -> None:
     parser.add_argument("claim", choices=CLAIMS)
     parser.add_argument("--seeds", default="0,1,2", help="seeds, such as 0,1,2")
     parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        help="a setting, such as run.rounds=2",
-        metavar="NAME=VALUE",
+        "--set", action="append", default=[], help="a setting, such as run.rounds=2", metavar="NAME=VALUE"
     )
     given = parser.parse_args()
     torch.set_num_threads(1)

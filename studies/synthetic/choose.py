@@ -79,10 +79,17 @@ def main() -> None:
             for (method, *tried), curve in curves.items():
                 reached = next((t for t, loss in enumerate(curve, 1) if loss <= target), None)
                 sent = None if reached is None else reached * VECTORS.get(method, 1)
-                rows.append({
-                    "problem": problem, "target": target, "method": method, "settings": dict(tried),
-                    "lowest": min(curve), "last": curve[-1], "transmissions": sent,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "problem": problem,
+                        "target": target,
+                        "method": method,
+                        "settings": dict(tried),
+                        "lowest": min(curve),
+                        "last": curve[-1],
+                        "transmissions": sent,
+                    }
+                )
             print(f"{problem}: target {target:.4f}", file=sys.stderr, flush=True)
     table = pd.DataFrame(rows).sort_values(["problem", "method", "transmissions"], kind="stable")
     table.to_csv(sys.stdout, index=False, float_format="%.5g")

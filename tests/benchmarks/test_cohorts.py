@@ -24,9 +24,12 @@ def test_every_way_and_width_is_a_cell(tiny) -> None:
     found = measured()
     ways = [(cell["way"], cell["clients"], cell.get("width"), cell["convolution"]) for cell in found["cells"]]
     assert ways == [
-        ("eager loop", 1, None, "matmul"), ("loop", 1, None, "matmul"), ("vmap", 1, 1, "matmul"),
-        ("vmap", 2, 2, "matmul"), ("vmap", 2, 2, "grouped"),
-    ]  # fmt: skip
+        ("eager loop", 1, None, "matmul"),
+        ("loop", 1, None, "matmul"),
+        ("vmap", 1, 1, "matmul"),
+        ("vmap", 2, 2, "matmul"),
+        ("vmap", 2, 2, "grouped"),
+    ]
     assert all(cell["client_steps_per_second"]["median"] > 0 for cell in found["cells"])
     assert not any("fell_back" in cell for cell in found["cells"])
 

@@ -13,16 +13,26 @@ FORM = {"setup_seconds": 9.5, "seconds": 80.0, "peak_mib": 3500, "before_mib": 3
 MEASURED = {
     "scale": {"fedavg, random": SCALE},
     "partition": [{"scheme": {"scheme": "shards", "shards": 2}, "split_seconds": 1.5, "whole_seconds": 2.5}],
-    "curriculum": {"epochs_10": {
-        "vanilla": WAY,
-        "random": WAY | {"extra_milliseconds": {**SPREAD, "median": -3.5}, "ratio": SPREAD | {"min": 0.9}},
-        "lazy": WAY | {"steps": 510, "ratio": SPREAD | {"min": 1.1}},
-    }},
+    "curriculum": {
+        "epochs_10": {
+            "vanilla": WAY,
+            "random": WAY
+            | {"extra_milliseconds": {**SPREAD, "median": -3.5}, "ratio": SPREAD | {"min": 0.9}},
+            "lazy": WAY | {"steps": 510, "ratio": SPREAD | {"min": 1.1}},
+        }
+    },
     "coresets": {"nodes": 20000, "picks": 200, "forms": {"steps_4": {"dense": FORM}}},
-    "counts": {"lenet5": {"clients": 100, "steps": 10, "launches": 1234, "gigabytes": 5.6,
-                          "host_ms": {"now": 2.5, "ahead": 1.5}}},
+    "counts": {
+        "lenet5": {
+            "clients": 100,
+            "steps": 10,
+            "launches": 1234,
+            "gigabytes": 5.6,
+            "host_ms": {"now": 2.5, "ahead": 1.5},
+        }
+    },
     "proximity": {"clients": 1000, "signatures": TIMES, "angles": TIMES, "ratio": SPREAD},
-}  # fmt: skip
+}
 
 
 def test_every_table_stands_under_the_machine_that_it_was_measured_on(tmp_path):

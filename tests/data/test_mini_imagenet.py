@@ -36,9 +36,11 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
             for i in range(3):
                 file = f"{name}{i:02}.png"
                 inside = {
-                    "flat": f"images/{file}", "nested": f"images/{name}/{file}", "classes": f"{name}/{file}",
+                    "flat": f"images/{file}",
+                    "nested": f"images/{name}/{file}",
+                    "classes": f"{name}/{file}",
                     "tree": f"{PART[name]}/{name}/{file}",
-                }[layout]  # fmt: skip
+                }[layout]
                 (tmp_path / inside).parent.mkdir(parents=True, exist_ok=True)
                 (tmp_path / inside).write_bytes(picture(number, i))
                 lines[PART[name]].append(f"{file},{name}")

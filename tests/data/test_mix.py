@@ -27,8 +27,10 @@ def mix(npz: Callable, tmp_path: Path) -> Callable[..., Dataset]:
 def colour(npz: Callable, name: str = "colour.npz", size: int = 8, classes: int = 2) -> dict[str, str]:
     """A part of random images in colour."""
     rng = np.random.default_rng(1)
-    x = {f"x_{s}": rng.integers(0, 256, (n * classes, size, size, 3), np.uint8) for s, n in
-         (("train", 10), ("test", 4))}  # fmt: skip
+    x = {
+        f"x_{s}": rng.integers(0, 256, (n * classes, size, size, 3), np.uint8)
+        for s, n in (("train", 10), ("test", 4))
+    }
     return {"source": "npz", "path": str(npz(name, classes, size, **x))}
 
 
@@ -95,8 +97,12 @@ def test_a_mix_of_mixes_has_the_domains_of_both(mix, npz):
 def test_columns_that_all_parts_have_are_joined(mix, npz):
     users = {"user_train": np.arange(30) % 5, "user_test": np.arange(12) % 5 + 5}
     facts = {"smiling_train": np.arange(30) % 2, "smiling_test": np.zeros(12, int)}
-    one = {"source": "npz", "path": str(npz("one.npz", **users, **facts, age_train=facts["smiling_train"],
-                                            age_test=facts["smiling_test"]))}  # fmt: skip
+    one = {
+        "source": "npz",
+        "path": str(
+            npz("one.npz", **users, **facts, age_train=facts["smiling_train"], age_test=facts["smiling_test"])
+        ),
+    }
     two = {"source": "npz", "path": str(npz("two.npz", **users, **facts))}
     data = mix(one | {"rotations": [0, 90]}, two | {"rotations": [90]})
     assert sorted(data.columns) == ["domain", "rotation", "smiling", "user"]
@@ -148,7 +154,8 @@ def test_two_mixes_are_byte_identical_and_record_their_defaults(mix, tmp_path):
         ([{}, {}], {"test_limit": 2}, r"data\.mine\.test_limit: 2 .*at least 6"),
         ([{}, {"source": "digits"}], {"labels": "shared"}, r"labels: 'shared' .*parts\[1\] \(digits\) are"),
         (
-            [{}, {"offset": 2}, {"offset": 30}], {},
+            [{}, {"offset": 2}, {"offset": 30}],
+            {},
             r"parts\[1\]\.offset: 2 is not accepted; expected labels that are free: small-2 would have "
             r"2\.\.4, but parts\[0\] \(small\) has 0\.\.2; the first free offset is 3$",
         ),
@@ -156,7 +163,7 @@ def test_two_mixes_are_byte_identical_and_record_their_defaults(mix, tmp_path):
         ([{}, {"resize": 7}], {}, r"parts\[0\]\.pad: None .*from 4x4 to 7x7 pixels.* \(or use resize\)"),
         ([{"pad": 1}, {"resize": 8}], {}, r"parts\[0\]\.pad: 1 .*padding from 6x6 to 8x8 pixels"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_named_where_the_user_wrote_it(mix, parts, params, message):
     with refused(message):
         mix(*parts, **params)

@@ -82,9 +82,14 @@ def leveled(monkeypatch: pytest.MonkeyPatch) -> Source:
         return RawData(x, np.arange(2), x, np.arange(2))
 
     drawn = Source(
-        name="digits", title="Levels", about="two levels", origin="here", kind="made",
-        options=Levels, fetch=draw,
-    )  # fmt: skip
+        name="digits",
+        title="Levels",
+        about="two levels",
+        origin="here",
+        kind="made",
+        options=Levels,
+        fetch=draw,
+    )
     monkeypatch.setitem(SOURCES, "digits", drawn)
     return drawn
 
@@ -343,10 +348,7 @@ def test_arrays_that_do_not_belong_together_are_not_unpacked(npz, monkeypatch):
         ({"x_train": large}, "65536 images in x_train, 30 labels in y_train"),
         ({"y_test": np.zeros(1 << 20, int)}, "12 images in x_test, 1048576 labels in y_test"),
         ({"user_train": np.zeros(99, int), "user_test": np.zeros(12, int)}, "'user' is int64 [99] in train"),
-        (
-            {"x_train": np.zeros((1, 1 << 27), np.uint8)},
-            "x_train is uint8 [1, 134217728], whose samples",
-        ),
+        ({"x_train": np.zeros((1, 1 << 27), np.uint8)}, "x_train is uint8 [1, 134217728], whose samples"),
     ):
         path = npz(**changes)
         with monkeypatch.context() as patch:
@@ -358,9 +360,13 @@ def test_files_of_medmnist_are_read_by_their_own_names(npz, arrays):
     made = arrays()
     x_train, y_train, x_test, y_test = made.values()
     own = dict.fromkeys(made) | {
-        "train_images": x_train, "train_labels": y_train[:, None].astype(np.uint8), "test_images": x_test,
-        "test_labels": y_test[:, None].astype(np.uint8), "val_images": x_test, "val_labels": y_test[:, None],
-    }  # fmt: skip
+        "train_images": x_train,
+        "train_labels": y_train[:, None].astype(np.uint8),
+        "test_images": x_test,
+        "test_labels": y_test[:, None].astype(np.uint8),
+        "val_images": x_test,
+        "val_labels": y_test[:, None],
+    }
     raw = SOURCES["npz"].load(path=npz(**own))
     np.testing.assert_array_equal(raw.x_train, x_train)
     np.testing.assert_array_equal(raw.y_test, y_test)

@@ -18,16 +18,18 @@ ROWS = 50
 def table() -> pd.DataFrame:
     """Fifty rows: two features, one of them constant, a text target, a real one, a user and facts."""
     rng = np.random.default_rng(0)
-    return pd.DataFrame({
-        "age": rng.normal(40, 10, ROWS),
-        "rooms": rng.integers(1, 5, ROWS),
-        "fixed": 3.0,
-        "kind": np.where(np.arange(ROWS) % 5 < 3, "flat", "barn"),
-        "price": rng.normal(size=ROWS),
-        "town": [f"T{i % 4}" for i in range(ROWS)],
-        "old": np.arange(ROWS) % 2 == 0,
-        "part": np.where(np.arange(ROWS) < 30, "train", "test"),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "age": rng.normal(40, 10, ROWS),
+            "rooms": rng.integers(1, 5, ROWS),
+            "fixed": 3.0,
+            "kind": np.where(np.arange(ROWS) % 5 < 3, "flat", "barn"),
+            "price": rng.normal(size=ROWS),
+            "town": [f"T{i % 4}" for i in range(ROWS)],
+            "old": np.arange(ROWS) % 2 == 0,
+            "part": np.where(np.arange(ROWS) < 30, "train", "test"),
+        }
+    )
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ TOKENS = np.zeros((30, 4), np.int32)
         (None, np.zeros(30, np.float32), "y_test is int64 .12., y_train float32 .30."),
         (np.zeros((30, 4, 4), np.float32), None, "x_test is uint8 .12, 4, 4.; needs uint8 images, float32"),
     ],
-)  # fmt: skip
+)
 def test_other_arrays_must_fit_too(npz, tmp_path, x, y, message):
     changes = {name: array for name, array in (("x_train", x), ("y_train", y)) if array is not None}
     if x is not None and "x_test" not in message:

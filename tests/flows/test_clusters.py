@@ -40,8 +40,11 @@ class Cluster:
             self.programs[name] = subprocess.Popen(
                 [str(BIN / command[0]), *command[1:]],
                 env=self.environment | {"FEDFLOW_CACHE": str(place / "cache")},
-                cwd=place, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                cwd=place,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         deadline = time.monotonic() + 120
         while ready not in self.log(name):
             assert self.programs[name].poll() is None, self.log(name)
@@ -68,8 +71,10 @@ class Cluster:
         return subprocess.Popen(
             [sys.executable, str(HERE / "elsewhere.py"), str(root), marker, *engine, *settings],
             env=self.environment | {"FEDFLOW_CACHE": str(root / "data")},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     @property
     def address(self) -> str:

@@ -23,8 +23,11 @@ KILLS = int(os.environ.get("FEDFLOW_KILLS", "1"))  # per method
 CHECKOUT = Path(__file__).parents[2]
 EXECUTORS = ("threads", "processes")  # in turn
 SLOW_POOLS = {  # of a client curriculum: most rounds, and so most kills, are inside one
-    "rounds": 24, "participation": 0.2, "sampling": "easy_first", "client_curriculum": {"b": 0.5},
-}  # fmt: skip
+    "rounds": 24,
+    "participation": 0.2,
+    "sampling": "easy_first",
+    "client_curriculum": {"b": 0.5},
+}
 MAY_DIFFER = ("engine.executor", "params_hash")  # parameters
 FILES = (
     "metrics.json",
@@ -75,14 +78,16 @@ PARAMS = {
 SUITED: dict[str, dict[str, dict]] = {
     "fedhen": {"models": {"digits": {"name": "cnn_exit", "options": {"filters": [8, 8, 8]}}}},
     "subfedavg_hy": {
-        "models": {"digits": {
-            "name": "cnn",
-            "options": {"filters": [4, 4], "batch_norm": True, "kernel": 3, "padding": 1, "hidden": [16]},
-        }},
+        "models": {
+            "digits": {
+                "name": "cnn",
+                "options": {"filters": [4, 4], "batch_norm": True, "kernel": 3, "padding": 1, "hidden": [16]},
+            }
+        },
         "partitions": {"digits-6": PARAMS["partitions"]["digits-6"] | {"selection": 0.2}},
     },
     "fedevg": {"data": {"digits": {"source": "digits", "normalise": "none"}}},
-}  # fmt: skip
+}
 CASES = [(method, SUITED.get(method, {})) for method in PARAMS["methods"]]
 CASES += [("scaffold", {"run": SLOW_POOLS})]
 

@@ -73,10 +73,13 @@ def test_a_flow_run_of_a_worker_is_retried_when_the_server_is_back(relay, begin,
         retried = federate.with_options(retries=1, retry_delay_seconds=1)
         number = client.create_flow_run(retried, parameters=parameters).id
     run, _, errors = begin(
-        sys.executable, "-m", "prefect.engine", tries=3,
+        sys.executable,
+        "-m",
+        "prefect.engine",
+        tries=3,
         PREFECT__FLOW_RUN_ID=str(number),
         PREFECT__FLOW_ENTRYPOINT=f"{Path(__file__).parents[2] / 'flows' / 'federate.py'}:federate",
-    )  # fmt: skip
+    )
     relay.close()
     wait_for(lambda: f"{AWAY}; the same command resumes" in errors.read_text(), run)
     relay.open()

@@ -131,8 +131,19 @@ def test_an_impossible_port_of_make_serve_is_one_line_and_code_2(tmp_path, port)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
-@pytest.mark.parametrize("url", ["foo", "4200", "127.0.0.1:4200", "http://", "http://h:x/api", "http://h:70000",
-                                 "http://[::1/api", "ftp://h/api"])  # fmt: skip
+@pytest.mark.parametrize(
+    "url",
+    [
+        "foo",
+        "4200",
+        "127.0.0.1:4200",
+        "http://",
+        "http://h:x/api",
+        "http://h:70000",
+        "http://[::1/api",
+        "ftp://h/api",
+    ],
+)
 def test_an_address_that_is_none_is_one_line(monkeypatch, url):
     monkeypatch.setenv("PREFECT_API_URL", url)
     refused = pytest.raises(

@@ -17,9 +17,14 @@ from fedflow.front.result import Result
 from fedflow.methods.averaging.fedavg import FedAvg
 
 GIVEN: dict[str, Any] = {
-    "data": "digits", "rounds": 2, "participation": 0.5, "model": {"name": "mlp", "hidden": [8]},
-    "training": {"batch_size": 64, "lr": 0.1}, "device": "cpu", "progress": False,
-}  # fmt: skip
+    "data": "digits",
+    "rounds": 2,
+    "participation": 0.5,
+    "model": {"name": "mlp", "hidden": [8]},
+    "training": {"batch_size": 64, "lr": 0.1},
+    "device": "cpu",
+    "progress": False,
+}
 
 
 def go(**changes: Any) -> Result:
@@ -53,9 +58,12 @@ def test_results_and_record(project: tuple[Path, list[Result]]) -> None:
     root, runs = project
     folders = [str(run.folder.relative_to(root / "results")) for run in runs if run.folder]
     assert folders == [
-        "digits-dirichlet/ifca/0", "digits-dirichlet/ifca-2/0", "digits-dirichlet/fedavg/1",
-        "digits-dirichlet/fedavg-2/0", "digits-2-dirichlet/fedavg/0",
-    ]  # fmt: skip
+        "digits-dirichlet/ifca/0",
+        "digits-dirichlet/ifca-2/0",
+        "digits-dirichlet/fedavg/1",
+        "digits-dirichlet/fedavg-2/0",
+        "digits-2-dirichlet/fedavg/0",
+    ]
     for run in runs:
         assert run.folder is not None
         facts = json.loads((run.folder / "metrics.json").read_text())
@@ -96,13 +104,25 @@ class Own(FedAvg):
     """A method that is not registered."""
 
 
-@pytest.mark.parametrize(("given", "match"), [
-    ({"data": ff.dataset(np.ones((6, 2)), [0, 1] * 3, np.ones((2, 2)), [0, 1]), "model": "mlp",
-      "partition": ff.iid(clients=2)}, "own arrays .* numpy.savez"),
-    ({"partition": [[0, 1], [2, 3]]}, "lists of rows .* a partition scheme"),
-    ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}, "an own network .* the name of a network"),
-    ({"method": Own}, "a run of Own .* a registered method"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (
+            {
+                "data": ff.dataset(np.ones((6, 2)), [0, 1] * 3, np.ones((2, 2)), [0, 1]),
+                "model": "mlp",
+                "partition": ff.iid(clients=2),
+            },
+            "own arrays .* numpy.savez",
+        ),
+        ({"partition": [[0, 1], [2, 3]]}, "lists of rows .* a partition scheme"),
+        (
+            {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))},
+            "an own network .* the name of a network",
+        ),
+        ({"method": Own}, "a run of Own .* a registered method"),
+    ],
+)
 def test_what_params_cannot_name(given: dict[str, Any], match: str, tmp_path: Path) -> None:
     with one_line_error(f"record: .*{match}", BadInput):
         go(**given, record=tmp_path / "new")

@@ -76,9 +76,10 @@ def test_the_stub_has_every_name() -> None:
     names = {*known(), *vars(fedflow)["FRONT"], "__version__"}
     text = FILE.read_text()
     for name in names:
-        assert any(f"{word}{name}{end}" in text for word, end in (
-            ("\nclass ", "("), ("\ndef ", "("), (" as ", "\n"), ("\n", ":"),
-        )), name  # fmt: skip
+        assert any(
+            f"{word}{name}{end}" in text
+            for word, end in (("\nclass ", "("), ("\ndef ", "("), (" as ", "\n"), ("\n", ":"))
+        ), name
 
 
 def test_the_package_says_that_it_is_typed() -> None:

@@ -12,17 +12,18 @@ from support import refused
 from fedflow.heterogeneity import LINKAGES, clusters, cut, cut_into, largest_gap, merge, sweep
 
 # Angles between the classes of CIFAR-10 in degrees (raw pixels, p = 3), as the released demo prints them.
-CIFAR10 = squareform([
-    6.83, 6.55, 8.65, 9.29, 10.48, 10.78, 7.56, 6.66, 8.99,
-    7.86, 9.14, 9.83, 11.18, 9.64, 8.23, 6.89, 5.73,
-    4.14, 3.69, 6.36, 5.41, 3.66, 10.46, 11.28,
-    3.34, 3.79, 3.85, 4.82, 12.44, 13.05,
-    4.50, 3.38, 4.65, 13.03, 13.64,
-    5.64, 7.43, 13.48, 15.29,
-    5.40, 13.82, 13.33,
-    11.47, 10.67,
-    7.44,
-])  # fmt: skip
+TRIANGLE = """
+    6.83 6.55 8.65 9.29 10.48 10.78 7.56 6.66 8.99
+    7.86 9.14 9.83 11.18 9.64 8.23 6.89 5.73
+    4.14 3.69 6.36 5.41 3.66 10.46 11.28
+    3.34 3.79 3.85 4.82 12.44 13.05
+    4.50 3.38 4.65 13.03 13.64
+    5.64 7.43 13.48 15.29
+    5.40 13.82 13.33
+    11.47 10.67
+    7.44
+"""
+CIFAR10 = squareform([float(number) for number in TRIANGLE.split()])
 VEHICLES_AND_ANIMALS = [0, 0, 1, 1, 1, 1, 1, 1, 0, 0]
 FOUR = np.array([[0, 1, 2, 10], [1, 0, 2, 10], [2, 2, 0, 4], [10, 10, 4, 0]])
 

@@ -22,10 +22,15 @@ from fedflow.heterogeneity.relatedness import (
 )
 from fedflow.seeding import generator
 
-Z = np.array([
-    [(0, 0), (4, 0)], [(4.2, 0.1), (0.1, 0.2)], [(4, 0.3), (9, 9)], [(9.2, 9.1), (4.1, -0.2)],
-    [(20, 0), (20, 5)],
-])  # fmt: skip
+Z = np.array(
+    [
+        [(0, 0), (4, 0)],
+        [(4.2, 0.1), (0.1, 0.2)],
+        [(4, 0.3), (9, 9)],
+        [(9.2, 9.1), (4.1, -0.2)],
+        [(20, 0), (20, 5)],
+    ]
+)
 
 
 def blocks(*members: tuple[int, ...], edges: tuple[tuple[int, int], ...] = ()) -> np.ndarray:
@@ -41,9 +46,17 @@ def blocks(*members: tuple[int, ...], edges: tuple[tuple[int, int], ...] = ()) -
 def test_matching_distances_and_their_graph():
     a = distances(Z)
     upper = {
-        (0, 1): 0.1581, (0, 2): 5.5247, (0, 3): 5.6281, (1, 2): 5.4192, (1, 3): 5.5263, (2, 3): 0.2784,
-        (0, 4): 13.048, (1, 4): 12.9296, (2, 4): 9.9132, (3, 4): 9.8273,
-    }  # fmt: skip
+        (0, 1): 0.1581,
+        (0, 2): 5.5247,
+        (0, 3): 5.6281,
+        (1, 2): 5.4192,
+        (1, 3): 5.5263,
+        (2, 3): 0.2784,
+        (0, 4): 13.048,
+        (1, 4): 12.9296,
+        (2, 4): 9.9132,
+        (3, 4): 9.8273,
+    }
     assert {pair: a[pair] for pair in upper} == pytest.approx(upper, abs=5e-5)
     assert np.array_equal(a, a.T) and not a.diagonal().any()
     assert disjoint(graph(a, 1)).tolist() == [0, 0, 1, 1, 2]
@@ -54,9 +67,15 @@ def test_matching_distances_and_their_graph():
 def test_closest_pairs_join_all_that_have_a_mean_in_common():
     a = distances(Z, "min_pair")
     upper = {
-        (0, 1): 0.2236, (0, 2): 0.3, (0, 3): 0.2236, (1, 2): 0.2828, (1, 3): 0.3162, (2, 3): 0.2236,
-        (0, 4): 16, (3, 4): 11.5521,
-    }  # fmt: skip
+        (0, 1): 0.2236,
+        (0, 2): 0.3,
+        (0, 3): 0.2236,
+        (1, 2): 0.2828,
+        (1, 3): 0.3162,
+        (2, 3): 0.2236,
+        (0, 4): 16,
+        (3, 4): 11.5521,
+    }
     assert {pair: a[pair] for pair in upper} == pytest.approx(upper, abs=5e-5)
     related = graph(a, 1)
     assert related[:4, :4].all() and related[4].tolist() == [False] * 4 + [True]

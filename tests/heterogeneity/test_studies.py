@@ -55,10 +55,7 @@ def test_angles_of_the_data_sets_at_hand(monkeypatch, capsys, root):
     [
         (("--classes", "cifar10"), "error: cifar10 is not in .*; give the folder that has it with --data"),
         (("--classes", "fmnst"), "error: data.source: 'fmnst' is not accepted .*did you mean 'fmnist'"),
-        (
-            ("--out", "x.xyz"),
-            "error: --out: 'x.xyz' is not accepted; expected the name of a file",
-        ),
+        (("--out", "x.xyz"), "error: --out: 'x.xyz' is not accepted; expected the name of a file"),
         (("--p", "0"), "error: p: 0 is not accepted; expected a whole number >= 1$"),
         (("--samples", "0"), "error: samples: 0 is not accepted; expected a whole number >= 1$"),
     ],

@@ -11,10 +11,9 @@ from fedflow.heterogeneity import subspace as module
 
 E = np.eye(4)
 U = E[:, :2]
-W = np.column_stack([
-    np.cos(np.pi / 6) * E[0] + np.sin(np.pi / 6) * E[2],
-    np.cos(np.pi / 3) * E[1] + np.sin(np.pi / 3) * E[3],
-])  # fmt: skip
+W = np.column_stack(
+    [np.cos(np.pi / 6) * E[0] + np.sin(np.pi / 6) * E[2], np.cos(np.pi / 3) * E[1] + np.sin(np.pi / 3) * E[3]]
+)
 ROTATED = W @ np.array([[1, -1], [1, 1]]) / np.sqrt(2)
 NEGATED = W * [-1, 1]
 SWAPPED = W[:, ::-1]
@@ -43,8 +42,15 @@ def random_signatures(seed: int, columns: list[int], features: int = 12) -> list
 )
 def test_every_mode_gives_its_worked_angle(w, expected):
     modes = tuple(MODES)
-    assert modes == ("principal_min", "principal_sum", "entry_min", "entry_min_abs", "trace", "trace_abs",
-                     "greedy_repo")  # fmt: skip
+    assert modes == (
+        "principal_min",
+        "principal_sum",
+        "entry_min",
+        "entry_min_abs",
+        "trace",
+        "trace_abs",
+        "greedy_repo",
+    )
     assert [angle(U, w, mode) for mode in modes] == pytest.approx(expected, abs=1e-4)
 
 

@@ -99,15 +99,23 @@ def federations(digits: Dataset) -> dict[str, Federation]:
 
 @pytest.mark.parametrize(
     ("options", "slope"),
-    [({}, -4.41), ({"order": "first"}, -6.3), ({"steps": 0}, -9), ({"steps": 5}, -0.2542277),
-     ({"weight_decay": 0.5}, 3 * (1.85 - 4) * (1 - 0.1 * 3.5))],
-)  # fmt: skip
+    [
+        ({}, -4.41),
+        ({"order": "first"}, -6.3),
+        ({"steps": 0}, -9),
+        ({"steps": 5}, -0.2542277),
+        ({"weight_decay": 0.5}, 3 * (1.85 - 4) * (1 - 0.1 * 3.5)),
+    ],
+)
 def test_the_gradient_of_a_quadratic(options: dict, slope: float, cohort: str) -> None:
     """F(w) = 3 / 2 (w - 4)^2 at w = 1; an inner weight decay has the factor 1 - eta (a + wd)."""
     ran = run(
-        "fedavg", quadratics([(3, 4)], [10], start=1), rounds=1, cohort=cohort,
+        "fedavg",
+        quadratics([(3, 4)], [10], start=1),
+        rounds=1,
+        cohort=cohort,
         training={"epochs": 1, "adaptation": MAML | options},
-    )  # fmt: skip
+    )
     assert ran.server("model") == [pytest.approx(1 - 0.1 * slope, abs=1e-8)]
     if not options:
         assert ran.values("train_loss") == [pytest.approx(6.615)]  # after adaptation
@@ -516,8 +524,10 @@ def test_what_cannot_be_adapted_is_refused(federations: dict[str, Federation], t
         Trainer.central(federation.model, federation.train, parsed(MAML), np.random.default_rng(0))
     assert why_not(federation.model, parsed(None)) is None
     for method, hyper, own in (
-        ("fedavg", {}, MAML), ("pfldyn", {}, None), ("perfedavg", {"order": "second"}, None),
-    ):  # fmt: skip
+        ("fedavg", {}, MAML),
+        ("pfldyn", {}, None),
+        ("perfedavg", {"order": "second"}, None),
+    ):
         job = prepare_run(method, federation, hyper, training=training(own)).job
         with refused("engine.compile: 'always' .* auto or never here: .* which needs second derivatives"):
             with_compiled(job, RunSettings.parse({}), "always", tmp_path)

@@ -102,8 +102,10 @@ def test_the_batches_stay_and_views_have_their_own_key() -> None:
     assert drawn.views is not None and drawn.views.shape == (9, 5, 1, 3)
     late = draw_schedule(training, 13, 2, **key)
     assert torch.equal(late.views, drawn.views[:6])  # a straggler's are the first of them
-    others = [draw_schedule(training, 13, 3, **key | change).views for change in
-              ({}, {"seed": 1}, {"stream": "tune"}, {"round": 2}, {"client": 3})]  # fmt: skip
+    others = [
+        draw_schedule(training, 13, 3, **key | change).views
+        for change in ({}, {"seed": 1}, {"stream": "tune"}, {"round": 2}, {"client": 3})
+    ]
     assert [torch.equal(drawn.views, other) for other in others] == [True, *[False] * 4]
 
 
@@ -165,8 +167,10 @@ def test_fine_tuning_is_training(federation: Federation) -> None:
     """A run whose global model does not move: scores differ only after fine-tuning."""
     plain, views = (
         run("fedavg", federation, {"server_lr": 1e-30}, training=SGD | {"augment": kind}, fine_tune=True)
-        .outcome().scores for kind in ("none", "flip_crop")
-    )  # fmt: skip
+        .outcome()
+        .scores
+        for kind in ("none", "flip_crop")
+    )
     for name in ("local_loss", "local_accuracy", "global_accuracy"):
         assert np.array_equal(getattr(plain, name), getattr(views, name))
     assert not np.array_equal(plain.tuned_accuracy, views.tuned_accuracy)

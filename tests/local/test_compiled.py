@@ -87,8 +87,7 @@ def test_compiled_noise_is_that_of_the_client(federation, gradient, folder, tmp_
 
 @pytest.mark.parametrize("k", range(3))
 @pytest.mark.parametrize(
-    "training",
-    [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"clip_norm": 0.5}, {"augment": "flip_crop"}],
+    "training", [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"clip_norm": 0.5}, {"augment": "flip_crop"}]
 )
 def test_compiled_and_plain_steps_agree(federation, gradient, k, training) -> None:
     """To 1e-4 of the way that the steps go: single precision over a few steps."""

@@ -90,13 +90,16 @@ def example(first: list = FIRST, second: list | None = SECOND) -> Batch:
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
-        ("robust", {}, 0.312911), ("distil", {}, 0.487480), ("both", {}, 0.683873),
-        ("robust", {"alpha": 0}, 0.218215), ("distil", {"alpha": 0}, 0.496355),
+        ("robust", {}, 0.312911),
+        ("distil", {}, 0.487480),
+        ("both", {}, 0.683873),
+        ("robust", {"alpha": 0}, 0.218215),
+        ("distil", {"alpha": 0}, 0.496355),
         ("robust", {"alpha": 0, "symmetric": True}, (0.218215 + 0.215212) / 2),
         ("robust", {"alpha": 0, "stop_gradient": True}, 0.218215),
         *((name, {"alpha": 1}, 0.407606) for name in NAMES),
     ],
-)  # fmt: skip
+)
 def test_the_worked_numbers(name: str, options: dict, expected: float) -> None:
     """Equations 7.2 to 7.4; KL already holds tau^2 = 12.25 (erratum M7)."""
     assert float(by_hand(name, **options).loss(IDENTITY, example())) == pytest.approx(expected, abs=6e-7)
@@ -122,9 +125,9 @@ def by_torch(logits: Tensor, other: Tensor, teacher: Tensor, y: Tensor, **option
     return 0.1 * F.cross_entropy(logits, y) + 0.9 * kl(teacher, logits) + 0.9 * rob
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"stop_gradient": True}, {"symmetric": True}, {"stop_gradient": True, "symmetric": True},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options", [{}, {"stop_gradient": True}, {"symmetric": True}, {"stop_gradient": True, "symmetric": True}]
+)
 def test_gradients_are_those_of_plain_pytorch(ragged: Federation, options: dict) -> None:
     client = one_client(ragged, 2, LocalTraining.parse(training("both", **options)))
     w, (x, y) = ragged.model.init(0), client.data()
@@ -266,9 +269,11 @@ def test_a_central_training_has_objectives_too(digits: Dataset, ragged: Federati
     trainer = made(np.random.default_rng(0), teacher=ragged.teacher)
     w = ragged.model.init(0)
     plain = Trainer.central(
-        ragged.model, digits.test, LocalTraining.parse(SGD | {"batch_size": 100, "epochs": 1}),
+        ragged.model,
+        digits.test,
+        LocalTraining.parse(SGD | {"batch_size": 100, "epochs": 1}),
         np.random.default_rng(0),
-    )  # fmt: skip
+    )
     assert not torch.equal(trainer.fit(start=w), plain.fit(start=w))
     with refused("training.objective.teacher: 'large' .* a trained network of central"):
         made(np.random.default_rng(0))

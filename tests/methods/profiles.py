@@ -4,15 +4,7 @@ from collections.abc import Callable, Iterable
 
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method
-from fedflow.methods.base import (
-    Asynchronous,
-    Clustered,
-    Cyclic,
-    Generative,
-    Levelled,
-    Onboarding,
-    Pretrained,
-)
+from fedflow.methods.base import Asynchronous, Clustered, Cyclic, Generative, Levelled, Onboarding, Pretrained
 
 PROTOCOLS = (Onboarding, Asynchronous, Clustered, Cyclic, Levelled, Generative, Pretrained)
 FACTS = ("serves", "serves_with", "gathers", "alone", "series")

@@ -50,15 +50,7 @@ from fedflow.local.pieces import Pieces
 from fedflow.local.samples import Samples
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.base import (
-    SAMPLERS,
-    Asynchronous,
-    Cyclic,
-    Generative,
-    Levelled,
-    Onboarding,
-    ServerState,
-)
+from fedflow.methods.base import SAMPLERS, Asynchronous, Cyclic, Generative, Levelled, Onboarding, ServerState
 from fedflow.methods.generative._generative import ImageMethod
 from fedflow.methods.generative._networks import NetworkMethod
 from fedflow.models.channels import Channels
@@ -248,11 +240,7 @@ def test_the_learning_rate_decays_everywhere(name: str, federation: Federation, 
     """The second round equals that of a run whose learning rate is halved after the first."""
     halved, swapped = (
         prepare_run(
-            name,
-            federation,
-            QUICK.get(name),
-            cohort=cohort,
-            **HALF | {"training": SGD | {"lr_decay": decay}},
+            name, federation, QUICK.get(name), cohort=cohort, **HALF | {"training": SGD | {"lr_decay": decay}}
         )
         for decay in (0.5, 1)
     )
@@ -366,9 +354,13 @@ def test_cohorts_with_batch_norm_equal_the_loop(name: str, normed: Federation) -
 
 # One cluster per round, weights as they were sent, and no slow encoder.
 PLAIN: dict[str, dict[str, Any]] = {
-    "afl": {"lambda_lr": 0, "prior": "samples"}, "fedcluster": {"clusters": 1}, "fedsc": {"clusters": 1},
-    **QUICK, "subfedavg_hy": {"channel_rate": 0}, "term": {"t": 0},
-}  # fmt: skip
+    "afl": {"lambda_lr": 0, "prior": "samples"},
+    "fedcluster": {"clusters": 1},
+    "fedsc": {"clusters": 1},
+    **QUICK,
+    "subfedavg_hy": {"channel_rate": 0},
+    "term": {"t": 0},
+}
 MORE = {"fednova": [{"gmf": 0.5}, {"mu": 0.1}], "l2gd": [{"lam": 10}]}
 ELSEWHERE = {"encoder", "reducer", "distance"}  # choices that only affect the onboarding
 
@@ -532,11 +524,14 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
     monkeypatch.setattr(worker, "_train_one", spy)
     loop, vmapped = (
         run_spoiled(
-            with_cohorts(build_method(name), [[0, 2, 3, 5]]), federation, 3, cohort=cohort,
+            with_cohorts(build_method(name), [[0, 2, 3, 5]]),
+            federation,
+            3,
+            cohort=cohort,
             **HALF | {"rounds": 1},
         )
         for cohort in ("loop", "vmap")
-    )  # fmt: skip
+    )
     assert retried == [0, 2, 3, 5, *([0, 2, 3, 5] if METHODS[name].alone else [3])]
     assert vmapped.rounds[0].failed.keys() == {3}
     close(vmapped.state(), loop.state(), 1e-5)

@@ -24,9 +24,12 @@ def near(value: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "shared", "locals_"),
-    [("fedper", "body", (1.04899375, 1.15958125)), ("lg_fedavg", "head", (0.594715625, 0.789884375)),
-     ("fedrep", "body", (1.0240975, 1.0953775))],
-)  # fmt: skip
+    [
+        ("fedper", "body", (1.04899375, 1.15958125)),
+        ("lg_fedavg", "head", (0.594715625, 0.789884375)),
+        ("fedrep", "body", (1.0240975, 1.0953775)),
+    ],
+)
 def test_parts_are_averaged_with_n_k_or_uniformly(
     name: str, shared: str, locals_: tuple[float, float], cohort: str
 ) -> None:
@@ -198,9 +201,13 @@ def test_l2gd_pulls_by_the_rate_of_the_round(cohort: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rate", "kept"), [("ditto", "personal_lr", "personal"), ("pfedme", "personal_lr", "personal"),
-                               ("perfedavg", "beta", None)],
-)  # fmt: skip
+    ("name", "rate", "kept"),
+    [
+        ("ditto", "personal_lr", "personal"),
+        ("pfedme", "personal_lr", "personal"),
+        ("perfedavg", "beta", None),
+    ],
+)
 def test_a_rate_that_is_given_does_not_decay_and_null_does(name: str, rate: str, kept: str | None) -> None:
     def last(ran: Ran) -> Any:
         return ran.server("model")[-1] if kept is None else ran.kept(kept)[-1]

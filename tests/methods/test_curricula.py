@@ -107,9 +107,15 @@ def test_messages_do_not_change(name: str, order: str, federation: Federation) -
 
 @pytest.mark.parametrize(
     ("curriculum", "passes"),
-    [({}, 1), ({"score": "local_pred"}, 1), (HARD, 2), ({"order": "random"}, 0), (HARD | {"a": 0}, 0),
-     ({"mode": "lazy_epoch"}, 1)],
-)  # fmt: skip
+    [
+        ({}, 1),
+        ({"score": "local_pred"}, 1),
+        (HARD, 2),
+        ({"order": "random"}, 0),
+        (HARD | {"a": 0}, 0),
+        ({"mode": "lazy_epoch"}, 1),
+    ],
+)
 def test_scoring_and_steps_take_simulated_time(
     curriculum: dict[str, Any], passes: int, federation: Federation
 ) -> None:

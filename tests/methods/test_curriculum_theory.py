@@ -55,9 +55,15 @@ def balanced_bias(size: float, clients: int, dim: int) -> np.ndarray:
 
 
 def theorem_1(
-    start: float, steps: int, alpha: float, smooth: float, convex: float, clients: int,
-    bias: float = 0.0, sigma: float = 0.0,
-) -> float:  # fmt: skip
+    start: float,
+    steps: int,
+    alpha: float,
+    smooth: float,
+    convex: float,
+    clients: int,
+    bias: float = 0.0,
+    sigma: float = 0.0,
+) -> float:
     """The bound on the squared error after ``steps`` steps in all, as it is stated, with M = 0."""
     shrunk = (1 - alpha * convex / 2) ** steps * start
     noise = 2 * alpha**2 * smooth * (3 * bias + 3 * sigma**2) / clients
@@ -169,9 +175,16 @@ def test_theorem_2_bounds_the_gradients_that_are_met(
     repeats = 200 if sigma else 1
     clients = 2 if bias else 1
     path = local_sgd(
-        lambda x: 2 * x / (1 + x**2), np.array([2.0]), rounds, steps, alpha, clients, signs if bias else 0.0,
-        sigma, repeats,
-    )[:-1]  # fmt: skip
+        lambda x: 2 * x / (1 + x**2),
+        np.array([2.0]),
+        rounds,
+        steps,
+        alpha,
+        clients,
+        signs if bias else 0.0,
+        sigma,
+        repeats,
+    )[:-1]
     found = steps * np.square(2 * path / (1 + path**2)).mean(1).sum()
 
     def right_side(of: float) -> float:

@@ -29,8 +29,11 @@ from fedflow.simulation.federation import Federation
 RECORDED = Path(__file__).with_name("digests.json")
 SETTINGS: dict[str, Any] = {
     "training": {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5},
-    "participation": 0.5, "rounds": 3, "evaluate_every": 3, "fine_tune": True,
-}  # fmt: skip
+    "participation": 0.5,
+    "rounds": 3,
+    "evaluate_every": 3,
+    "fine_tune": True,
+}
 
 
 def where() -> dict[str, str]:

@@ -18,8 +18,10 @@ from fedflow.simulation.levels import networks
 QUICK: dict[str, dict[str, Any]] = {"flt": {"encoder": "pixels"}}
 SETTINGS: dict[str, Any] = {
     "training": {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5, "weight_decay": 0.1},
-    "participation": 0.5, "rounds": 2, "fine_tune": True,
-}  # fmt: skip
+    "participation": 0.5,
+    "rounds": 2,
+    "fine_tune": True,
+}
 
 
 @pytest.fixture(scope="module")

@@ -14,15 +14,25 @@ from fedflow.simulation.federation import Federation
 STEPS, RATES, ADAM = {"steps": 3}, {"lr_within": [0.5, 0.75]}, {"optimiser": "adam"}
 FULL_GRADIENTS = [STEPS, RATES, ADAM]
 REFUSED: dict[str, list[dict[str, Any]]] = {
-    "apfl": [ADAM], "fedeff": [STEPS], "fednova": [ADAM], "fedsgd": FULL_GRADIENTS, "l2gd": [ADAM],
-    "pfedme": [ADAM], "pflscaf": [ADAM], "qfedavg": [ADAM], "qfedsgd": FULL_GRADIENTS, "scaffold": [ADAM],
-    "subfedavg_hy": [STEPS], "subfedavg_un": [STEPS],
-}  # fmt: skip
+    "apfl": [ADAM],
+    "fedeff": [STEPS],
+    "fednova": [ADAM],
+    "fedsgd": FULL_GRADIENTS,
+    "l2gd": [ADAM],
+    "pfedme": [ADAM],
+    "pflscaf": [ADAM],
+    "qfedavg": [ADAM],
+    "qfedsgd": FULL_GRADIENTS,
+    "scaffold": [ADAM],
+    "subfedavg_hy": [STEPS],
+    "subfedavg_un": [STEPS],
+}
 QUICK: dict[str, dict[str, Any]] = {
     "flt": {"encoder": "pixels"},  # without an encoder to train
     # Prototypes shift with all features: that gradient is 0 up to rounding, which Adam would magnify.
-    "pavg": {"adaptation": {"name": "maml"}}, "pfldyn": {"adaptation": {"name": "maml"}},
-}  # fmt: skip
+    "pavg": {"adaptation": {"name": "maml"}},
+    "pfldyn": {"adaptation": {"name": "maml"}},
+}
 FEW: dict[str, Any] = {"participation": 0.5, "rounds": 2}
 PLAIN = {"epochs": 1, "batch_size": 8, "lr": 0.05, "lr_decay": 0.5}
 

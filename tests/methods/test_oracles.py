@@ -281,9 +281,10 @@ def test_ditto_trained_to_the_end_reaches_the_personal_optimum(cohort: str) -> N
 
 
 def test_ditto_without_pull_is_local(cohort: str) -> None:
-    ditto, local = (run(*method, rounds=2, cohort=cohort) for method in (
-        ("ditto", quadratics(), {"lam": 0}), ("local", quadratics()),
-    ))  # fmt: skip
+    ditto, local = (
+        run(*method, rounds=2, cohort=cohort)
+        for method in (("ditto", quadratics(), {"lam": 0}), ("local", quadratics()))
+    )
     assert ditto.kept("personal") == near(local.kept("model"))
 
 

@@ -127,18 +127,27 @@ def test_building_a_network_leaves_it_in_training_mode():
 @pytest.mark.parametrize(
     ("network", "shape", "classes", "parameters"),
     [
-        ("twocnn", (1, 28, 28), 10, 721_200), ("cnn_miniimagenet", (3, 84, 84), 100, 1_514_792),
+        ("twocnn", (1, 28, 28), 10, 721_200),
+        ("cnn_miniimagenet", (3, 84, 84), 100, 1_514_792),
         ("lenet5", (1, 28, 28), 10, 44_426),
-        ("lenet5", (3, 32, 32), 40, 64_556), ("lenet5", (3, 32, 32), 100, 69_656),
-        ("lenet5_bn", (3, 32, 32), 100, 69_700), ("resnet9", (3, 96, 96), 10, 6_616_330),
-        ("mlp", (1, 28, 28), 47, 166_447), ("mlp", (1, 28, 28), 62, 169_462),
-        ("cnn_feddyn", (3, 32, 32), 100, 815_332), ("cnn_feddyn", (3, 32, 32), 5, 796_997),
-        ("cnn_leaf", (1, 28, 28), 47, 6_572_975), ("logistic", (30,), 5, 155), ("logistic", (15,), 2, 32),
-        ("resnet10", (3, 32, 32), 10, 4_981_066), ("resnet10", (1, 64, 64), 11, 5_258_443),
+        ("lenet5", (3, 32, 32), 40, 64_556),
+        ("lenet5", (3, 32, 32), 100, 69_656),
+        ("lenet5_bn", (3, 32, 32), 100, 69_700),
+        ("resnet9", (3, 96, 96), 10, 6_616_330),
+        ("mlp", (1, 28, 28), 47, 166_447),
+        ("mlp", (1, 28, 28), 62, 169_462),
+        ("cnn_feddyn", (3, 32, 32), 100, 815_332),
+        ("cnn_feddyn", (3, 32, 32), 5, 796_997),
+        ("cnn_leaf", (1, 28, 28), 47, 6_572_975),
+        ("logistic", (30,), 5, 155),
+        ("logistic", (15,), 2, 32),
+        ("resnet10", (3, 32, 32), 10, 4_981_066),
+        ("resnet10", (1, 64, 64), 11, 5_258_443),
         ("resnet10", (3, 64, 64), 7, 5_128_519),
-        ("resnet18_gn", (3, 64, 64), 200, 11_279_112), ("celeba_cnn", (3, 218, 178), 2, 29_569),
+        ("resnet18_gn", (3, 64, 64), 200, 11_279_112),
+        ("celeba_cnn", (3, 218, 178), 2, 29_569),
     ],
-)  # fmt: skip
+)
 def test_networks_have_the_published_size_on_other_data_too(network, shape, classes, parameters):
     assert sum(p.numel() for p in build(network, shape, classes).parameters()) == parameters
 
@@ -154,15 +163,27 @@ def test_every_network_is_described_by_name_inputs_and_size():
     rows = describe()
     assert [row["name"] for row in rows] == list(ARCHITECTURES)
     assert rows[0] | {"about": ""} == {
-        "name": "lenet5", "about": "", "inputs": "3x32x32", "classes": 10, "parameters": "62,006",
-    }  # fmt: skip
+        "name": "lenet5",
+        "about": "",
+        "inputs": "3x32x32",
+        "classes": 10,
+        "parameters": "62,006",
+    }
     assert all(row["about"] for row in rows)
 
 
 SMALL = (
-    "lenet5", "lenet5_bn", "resnet9", "resnet9_bn", "vgg9", "mobilenet", "cnn", "cnn_mnist",
-    "cnn_miniimagenet", "twocnn",
-)  # fmt: skip
+    "lenet5",
+    "lenet5_bn",
+    "resnet9",
+    "resnet9_bn",
+    "vgg9",
+    "mobilenet",
+    "cnn",
+    "cnn_mnist",
+    "cnn_miniimagenet",
+    "twocnn",
+)
 
 
 @pytest.mark.parametrize(

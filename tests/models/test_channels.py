@@ -110,9 +110,12 @@ def test_the_expanded_mask_by_hand():
 def test_networks_with_a_norm_after_every_convolution_declare_their_channels():
     built = {name: build(name, entry.shape, entry.classes) for name, entry in ARCHITECTURES.items()}
     assert [name for name, net in built.items() if getattr(net, "channels", ())] == [
-        "lenet5_bn", "cnn_mnist_bn", "m5"
-    ]  # fmt: skip
+        "lenet5_bn",
+        "cnn_mnist_bn",
+        "m5",
+    ]
     assert built["lenet5_bn"].channels == (
-        Channels("conv1", "norm1", "conv2"), Channels("conv2", "norm2", "fc1")
-    )  # fmt: skip
+        Channels("conv1", "norm1", "conv2"),
+        Channels("conv2", "norm2", "fc1"),
+    )
     assert built["cnn_mnist_bn"].channels[1] == Channels("features.4", "features.5", "dense.1")

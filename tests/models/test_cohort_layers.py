@@ -21,20 +21,23 @@ CLIENTS, BATCH = 4, 5
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "GroupNorm": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4)), (3, 6, 6)),
     "GroupNorm without scales": (
-        lambda: nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4, affine=False)), (3,),
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4, affine=False)),
+        (3,),
     ),
     "LayerNorm": (lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), (7, 3)),
     "BatchNorm1d": (lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), (3,)),
     "BatchNorm2d": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=0.3)), (3, 6, 6)),
     "BatchNorm without scales": (
-        lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False)), (3,),
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False)),
+        (3,),
     ),
     "BatchNorm of the batch": (
-        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False)), (3, 6, 6),
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False)),
+        (3, 6, 6),
     ),
     "LSTM": (lambda: Last(nn.LSTM(3, 4, 2, batch_first=True)), (7, 3)),
     "LSTM without biases, positions first": (lambda: Last(nn.LSTM(3, 4, bias=False)), (7, 3)),
-}  # fmt: skip
+}
 
 
 class Last(nn.Module):

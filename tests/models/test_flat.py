@@ -134,9 +134,13 @@ def test_a_part_and_the_rest_join_to_the_whole():
 
 @pytest.mark.parametrize(
     ("network", "names"),
-    [("lenet5", {"fc3.weight", "fc3.bias"}), ("mlp", {"layers.last.weight", "layers.last.bias"}),
-     ("cnn", {"classifier.weight", "classifier.bias"}), ("twonn", {"layers.5.weight", "layers.last.weight"})],
-)  # fmt: skip
+    [
+        ("lenet5", {"fc3.weight", "fc3.bias"}),
+        ("mlp", {"layers.last.weight", "layers.last.bias"}),
+        ("cnn", {"classifier.weight", "classifier.bias"}),
+        ("twonn", {"layers.5.weight", "layers.last.weight"}),
+    ],
+)
 def test_the_head_is_the_last_layer_or_the_last_layers(network, names):
     model = flat(network)
     assert {name for name, at in model.slices.items() if model.head().mask[at].all()} == names

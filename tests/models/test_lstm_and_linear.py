@@ -17,9 +17,13 @@ def flat(network: str, shape: tuple[int, ...], classes: int, **options: object) 
 
 @pytest.mark.parametrize(
     ("network", "classes", "parameters", "head"),
-    [("char_lstm", 100, 821_024, 25_600), ("char_lstm", 80, 815_744, 20_480),
-     ("char_lstm_feddyn", 80, 133_520, 8_080), ("stacked_lstm", 10_000, 5_565_328, 2_570_000)],
-)  # fmt: skip
+    [
+        ("char_lstm", 100, 821_024, 25_600),
+        ("char_lstm", 80, 815_744, 20_480),
+        ("char_lstm_feddyn", 80, 133_520, 8_080),
+        ("stacked_lstm", 10_000, 5_565_328, 2_570_000),
+    ],
+)
 def test_recurrent_networks_have_the_published_size(network, classes, parameters, head):
     model = flat(network, (10,), classes)
     assert model.size == parameters and int(model.head().mask.sum()) == head

@@ -11,13 +11,22 @@ from fedflow.models.maps import MapNetwork
 # Tables 6.2, A.11 and A.12 of DiSK, recomputed: millions of multiplications on CIFAR-100 (parameters:
 # test_flat.py), then parameters and millions of multiplications on TinyImageNet.
 PRINTED = {
-    "resnet34_bn": ("1159.4", 21_379_592, "4637.7"), "resnet18_bn": ("555.5", 11_271_432, "2221.8"),
-    "resnet10_bn": ("253.5", 5_000_712, "1013.8"), "resnet10_l": ("63.8", 1_277_800, "255.2"),
-    "resnet10_m": ("16.2", 333_336, "64.7"), "resnet10_s": ("4.16", 90_352, "16.6"),
-    "resnet10_xs": ("2.86", 31_184, "11.4"), "resnet10_xxs": ("2.02", 14_720, "8.08"),
-    "resnet32x4": ("1083.0",), "wrn40_2": ("327.6",), "resnet8x4": ("177.1",), "shufflenet_v2": ("44.5",),
-    "wrn16_2": ("101.1",), "wrn40_1": ("83.3",), "mobilenet_v2": ("22.4",),
-}  # fmt: skip
+    "resnet34_bn": ("1159.4", 21_379_592, "4637.7"),
+    "resnet18_bn": ("555.5", 11_271_432, "2221.8"),
+    "resnet10_bn": ("253.5", 5_000_712, "1013.8"),
+    "resnet10_l": ("63.8", 1_277_800, "255.2"),
+    "resnet10_m": ("16.2", 333_336, "64.7"),
+    "resnet10_s": ("4.16", 90_352, "16.6"),
+    "resnet10_xs": ("2.86", 31_184, "11.4"),
+    "resnet10_xxs": ("2.02", 14_720, "8.08"),
+    "resnet32x4": ("1083.0",),
+    "wrn40_2": ("327.6",),
+    "resnet8x4": ("177.1",),
+    "shufflenet_v2": ("44.5",),
+    "wrn16_2": ("101.1",),
+    "wrn40_1": ("83.3",),
+    "mobilenet_v2": ("22.4",),
+}
 
 
 def millions(module: nn.Module, side: int, printed: str) -> str:

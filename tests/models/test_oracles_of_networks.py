@@ -31,10 +31,14 @@ def test_one_logit_is_a_sigmoid_with_binary_cross_entropy(network: str, shape: t
 @pytest.mark.parametrize(
     ("network", "shape"),
     [
-        ("celeba_cnn", (3, 84, 84)), ("m5", (1, 16_000)), ("twonn", (1, 28, 28)), ("twocnn", (3, 28, 28)),
-        ("resnet10", (1, 32, 32)), ("cnn_energy", (3, 8, 8)),
+        ("celeba_cnn", (3, 84, 84)),
+        ("m5", (1, 16_000)),
+        ("twonn", (1, 28, 28)),
+        ("twocnn", (3, 28, 28)),
+        ("resnet10", (1, 32, 32)),
+        ("cnn_energy", (3, 8, 8)),
     ],
-)  # fmt: skip
+)
 def test_weights_start_by_xavier_and_biases_at_zero(network: str, shape: tuple[int, ...]) -> None:
     for name, values in build(network, shape, 35).named_parameters():
         if name.endswith("bias"):
@@ -113,10 +117,13 @@ def test_attention_is_between_equal_places_of_the_patches() -> None:
 
 
 SUPERFED = {  # inputs, classes, and the parameters of the head
-    "twonn": ((1, 28, 28), 10, 42_000), "twocnn": ((3, 28, 28), 10, 669_200),
-    "resnet9_bn": ((3, 28, 28), 100, 156_672), "mobilenet": ((3, 64, 64), 200, 182_272),
-    "vgg9": ((1, 28, 28), 62, 146_944), "char_lstm": ((80,), 100, 25_600),
-}  # fmt: skip
+    "twonn": ((1, 28, 28), 10, 42_000),
+    "twocnn": ((3, 28, 28), 10, 669_200),
+    "resnet9_bn": ((3, 28, 28), 100, 156_672),
+    "mobilenet": ((3, 64, 64), 200, 182_272),
+    "vgg9": ((1, 28, 28), 62, 146_944),
+    "char_lstm": ((80,), 100, 25_600),
+}
 
 
 @pytest.mark.parametrize("network", SUPERFED)
@@ -130,9 +137,10 @@ def test_networks_of_superfed_share_and_keep_the_published_parts(network: str) -
     assert len(biases) == len(norms) == {"resnet9_bn": 12, "mobilenet": 9}.get(network, 0)
 
 
-@pytest.mark.parametrize(("network", "features"), [
-    ("twocnn", (64, 7, 7)), ("resnet9_bn", (512, 2, 2)), ("mobilenet", (512, 4, 4)), ("vgg9", (512, 1, 1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("network", "features"),
+    [("twocnn", (64, 7, 7)), ("resnet9_bn", (512, 2, 2)), ("mobilenet", (512, 4, 4)), ("vgg9", (512, 1, 1))],
+)
 def test_maps_of_superfed_have_the_published_size(network: str, features: tuple[int, ...]) -> None:
     shape, classes, _ = SUPERFED[network]
     assert build(network, shape, classes).features(torch.randn(2, *shape)).shape == (2, *features)

@@ -66,7 +66,8 @@ def test_a_vit_learns_digits(digits: Dataset) -> None:
 
 def test_bad_sizes_are_named() -> None:
     for shape, options, message in (
-        ((1, 9, 8), {}, "sides divisible by 4"), ((1, 8, 8), {"dim": 10, "heads": 3}, "multiple of heads"),
-    ):  # fmt: skip
+        ((1, 9, 8), {}, "sides divisible by 4"),
+        ((1, 8, 8), {"dim": 10, "heads": 3}, "multiple of heads"),
+    ):
         with pytest.raises(Exception, match=message):
             FlatModel(partial(build, "vit", shape, 10, **options))

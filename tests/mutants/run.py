@@ -77,9 +77,14 @@ def pytest_in(copy: Path, files: Sequence[str], arguments: Sequence[str], limit:
     command = [sys.executable, "-m", "pytest", "-p", "clock", "-p", "no:cacheprovider", *arguments, *files]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(
-        command, cwd=copy, env={"OMP_NUM_THREADS": "1", **os.environ, **ours}, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        command,
+        cwd=copy,
+        env={"OMP_NUM_THREADS": "1", **os.environ, **ours},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     try:
         output, _ = process.communicate(timeout=WALL)
     except subprocess.TimeoutExpired:

@@ -147,8 +147,9 @@ def test_clients_are_tested_on_the_labels_that_they_truly_train_on():
 def test_clients_hold_out_a_fifth_of_two_shards(clients, mnist, cifar, stratified, order):
     for samples, train in ((MNIST, mnist), (CIFAR, cifar)):
         whole = make(samples, scheme="shards", clients=clients, order=order)
-        made = make(samples, scheme="shards", clients=clients, order=order, holdout=0.2,
-                    holdout_stratified=stratified)  # fmt: skip
+        made = make(
+            samples, scheme="shards", clients=clients, order=order, holdout=0.2, holdout_stratified=stratified
+        )
         assert made.held_out and set(made.sizes.tolist()) == {train}
         assert {len(made.test(k)) for k in range(clients)} == {train // 4}
         for k in range(clients):
@@ -446,8 +447,10 @@ def test_newcomers_are_of_every_planted_group_and_numbered_last():
     for some in (parts(made)[:80], parts(made)[80:]):  # both in their old order
         places = [parts(plain).index(rows) for rows in some]
         assert places == sorted(places)
-    assert all(np.array_equal(made.groups[k], plain.groups[parts(plain).index(rows)])
-               for k, rows in enumerate(parts(made)))  # fmt: skip
+    assert all(
+        np.array_equal(made.groups[k], plain.groups[parts(plain).index(rows)])
+        for k, rows in enumerate(parts(made))
+    )
 
 
 @given(clients=st.integers(2, 60), share=st.floats(0.01, 0.99), groups=st.integers(1, 5))

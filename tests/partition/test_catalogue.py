@@ -21,17 +21,34 @@ from fedflow.partition.catalogue import (
 )
 
 BOOKS = {
-    "AAggFF": "aaggff", "curricula": "curricula", "FedDyn": "feddyn", "FedHeN": "fedhen", "FLT": "flt",
-    "IFCA": "ifca", "MOML": "moml", "Morafah's thesis": "pacfl-flis", "PACFL": "pacfl-flis",
-    "FLIS": "pacfl-flis", "PFLDyn": "pfl", "Sub-FedAvg": "subfedavg", "SuPerFed": "superfed",
+    "AAggFF": "aaggff",
+    "curricula": "curricula",
+    "FedDyn": "feddyn",
+    "FedHeN": "fedhen",
+    "FLT": "flt",
+    "IFCA": "ifca",
+    "MOML": "moml",
+    "Morafah's thesis": "pacfl-flis",
+    "PACFL": "pacfl-flis",
+    "FLIS": "pacfl-flis",
+    "PFLDyn": "pfl",
+    "Sub-FedAvg": "subfedavg",
+    "SuPerFed": "superfed",
     "": "pacfl-flis",
-}  # fmt: skip
+}
 NOT_RESULTS = {("superfed", "2.2"), ("ifca", "3")}  # settings; a table that the book does not have
 WORDS = {
-    "label skew 20 %": "label skew 20 %", "Dir(0.1)": "Dirichlet 0.1", "MIX-4": "MIX-4",
-    "newcomers": "newcomers", "traffic": "traffic", "SC-NIID(2)": "super clusters", "FEMNIST": "FEMNIST",
-    "cross-silo": "cross-silo", "cross-device": "cross-device", "plug and play": "five hosts",
-}  # fmt: skip
+    "label skew 20 %": "label skew 20 %",
+    "Dir(0.1)": "Dirichlet 0.1",
+    "MIX-4": "MIX-4",
+    "newcomers": "newcomers",
+    "traffic": "traffic",
+    "SC-NIID(2)": "super clusters",
+    "FEMNIST": "FEMNIST",
+    "cross-silo": "cross-silo",
+    "cross-device": "cross-device",
+    "plug and play": "five hosts",
+}
 
 
 def cited() -> list[tuple[str, str, str]]:

@@ -160,16 +160,18 @@ def test_super_clusters_of_cifar10_are_further_apart_than_random_ones_as_publish
     """
     data = prepare(DatasetParams(source="cifar10"), tmp_path, ROOT)
     iid, control, clustered = (
-        table([
-            compare(by_scheme(data, scheme, 100, seed, **own), data, clients=30, samples=150, seed=seed)
-            for seed in range(5)
-        ]).mean()
+        table(
+            [
+                compare(by_scheme(data, scheme, 100, seed, **own), data, clients=30, samples=150, seed=seed)
+                for seed in range(5)
+            ]
+        ).mean()
         for scheme, own in (
             ("iid", {}),
             ("super_clusters", {"clusters": "cifar10", "control": "matched_random"}),
             ("super_clusters", {"clusters": "cifar10"}),
         )
-    )  # fmt: skip
+    )
     for name in ORDERED:
         sign = -1 if MEASURES[name].similarity else 1
         assert sign * iid[name] < sign * control[name] < sign * clustered[name], name

@@ -99,9 +99,13 @@ def test_parts_are_disjoint_of_equal_size_and_leave_less_than_n_samples(stock, c
 
 @pytest.mark.parametrize(
     ("clients", "alpha", "assigned", "distinct"),
-    [(10, 0.01, 45_901, 33_287), (10, 1.0, 14_302, 6_391),
-     (100, 0.01, 12_477, 4_073), (100, 1.0, 10_016, 1_135)],
-)  # fmt: skip
+    [
+        (10, 0.01, 45_901, 33_287),
+        (10, 1.0, 14_302, 6_391),
+        (100, 0.01, 12_477, 4_073),
+        (100, 1.0, 10_016, 1_135),
+    ],
+)
 def test_the_authors_code_shares_few_samples(clients, alpha, assigned, distinct):
     """The expected numbers are of one draw, and draws differ by a third: they lie among 60 of ours."""
     drawn = [made(clients, seed, alpha=alpha, official=True) for seed in range(60)]

@@ -94,9 +94,12 @@ def schemes(draw: st.DrawFn) -> tuple[LabelGroups, np.ndarray, int]:
     clients = draw(st.integers(groups, groups + 10))
     labels = np.random.default_rng(draw(st.integers(0, 9))).permutation(np.arange(24 * classes) % classes)
     scheme = LabelGroups(
-        groups=groups, labels_per_group=length, overlap=overlap, sampler=draw(st.sampled_from(SAMPLERS)),
+        groups=groups,
+        labels_per_group=length,
+        overlap=overlap,
+        sampler=draw(st.sampled_from(SAMPLERS)),
         samples_per_label=draw(st.integers(1, 24)),
-    )  # fmt: skip
+    )
     return scheme, labels, clients
 
 
@@ -138,23 +141,26 @@ def test_samples_that_clients_share_are_not_counted_twice():
         ({"groups": 11}, 50, r"partition.groups: 11 .* at most 10"),
         ({"labels_per_group": 11}, 9, r"partition.labels_per_group: 11 .* at most 10, the number of classes"),
         (
-            {"groups": 6, "labels_per_group": 3, "overlap": 1}, 9,
+            {"groups": 6, "labels_per_group": 3, "overlap": 1},
+            9,
             r"partition.groups: 6 .* at most 5, for 10 classes of which a group takes 3 and shares 1",
         ),
         (
-            {"sampler": "independent", "samples_per_label": 11}, 9,
+            {"sampler": "independent", "samples_per_label": 11},
+            9,
             r"partition.samples_per_label: 11 .* at most 10, the samples of label \d",
         ),
         ({"groups": 2, "sampler": "slice"}, 50, r"partition.clients: 50 .* 25 clients share 10 samples"),
         (
-            {"groups": 11, "labels_per_group": 1, "overlap": 1}, 11,
+            {"groups": 11, "labels_per_group": 1, "overlap": 1},
+            11,
             r"partition.groups: 11 .* fewer: 11 groups share 10 samples of label \d",
         ),
         ({"overlap": 1}, 9, r"partition.overlap: 1 .* at most labels_per_group, which is 0"),
         ({"labels_per_group": 3, "overlap": 4}, 9, r"partition.overlap: 4 .* which is 3"),
         ({"sampler": "sliced"}, 9, r"partition.sampler: 'sliced' .*did you mean 'slice'"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_said_in_one_line(options, clients, message):
     with refused(message):
         split(LabelGroups(**options), np.arange(100) % 10, clients)

@@ -40,8 +40,17 @@ PERMISSIVE = {
     "super_clusters": {"clusters": [[0]], "labels_per_client": 1},
 }
 # Schemes that use all samples.
-EVERY_SAMPLE = {"dirichlet", "dirichlet_clients", "dirichlet_exact", "domains", "iid", "label_groups",
-                "label_skew", "structured", "structured_as_published"}  # fmt: skip
+EVERY_SAMPLE = {
+    "dirichlet",
+    "dirichlet_clients",
+    "dirichlet_exact",
+    "domains",
+    "iid",
+    "label_groups",
+    "label_skew",
+    "structured",
+    "structured_as_published",
+}
 
 
 def permissive(name: str, labels: np.ndarray, clients: int) -> dict:

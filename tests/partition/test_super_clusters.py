@@ -48,9 +48,14 @@ def test_published_super_clusters_are_table_5_7():
 
 @pytest.mark.parametrize(
     ("sizes", "clients", "expected"),
-    [([4, 6], 100, [47, 54]), ([4, 6], 10, [5, 6]), ([3, 7], 100, [44, 57]), ([3, 7], 25, [11, 15]),
-     ([4, 7, 79, 6, 4], 100, [18, 18, 30, 18, 18])],
-)  # fmt: skip
+    [
+        ([4, 6], 100, [47, 54]),
+        ([4, 6], 10, [5, 6]),
+        ([3, 7], 100, [44, 57]),
+        ([3, 7], 25, [11, 15]),
+        ([4, 7, 79, 6, 4], 100, [18, 18, 30, 18, 18]),
+    ],
+)
 def test_damped_allocation_has_the_worked_numbers(sizes, clients, expected):
     counts = damped(sizes, clients)
     assert counts.tolist() == expected
@@ -60,9 +65,13 @@ def test_damped_allocation_has_the_worked_numbers(sizes, clients, expected):
 
 @pytest.mark.parametrize(
     ("samples", "clients", "expected"),
-    [([20_000, 30_000], 100, [40, 60]), ([2000, 3500, 39_500, 3000, 2000], 100, [4, 7, 79, 6, 4]),
-     ([1, 1, 1000], 10, [1, 1, 8]), ([50, 50], 7, [4, 3])],
-)  # fmt: skip
+    [
+        ([20_000, 30_000], 100, [40, 60]),
+        ([2000, 3500, 39_500, 3000, 2000], 100, [4, 7, 79, 6, 4]),
+        ([1, 1, 1000], 10, [1, 1, 8]),
+        ([50, 50], 7, [4, 3]),
+    ],
+)
 def test_proportional_allocation_follows_the_samples(samples, clients, expected):
     assert proportional(samples, clients).tolist() == expected
 
@@ -204,10 +213,13 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, object], np.ndarray, int]:
     clusters = [[int(c) for c in own] for own in np.split(np.array(order), np.cumsum(sizes)[:-1])]
     clients = draw(st.integers(6 * len(sizes), 30))
     options = {
-        "clusters": clusters, "allocation": draw(st.sampled_from(("damped", "proportional"))),
-        "within": draw(st.sampled_from(("labels", "shards", "dirichlet"))), "shards_per_client": 1,
-        "min_size": 0, "control": draw(st.sampled_from(("none", "matched_random", "repo"))),
-    }  # fmt: skip
+        "clusters": clusters,
+        "allocation": draw(st.sampled_from(("damped", "proportional"))),
+        "within": draw(st.sampled_from(("labels", "shards", "dirichlet"))),
+        "shards_per_client": 1,
+        "min_size": 0,
+        "control": draw(st.sampled_from(("none", "matched_random", "repo"))),
+    }
     order = np.random.default_rng(draw(st.integers(0, 9))).permutation(40 * sum(sizes))
     return options, order % sum(sizes), clients
 
@@ -247,19 +259,21 @@ def test_classes_in_no_list_stay_unused():
         ({"clusters": "cifar100"}, 9, r"partition.clusters: 'cifar100' .* or a list for 10 classes"),
         ({"clusters": "cifar10"}, 1, r"partition.clients: 1 .* at least 2, one per super cluster"),
         (
-            {"clusters": "cifar10", "labels_per_client": 5}, 20,
+            {"clusters": "cifar10", "labels_per_client": 5},
+            20,
             r"partition.labels_per_client: 5 .* at most 4, the classes of a super cluster",
         ),
         ({"clusters": "cifar10"}, 3, r"partition.clients: 3 .* more: in all of 1000 draws \d clients with 2"),
         ({"clusters": "cifar10"}, 300, r"partition.clients: 300 .* fewer: \d+ clients share 20 samples"),
         ({"clusters": "cifar10", "within": "dirichlet"}, 20, r"partition.min_size: 15 .* at most \d+ for"),
         (
-            {"clusters": "cifar10", "within": "shards", "shards_per_client": 50}, 20,
+            {"clusters": "cifar10", "within": "shards", "shards_per_client": 50},
+            20,
             r"partition.shards_per_client: 50 .* at most \d",
         ),
         ({"number": 7, "p": 1}, 9, r"partition.number: 7 .* a whole number from 1 to 6"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_made_is_said_in_one_line(options, clients, message):
     samples = two_kinds() if "number" in options else Samples(np.arange(200) % 10)
     with refused(message):

@@ -71,23 +71,29 @@ def test_losses_of_clients_hold_until_the_next_ranking():
     """A client whose model diverged has no loss, rather than an old one."""
     lines = [line.get_data() for line in polled(LOSSES, 3, 4, "p").axes.lines]
     assert [(x.tolist(), y.tolist()) for x, y in lines] == [
-        ([1, 2, 3, 4], [3, 3, 0.5, 0.5]), ([1, 2], [1, 1]), ([1, 2, 3, 4], [2, 2, 1, 1]),
-    ]  # fmt: skip
+        ([1, 2, 3, 4], [3, 3, 0.5, 0.5]),
+        ([1, 2], [1, 1]),
+        ([1, 2, 3, 4], [2, 2, 1, 1]),
+    ]
 
 
 def test_only_settings_that_differ_in_the_order_alone_are_alike():
     curriculum, other = {"training.curriculum.b": 0.2}, {"training.curriculum.b": 0.5}
     order = "training.curriculum.order"
     settings = [
-        {"lr": 1, "training.curriculum": None}, {"lr": 1, order: "anti", **curriculum},
-        {"lr": 1, order: "curriculum", **curriculum}, {"lr": 1, order: "anti", **curriculum},
-        {"lr": 1, order: "anti", **other}, {"lr": 2, order: "anti", **curriculum},
+        {"lr": 1, "training.curriculum": None},
+        {"lr": 1, order: "anti", **curriculum},
+        {"lr": 1, order: "curriculum", **curriculum},
+        {"lr": 1, order: "anti", **curriculum},
+        {"lr": 1, order: "anti", **other},
+        {"lr": 2, order: "anti", **curriculum},
         {"lr": 1, order: "vanilla", **other},
-    ]  # fmt: skip
+    ]
     plain = [0, 6]
     assert alike(settings, SAMPLES) == [
-        {"anti": [1, 3], "curriculum": [2], "vanilla": plain}, {"anti": [4], "vanilla": plain},
-    ]  # fmt: skip
+        {"anti": [1, 3], "curriculum": [2], "vanilla": plain},
+        {"anti": [4], "vanilla": plain},
+    ]
 
 
 def test_networks_that_only_the_curriculum_uses_do_not_separate_the_orders():
@@ -104,8 +110,7 @@ def test_networks_that_only_the_curriculum_uses_do_not_separate_the_orders():
 
 
 @pytest.mark.parametrize(
-    ("samplers", "vanilla"),
-    [(["uniform", "sweep"], [3]), (["uniform"], [2]), (["bernoulli"], None)],
+    ("samplers", "vanilla"), [(["uniform", "sweep"], [3]), (["uniform"], [2]), (["bernoulli"], None)]
 )
 def test_orders_of_clients_are_alike_too(samplers, vanilla):
     """Without an order, clients of equal chances; preferably of the sweep, which the curriculum extends."""

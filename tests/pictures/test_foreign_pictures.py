@@ -71,7 +71,7 @@ WHOLE = {
     "text": "a",
     "event of the root": '<svg xmlns="http://www.w3.org/2000/svg" onload="1"/>',
     "other sizes": '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1"/>',
-}  # fmt: skip
+}
 SHOWN = {  # refused by none, and harmless
     "text that looks like an element": f"<text>{LIVE.replace('<', '&lt;')}</text>",
     "text in a section": f"<text><![CDATA[{LIVE}</text></svg>]]></text>",

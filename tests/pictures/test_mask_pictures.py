@@ -19,11 +19,15 @@ from fedflow.pictures.masks import (
 
 SERIES = pd.DataFrame(
     [
-        (1, 0, "client/pruned", 0.1), (3, 0, "client/pruned", 0.3), (2, 1, "client/pruned", 0.12),
-        (1, 0, "client/gate_kept", 0.5), (3, 0, "client/gate_kept", 0.9), (2, 1, "client/gate_kept", 0.7),
+        (1, 0, "client/pruned", 0.1),
+        (3, 0, "client/pruned", 0.3),
+        (2, 1, "client/pruned", 0.12),
+        (1, 0, "client/gate_kept", 0.5),
+        (3, 0, "client/gate_kept", 0.9),
+        (2, 1, "client/gate_kept", 0.7),
     ],
     columns=["round", "client", "name", "value"],
-)  # fmt: skip
+)
 LABELS = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 0]], dtype=bool)
 
 
@@ -43,8 +47,9 @@ def test_a_pruned_share_is_held_until_the_client_takes_part_again() -> None:
 def test_the_mean_accuracy_is_over_clients_of_about_the_same_share() -> None:
     *clients, mean = accuracy_by_share(SERIES, "a").axes.lines
     assert [line.get_xydata().tolist() for line in clients] == [
-        pytest.approx(np.array([[10, 50], [30, 90]])), pytest.approx(np.array([[12, 70]])),
-    ]  # fmt: skip
+        pytest.approx(np.array([[10, 50], [30, 90]])),
+        pytest.approx(np.array([[12, 70]])),
+    ]
     assert mean.get_xydata() == pytest.approx(np.array([[11, 60], [30, 90]]))
 
 

@@ -91,9 +91,7 @@ def test_bands_and_lines_are_quantiles_and_means_of_every_clients_losses(drawn):
     axis = drawn(np.zeros(100, int), draw_difficulty, np.arange(100.0), **entry).axes[0]
     shapes = {patch.get_label(): patch.get_data() for patch in axis.patches}
     first = 25 * np.arange(4)
-    for words, low, high in (
-        ("5 to 95 % of samples", 1.2, 22.8), ("25 to 75 % of samples", 6, 18),
-    ):  # fmt: skip
+    for words, low, high in (("5 to 95 % of samples", 1.2, 22.8), ("25 to 75 % of samples", 6, 18)):
         np.testing.assert_allclose(shapes[words].baseline, first + low)
         np.testing.assert_allclose(shapes[words].values, first + high)
     np.testing.assert_allclose(shapes["median"].values, first + 12)

@@ -174,17 +174,23 @@ def test_runs_that_resume_between_two_picks_and_any_number_of_workers_end_alike(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("graph: {kind: table, file: apart.csv, value: y, neighbours: 1}, picks: 2",
-         "graph.neighbours: 1 .*more, as the graph has 2 components"),
-        ("graph: {kind: table, file: apart.csv, value: y, neighbours: 4}, picks: 2",
-         "graph.neighbours: 4 .*< 4"),
+        (
+            "graph: {kind: table, file: apart.csv, value: y, neighbours: 1}, picks: 2",
+            "graph.neighbours: 1 .*more, as the graph has 2 components",
+        ),
+        (
+            "graph: {kind: table, file: apart.csv, value: y, neighbours: 4}, picks: 2",
+            "graph.neighbours: 4 .*< 4",
+        ),
         ("graph: {kind: edges, file: apart.txt}, picks: 2", "graph.file: 'a disconnected graph' .*connected"),
         ("graph: {kind: edges, file: empty.txt}, picks: 2", "graph.file: 'empty.txt' .*two node numbers"),
         ("graph: {p_in: 0, p_out: 0}, picks: 2", "graph.kind: 'no edge' .*with edges"),
-        ("graph: {nodes: 60, p_in: 1, p_out: 0}, picks: 2, methods: [frank_wolfe_shares]",
-         "graph: 'several components' .*frank_wolfe_shares"),
+        (
+            "graph: {nodes: 60, p_in: 1, p_out: 0}, picks: 2, methods: [frank_wolfe_shares]",
+            "graph: 'several components' .*frank_wolfe_shares",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.filterwarnings("ignore:the graph has")
 def test_a_graph_that_cannot_be_walked_on_is_one_line_of_its_field(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, message: str

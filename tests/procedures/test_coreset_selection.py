@@ -11,12 +11,7 @@ from test_coreset_graphs import weighted
 
 from benchmarks.coresets import direct
 from fedflow.procedures.coresets.baselines import BASELINES, Problem
-from fedflow.procedures.coresets.graph import (
-    Operator,
-    gaussian_mixture,
-    knn_graph,
-    random_graph,
-)
+from fedflow.procedures.coresets.graph import Operator, gaussian_mixture, knn_graph, random_graph
 from fedflow.procedures.coresets.measures import (
     alignment,
     beta,

@@ -31,9 +31,15 @@ from fedflow.procedures.distillation.procedure import Opened
 
 RELEASE = {"preset": "release", "top_k": 2}  # of the 10 classes of digits
 SMALL: dict[str, Any] = {
-    "dataset": "digits", "teacher": "teacher", "student": "student", "rounds": 2, "student_epochs": 2,
-    "batch_size": 64, "lr": 0.05, "augment": "none",
-}  # fmt: skip
+    "dataset": "digits",
+    "teacher": "teacher",
+    "student": "student",
+    "rounds": 2,
+    "student_epochs": 2,
+    "batch_size": 64,
+    "lr": 0.05,
+    "augment": "none",
+}
 NETWORKS = {
     "student": ("resnet10_xxs", {"widths": [4, 4, 8, 8]}),
     "teacher": ("resnet10_xxs", {"widths": [4, 8, 8, 16]}),
@@ -56,9 +62,15 @@ def trained(dataset: Dataset, name: str, /, seed: int = 0, **facts: Any) -> Trai
     """A network of `NETWORKS` that has seen nothing yet."""
     kind, options = NETWORKS[name]
     about = {
-        "name": name, "model": kind, "options": options, "input_shape": list(dataset.input_shape),
-        "outputs": dataset.num_classes, "data_hash": dataset.hash, "epochs": 5, **facts,
-    }  # fmt: skip
+        "name": name,
+        "model": kind,
+        "options": options,
+        "input_shape": list(dataset.input_shape),
+        "outputs": dataset.num_classes,
+        "data_hash": dataset.hash,
+        "epochs": 5,
+        **facts,
+    }
     model = FlatModel(partial(build, kind, tuple(about["input_shape"]), about["outputs"], **options))
     return TrainedNetwork(model.init(seed), np.zeros(1), about)
 
@@ -67,9 +79,12 @@ def trained(dataset: Dataset, name: str, /, seed: int = 0, **facts: Any) -> Trai
 def few(digits: Dataset) -> Dataset:
     """193 training samples: the last batch has a single one."""
     return replace(
-        digits, x_train=digits.x_train[:193], y_train=digits.y_train[:193], x_test=digits.x_test[:100],
+        digits,
+        x_train=digits.x_train[:193],
+        y_train=digits.y_train[:193],
+        x_test=digits.x_test[:100],
         y_test=digits.y_test[:100],
-    )  # fmt: skip
+    )
 
 
 class Walk:
@@ -102,10 +117,13 @@ class Walk:
         return self.states[name][-1]["student.w"]
 
     def findings(self) -> Findings:
-        return self.procedure.finish(self.opened, {
-            name: End(states[-1], pd.DataFrame(self.rows[name], index=range(1, len(states))))
-            for name, states in self.states.items()
-        })  # fmt: skip
+        return self.procedure.finish(
+            self.opened,
+            {
+                name: End(states[-1], pd.DataFrame(self.rows[name], index=range(1, len(states))))
+                for name, states in self.states.items()
+            },
+        )
 
 
 def test_guides() -> None:
@@ -177,10 +195,17 @@ def test_the_student_does_not_see_the_budget(few: Dataset) -> None:
 def test_the_mask_and_its_size_matter(few: Dataset) -> None:
     """All variants of the target run; by default a fifth of the classes is helped."""
     most = {"method": "disk", "top_k": 9, "lambda_min": 5.0}
-    walk = Walk(few, {
-        "most": most, "label": {**most, "label_in_mask": True}, "masked": {**most, "target": "masked_zero"},
-        "fewer": {**most, "top_k": 3}, "fifth": {**most, "top_k": None}, "two": {**most, "top_k": 2},
-    })  # fmt: skip
+    walk = Walk(
+        few,
+        {
+            "most": most,
+            "label": {**most, "label_in_mask": True},
+            "masked": {**most, "target": "masked_zero"},
+            "fewer": {**most, "top_k": 3},
+            "fifth": {**most, "top_k": None},
+            "two": {**most, "top_k": 2},
+        },
+    )
     walk.step(1)
     assert torch.equal(walk.student("fifth"), walk.student("two"))
     different = ("most", "label", "masked", "fewer", "two")
@@ -294,10 +319,7 @@ def test_products(few: Dataset) -> None:
         ({"methods": {"kd": {"guide": "mlp"}}}, "methods.kd.guide"),
         ({"methods": {"simkd": {"top_k": 2}}}, "methods.simkd.top_k"),
         ({"methods": {"disk": {"top_k": 0}}}, "methods.disk.top_k: 0 .* >= 1"),
-        (
-            {"methods": {"disk": {"top_k": 11}}},
-            "methods.disk.top_k: 11 .* less than 10, the number of c",
-        ),
+        ({"methods": {"disk": {"top_k": 11}}}, "methods.disk.top_k: 11 .* less than 10, the number of c"),
         ({"methods": {"disk": {"top_k": 10}}}, "methods.disk.top_k: 10 .* less than 10, .* a fifth: 2$"),
         (
             {"methods": {"disk": {"preset": "release"}}},

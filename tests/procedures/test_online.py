@@ -26,9 +26,12 @@ from fedflow.procedures.online.learners import BMOML, MOML
 from fedflow.simulation.federation import Federation
 
 SMALL: dict[str, Any] = {
-    "partition": "tasks", "gradient_steps": [3], "adaptation_steps": [1], "alpha": [1.0],
+    "partition": "tasks",
+    "gradient_steps": [3],
+    "adaptation_steps": [1],
+    "alpha": [1.0],
     "evaluate_every": None,
-}  # fmt: skip
+}
 BUFFERS = {
     "last": {"learner": "bmoml", "buffer": 2},
     "random": {"learner": "bmoml", "buffer": 2, "policy": "random_replace"},
@@ -105,11 +108,19 @@ def equal(walk: Walk, one: str, other: str, *names: str) -> bool:
 
 def test_reductions_hold_bit_for_bit(tasks: Federation) -> None:
     everything = {"learner": "bmoml", "buffer": 5}
-    walk = Walk(tasks, {
-        "mogd": {}, "free": Free(), "ftml": {}, "buffered": FreeBuffer(buffer=5), "moml": {},
-        "one": {"learner": "bmoml", "buffer": 1}, **BUFFERS,
-        "always": {**everything, "buffer": 2, "policy": "fifo_coin", "accept": 1.0},
-    }).all()  # fmt: skip
+    walk = Walk(
+        tasks,
+        {
+            "mogd": {},
+            "free": Free(),
+            "ftml": {},
+            "buffered": FreeBuffer(buffer=5),
+            "moml": {},
+            "one": {"learner": "bmoml", "buffer": 1},
+            **BUFFERS,
+            "always": {**everything, "buffer": 2, "policy": "fifo_coin", "accept": 1.0},
+        },
+    ).all()
     assert equal(walk, "mogd", "free", "w")
     assert equal(walk, "moml", "one", "w", "centre", "linear", "memory")
     assert equal(walk, "ftml", "buffered", "w", "memory")
@@ -182,11 +193,15 @@ def test_memory_is_exact(digits: Dataset) -> None:
     walk = Walk(images(digits, sizes=(10,) * 5), names).all()
     d, task, t = walk.stream.model.size, 10 * 64, np.arange(1, 6)
     expected = {
-        "fs": d + 0 * t, "toe": 2 * d + t * task, "mogd": d + task + 0 * t, "ftml": d + t * task,
-        "moml_proximal": 2 * d + task + 0 * t, "moml": 3 * d + task + 0 * t,
+        "fs": d + 0 * t,
+        "toe": 2 * d + t * task,
+        "mogd": d + task + 0 * t,
+        "ftml": d + t * task,
+        "moml_proximal": 2 * d + task + 0 * t,
+        "moml": 3 * d + task + 0 * t,
         **dict.fromkeys(("last", "random", "coin"), 3 * d + np.minimum(t, 2) * task),
         "averaged": (3 + np.minimum(t, 2)) * d + np.minimum(t, 2) * task,
-    }  # fmt: skip
+    }
     for name, floats in expected.items():
         assert walk.column(name, "floats") == floats.tolist(), name
 
@@ -220,9 +235,14 @@ def test_a_step_cuts_the_sum_of_gradients() -> None:
     # F = 1 / 2 (w - 5)^2 from w = 0.5, without adaptation: gradients -4.5 and alpha (w - 0.5).
     federation = by_hand(partial(Quadratic, 0.5), ((1, 5),), [4])
     walk = Walk(
-        federation, {"moml": {}}, gradient_steps=[2], adaptation_steps=[0], lr=0.2, weight_decay=0.1,
+        federation,
+        {"moml": {}},
+        gradient_steps=[2],
+        adaptation_steps=[0],
+        lr=0.2,
+        weight_decay=0.1,
         alpha=[6.0],
-    ).all()  # fmt: skip
+    ).all()
     first = 0.5 - 0.2 * (-3 + 0.1 * 0.5)  # -4.5 is cut to -3
     second = first - 0.2 * ((first - 5) + 6 * (first - 0.5) + 0.1 * first)
     assert walk.of("moml")[-1]["w"].item() == pytest.approx(second)
@@ -331,9 +351,13 @@ def prototypes(count: int, side: int = 12, noise: float = 2.5) -> Federation:
 
 def test_meta_learners_are_above_toe_and_fs() -> None:
     walk = Walk(
-        prototypes(40), {"fs": {}, "toe": {}, "mogd": {}, "moml": {}}, gradient_steps=[10],
-        adaptation_steps=[2], adaptation_lr=[0.2], evaluate_every=40,
-    ).all()  # fmt: skip
+        prototypes(40),
+        {"fs": {}, "toe": {}, "mogd": {}, "moml": {}},
+        gradient_steps=[10],
+        adaptation_steps=[2],
+        adaptation_lr=[0.2],
+        evaluate_every=40,
+    ).all()
     got = walk.findings().summary
     for metric in ("ctm", "ltm"):
         value = {name: values[metric] or 0.0 for name, values in got.items()}
@@ -348,9 +372,14 @@ def test_ftml_is_above_mogd_most_in_ltm() -> None:
     gains = []
     for seed in range(5):
         walk = Walk(
-            prototypes(50), {"mogd": {}, "ftml": {}}, seed, gradient_steps=[20], adaptation_lr=[0.2], lr=0.3,
+            prototypes(50),
+            {"mogd": {}, "ftml": {}},
+            seed,
+            gradient_steps=[20],
+            adaptation_lr=[0.2],
+            lr=0.3,
             evaluate_every=50,
-        ).all()  # fmt: skip
+        ).all()
         mogd, ftml = (walk.findings().summary[name] for name in ("mogd", "ftml"))
         gains.append([(ftml[metric] or 0.0) - (mogd[metric] or 0.0) for metric in ("ctm", "ltm")])
     ctm, ltm = np.mean(gains, 0)

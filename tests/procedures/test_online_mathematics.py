@@ -22,8 +22,9 @@ from fedflow.procedures.online.stream import Rows
 
 MINIMA = [1.0, 3.0, 2.0, 0.0]
 OTHERS: dict[str, Learner] = {
-    "averaged": BMOML(buffer=2, states="averaged_states"), "gradient": MOML(rule="gradient")
-}  # fmt: skip
+    "averaged": BMOML(buffer=2, states="averaged_states"),
+    "gradient": MOML(rule="gradient"),
+}
 
 
 @pytest.mark.parametrize(

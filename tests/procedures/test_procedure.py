@@ -32,9 +32,14 @@ grid: {datasets: [], partitions: [], methods: [], seeds: [0], procedures: [walk,
 engine: {executor: inline, device: cpu}
 """
 FILES = {
-    "metrics.json", "params.json", "steps.csv", "summary.csv", "vectors.safetensors",
-    "tables/ends.csv", "pictures/places.svg",
-}  # fmt: skip
+    "metrics.json",
+    "params.json",
+    "steps.csv",
+    "summary.csv",
+    "vectors.safetensors",
+    "tables/ends.csv",
+    "pictures/places.svg",
+}
 
 
 @pytest.fixture
@@ -77,8 +82,11 @@ def test_files_record_and_metrics_agree(whole: Path) -> None:
     places = table[table["part"] == "w1"]["place"].tolist()
     assert [one.value for one in history[:4]] == pytest.approx(places)
     assert len(api.get_metric_history(run.info.run_id, "seconds")) == 5
-    kept = {f"{e.path}/{f.path}" if e.is_dir else e.path for e in api.list_artifacts(run.info.run_id)
-            for f in (api.list_artifacts(run.info.run_id, e.path) if e.is_dir else [e])}  # fmt: skip
+    kept = {
+        f"{e.path}/{f.path}" if e.is_dir else e.path
+        for e in api.list_artifacts(run.info.run_id)
+        for f in (api.list_artifacts(run.info.run_id, e.path) if e.is_dir else [e])
+    }
     assert any("places.png" in path for path in kept)
     assert {file.path for file in api.list_artifacts(run.info.run_id, "results")} == {
         f"results/{name.partition('/')[0]}" for name in FILES
@@ -204,11 +212,7 @@ def test_any_number_of_shares_gives_the_same_bytes(root: Path, whole: Path, work
         ([], "wolk", "^procedure: 'wolk' .*did you mean 'walk'"),
         (["procedures.walk.length=0"], "walk", "^procedures.walk.length: 0 .*>= 1"),
         (["procedures.walk.lenght=3"], "walk", r"procedures.walk.* 'lenght' .*length"),
-        (
-            ["procedures.walk.procedure=far"],
-            "walk",
-            "procedures.walk.procedure: 'far' .*walk, which is reg",
-        ),
+        (["procedures.walk.procedure=far"], "walk", "procedures.walk.procedure: 'far' .*walk, which is reg"),
         (["procedures.near.procedure=wolk"], "near", "procedures.near.procedure: 'wolk' .*'walk'"),
         (["grid.procedures=[wolk]"], "walk", "'wolk' .*'walk'"),
         (["grid.procedures=[]"], "walk", r"^grid.datasets: \[\] .*at least one item"),

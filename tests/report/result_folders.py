@@ -16,9 +16,12 @@ from fedflow.simulation.recorded import FILE, ClientVectors
 
 METHODS = {"fedavg": "FedAvg", "scaffold": "SCAFFOLD", "local": "Local", "ditto": "Ditto", "ifca": "IFCA"}
 LEVELS = {  # local and global accuracy at the end
-    "fedavg": (0.91, 0.90), "scaffold": (0.93, 0.92), "local": (0.88, 0.45), "ditto": (0.955, 0.72),
+    "fedavg": (0.91, 0.90),
+    "scaffold": (0.93, 0.92),
+    "local": (0.88, 0.45),
+    "ditto": (0.955, 0.72),
     "ifca": (0.945, 0.80),
-}  # fmt: skip
+}
 CLUSTERED = ("ifca", "pacfl")
 PARAMETERS = 44_426
 
@@ -66,16 +69,12 @@ def write_run(
     params = {
         "method": {"name": method, **settings},
         "training": {"epochs": 2, "batch_size": 10, "lr": 0.03, **(training or {})},
-        "run": {
-            "rounds": rounds, "participation": participation, "target_accuracy": 0.9, **(sampling or {}),
-        },
+        "run": {"rounds": rounds, "participation": participation, "target_accuracy": 0.9, **(sampling or {})},
         "model": {"name": "lenet5", "options": {}},
         "data": {dataset: {"source": dataset, "parameters": {}}},
-        "partition": {
-            "dataset": dataset, "scheme": scheme[0], "clients": clients, "parameters": scheme[1],
-        },
+        "partition": {"dataset": dataset, "scheme": scheme[0], "clients": clients, "parameters": scheme[1]},
         **({} if central is None else {"central": central}),
-    }  # fmt: skip
+    }
     digest = hashlib.blake2b(json.dumps(params).encode(), digest_size=6).hexdigest()
     folder = root / partition / method / (str(seed) if plain else f"{seed}-{digest[:8]}")
     folder.mkdir(parents=True)
@@ -88,17 +87,21 @@ def write_run(
     evaluated = (number % 2 == 0) | (number == rounds)
     noise = rng.normal(0, 0.006, (2, rounds))
     found = _assignment(method, clients, rng)
-    table = pd.DataFrame({
-        "round": number,
-        "train_loss": 2.2 * (1 - rise) + 0.1,
-        "global_accuracy": np.where(evaluated, whole * rise + noise[0], np.nan),
-        "local_accuracy": np.where(evaluated, local * rise + noise[1], np.nan),
-        "local_std": 0.05, "local_worst10": np.where(evaluated, local * rise - 0.1, np.nan),
-        "bytes_down": moved * number * (2 if method in ("ifca", "scaffold") else 1),
-        "bytes_up": moved * number,
-        "clusters": len(set(found)), "failed": 0,
-        "ari": np.where(evaluated & (method in CLUSTERED), rise, np.nan),
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "round": number,
+            "train_loss": 2.2 * (1 - rise) + 0.1,
+            "global_accuracy": np.where(evaluated, whole * rise + noise[0], np.nan),
+            "local_accuracy": np.where(evaluated, local * rise + noise[1], np.nan),
+            "local_std": 0.05,
+            "local_worst10": np.where(evaluated, local * rise - 0.1, np.nan),
+            "bytes_down": moved * number * (2 if method in ("ifca", "scaffold") else 1),
+            "bytes_up": moved * number,
+            "clusters": len(set(found)),
+            "failed": 0,
+            "ari": np.where(evaluated & (method in CLUSTERED), rise, np.nan),
+        }
+    )
     if pool is not None:
         table["pool"] = pool
     if time is not None:
@@ -114,14 +117,20 @@ def write_run(
         if name not in table:
             table[name] = rng.random() * rise
     scores = np.clip(rng.normal(table["local_accuracy"].iloc[-1], 0.05, clients), 0, 1)
-    of_clients = pd.DataFrame({
-        "client": np.arange(clients), "samples": np.linspace(50, 400, clients).astype(int),
-        "test_samples": 200,
-        "local_accuracy": scores, "global_accuracy": table["global_accuracy"].iloc[-1],
-        "tuned_accuracy": np.clip(scores + 0.02, 0, 1), "cluster": found,
-        "group": pd.array([pd.NA] * clients if planted is None else planted, dtype="Int64"),
-        "participations": rng.integers(0, rounds, clients), "newcomer": False,
-    })  # fmt: skip
+    of_clients = pd.DataFrame(
+        {
+            "client": np.arange(clients),
+            "samples": np.linspace(50, 400, clients).astype(int),
+            "test_samples": 200,
+            "local_accuracy": scores,
+            "global_accuracy": table["global_accuracy"].iloc[-1],
+            "tuned_accuracy": np.clip(scores + 0.02, 0, 1),
+            "cluster": found,
+            "group": pd.array([pd.NA] * clients if planted is None else planted, dtype="Int64"),
+            "participations": rng.integers(0, rounds, clients),
+            "newcomer": False,
+        }
+    )
     late = of_clients[:newcomers].assign(client=clients + np.arange(newcomers), newcomer=True)
     pd.concat([of_clients, late]).to_parquet(folder / "clients.parquet", index=False)
     table.to_csv(folder / "rounds.csv", index=False)
@@ -147,10 +156,16 @@ def write_run(
     early = [int(c) if rng.random() < 0.5 else -1 for c in rng.integers(0, 2, clients)]
     history = [{"round": 2, "assignment": early}, {"round": 6, "assignment": found}]
     about = {"unit": "angle, degrees", "linkage": "wpgma", "height": 20.0} if method == "pacfl" else None
-    (folder / "clusters.json").write_text(json.dumps({
-        "groups": None if planted is None else planted.tolist(), "proximity": about,
-        "history": history if method in CLUSTERED else [], "stable_cluster_ids": method != "flis_dc",
-    }))  # fmt: skip
+    (folder / "clusters.json").write_text(
+        json.dumps(
+            {
+                "groups": None if planted is None else planted.tolist(),
+                "proximity": about,
+                "history": history if method in CLUSTERED else [],
+                "stable_cluster_ids": method != "flis_dc",
+            }
+        )
+    )
     apart = np.abs(np.subtract.outer(found, found)) * 30.0 + rng.uniform(1, 9, (clients, clients))
     named = pd.DataFrame((apart + apart.T) / 2, range(clients), [str(k) for k in range(clients)])
     (named if about else named.iloc[:0, :0]).to_parquet(folder / "proximity.parquet")
@@ -190,14 +205,21 @@ def write_partition(
     for picture in ("labels", "difficulty") if difficulty else ("labels",):
         figure.savefig(folder / f"{picture}.png")
     summary = {
-        "clients": clients, "samples": 4000, "sizes": {"min": 12, "mean": 200.0, "sd": 80.1, "max": 731},
-        "labels_per_client": 4.1, "skew": 0.62, "hash": "a1b2c3",
+        "clients": clients,
+        "samples": 4000,
+        "sizes": {"min": 12, "mean": 200.0, "sd": 80.1, "max": 731},
+        "labels_per_client": 4.1,
+        "skew": 0.62,
+        "hash": "a1b2c3",
         "params": {
-            "dataset": dataset, "scheme": scheme, "clients": clients, "seed": 0,
+            "dataset": dataset,
+            "scheme": scheme,
+            "clients": clients,
+            "seed": 0,
             "parameters": parameters,
         },
         **({"difficulty": {"intra_std": 0.0184, "inter_std": 0.4991}} if difficulty else {}),
-    }  # fmt: skip
+    }
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 

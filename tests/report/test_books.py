@@ -30,12 +30,19 @@ from fedflow.simulation.run import RunSettings
 ROWS = {  # rows of each table, in the order of the book
     "aaggff": [3, 12, 12, 3, 3, 2, 2],
     "curricula": [3, 3, 3, 3, 12, 2, 15, 10, 2, 6, 2, 3, 1, 3, 3, 3],
-    "disk": [7, 24, 8, 2, 2], "feddyn": [16, 28, 20, 8, 28, 4], "fedhen": [8, 8],
-    "flt": [8, 8, 8, 8, 16, 4], "ifca": [4], "moml": [6, 6, 4, 4, 2, 4],
+    "disk": [7, 24, 8, 2, 2],
+    "feddyn": [16, 28, 20, 8, 28, 4],
+    "fedhen": [8, 8],
+    "flt": [8, 8, 8, 8, 16, 4],
+    "ifca": [4],
+    "moml": [6, 6, 4, 4, 2, 4],
     "pacfl-flis": [4, 4, 3, 4, 4, 4, 3, 1, 3, 12, 8],
-    "pfl": [12, 12, 24, 24, 6, 1], "scgiga": [2], "side-losses": [4, 1, 1], "subfedavg": [8, 8, 2],
+    "pfl": [12, 12, 24, 24, 6, 1],
+    "scgiga": [2],
+    "side-losses": [4, 1, 1],
+    "subfedavg": [8, 8, 2],
     "superfed": [6, 6, 4, 24, 4, 8],
-}  # fmt: skip
+}
 SKEW20, SKEW30 = (("label_skew", {"fraction": fraction}) for fraction in (0.2, 0.3))
 
 
@@ -72,10 +79,14 @@ def test_no_table_or_row_is_missing():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("49.8 ± 3.3", (49.8, 3.3, False)), (".06", (0.06, None, False)), ("1000+", (1000, None, True)),
-        (">4.7", (4.7, None, True)), ("82 or 83", (None, None, False)), ("-", (None, None, False)),
+        ("49.8 ± 3.3", (49.8, 3.3, False)),
+        (".06", (0.06, None, False)),
+        ("1000+", (1000, None, True)),
+        (">4.7", (4.7, None, True)),
+        ("82 or 83", (None, None, False)),
+        ("-", (None, None, False)),
     ],
-)  # fmt: skip
+)
 def test_a_cell_is_a_number_a_spread_and_a_plus(text, expected):
     assert parse_value(text) == (text, *expected)
 
@@ -239,12 +250,17 @@ def test_subfedavg_is_ahead_by_less_than_its_text_says():
         ours = max(mean for name, mean in found.items() if name.startswith(("Un", "Hy")))
         ahead[line.label.split(",")[0]] = [round(ours - found[n], 2) for n in ("Standalone", "FedAvg")]
     assert ahead == {
-        "CIFAR-10": [1.57, 27.02], "MNIST": [5.32, 2.67], "EMNIST": [0.88, 10.66], "CIFAR-100": [4.94, 75.1]
-    }  # fmt: skip
+        "CIFAR-10": [1.57, 27.02],
+        "MNIST": [5.32, 2.67],
+        "EMNIST": [0.88, 10.66],
+        "CIFAR-100": [4.94, 75.1],
+    }
     for line in (line for line in lines if line.label.endswith("second figure")):
         assert [f"Un {value.text}" for n, value in values(line).items() if n[:2] == "Un"] == [
-            "Un 30", "Un 50", "Un 70"
-        ]  # fmt: skip
+            "Un 30",
+            "Un 50",
+            "Un 70",
+        ]
 
 
 def test_second_targets_are_a_point_below_the_first():
@@ -332,8 +348,12 @@ def test_a_wrong_file_is_one_line(tmp_path, change, words):
         ("fmnist", SKEW20, "pacfl", ("97.54 ± 0.08", "local, last trained", "PACFL")),
         ("cifar100", SKEW30, "local", ("22.95 ± 0.81", "local, last trained", "SOLO")),
         ("svhn", SKEW30, "fednova", ("80.5 ± 1.2", "global", "FedNova")),
-        ("cifar10", ("dirichlet", {"alpha": 0.1}), "flis_dc",
-         ("60.33 ± 2.30", "local, last trained", "FLIS(DC)")),
+        (
+            "cifar10",
+            ("dirichlet", {"alpha": 0.1}),
+            "flis_dc",
+            ("60.33 ± 2.30", "local, last trained", "FLIS(DC)"),
+        ),
         ("svhn", ("dirichlet", {"alpha": 0.1}), "fedavg", None),  # not in the tables
         ("cifar10", ("dirichlet", {"alpha": 0.7}), "fedavg", None),
         ("cifar10", ("label_skew", {}), "fedavg", None),
@@ -341,7 +361,7 @@ def test_a_wrong_file_is_one_line(tmp_path, change, words):
         ("mnist5k", SKEW20, "fedavg", None),
         ("cifar10", SKEW20, "ditto", None),
     ],
-)  # fmt: skip
+)
 def test_accuracies_are_those_of_the_same_data_and_scheme(tmp_path, dataset, scheme, method, expected):
     write_run(tmp_path, "p", method, 0, dataset=dataset, scheme=scheme)
     found = [(a.cell.value.text, a.metric, a.cell.name) for a in accuracies(collect_runs(tmp_path)).values()]
@@ -373,9 +393,11 @@ def test_outcomes_stand_beside_cells_of_their_tasks_network_and_buffer(tmp_path)
         entry = {"scheme": "kway", "clients": clients, "parameters": {"ways": ways}}
         learners = {name: own | changes.get(name, {}) for name, own in rows.items()}
         params = {
-            "procedure": {"name": "online", "learners": learners}, "data": {"d": {"source": "cifar100"}},
-            "partitions": {"p": entry}, "models": {"d": {"name": network}},
-        }  # fmt: skip
+            "procedure": {"name": "online", "learners": learners},
+            "data": {"d": {"source": "cifar100"}},
+            "partitions": {"p": entry},
+            "models": {"d": {"name": network}},
+        }
         facts, empty = {"partition": "o", "seed": 0}, pd.DataFrame()
         runs = [
             Run(tmp_path, {**facts, "method": name}, params, empty, empty, None, [], variant=name)
@@ -404,8 +426,9 @@ def test_students_stand_beside_cells_of_their_teacher_and_network(tmp_path):
         networks = {"big": {"model": {"name": teacher}}, "small": {"model": {"name": student}}}
         params = {
             "procedure": {"name": "distillation", "teacher": "big", "student": "small"},
-            "data": {"tinyimagenet": {"source": source}}, "central": networks,
-        }  # fmt: skip
+            "data": {"tinyimagenet": {"source": source}},
+            "central": networks,
+        }
         facts, empty = {"partition": "o", "seed": 0}, pd.DataFrame()
         runs = [
             Run(tmp_path, {**facts, "method": name}, params, empty, empty, None, [], variant=name)
@@ -413,16 +436,20 @@ def test_students_stand_beside_cells_of_their_teacher_and_network(tmp_path):
         ]
         return {(m.table.label.split(":")[0], m.line.label, m.cell.name) for m in matches(runs)}
 
-    both = {("Table 6.3", f"{data}, ResNet34 to ResNet10-s", name) for data in ("CIFAR-100", "Tiny-ImageNet")
-            for name in ("KD", "DiSK")}  # fmt: skip
+    both = {
+        ("Table 6.3", f"{data}, ResNet34 to ResNet10-s", name)
+        for data in ("CIFAR-100", "Tiny-ImageNet")
+        for name in ("KD", "DiSK")
+    }
     assert found("resnet34_bn", "resnet10_s") == both
     assert found("resnet34_bn", "resnet10_s", "cifar10") == {one for one in both if "Tiny" in one[1]}
     assert found("resnet10_s", "resnet34_bn") == set()
     small = found("wrn40_2", "wrn40_1")
     assert {(table, name) for table, _, name in small} == {
         *(("Table 6.4", name) for name in ("CE", "KD", "DiSK", "SimKD")),
-        ("Table A.14", "SimKD"), ("Table A.14", "SimKD + DiSK"),
-    }  # fmt: skip
+        ("Table A.14", "SimKD"),
+        ("Table A.14", "SimKD + DiSK"),
+    }
 
 
 def test_a_method_stands_beside_cells_of_its_own_adaptation(tmp_path):
@@ -466,19 +493,19 @@ def test_several_variants_in_a_cell_are_told_apart(tmp_path):
     shown = next(s for s in compare(collect_runs(tmp_path)) if s.table.label.startswith("Tables 3.1 and 3.8"))
     (line,) = (line for line in shown.lines if line[0] == "SVHN")
     ours = next(cell.ours for cell in line[3] if cell.cell.name == "IFCA(2)")
-    assert line[2] == "a, b" and [own.label for own in ours] == [
-        "a: IFCA", "a: IFCA · restarts 3", "b: IFCA",
-    ]  # fmt: skip
+    assert line[2] == "a, b" and [own.label for own in ours] == ["a: IFCA", "a: IFCA · restarts 3", "b: IFCA"]
 
 
 def test_columns_may_be_settings_of_one_method(tmp_path):
     """A curriculum stands beside its own cells only, and plain runs do not stand beside a curriculum."""
     pace = {"score": "global", "pacing": "linear", "a": 0.8, "b": 0.2}
     settings = {
-        "fedavg": None, "anti": pace | {"order": "anti"}, "other": pace | {"order": "anti", "a": 0.5},
+        "fedavg": None,
+        "anti": pace | {"order": "anti"},
+        "other": pace | {"order": "anti", "a": 0.5},
         "loss": {"curriculum": None, "objective": {"name": "robust"}},
         "adapted": {"curriculum": None, "adaptation": {"name": "maml"}},
-    }  # fmt: skip
+    }
     for name, curriculum in settings.items():
         scheme = ("dirichlet_clients", {"alpha": 0.2})
         folder = write_run(tmp_path, "p", name, 0, dataset="cifar10", scheme=scheme, name="fedavg")
@@ -489,8 +516,9 @@ def test_columns_may_be_settings_of_one_method(tmp_path):
         m for m in matches(collect_runs(tmp_path)) if m.table.label.startswith(("Table 2", "Figure 2.5"))
     ]
     assert [(m.table.label[:9], m.line.label, m.cell.name, m.runs[0].method) for m in found] == [
-        ("Table 2.2", "Dir(0.2)", "Anti", "anti"), ("Table 2.2", "Dir(0.2)", "Vanilla", "fedavg"),
-    ]  # fmt: skip
+        ("Table 2.2", "Dir(0.2)", "Anti", "anti"),
+        ("Table 2.2", "Dir(0.2)", "Vanilla", "fedavg"),
+    ]
     assert not any(m.runs[0].method in ("other", "loss", "adapted") for m in matches(collect_runs(tmp_path)))
 
 
@@ -498,9 +526,10 @@ def test_difficulty_has_its_own_cells_and_pieces_are_noted(tmp_path):
     """High consistency is not the partition of Figure 2.2; 400 pieces are P of Figure 2.7, but not of 2.2."""
     curriculum = {"order": "anti", "score": "global", "pacing": "linear", "a": 0.8, "b": 0.2}
     changes = {
-        "sorted": ("iid", {"difficulty": {"order": 1.0, "expert": "e"}}), "plain": ("iid", {}),
+        "sorted": ("iid", {"difficulty": {"order": 1.0, "expert": "e"}}),
+        "plain": ("iid", {}),
         "pieces": ("label_skew", {"pieces": 400, "pieces_used": "random"}),
-    }  # fmt: skip
+    }
     for name, (scheme, partition) in changes.items():
         parameters = {"fraction": 0.2} if scheme == "label_skew" else {}
         own = {"dataset": "cifar10", "scheme": (scheme, parameters), "training": {"curriculum": curriculum}}
@@ -538,10 +567,12 @@ def test_what_was_not_measured_says_why(tmp_path):
         ({"host": {"name": "fedadam"}}, {"name": "aaggff_s", "host": {"name": "fedavg"}}, False),
         ({"labels": ["published", 2]}, {"labels": 2}, True),
         ({"labels": ["published", 2]}, {"labels": 3}, False),
-        ({"keep": [0, 1]}, {"keep": [0, 1]}, True), ({"keep": [0, 1]}, {"keep": [0]}, False),
-        ({"alpha": 0.3}, {"alpha": 0.1 + 0.2}, True), ({"alpha": 0.3}, {"alpha": None}, False),
+        ({"keep": [0, 1]}, {"keep": [0, 1]}, True),
+        ({"keep": [0, 1]}, {"keep": [0]}, False),
+        ({"alpha": 0.3}, {"alpha": 0.1 + 0.2}, True),
+        ({"alpha": 0.3}, {"alpha": None}, False),
         ({"clusters": 2}, {}, False),
     ],
-)  # fmt: skip
+)
 def test_settings_agree_if_the_given_ones_do(wanted, found, expected):
     assert agrees(wanted, found) is expected

@@ -40,12 +40,30 @@ def rows(section: str) -> dict[str, list[str]]:
 
 def test_the_table_has_means_over_clients_and_seeds_and_the_std_over_clients(tmp_path):
     """Training batches of 2 cut the 3 samples of a client into two, of which the second is short."""
-    write_run(tmp_path / "results", "p", "fedavg", 0, training={"batch_size": 2},
-              predictions=table([[1, 2, 1], [1, 1, 9]]))  # fmt: skip
-    write_run(tmp_path / "results", "p", "fedavg", 1, training={"batch_size": 2},
-              predictions=table([[1, 1, 1], [2, 2, 1]]))  # fmt: skip
-    write_run(tmp_path / "results", "p", "ditto", 0, training={"batch_size": 0},
-              predictions=table([[1, 1, 1], [1, 1, 1]], 0.75))  # fmt: skip
+    write_run(
+        tmp_path / "results",
+        "p",
+        "fedavg",
+        0,
+        training={"batch_size": 2},
+        predictions=table([[1, 2, 1], [1, 1, 9]]),
+    )
+    write_run(
+        tmp_path / "results",
+        "p",
+        "fedavg",
+        1,
+        training={"batch_size": 2},
+        predictions=table([[1, 1, 1], [2, 2, 1]]),
+    )
+    write_run(
+        tmp_path / "results",
+        "p",
+        "ditto",
+        0,
+        training={"batch_size": 0},
+        predictions=table([[1, 1, 1], [1, 1, 1]], 0.75),
+    )
     write_run(tmp_path / "results", "p", "local", 0)  # has kept none
     section = shown(tmp_path)
     headings = ["Top-1, %", "Top-5, %", "ECE, %", "MCE, %", "ECE by batch, %", "MCE by batch, %"]
@@ -54,10 +72,12 @@ def test_the_table_has_means_over_clients_and_seeds_and_the_std_over_clients(tmp
     assert rows(section) == {
         "Ditto": ["100.0 ± 0.0 over clients"] * 2 + ["25.0 ± 0.0 over clients"] * 4,
         "FedAvg": [
-            "66.7 ± 0.0 ± 16.7 over clients", "91.7 ± 11.8 ± 8.3 over clients",
-            *calibrated, *["43.8 ± 8.8 ± 6.2 over clients"] * 2,
+            "66.7 ± 0.0 ± 16.7 over clients",
+            "91.7 ± 11.8 ± 8.3 over clients",
+            *calibrated,
+            *["43.8 ± 8.8 ± 6.2 over clients"] * 2,
         ],
-    }  # fmt: skip
+    }
     assert section.count('class="best"') == 8  # ECE and MCE tie
     assert re.findall("<h4>(.*?)</h4><svg", section) == ["Ditto", "FedAvg"]
     assert re.findall("<figcaption>(.*?)</figcaption>", section) == ["Seed 0.", "Seeds 0, 1."]

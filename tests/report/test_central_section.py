@@ -19,9 +19,17 @@ def root(tmp_path: Path) -> Path:
         folder = tmp_path / "central" / name
         folder.mkdir(parents=True)
         facts = {
-            "name": name, "dataset": f"{name}-data", "model": "lenet5", "data_hash": data, "seed": 0,
-            "parameters": 44426, "epochs": 2, "train_loss": 0.25, "test_loss": 0.5, "test_accuracy": accuracy,
-        }  # fmt: skip
+            "name": name,
+            "dataset": f"{name}-data",
+            "model": "lenet5",
+            "data_hash": data,
+            "seed": 0,
+            "parameters": 44426,
+            "epochs": 2,
+            "train_loss": 0.25,
+            "test_loss": 0.5,
+            "test_accuracy": accuracy,
+        }
         (folder / "metrics.json").write_text(json.dumps(facts))
         epochs = pd.DataFrame({"epoch": [1, 2], "train_loss": [1, 0.25], "test_loss": [1, 0.5]})
         if accuracy:

@@ -24,14 +24,23 @@ CLAIM = "- {id: a, source: b, claim: c, partition: p, %s}\n"
 def run(method: str, seed: int, value: float | None, partition: str = "p", **params: float) -> Run:
     """A run with this ``loss``, which is evaluated in three rounds and falls by 0.1 to it."""
     facts = {
-        "partition": partition, "method": method, "seed": seed, "loss": value, "method_label": method.upper(),
+        "partition": partition,
+        "method": method,
+        "seed": seed,
+        "loss": value,
+        "method_label": method.upper(),
         "parameters": 10,
-    }  # fmt: skip
+    }
     last = 0.5 if value is None else value
-    rounds = pd.DataFrame({
-        "round": [1, 2, 3], "train_loss": [last + 0.2, last + 0.1, last], "participants": 1,
-        "bytes_down": [40, 80, 120], "bytes_up": [40, 80, 120],
-    })  # fmt: skip
+    rounds = pd.DataFrame(
+        {
+            "round": [1, 2, 3],
+            "train_loss": [last + 0.2, last + 0.1, last],
+            "participants": 1,
+            "bytes_down": [40, 80, 120],
+            "bytes_up": [40, 80, 120],
+        }
+    )
     own, variant = {"method": {"name": method, **params}}, f"{method} · {params}" if params else method
     return Run(Path("r"), facts, own, rounds, pd.DataFrame(), None, [], pd.DataFrame(), variant=variant)
 
@@ -51,24 +60,27 @@ def test_the_interval_is_that_of_the_paired_t_test():
     assert interval(Stat(dict(enumerate(first - second)))) == pytest.approx(tuple(expected), abs=1e-12)
 
 
-@pytest.mark.parametrize(("check", "fedavg", "ditto", "expected"), [
-    ("above: [fedavg]", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "confirmed"),
-    ("below: [fedavg]", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "not confirmed"),
-    ("above: [fedavg]", [1.0, 1.1, 1.3], [1.5, 1.0, 1.8], "not resolved"),
-    ("above: [fedavg]", [1.0, 1.1], [1.5, 1.7], "not resolved"),
-    ("above: [fedavg], by: 0.3", [1.0, 1.1, 1.3], [1.5, 1.6, 1.8], "confirmed"),
-    ("above: [fedavg], by: 0.7", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "not confirmed"),
-    ("above: [fedavg]", [1.0, 1.0, 1.0], [1.0, 1.0, 1.0], "not confirmed"),
-    ("equal: [fedavg]", [1.0, 1.1, 1.3], [1.0, 1.1, 1.3], "confirmed"),
-    ("equal: [fedavg]", [1.0, 1.0, 1.0], [1.5, 1.5, 1.5], "not confirmed"),
-    ("equal: [fedavg], within: 0.1", [1.0, 1.1, 1.3], [1.01, 1.12, 1.31], "confirmed"),
-    ("equal: [fedavg], within: 0.1", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "not confirmed"),
-    ("equal: [fedavg], within: 0.1", [1.0, 1.1, 1.3], [1.0, 1.2, 1.3], "not resolved"),
-    ("within: [1, 2]", [], [1.5, 1.6, 1.7], "confirmed"),
-    ("within: [2, null]", [], [1.5, 1.6, 1.7], "not confirmed"),
-    ("within: [null, 1.6]", [], [1.5, 1.6, 1.7], "not resolved"),
-    ("above: [fedavg, local]", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "not run"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("check", "fedavg", "ditto", "expected"),
+    [
+        ("above: [fedavg]", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "confirmed"),
+        ("below: [fedavg]", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "not confirmed"),
+        ("above: [fedavg]", [1.0, 1.1, 1.3], [1.5, 1.0, 1.8], "not resolved"),
+        ("above: [fedavg]", [1.0, 1.1], [1.5, 1.7], "not resolved"),
+        ("above: [fedavg], by: 0.3", [1.0, 1.1, 1.3], [1.5, 1.6, 1.8], "confirmed"),
+        ("above: [fedavg], by: 0.7", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "not confirmed"),
+        ("above: [fedavg]", [1.0, 1.0, 1.0], [1.0, 1.0, 1.0], "not confirmed"),
+        ("equal: [fedavg]", [1.0, 1.1, 1.3], [1.0, 1.1, 1.3], "confirmed"),
+        ("equal: [fedavg]", [1.0, 1.0, 1.0], [1.5, 1.5, 1.5], "not confirmed"),
+        ("equal: [fedavg], within: 0.1", [1.0, 1.1, 1.3], [1.01, 1.12, 1.31], "confirmed"),
+        ("equal: [fedavg], within: 0.1", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "not confirmed"),
+        ("equal: [fedavg], within: 0.1", [1.0, 1.1, 1.3], [1.0, 1.2, 1.3], "not resolved"),
+        ("within: [1, 2]", [], [1.5, 1.6, 1.7], "confirmed"),
+        ("within: [2, null]", [], [1.5, 1.6, 1.7], "not confirmed"),
+        ("within: [null, 1.6]", [], [1.5, 1.6, 1.7], "not resolved"),
+        ("above: [fedavg, local]", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "not run"),
+    ],
+)
 def test_verdicts(check, fedavg, ditto, expected, tmp_path):
     found, _ = verdict(tmp_path, f"measure: loss, of: ditto, {check}", fedavg=fedavg, ditto=ditto)
     assert found == expected
@@ -93,12 +105,17 @@ OPEN, ABSENT = (
 )
 
 
-@pytest.mark.parametrize(("group", "expected"), [
-    (f"all: [{HOLDS}, {OPEN}]", "not resolved"), (f"all: [{OPEN}, {ABSENT}]", "not run"),
-    (f"all: [{ABSENT}, {FAILS}]", "not confirmed"), (f"any: [{FAILS}, {HOLDS}]", "confirmed"),
-    (f"any: [{FAILS}, {OPEN}]", "not resolved"),
-    (f"all: [{HOLDS}, {{any: [{FAILS}, {HOLDS}]}}]", "confirmed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        (f"all: [{HOLDS}, {OPEN}]", "not resolved"),
+        (f"all: [{OPEN}, {ABSENT}]", "not run"),
+        (f"all: [{ABSENT}, {FAILS}]", "not confirmed"),
+        (f"any: [{FAILS}, {HOLDS}]", "confirmed"),
+        (f"any: [{FAILS}, {OPEN}]", "not resolved"),
+        (f"all: [{HOLDS}, {{any: [{FAILS}, {HOLDS}]}}]", "confirmed"),
+    ],
+)
 def test_all_checks_have_the_worst_verdict_and_any_the_best(group, expected, tmp_path):
     assert verdict(tmp_path, group, low=[1.0, 1.1, 1.2], high=[1.9, 2.1, 2.3])[0] == expected
 
@@ -108,11 +125,15 @@ def test_the_measure_of_a_group_is_that_of_its_checks(tmp_path):
     assert verdict(tmp_path, text, low=[1.0, 1.1, 1.2], high=[1.9, 2.1, 2.3])[0] == "confirmed"
 
 
-@pytest.mark.parametrize(("of", "other", "target", "expected", "interval"), [
-    ("fast", "slow", 1.05, "confirmed", "[−∞, −2.00]"),
-    ("slow", "fast", 1.05, "not confirmed", "[+2.00, +∞]"),
-    ("fast", "slow", 0.85, "not resolved", "[−∞, +0.00]"), ("fast", "slow", 0.5, "not resolved", "[−∞, +∞]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("of", "other", "target", "expected", "interval"),
+    [
+        ("fast", "slow", 1.05, "confirmed", "[−∞, −2.00]"),
+        ("slow", "fast", 1.05, "not confirmed", "[+2.00, +∞]"),
+        ("fast", "slow", 0.85, "not resolved", "[−∞, +0.00]"),
+        ("fast", "slow", 0.5, "not resolved", "[−∞, +∞]"),
+    ],
+)
 def test_a_target_that_was_not_reached_is_a_lower_bound(of, other, target, expected, interval, tmp_path):
     """Fast reaches 1.05 in round 1, slow in round 3 with two seeds, and later than that with the third."""
     check = f"measure: 'rounds_to(train_loss, {target})', of: {of}, below: [{other}]"
@@ -150,15 +171,20 @@ GROWS = {"low": [1.0, 1.1, 1.2], "middle": [2.0, 2.1, 2.3], "high": [3.1, 3.0, 3
 FLAT = {"low": [1.0, 1.1, 1.2], "middle": [0.9, 1.2, 1.3], "high": [3.1, 3.0, 3.3]}
 
 
-@pytest.mark.parametrize(("text", "gains", "expected"), [
-    (f"of: {ADVANTAGE % 'high'}, above: [{ADVANTAGE % 'low'}]", GROWS, "confirmed"),
-    (f"of: {ADVANTAGE % 'high'}, above: [{ADVANTAGE % 'low'}], by: 3", GROWS, "not confirmed"),
-    (f"of: {ADVANTAGE % 'low'}, equal: [{ADVANTAGE % 'middle'}], within: 0.5", FLAT, "confirmed"),
-    (f"of: {ADVANTAGE % 'low'}, within: [0.5, 2]", GROWS, "confirmed"),
-    (f"rising: [{PLACES}]", GROWS, "confirmed"), (f"rising: [{PLACES}]", FLAT, "not resolved"),
-    (f"rising: [{PLACES}], by: 1.5", GROWS, "not confirmed"),
-    (f"trend: [{PLACES}]", FLAT, "confirmed"), (f"trend: [{PLACES}], by: 1.5", GROWS, "not confirmed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "gains", "expected"),
+    [
+        (f"of: {ADVANTAGE % 'high'}, above: [{ADVANTAGE % 'low'}]", GROWS, "confirmed"),
+        (f"of: {ADVANTAGE % 'high'}, above: [{ADVANTAGE % 'low'}], by: 3", GROWS, "not confirmed"),
+        (f"of: {ADVANTAGE % 'low'}, equal: [{ADVANTAGE % 'middle'}], within: 0.5", FLAT, "confirmed"),
+        (f"of: {ADVANTAGE % 'low'}, within: [0.5, 2]", GROWS, "confirmed"),
+        (f"rising: [{PLACES}]", GROWS, "confirmed"),
+        (f"rising: [{PLACES}]", FLAT, "not resolved"),
+        (f"rising: [{PLACES}], by: 1.5", GROWS, "not confirmed"),
+        (f"trend: [{PLACES}]", FLAT, "confirmed"),
+        (f"trend: [{PLACES}], by: 1.5", GROWS, "not confirmed"),
+    ],
+)
 def test_advantages_are_compared_seed_by_seed_between_partitions(text, gains, expected, tmp_path):
     assert advantages(tmp_path, text, gains)[0] == expected
 
@@ -212,49 +238,67 @@ def test_a_name_of_params_yaml_without_results_is_not_run(tmp_path):
         judge(claims, [])
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("{id: a}", "claims.yaml: {'id': 'a'} is not accepted; expected a list of claims"),
-    (CLAIM % "measure: loss", "claim a.measure: 'loss' is not accepted; expected null, unless"),
-    (CLAIM % "measure: loss, of: x, above: [y], below: [z]", r"checks: ['above', 'below'] is not accepted"),
-    (CLAIM % "where: {}", "claim a.checks: None is not accepted; expected exactly one of above, below"),
-    (CLAIM % "of: x, above: [y]", "claim a.measure: None is not accepted"),
-    (CLAIM % "measure: los, of: x, above: [y]", "did you mean 'loss'?"),
-    (CLAIM % "all: [{measure: los, of: x, above: [y]}]", "claim a.all[0].measure: 'los' is not accepted"),
-    (CLAIM % "measure: loss, of: x, above: y", "claim a.above: 'y' is not accepted; expected a list"),
-    (CLAIM % "measure: loss, of: x, above: [{name: y}]", "claim a.above[0].name: 'name' is not accepted"),
-    (CLAIM % "measure: loss, of: x, within: 1", "within: 1.0 is not accepted; expected [low, high]"),
-    (CLAIM % "measure: loss, of: x, within: [2, 1]", "with low <= high"),
-    (CLAIM % "measure: loss, of: x, equal: [y], within: [0, 1]", "expected a number >= 0 beside equal"),
-    (CLAIM % "measure: loss, of: x, equal: [y], by: 1", "by: 1.0 is not accepted; expected 0"),
-    (CLAIM % "measure: loss, rising: [x]", "claim a.rising: ['x'] is not accepted; expected a list of"),
-    (CLAIM % "measure: loss, trend: [x, y]", "expected a list of at least 3 methods"),
-    (CLAIM % "measure: loss, of: z, rising: [x, y]", "claim a.of: "),
-    (CLAIM % "measure: loss, of: {method: x, minus: {mehod: y}}, above: [z]", "did you mean 'method'?"),
-    ("- {id: a, source: b, claim: c, measure: loss, of: {method: x, partition: p}, above: [y]}",
-     "claim a.partition: None is"),
-    (CLAIM % "measure: loss, of: {method: x, minus: {method: y, minus: z}}, above: [w]", "one method"),
-    (CLAIM % "measure: loss, of: {method: x, partition: a}, above: [{method: x, partition: b}]",
-     "claim a.partition: 'p' is not accepted; expected null, as every method has its own"),
-    (CLAIM % "measure: loss, of: x, above: [{method: y, measure: los}]", "above[0].measure: 'los' is not"),
-    (CLAIM % "of: {method: x, measure: loss}, above: [y]", "claim a.measure: None is not accepted"),
-    (CLAIM % "measure: loss, of: x, above: [{method: y, measure: ece}]",
-     "claim a.measure: 'ece' is not accepted; expected one in the unit of loss"),
-    (CLAIM % "sauce: z, test: x", "did you mean 'source'?"),
-    (2 * (CLAIM % "test: x::y"), "claim 2.id: 'a' is not accepted; expected a name that no"),
-    ("- {id: a, source: b, claim: c, measure: loss, of: x, above: [y]}", "claim a.partition: None is"),
-    ("- [", "claims.yaml, line 1: not valid YAML"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{id: a}", "claims.yaml: {'id': 'a'} is not accepted; expected a list of claims"),
+        (CLAIM % "measure: loss", "claim a.measure: 'loss' is not accepted; expected null, unless"),
+        (
+            CLAIM % "measure: loss, of: x, above: [y], below: [z]",
+            r"checks: ['above', 'below'] is not accepted",
+        ),
+        (CLAIM % "where: {}", "claim a.checks: None is not accepted; expected exactly one of above, below"),
+        (CLAIM % "of: x, above: [y]", "claim a.measure: None is not accepted"),
+        (CLAIM % "measure: los, of: x, above: [y]", "did you mean 'loss'?"),
+        (CLAIM % "all: [{measure: los, of: x, above: [y]}]", "claim a.all[0].measure: 'los' is not accepted"),
+        (CLAIM % "measure: loss, of: x, above: y", "claim a.above: 'y' is not accepted; expected a list"),
+        (CLAIM % "measure: loss, of: x, above: [{name: y}]", "claim a.above[0].name: 'name' is not accepted"),
+        (CLAIM % "measure: loss, of: x, within: 1", "within: 1.0 is not accepted; expected [low, high]"),
+        (CLAIM % "measure: loss, of: x, within: [2, 1]", "with low <= high"),
+        (CLAIM % "measure: loss, of: x, equal: [y], within: [0, 1]", "expected a number >= 0 beside equal"),
+        (CLAIM % "measure: loss, of: x, equal: [y], by: 1", "by: 1.0 is not accepted; expected 0"),
+        (CLAIM % "measure: loss, rising: [x]", "claim a.rising: ['x'] is not accepted; expected a list of"),
+        (CLAIM % "measure: loss, trend: [x, y]", "expected a list of at least 3 methods"),
+        (CLAIM % "measure: loss, of: z, rising: [x, y]", "claim a.of: "),
+        (CLAIM % "measure: loss, of: {method: x, minus: {mehod: y}}, above: [z]", "did you mean 'method'?"),
+        (
+            "- {id: a, source: b, claim: c, measure: loss, of: {method: x, partition: p}, above: [y]}",
+            "claim a.partition: None is",
+        ),
+        (CLAIM % "measure: loss, of: {method: x, minus: {method: y, minus: z}}, above: [w]", "one method"),
+        (
+            CLAIM % "measure: loss, of: {method: x, partition: a}, above: [{method: x, partition: b}]",
+            "claim a.partition: 'p' is not accepted; expected null, as every method has its own",
+        ),
+        (
+            CLAIM % "measure: loss, of: x, above: [{method: y, measure: los}]",
+            "above[0].measure: 'los' is not",
+        ),
+        (CLAIM % "of: {method: x, measure: loss}, above: [y]", "claim a.measure: None is not accepted"),
+        (
+            CLAIM % "measure: loss, of: x, above: [{method: y, measure: ece}]",
+            "claim a.measure: 'ece' is not accepted; expected one in the unit of loss",
+        ),
+        (CLAIM % "sauce: z, test: x", "did you mean 'source'?"),
+        (2 * (CLAIM % "test: x::y"), "claim 2.id: 'a' is not accepted; expected a name that no"),
+        ("- {id: a, source: b, claim: c, measure: loss, of: x, above: [y]}", "claim a.partition: None is"),
+        ("- [", "claims.yaml, line 1: not valid YAML"),
+    ],
+)
 def test_bad_files_are_refused_in_one_line(text, says, tmp_path):
     (tmp_path / "claims.yaml").write_text(text)
     with refused(re.escape(says), FedflowError):
         load_claims(tmp_path / "claims.yaml")
 
 
-@pytest.mark.parametrize(("check", "says"), [
-    ("of: dito, above: [fedavg]", "claim a.of: 'dito' is not accepted (did you mean"),
-    ("of: ditto, where: {method.lambda: 1}, above: [ditto]", "claim a.where: 'method.lambda' is not"),
-    ("of: {method: ditto, where: {method.name: ditto, method.lam: 1}}, within: [0, 1]", "claim a.where"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("check", "says"),
+    [
+        ("of: dito, above: [fedavg]", "claim a.of: 'dito' is not accepted (did you mean"),
+        ("of: ditto, where: {method.lambda: 1}, above: [ditto]", "claim a.where: 'method.lambda' is not"),
+        ("of: {method: ditto, where: {method.name: ditto, method.lam: 1}}, within: [0, 1]", "claim a.where"),
+    ],
+)
 def test_claims_about_nothing_are_refused_in_one_line(check, says, tmp_path):
     (tmp_path / "claims.yaml").write_text(CLAIM % f"measure: loss, {check}")
     runs = [run("ditto", 0, 1.0, lam=1, mu=mu) for mu in (1, 2)]

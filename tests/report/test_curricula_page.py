@@ -23,9 +23,15 @@ def runs(root: Path, *orders: str | None, method: str = "fedavg", **options: obj
         )
         more = {"diagnostics": [DIFFICULTY]} if order in ("curriculum", "anti") else {}
         write_run(
-            root / "results", "p", method, 0, plain=order is None, training={"curriculum": curriculum},
-            **options, **more,
-        )  # fmt: skip
+            root / "results",
+            "p",
+            method,
+            0,
+            plain=order is None,
+            training={"curriculum": curriculum},
+            **options,
+            **more,
+        )
 
 
 def shown(root: Path) -> str:

@@ -104,9 +104,11 @@ def _other_features_do_not_compare(run: Run) -> None:
         metrics=run.metrics | {"fid": run.metrics["fid"] + 1},
         params=run.params | {"run": run.params["run"] | {"features": "judge"}},
     )
-    for runs, title, best in ({"a": [run]}, "FID, pixels", 0), ({"a": [run], "b": [other]}, "FID", 0), (
-        {"a": [run], "b": [replace(other, params=run.params)]}, "FID, pixels", 1,
-    ):  # fmt: skip
+    for runs, title, best in (
+        ({"a": [run]}, "FID, pixels", 0),
+        ({"a": [run], "b": [other]}, "FID", 0),
+        ({"a": [run], "b": [replace(other, params=run.params)]}, "FID, pixels", 1),
+    ):
         section = generation(runs, {"a": 0, "b": 1}, "key")
         assert section is not None
         place = [heading for heading, _, _ in section.table.columns].index(title)
@@ -122,9 +124,12 @@ def test_features_of_inception_come_from_a_file(
     weights = Inception(TORCHVISION).layers.state_dict()
     weights = {name: w for name, w in weights.items() if not name.endswith("num_batches_tracked")}
     changes = [
-        "data.digits.train_limit=200", "data.digits.test_limit=20", "methods.blend.spc=1", "run.rounds=1",
+        "data.digits.train_limit=200",
+        "data.digits.test_limit=20",
+        "methods.blend.spc=1",
+        "run.rounds=1",
         "run.inception=inception.safetensors",
-    ]  # fmt: skip
+    ]
     given = [word for change in changes for word in ("--set", change)]
     with blending():
         done = fedflow(capsys, "run", "--partition", "skewed", "--method", "fedavg", *given)

@@ -15,16 +15,24 @@ from fedflow.tracking import open_run
 from fedflow.tracking.lineage import recorded_runs
 
 FACTS = {
-    "run_id": "0123456789abcdef", "experiment_id": "3", "ended": "2026-11-01 10:00 UTC", "commit": "c0ffee",
-    "changed": True, "version": "0.1.0", "command": "fedflow run", "user": "ada", "clusters": "5ca1ab1e",
-    "models": ["p.ifca.cluster-0 v2", "p.ifca.cluster-1 v2"], "served": False,
+    "run_id": "0123456789abcdef",
+    "experiment_id": "3",
+    "ended": "2026-11-01 10:00 UTC",
+    "commit": "c0ffee",
+    "changed": True,
+    "version": "0.1.0",
+    "command": "fedflow run",
+    "user": "ada",
+    "clusters": "5ca1ab1e",
+    "models": ["p.ifca.cluster-0 v2", "p.ifca.cluster-1 v2"],
+    "served": False,
     "page": "http://127.0.0.1:5000/#/experiments/3/runs/0123456789abcdef?a=b",
     "experiment_page": "http://127.0.0.1:5000/#/experiments/3/runs?a=b",
     "pages": {
         f"p.ifca.cluster-{j} v2": f"http://127.0.0.1:5000/#/models/p.ifca.cluster-{j}/versions/2"
         for j in (0, 1)
     },
-}  # fmt: skip
+}
 
 
 def test_the_chain_from_data_to_models(tmp_path):

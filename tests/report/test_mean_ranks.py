@@ -64,9 +64,7 @@ def test_the_page_has_the_ranks_and_the_clients(tmp_path):
 
 
 def run_of(values: list[float], groups: list[int] | None = None) -> SimpleNamespace:
-    clients = pd.DataFrame({
-        "client": range(len(values)), "samples": 10, "local_accuracy": values,
-    })  # fmt: skip
+    clients = pd.DataFrame({"client": range(len(values)), "samples": 10, "local_accuracy": values})
     return SimpleNamespace(metrics={"clients": len(values)}, clients=clients, groups=groups, label="M")
 
 
@@ -78,8 +76,10 @@ def test_clients_are_means_over_seeds_the_worst_first():
     found = client_table(methods, np.array([[0, 5], [3, 0], [1, 2]]))
     assert [row.number for row in found.rows] == [1, 0, 2]
     assert [[text for text, *_ in row.cells] for row in found.rows] == [
-        ["20.0", "0.0"], ["60.0", "60.0"], ["", "90.0"],
-    ]  # fmt: skip
+        ["20.0", "0.0"],
+        ["60.0", "60.0"],
+        ["", "90.0"],
+    ]
     assert [row.labels for row in found.rows] == ["0 ×3", "1 ×5", "1 ×2, 0 ×1"] and found.note == ""
     many = client_table({"m": [run_of(np.linspace(1, 0, 150).tolist())]}, None)
     assert len(many.rows) == 100 and many.rows[0].number == 149
@@ -87,8 +87,9 @@ def test_clients_are_means_over_seeds_the_worst_first():
     assert client_table({"m": [run_of([float("nan")])]}, None) is None
     fewer = client_table({"few": [run_of([0.5])], "many": [run_of([0.9, 0.2])]}, None)
     assert [(row.number, [text for text, *_ in row.cells]) for row in fewer.rows] == [
-        (1, ["", "20.0"]), (0, ["50.0", "90.0"]),
-    ]  # fmt: skip
+        (1, ["", "20.0"]),
+        (0, ["50.0", "90.0"]),
+    ]
 
 
 def test_differences_of_labels_by_hand():

@@ -154,19 +154,29 @@ def test_published_tables_stand_beside_outcomes(root: Path, monkeypatch: pytest.
     write(root, "walk", range(2))
     write(root, "far", range(2))
     write_run(root / "results", "p", "fedavg", 0)
-    across = {"label": "T", "measure": "mean", "where": {"procedure": "walk"}, "setup": {"seeds": 5},
-              "columns": {"One": {"method": "w0"}, "Two": {"method": "w1"}}, "rows": [
-              {"label": "r", "where": {"params": {"length": 5}}, "values": ["1.50", "-"]}]}  # fmt: skip
-    down = {"label": "U", "where": {"procedure": "walk", "params": {"length": 9}},
-            "columns": {"Place": {"measure": "place"}, "Mean": {"measure": "mean"}},
-            "rows": [{"label": "w2", "where": {"method": "w2"}, "values": ["1.5", "2.5"]}]}  # fmt: skip
+    across = {
+        "label": "T",
+        "measure": "mean",
+        "where": {"procedure": "walk"},
+        "setup": {"seeds": 5},
+        "columns": {"One": {"method": "w0"}, "Two": {"method": "w1"}},
+        "rows": [{"label": "r", "where": {"params": {"length": 5}}, "values": ["1.50", "-"]}],
+    }
+    down = {
+        "label": "U",
+        "where": {"procedure": "walk", "params": {"length": 9}},
+        "columns": {"Place": {"measure": "place"}, "Mean": {"measure": "mean"}},
+        "rows": [{"label": "w2", "where": {"method": "w2"}, "values": ["1.5", "2.5"]}],
+    }
     book = Book.parse({"source": "s", "tables": [across, down]})
     monkeypatch.setattr("fedflow.report.matching.books", lambda: {"b": book})
     done = collect_outcomes(root / "outcomes")
     rows = [row for one in done for row in one.rows]
     first, second = compare([*collect_runs(root / "results"), *rows])
-    means = [sum(r.metrics["mean"] for r in rows if (r.partition, r.method) == ("walk", w)) / 2
-             for w in ("w0", "w1")]  # fmt: skip
+    means = [
+        sum(r.metrics["mean"] for r in rows if (r.partition, r.method) == ("walk", w)) / 2
+        for w in ("w0", "w1")
+    ]
     (line,) = first.lines
     assert line[2] == "walk" and [cell.ours[0].text.split(" ")[0] for cell in line[3]] == [
         f"{mean:.2f}" for mean in means

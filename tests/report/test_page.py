@@ -50,9 +50,12 @@ def test_the_policy_names_all_scripts_and_style_sheets_of_the_page(built):
         (text,) = re.findall(rf"<{element}\b[^>]*>(.*?)</{element}>", page, flags=re.DOTALL)
         assert policy.pop(rule) == f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
     assert policy == {
-        "default-src": "'none'", "style-src": "'unsafe-inline'", "img-src": "data:", "base-uri": "'none'",
+        "default-src": "'none'",
+        "style-src": "'unsafe-inline'",
+        "img-src": "data:",
+        "base-uri": "'none'",
         "form-action": "'none'",
-    }  # fmt: skip
+    }
     assert page.index("Content-Security-Policy") < page.index("<style>")
 
 
@@ -134,10 +137,14 @@ def test_a_partition_shows_how_its_groups_were_found(tmp_path):
     section = build(tmp_path).split('<section id="groups">')[1].split("</section>")[0]
     clustered, other = section.split(">q<small>")
     assert re.findall(r"<h4>(.*?)</h4>", clustered) == [
-        "ARI by round", "pacfl, seed 3: assignment by round", "pacfl, seed 3: clients that changed cluster",
-        "pacfl, seed 3: dissimilarity", "pacfl, seed 3: embedding", "IFCA, seed 3: assignment by round",
+        "ARI by round",
+        "pacfl, seed 3: assignment by round",
+        "pacfl, seed 3: clients that changed cluster",
+        "pacfl, seed 3: dissimilarity",
+        "pacfl, seed 3: embedding",
+        "IFCA, seed 3: assignment by round",
         "IFCA, seed 3: clients that changed cluster",
-    ]  # fmt: skip
+    ]
     assert clustered.count("<svg") == 7 and "cut at 20" in clustered and "angle, degrees" in clustered
     assert "2 planted groups of 10 clients" in clustered and "Clustering error" in clustered
     assert "None of these methods serves clusters" in other and "<h3>r" not in section

@@ -68,10 +68,12 @@ def test_pruning_has_a_table_of_all_methods_and_pictures_of_those_with_masks(tmp
     assert re.findall("<h4>(.*?)</h4>", shown) == ["Mask IoU by number of shared labels"] + [
         f"Sub-FedAvg: {what}"
         for what in (
-            "pruned share by round", "accuracy by pruned share", "overlap of masks, IoU in %",
+            "pruned share by round",
+            "accuracy by pruned share",
+            "overlap of masks, IoU in %",
             "what clients keep of each layer",
         )
-    ]  # fmt: skip
+    ]
     assert "mean over seeds: 1.00 for Sub-FedAvg." in shown
     assert shown.count("on the samples of method.gate.") == 1
 

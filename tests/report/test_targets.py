@@ -26,10 +26,16 @@ def finished(
 ) -> Run:
     """A run whose rounds have these values; a client and the server exchange ``models`` models each way."""
     rounds, each = np.arange(1, len(values) + 1), 4 * P * cohort * models
-    table = pd.DataFrame({
-        "round": rounds, column: np.array(values, float), "participants": cohort, "gradients": 500 * rounds,
-        "bytes_down": each * rounds, "bytes_up": each * rounds,
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "round": rounds,
+            column: np.array(values, float),
+            "participants": cohort,
+            "gradients": 500 * rounds,
+            "bytes_down": each * rounds,
+            "bytes_up": each * rounds,
+        }
+    )
     facts = {"partition": "p", "method": "m", "seed": seed, "parameters": P, "loss": 0.5, "ari": None} | more
     return Run(Path("r"), facts, {}, table, pd.DataFrame(), None, [])
 
@@ -48,9 +54,10 @@ def test_the_worked_example():
     assert rows[0].gradients.number == 1500 and rows[2].rounds.text() == "4+"
 
 
-@pytest.mark.parametrize(("ours", "theirs", "printed"), [
-    (36, 16, "2.2"), (73, 20, "3.6"), (61, 20, "3.0"), (136, 32, "4.2"), (49, 20, "2.4"), (47, 20, "2.4"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ours", "theirs", "printed"),
+    [(36, 16, "2.2"), (73, 20, "3.6"), (61, 20, "3.0"), (136, 32, "4.2"), (49, 20, "2.4"), (47, 20, "2.4")],
+)
 def test_gains_round_exact_halves_to_even(ours, theirs, printed):
     assert gain(cost({0: (ours, True)}), cost({0: (theirs, True)})) == printed
 
@@ -123,15 +130,27 @@ def test_seeds_that_did_not_reach_the_target_are_counted():
     assert gain(some, every) == ">1.5" and gain(every, some) == ""
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("loss", 0.5), ("ari", None), ("rounds_to(global_accuracy, 0.8)", 3),
-    ("rounds_to(global_accuracy,0.9)", None), ("transmissions(global_accuracy, 0.8)", 3),
-    ("bytes_to(global_accuracy, 0.75)", 2 * 63_836_960),
-    ("rounds_to(global_accuracy, 0.75, 0.8)", None), ("gradients_to(global_accuracy, 0.7)", 500),
-    ("best(global_accuracy)", 0.8), ("worst( global_accuracy )", 0.7), ("at(global_accuracy, 2)", 0.799),
-    ("last(global_accuracy, 2)", 0.795), ("last(global_accuracy, 4)", 0.77225),
-    ("cumulative(participants)", 40), ("method/regret", 0.25), ("cumulative(method/regret)", 1.5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("loss", 0.5),
+        ("ari", None),
+        ("rounds_to(global_accuracy, 0.8)", 3),
+        ("rounds_to(global_accuracy,0.9)", None),
+        ("transmissions(global_accuracy, 0.8)", 3),
+        ("bytes_to(global_accuracy, 0.75)", 2 * 63_836_960),
+        ("rounds_to(global_accuracy, 0.75, 0.8)", None),
+        ("gradients_to(global_accuracy, 0.7)", 500),
+        ("best(global_accuracy)", 0.8),
+        ("worst( global_accuracy )", 0.7),
+        ("at(global_accuracy, 2)", 0.799),
+        ("last(global_accuracy, 2)", 0.795),
+        ("last(global_accuracy, 4)", 0.77225),
+        ("cumulative(participants)", 40),
+        ("method/regret", 0.25),
+        ("cumulative(method/regret)", 1.5),
+    ],
+)
 def test_measures(text, value):
     run = finished("global_accuracy", [0.70, 0.799, 0.800, 0.79], **{"method/regret": 0.25})
     run.rounds["method/regret"] = [0.5, 0.5, 0.25, 0.25]
@@ -150,11 +169,23 @@ def test_what_a_run_did_not_reach_has_a_lower_bound():
     assert asked.better == "lower" and asked.label == "Transmissions (global_accuracy 0.801)"
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("top1", 0.5625), ("top1_weighted", 2 / 3), ("top1_worst10", 0.25), ("top1_gap", 0.625), ("top2", 0.875),
-    ("ece", 0.3125), ("mce_best10", 0.375), ("top1_std", 0.3125), ("ece(batch=4)", 0.3125),
-    ("mce(batch = 3)", 1 / 3), ("top1_worst10(batch=3)", 1 / 6), ("top1_std(batch=3)", 1 / 3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("top1", 0.5625),
+        ("top1_weighted", 2 / 3),
+        ("top1_worst10", 0.25),
+        ("top1_gap", 0.625),
+        ("top2", 0.875),
+        ("ece", 0.3125),
+        ("mce_best10", 0.375),
+        ("top1_std", 0.3125),
+        ("ece(batch=4)", 0.3125),
+        ("mce(batch = 3)", 1 / 3),
+        ("top1_worst10(batch=3)", 1 / 6),
+        ("top1_std(batch=3)", 1 / 3),
+    ],
+)
 def test_measures_of_predictions(text, value, monkeypatch):
     """Client 0 has one of four samples right, client 1 seven of eight."""
     table = pd.DataFrame({"client": [0] * 4 + [1] * 8, "rank": [1, 2, 2, 3] + [1] * 7 + [2]})
@@ -165,14 +196,15 @@ def test_measures_of_predictions(text, value, monkeypatch):
         measure(run, "auroc")
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("sweep(0)", 0.2), ("sweep(0.5)", 0.8), ("sweep_best", 0.85), ("sweep_plateau(0.1)", 2 / 3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("sweep(0)", 0.2), ("sweep(0.5)", 0.8), ("sweep_best", 0.85), ("sweep_plateau(0.1)", 2 / 3)],
+)
 def test_measures_of_mixtures(text, value, monkeypatch):
     """Client 0 is best in the middle, client 1 with its own model."""
-    table = pd.DataFrame({
-        "client": [0] * 3 + [1] * 3, "value": [0, 0.5, 1.0] * 2, "accuracy": [0.1, 0.8, 0.6, 0.3, 0.8, 0.9],
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {"client": [0] * 3 + [1] * 3, "value": [0, 0.5, 1.0] * 2, "accuracy": [0.1, 0.8, 0.6, 0.3, 0.8, 0.9]}
+    )
     with refused("sweep.parquet has no mixtures", NotMeasured):
         measure(finished("global_accuracy", [0.7]), text)
     run = finished("global_accuracy", [0.7])
@@ -182,38 +214,52 @@ def test_measures_of_mixtures(text, value, monkeypatch):
         measure(run, "sweep(0.3)")
 
 
-@pytest.mark.parametrize(("text", "error", "says"), [
-    ("sweep", BadInput, "(did you mean 'sweep(share)'?)"),
-    ("sweep(half)", BadInput, "'half' is not accepted; expected a number"),
-    ("accuracy", BadInput, "measure: 'accuracy' is not accepted (did you mean 'all_accuracy'?)"),
-    ("local_acuracy", BadInput, "(did you mean 'local_accuracy'?)"),
-    ("best(a(b))", BadInput, "measure: 'best(a(b))' is not accepted"),
-    ("rounds_to(global_accuracy)", BadInput, "rounds_to(column, target)"),
-    ("rounds_to(global_accuracy, high)", BadInput, "'high' is not accepted; expected a number"),
-    ("rounds_to(global_accuracy, 80)", BadInput, "target: 80.0 is not accepted; expected a share"),
-    ("rounds_to(clusters, 3)", BadInput, "column: 'clusters' is not accepted (did you mean 'clustering_"),
-    ("rounds_to(global_accuracy, 0.8, 1)", BadInput, "smooth: 1.0 is not accepted"),
-    ("rounds_to(train_loss, nan)", BadInput, "target: nan is not accepted; expected a finite number"),
-    ("best(method/regret)", BadInput, "expected a metric that is better higher or lower"),
-    ("cumulative(bytes_up)", BadInput, "not a sum over rounds already"),
-    ("best(tuned_accuracy)", BadInput, "column: 'tuned_accuracy' is not accepted (did you mean 'active_"),
-    ("tuned_accuracy", NotMeasured, "metrics.json has no tuned_accuracy"),
-    ("best(local_accuracy)", NotMeasured, "rounds.csv has no column local_accuracy: it has global_acc"),
-    ("rounds_to(all_loss, 1)", NotMeasured, "rounds.csv has no column all_loss: set run.reports: [all]"),
-    ("rounds_to(level/all_accuracy/simple, 0.8)", NotMeasured,
-     "no column level/all_accuracy/simple: set run.reports: [all]"),
-    ("rounds_to(proto_accuracy, 1)", NotMeasured, "no column proto_accuracy: set run.adapt: [{name: proto}]"),
-    ("best(maml_min)", NotMeasured, "rounds.csv has no column maml_min: set run.adapt: [{name: maml}]"),
-    ("maml_max", NotMeasured, "metrics.json has no maml_max"),
-    ("at(global_accuracy, 9)", NotMeasured, "no global_accuracy in round 9: it was evaluated in 1, 2, "),
-    ("last(global_accuracy, 9)", NotMeasured, "rounds.csv has global_accuracy in 4 rounds, of at least 9"),
-    ("last(global_accuracy, 0)", BadInput, "'0' is not accepted; expected a whole number >= 1"),
-    ("last(global_accuracy)", BadInput, "last(column, n)"),
-    ("top5_worst10", NotMeasured, "set run.keep_predictions: true"),
-    ("auroc(batch=10)", BadInput, "ece(batch=10)"),
-    ("ece(10)", BadInput, "ece(batch=10)"),
-    ("mce(batch=0)", BadInput, "ece(batch=10)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "error", "says"),
+    [
+        ("sweep", BadInput, "(did you mean 'sweep(share)'?)"),
+        ("sweep(half)", BadInput, "'half' is not accepted; expected a number"),
+        ("accuracy", BadInput, "measure: 'accuracy' is not accepted (did you mean 'all_accuracy'?)"),
+        ("local_acuracy", BadInput, "(did you mean 'local_accuracy'?)"),
+        ("best(a(b))", BadInput, "measure: 'best(a(b))' is not accepted"),
+        ("rounds_to(global_accuracy)", BadInput, "rounds_to(column, target)"),
+        ("rounds_to(global_accuracy, high)", BadInput, "'high' is not accepted; expected a number"),
+        ("rounds_to(global_accuracy, 80)", BadInput, "target: 80.0 is not accepted; expected a share"),
+        ("rounds_to(clusters, 3)", BadInput, "column: 'clusters' is not accepted (did you mean 'clustering_"),
+        ("rounds_to(global_accuracy, 0.8, 1)", BadInput, "smooth: 1.0 is not accepted"),
+        ("rounds_to(train_loss, nan)", BadInput, "target: nan is not accepted; expected a finite number"),
+        ("best(method/regret)", BadInput, "expected a metric that is better higher or lower"),
+        ("cumulative(bytes_up)", BadInput, "not a sum over rounds already"),
+        ("best(tuned_accuracy)", BadInput, "column: 'tuned_accuracy' is not accepted (did you mean 'active_"),
+        ("tuned_accuracy", NotMeasured, "metrics.json has no tuned_accuracy"),
+        ("best(local_accuracy)", NotMeasured, "rounds.csv has no column local_accuracy: it has global_acc"),
+        ("rounds_to(all_loss, 1)", NotMeasured, "rounds.csv has no column all_loss: set run.reports: [all]"),
+        (
+            "rounds_to(level/all_accuracy/simple, 0.8)",
+            NotMeasured,
+            "no column level/all_accuracy/simple: set run.reports: [all]",
+        ),
+        (
+            "rounds_to(proto_accuracy, 1)",
+            NotMeasured,
+            "no column proto_accuracy: set run.adapt: [{name: proto}]",
+        ),
+        ("best(maml_min)", NotMeasured, "rounds.csv has no column maml_min: set run.adapt: [{name: maml}]"),
+        ("maml_max", NotMeasured, "metrics.json has no maml_max"),
+        ("at(global_accuracy, 9)", NotMeasured, "no global_accuracy in round 9: it was evaluated in 1, 2, "),
+        (
+            "last(global_accuracy, 9)",
+            NotMeasured,
+            "rounds.csv has global_accuracy in 4 rounds, of at least 9",
+        ),
+        ("last(global_accuracy, 0)", BadInput, "'0' is not accepted; expected a whole number >= 1"),
+        ("last(global_accuracy)", BadInput, "last(column, n)"),
+        ("top5_worst10", NotMeasured, "set run.keep_predictions: true"),
+        ("auroc(batch=10)", BadInput, "ece(batch=10)"),
+        ("ece(10)", BadInput, "ece(batch=10)"),
+        ("mce(batch=0)", BadInput, "ece(batch=10)"),
+    ],
+)
 def test_bad_measures_are_refused_in_one_line(text, error, says):
     with refused(re.escape(says), error):
         measure(FEDDYN, text)

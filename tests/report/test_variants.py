@@ -62,8 +62,10 @@ def test_runs_on_other_data_are_never_averaged(tmp_path):
     write_run(tmp_path, "p", "fedavg", 3)
     found = accuracies(tmp_path)
     assert {name: len(values) for name, values in found.items()} == {
-        "FedAvg": 2, "FedAvg · data 01234567": 1, "FedAvg · partition 01234567": 1,
-    }  # fmt: skip
+        "FedAvg": 2,
+        "FedAvg · data 01234567": 1,
+        "FedAvg · partition 01234567": 1,
+    }
 
 
 def test_the_plain_folder_gives_the_name_however_many_others_there_are(tmp_path):
@@ -123,9 +125,11 @@ def test_another_host_is_in_the_label_and_its_defaults_are_not(tmp_path):
     write("fedadam", tau=0.1)
     found = {run.label: run for run in collect_runs(tmp_path)}
     assert found.keys() == {
-        "AAggFF-S", "AAggFF-S · host server_lr 0.5", "AAggFF-S, host FedAdam",
+        "AAggFF-S",
+        "AAggFF-S · host server_lr 0.5",
+        "AAggFF-S, host FedAdam",
         "AAggFF-S, host FedAdam · host tau 0.1",
-    }  # fmt: skip
+    }
     assert len({run.variant for run in found.values()}) == 4
     table = {row["label"]: row["own"] for row in settings_table(found.values())}
     assert "host name fedadam, host tau 0.1" in table["AAggFF-S, host FedAdam · host tau 0.1"]
@@ -155,9 +159,11 @@ def test_entries_with_the_same_label_have_their_names_in_it(tmp_path):
         write_run(tmp_path, partition, name, 0, label="FedAvg", name="fedavg")
     found = [(run.partition, run.method, run.label) for run in collect_runs(tmp_path)]
     assert found == [
-        ("p", "again", "FedAvg · again"), ("p", "copy", "FedAvg · copy"), ("p", "fedavg", "FedAvg"),
+        ("p", "again", "FedAvg · again"),
+        ("p", "copy", "FedAvg · copy"),
+        ("p", "fedavg", "FedAvg"),
         ("q", "copy", "FedAvg"),
-    ]  # fmt: skip
+    ]
 
 
 def test_runs_of_other_teachers_are_never_averaged(tmp_path):

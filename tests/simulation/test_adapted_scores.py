@@ -16,9 +16,12 @@ from fedflow.simulation.federation import Federation
 MAML: dict[str, Any] = {"name": "maml", "lr": 0.05, "steps": 2}
 BOTH: list[dict[str, Any]] = [{"name": "proto"}, MAML]
 SETTINGS: dict[str, Any] = {
-    "training": {"epochs": 1, "batch_size": 8, "lr": 0.1}, "participation": 0.4, "rounds": 4,
-    "evaluate_every": 1, "adapt": BOTH,
-}  # fmt: skip
+    "training": {"epochs": 1, "batch_size": 8, "lr": 0.1},
+    "participation": 0.4,
+    "rounds": 4,
+    "evaluate_every": 1,
+    "adapt": BOTH,
+}
 
 
 def expected(federation: Federation, w: torch.Tensor, k: int) -> list[float]:
@@ -52,9 +55,16 @@ def measured(ran: Ran) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize(
     ("name", "source"),
-    [("fedavg", "served"), ("fedavg", "active"), ("feddyn", "all"), ("perfedavg", "all"), ("ifca", "served"),
-     ("ditto", "served"), ("fedper", "served")],
-)  # fmt: skip
+    [
+        ("fedavg", "served"),
+        ("fedavg", "active"),
+        ("feddyn", "all"),
+        ("perfedavg", "all"),
+        ("ifca", "served"),
+        ("ditto", "served"),
+        ("fedper", "served"),
+    ],
+)
 def test_every_client_is_scored_after_adaptation(federation: Federation, name: str, source: str) -> None:
     """Of the model that it is served, be it of a cluster or its own, or of a mean."""
     ran = run(name, federation, **SETTINGS, adapt_from=source)
@@ -138,9 +148,14 @@ def test_what_cannot_be_scored_is_refused(federation: Federation) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hyper", "adapted"),
-    [("pavg", {}, True), ("perfedavg", {}, True), ("perfedavg", {"adaptation": 0}, False),
-     ("pfldyn", {"adaptation": MAML | {"steps": 0}}, False), ("fedavg", {}, False)],
-)  # fmt: skip
+    [
+        ("pavg", {}, True),
+        ("perfedavg", {}, True),
+        ("perfedavg", {"adaptation": 0}, False),
+        ("pfldyn", {"adaptation": MAML | {"steps": 0}}, False),
+        ("fedavg", {}, False),
+    ],
+)
 def test_served_models_that_are_adapted_twice_are_said_to_be(
     federation: Federation, name: str, hyper: dict, adapted: bool
 ) -> None:

@@ -17,11 +17,11 @@ from fedflow.simulation.client_curriculum import ClientCurriculum
 from fedflow.simulation.sampling import turns_of
 
 TEN = quadratics([(1, b) for b in (4, 9, 1, 7, 3, 10, 2, 8, 5, 6)], range(1, 11), start=0.5)
-WORKED = [
-    (0, 20), (20, 22), (42, 24), (66, 26), (92, 29), (121, 32), (153, 35), (188, 38), (226, 42), (268, 46),
-    (314, 51), (365, 56), (421, 62), (483, 68), (551, 75), (626, 82), (708, 90), (798, 99), (897, 100),
-    (997, 100),
-]  # fmt: skip
+PAIRS = (
+    "0:20 20:22 42:24 66:26 92:29 121:32 153:35 188:38 226:42 268:46 314:51 365:56 421:62 483:68 551:75 "
+    "626:82 708:90 798:99 897:100 997:100"
+).split()
+WORKED = [tuple(map(int, pair.split(":"))) for pair in PAIRS]
 CC = {"sampling": "easy_first", "participation": 0.2, "rounds": 24}
 
 
@@ -176,10 +176,13 @@ def test_curricula_of_clients_and_of_their_data_are_two_settings(host: str, digi
     neither, dc, cc, both, neutral = (
         run(host, federation, training=training, **rounds | clients)
         for training, clients in (
-            (plain, sweep), (data, sweep), (plain, easy), (data, easy),
+            (plain, sweep),
+            (data, sweep),
+            (plain, easy),
+            (data, easy),
             (data, easy | {"client_curriculum": {"b": 1}}),
         )
-    )  # fmt: skip
+    )
     for one, other in combinations((neither, dc, cc, both), 2):
         assert not same(one.state(), other.state())
     assert same(neutral.state(), dc.state())
@@ -199,8 +202,11 @@ class Two(Cyclic, type(build_method("fedavg"))):  # type: ignore[misc]
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("fedavg", {"sampling": "sweep", "client_curriculum": {}},
-         "run.sampling: 'sweep' .* easy_first with run"),
+        (
+            "fedavg",
+            {"sampling": "sweep", "client_curriculum": {}},
+            "run.sampling: 'sweep' .* easy_first with run",
+        ),
         ("fedavg", {"client_curriculum": {"b": 1.5}}, r"run.client_curriculum.b: 1.5 .*<= 1"),
         ("fedavg", {"client_curriculum": {"score": "local"}}, "client_curriculum.score: 'local' .*global"),
         ("fedavg", {"client_curriculum": {"score": "expert"}}, "expert: None .*a name of `central`"),
@@ -211,7 +217,7 @@ class Two(Cyclic, type(build_method("fedavg"))):  # type: ignore[misc]
         ("fedcluster", {}, "run.sampling: 'easy_first' .*uniform or proportional with fedcluster"),
         (Two.parse({}), {}, "run.sampling: 'easy_first' .*sweep with two, whose rounds have several cohorts"),
     ],
-)  # fmt: skip
+)
 def test_what_it_cannot_do_is_refused(method: Any, settings: dict, message: str) -> None:
     small = {"rounds": 24, "participation": 0.1, "sampling": "easy_first"}
     with refused(message):

@@ -58,34 +58,40 @@ def fit(network: nn.Module, y: Tensor) -> None:
     need_fit(FlatModel(lambda: network), Examples(X, y), type(network).__name__)
 
 
-@pytest.mark.parametrize(("end", "message"), [
-    (lambda o: o.softmax(-1), "probabilities, and the loss expects logits; remove the last softmax"),
-    (lambda o: o.sigmoid(), "probabilities, .* remove the last sigmoid"),
-    (lambda o: (o, o), r"forward returns tuple, .* logits \[n, classes\]; .* self.network\(x\)\[0\]"),
-    (lambda o: Output(), r"forward returns Output, .* self.network\(x\).logits"),
-    (lambda o: None, "forward returns NoneType"),
-    (lambda o: o.half(), "forward returns float16, and must return float32"),
-    (lambda o: o.argmax(-1), "forward returns int64"),
-    (lambda o: o.detach(), "do not depend on the parameters"),
-    (lambda o: o * torch.nan, "not finite"),
-    (lambda o: o[:, :1], r"the network gives \[n, 1\] for 2 classes"),
-    (lambda o: o[:, 0], r"the network gives \[n\], and labels need logits"),
-    (lambda o: o.mean(), r"forward returns \[\] for 2 samples"),
-    (lambda o: o * {"y": 0}["x"], "KeyError: has no 'x'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        (lambda o: o.softmax(-1), "probabilities, and the loss expects logits; remove the last softmax"),
+        (lambda o: o.sigmoid(), "probabilities, .* remove the last sigmoid"),
+        (lambda o: (o, o), r"forward returns tuple, .* logits \[n, classes\]; .* self.network\(x\)\[0\]"),
+        (lambda o: Output(), r"forward returns Output, .* self.network\(x\).logits"),
+        (lambda o: None, "forward returns NoneType"),
+        (lambda o: o.half(), "forward returns float16, and must return float32"),
+        (lambda o: o.argmax(-1), "forward returns int64"),
+        (lambda o: o.detach(), "do not depend on the parameters"),
+        (lambda o: o * torch.nan, "not finite"),
+        (lambda o: o[:, :1], r"the network gives \[n, 1\] for 2 classes"),
+        (lambda o: o[:, 0], r"the network gives \[n\], and labels need logits"),
+        (lambda o: o.mean(), r"forward returns \[\] for 2 samples"),
+        (lambda o: o * {"y": 0}["x"], "KeyError: has no 'x'"),
+    ],
+)
 def test_what_forward_returns_is_named(end: Callable[[Tensor], Any], message: str) -> None:
     with refused(rf"^model.name: 'Ends' .* float32 inputs \[6\] and int64 targets \[\] \(.*{message}"):
         fit(Ends(end), LABELS)
 
 
-@pytest.mark.parametrize(("network", "y", "message"), [
-    (nn.Linear(5, 2), LABELS, "RuntimeError: .* shapes cannot be multiplied"),
-    (nn.Linear(6, 3), X[:, :2], r"the network gives \[n, 3\] for targets \[n, 2\]"),
-    (nn.Linear(6, 2), X[:, 0], r"the network gives \[n, 2\] for targets \[n\]"),
-    (nn.Linear(6, 2), LABELS[:, None].expand(-1, 2), r"targets \[n, 2\] are several labels"),
-    (Scored(), LABELS, r"losses\(outputs, y\) gives \[\]"),
-    (Counting(), LABELS, "calls changes in training"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("network", "y", "message"),
+    [
+        (nn.Linear(5, 2), LABELS, "RuntimeError: .* shapes cannot be multiplied"),
+        (nn.Linear(6, 3), X[:, :2], r"the network gives \[n, 3\] for targets \[n, 2\]"),
+        (nn.Linear(6, 2), X[:, 0], r"the network gives \[n, 2\] for targets \[n\]"),
+        (nn.Linear(6, 2), LABELS[:, None].expand(-1, 2), r"targets \[n, 2\] are several labels"),
+        (Scored(), LABELS, r"losses\(outputs, y\) gives \[\]"),
+        (Counting(), LABELS, "calls changes in training"),
+    ],
+)
 def test_what_does_not_fit_is_named(network: nn.Module, y: Tensor, message: str) -> None:
     with refused(message):
         fit(network, y)
@@ -99,12 +105,15 @@ def test_what_is_the_same_with_cross_entropy_is_accepted() -> None:
         fit(nn.Linear(6, 3), LABELS)
 
 
-@pytest.mark.parametrize(("network", "y"), [
-    (lambda: nn.Linear(6, 1), X[:, 0]),
-    (lambda: Ends(torch.squeeze, 1), X[:, 0]),
-    (lambda: nn.Linear(6, 1), X[:, :1]),
-    (lambda: nn.Linear(6, 3), X[:, :3]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("network", "y"),
+    [
+        (lambda: nn.Linear(6, 1), X[:, 0]),
+        (lambda: Ends(torch.squeeze, 1), X[:, 0]),
+        (lambda: nn.Linear(6, 1), X[:, :1]),
+        (lambda: nn.Linear(6, 3), X[:, :3]),
+    ],
+)
 def test_real_targets_have_squared_errors(network: Callable[[], nn.Module], y: Tensor) -> None:
     """Of one target or several, also with a client of a single sample, in the loop and in cohorts."""
     model, examples = FlatModel(network), Examples(X, y)

@@ -30,9 +30,10 @@ def test_predictions_of_many_models_are_those_of_each(
     """Of two networks, with different numbers of samples, one of them none; in one call or in several."""
     monkeypatch.setattr(module, "OF_ALL", {"cpu": at_once})
     monkeypatch.setattr(module, "MODELS", 3)
-    models = [FlatModel(partial(build, *about, **NETWORKS[about[0]])) for about in (
-        ("mlp", digits.input_shape, 10), ("cnn", digits.input_shape, 10),
-    )]  # fmt: skip
+    models = [
+        FlatModel(partial(build, *about, **NETWORKS[about[0]]))
+        for about in (("mlp", digits.input_shape, 10), ("cnn", digits.input_shape, 10))
+    ]
     rows, rng = [5, 17, 1, 0, 60, 30, 2, 9], np.random.default_rng(0)
     asked = [
         Asked(models[i in (2, 3, 4)], models[i in (2, 3, 4)].init(i), np.sort(rng.permutation(300)[:n]))

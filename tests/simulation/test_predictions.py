@@ -83,8 +83,13 @@ def test_confidences_and_ranks_of_worked_outputs() -> None:
     )
     table = run("fedavg", federation, rounds=1, keep_predictions=True).outcome().scores.predictions
     assert table is not None and table.drop(columns="confidence").to_numpy().tolist() == [
-        [0, 0, 0, 0, 1], [0, 2, 0, 0, 1], [1, 0, 0, 0, 1], [1, 1, 0, 2, 3], [1, 2, 0, 0, 1], [1, 3, 1, 0, 2],
-    ]  # fmt: skip
+        [0, 0, 0, 0, 1],
+        [0, 2, 0, 0, 1],
+        [1, 0, 0, 0, 1],
+        [1, 1, 0, 2, 3],
+        [1, 2, 0, 0, 1],
+        [1, 3, 1, 0, 2],
+    ]
     assert table["confidence"].tolist() == pytest.approx([0.5, 0.5, 0.5, 0.6, 0.5, 0.5])
 
 

@@ -32,10 +32,12 @@ def by_user(raw: RawData, network: str, **options: object) -> Federation:
         Examples(torch.from_numpy(raw.x_train), torch.from_numpy(raw.y_train)),
         Examples(torch.from_numpy(raw.x_test), torch.from_numpy(raw.y_test)),
         Partition.from_lists(
-            train, test, list(np.array(users)[:, None]),
+            train,
+            test,
+            list(np.array(users)[:, None]),
             groups=None if group is None else np.array([group.train[rows[0]] for rows in train]),
         ),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +98,10 @@ def test_clients_learn_to_predict_tokens(network: str, next_word: bool) -> None:
 
 
 SMALL = {
-    "char_lstm": {"hidden": 4, "embedding": 3}, "stacked_lstm": {"hidden": 4, "embedding": 3},
+    "char_lstm": {"hidden": 4, "embedding": 3},
+    "stacked_lstm": {"hidden": 4, "embedding": 3},
     "char_transformer": {"dim": 8, "heads": 2, "depth": 1, "mlp": 8},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

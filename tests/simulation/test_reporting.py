@@ -21,9 +21,12 @@ from fedflow.simulation.loop import Simulation
 
 SGD = {"epochs": 2, "batch_size": 8, "lr": 0.1}
 SETTINGS: dict[str, Any] = {
-    "training": SGD, "participation": 0.4, "rounds": 5, "evaluate_every": 1,
+    "training": SGD,
+    "participation": 0.4,
+    "rounds": 5,
+    "evaluate_every": 1,
     "reports": ["all", "server", "active"],
-}  # fmt: skip
+}
 UNIFORM = {"weighting": "uniform"}
 
 
@@ -43,10 +46,15 @@ def exact_mean(rows: list[Tensor], weights: list[int]) -> Tensor:
 
 @pytest.mark.parametrize(
     ("name", "hyper", "by_samples", "sampling"),
-    [("fedavg", {}, True, "uniform"), ("fedavg", UNIFORM, False, "bernoulli"),
-     ("scaffold", {}, False, "sweep"), ("feddyn", {}, False, "bernoulli"),
-     ("fedcluster", {}, True, "uniform"), ("fedbuff", {}, False, "uniform")],
-)  # fmt: skip
+    [
+        ("fedavg", {}, True, "uniform"),
+        ("fedavg", UNIFORM, False, "bernoulli"),
+        ("scaffold", {}, False, "sweep"),
+        ("feddyn", {}, False, "bernoulli"),
+        ("fedcluster", {}, True, "uniform"),
+        ("fedbuff", {}, False, "uniform"),
+    ],
+)
 def test_means_are_those_of_the_kept_models_to_the_bit(
     federation: Federation, name: str, hyper: dict, by_samples: bool, sampling: str, cohort: str
 ) -> None:

@@ -261,12 +261,16 @@ def test_a_cohort_that_must_have_clients_stops_the_run_at_once() -> None:
 @pytest.mark.parametrize(
     ("name", "hyper"),
     [
-        ("fedcluster", {"clusters": 9}), ("fedsc", {"clusters": 9}), ("lcfl", {"clusters": 9}),
-        ("one_shot", {"clusters": 9}), ("pacfl", {"clusters": 9}),
-        ("flt", {"case": "clusters", "clusters": 9}), ("pca_km_hc", {"case": "clusters", "clusters": 9}),
+        ("fedcluster", {"clusters": 9}),
+        ("fedsc", {"clusters": 9}),
+        ("lcfl", {"clusters": 9}),
+        ("one_shot", {"clusters": 9}),
+        ("pacfl", {"clusters": 9}),
+        ("flt", {"case": "clusters", "clusters": 9}),
+        ("pca_km_hc", {"case": "clusters", "clusters": 9}),
         ("fesem", {"cluster_over": "all", "centres": 9}),
     ],
-)  # fmt: skip
+)
 def test_more_clusters_than_clients_are_refused_before_anyone_trains(
     name: str, hyper: dict[str, Any], federation: Federation
 ) -> None:

@@ -72,8 +72,10 @@ def other_process(tmp_path_factory, real) -> dict:
     root = tmp_path_factory.mktemp("checkout")
     other = subprocess.Popen(
         [sys.executable, "-c", KILLED_RUN, str(root)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
     with real():
         mine = initialise(root)
     out, err = other.communicate(timeout=120)
@@ -134,9 +136,16 @@ def outcome(model):
 def card():
     def make(serves: str = "global", partition: str = "digits-6") -> ModelCard:
         return ModelCard(
-            "lenet5", SHAPE, CLASSES, (0.3,), (0.5,), method="fedavg", partition=partition, serves=serves,
+            "lenet5",
+            SHAPE,
+            CLASSES,
+            (0.3,),
+            (0.5,),
+            method="fedavg",
+            partition=partition,
+            serves=serves,
             options={"batch_norm": True},
-        )  # fmt: skip
+        )
 
     return make
 

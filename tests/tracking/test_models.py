@@ -273,10 +273,15 @@ def test_a_run_killed_while_it_finished_logs_no_model_twice(root, outcome, card,
 @pytest.mark.parametrize(
     "call",
     [  # of one model, in their order
-        "log_model_artifacts", "finalize_logged_model", "log_outputs", "create_registered_model",
-        "create_model_version", "set_registered_model_alias", "set_logged_model_tags",
+        "log_model_artifacts",
+        "finalize_logged_model",
+        "log_outputs",
+        "create_registered_model",
+        "create_model_version",
+        "set_registered_model_alias",
+        "set_logged_model_tags",
     ],
-)  # fmt: skip
+)
 def test_a_run_killed_at_any_call_ends_with_its_model_logged_and_registered_once(
     root, outcome, card, monkeypatch, call
 ):

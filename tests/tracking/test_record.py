@@ -16,9 +16,14 @@ from fedflow.tracking.store import open_store
 PARAMS = {"run": {"rounds": 11, "lrs": [0.1, 0.01]}, "method": {"name": "fedavg", "note": "x" * 9000}}
 DATASETS = [
     {"name": "digits", "digest": "0123456789abcdef", "source": "data/prepared/digits", "context": "training"},
-    {"name": "digits-6", "digest": "feedbeef", "source": "data/partitions/digits-6", "context": "partition",
-     "profile": {"clients": 6}},
-]  # fmt: skip
+    {
+        "name": "digits-6",
+        "digest": "feedbeef",
+        "source": "data/partitions/digits-6",
+        "context": "partition",
+        "profile": {"clients": 6},
+    },
+]
 
 
 @pytest.fixture
@@ -246,17 +251,19 @@ def test_a_run_whose_orders_cannot_be_drawn_has_finished(start, api, rounds, out
 def test_the_orders_of_a_curriculum_are_drawn_together(start, api, rounds, outcome, root):
     """The newest run of each seed; not runs of other settings, and not those of other methods."""
 
-    def run(order: str | None, seed: int, sweep: str | None = "all", clients: str | None = None,
-            **more: object) -> str:  # fmt: skip
+    def run(
+        order: str | None, seed: int, sweep: str | None = "all", clients: str | None = None, **more: object
+    ) -> str:
         pace = {"score": "global", "pacing": "linear", "a": 0.8, "b": 0.2}
         params = {
-            "method": {"name": "fedavg"}, "seed": seed,
+            "method": {"name": "fedavg"},
+            "seed": seed,
             "training": {"curriculum": order and {"order": order, **pace}, **more},
             "run": {
                 "sampling": "easy_first" if clients else "sweep",
                 "client_curriculum": clients and {"order": clients, **pace},
             },
-        }  # fmt: skip
+        }
         key = f"{order} {seed} {clients} {more}"
         with start(key=key, params=params, sweep=sweep) as record:
             for report in rounds:
@@ -349,9 +356,12 @@ def test_the_champion_is_chosen_by_held_out_samples_only(start, api, outcome, ca
 def test_a_sweep_ends_with_the_comparison_of_its_runs(start, api, rounds, outcome, root):
     """Means over seeds; of two runs of one seed the newest; variants of a method apart; the best first."""
     for method, settings, seed, accuracy in (
-        ("fedavg", "aaaa1", 0, 0.1), ("fedavg", "aaaa1", 0, 0.5), ("fedavg", "aaaa1", 1, 0.6),
-        ("ditto", "bbbb1", 0, 0.75), ("ditto", "cccc1", 0, 0.7),
-    ):  # fmt: skip
+        ("fedavg", "aaaa1", 0, 0.1),
+        ("fedavg", "aaaa1", 0, 0.5),
+        ("fedavg", "aaaa1", 1, 0.6),
+        ("ditto", "bbbb1", 0, 0.75),
+        ("ditto", "cccc1", 0, 0.7),
+    ):
         ended, tags = outcome(), {"method": method, "settings": settings, "seed": seed}
         ended.metrics |= {"local_accuracy": accuracy}
         with start(f"{method} {settings} {seed} {accuracy}", sweep="compared", tags=tags) as record:
@@ -367,8 +377,10 @@ def test_a_sweep_ends_with_the_comparison_of_its_runs(start, api, rounds, outcom
     table = json.loads((folder / "artifacts" / "comparison.json").read_text())
     assert table["columns"][:3] == ["method", "seeds", "Local, %"]
     assert [row[:3] for row in table["data"]] == [
-        ["ditto", 1, "75.0"], ["ditto-cccc", 1, "70.0"], ["fedavg", 2, "55.0 ± 7.1"],
-    ]  # fmt: skip
+        ["ditto", 1, "75.0"],
+        ["ditto-cccc", 1, "70.0"],
+        ["fedavg", 2, "55.0 ± 7.1"],
+    ]
     assert "| fedavg | 2 | 55.0 ± 7.1 |" in parent.data.tags["mlflow.note.content"]
     assert (folder / "artifacts" / "comparison.png").read_bytes().startswith(b"\x89PNG")
     view = json.loads(api.get_experiment(parent.info.experiment_id).tags[TAG])

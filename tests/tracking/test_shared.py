@@ -98,9 +98,7 @@ def test_runs_of_others_are_not_taken_for_ours(shared, tmp_path, monkeypatch):
     with start("bob", "another") as later:
         later.end({}, 1, None, None, {})
     foreign = api.create_experiment(f"foreign {record.run_id}")
-    for tags in (
-        {"method": "pca"}, TAGS, {"method": "x", KEY: "k"}, TAGS | {KEY: "k", USER: "?"},
-    ):  # fmt: skip
+    for tags in ({"method": "pca"}, TAGS, {"method": "x", KEY: "k"}, TAGS | {KEY: "k", USER: "?"}):
         run = api.create_run(foreign, tags=tags)
         api.set_terminated(run.info.run_id)
     monkeypatch.setenv("LOGNAME", "ada")
@@ -163,8 +161,9 @@ def test_a_champion_that_was_chosen_by_hand_stays(shared, outcome, card):
         if key == "first":
             api.set_registered_model_alias("chosen.fedavg", "champion", 1)
     assert {name: int(v) for name, v in api.get_registered_model("chosen.fedavg").aliases.items()} == {
-        "newest": 2, "champion": 1,
-    }  # fmt: skip
+        "newest": 2,
+        "champion": 1,
+    }
 
 
 def test_the_page_of_a_sweep_is_attached_to_own_parents_only(shared, tmp_path):

@@ -1,17 +1,11 @@
-import json
 import os
 import re
 import resource
 import shutil
-import signal
 import socket
 import sqlite3
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
@@ -21,18 +15,7 @@ from command import fedflow
 from support import refused
 
 from fedflow.errors import FedflowError
-from fedflow.tracking import (
-    Record,
-    check_store,
-    initialise,
-    load_model,
-    move_store,
-    open_record,
-    open_run,
-    runs_pages,
-    ui_command,
-)
-from fedflow.tracking.pages import TAG
+from fedflow.tracking import check_store, initialise, load_model, move_store, open_run, ui_command
 from fedflow.tracking.store import Store, open_store, tracking_uri
 
 
@@ -341,67 +324,3 @@ def test_a_database_of_another_program_is_refused_unchanged(tmp_path):
         with refused(r"a SQLite database of another program \(tables: photos\)$", FedflowError):
             use(tmp_path)
     assert file.read_bytes() == before
-
-
-def test_the_ui_shows_this_store_on_localhost(root):
-    command = ui_command(root, port=5123)
-    assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
-    assert {"127.0.0.1", "5123", f"sqlite:///{root}/mlruns/mlflow.db"} <= set(command)
-
-
-def test_the_ui_prints_links_and_opens_the_first_one_when_asked(root, tmp_path, outcome):
-    """The newest federated runs come first, in their columns. MLflow's checks of hosts are on."""
-    project = with_store(tmp_path / "a?b %20#c", root)
-    with open_run(project, **RUN | {"tags": {"method": "fedavg"}}) as record:
-        record.finish(outcome("global"))
-    with open_record(Record, project, **RUN | {"experiment": "procedures/ring"}) as later:
-        later.end({}, 1, None, None, {})
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    links = runs_pages(project, port)
-    first, other = list(links.values())[:2]
-    assert list(links)[:2] == ["digits/é", "procedures/ring"]
-    assert first.endswith("viewStateShareKey=fedflow") and "fedflow" not in other
-    opened = tmp_path / "opened"
-    browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
-    browser.chmod(0o755)
-    command = [sys.executable, "-m", "fedflow.cli", "ui", "--port", str(port), "--root", project, "--open"]
-    server = subprocess.Popen(
-        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"BROWSER": f"{browser} %s"},
-    )  # fmt: skip
-    try:
-        assert server.stdout is not None
-        server.stdout.readline()
-        printed = [server.stdout.readline() for _ in links]
-        assert printed == [f"  {name}  {link}\n" for name, link in links.items()]
-        assert _get(port, f"127.0.0.1:{port}", "/health") == "OK"
-        number = re.fullmatch(rf"http://127.0.0.1:{port}/#/experiments/(\d+)/runs\?.*", first)
-        assert number is not None
-        asked = f"/ajax-api/2.0/mlflow/experiments/get?experiment_id={number[1]}"
-        found = json.loads(_get(port, f"localhost:{port}", asked))["experiment"]
-        assert found["name"] == "digits/é" and TAG in {tag["key"] for tag in found["tags"]}
-        assert "<script>" not in _get(port, f"127.0.0.1:{port}")
-        with pytest.raises(urllib.error.HTTPError, match="403"):
-            _get(port, f"10.evil.example:{port}")
-        while not (opened.exists() and opened.read_text()):
-            time.sleep(0.1)
-        assert opened.read_text().strip() == first
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.communicate(timeout=30)
-
-
-def _get(port: int, host: str, path: str = "/") -> str:
-    """What a server that may still be starting answers to a browser that was sent to ``host``."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host})
-    for _ in range(600):
-        try:
-            return urllib.request.urlopen(request).read().decode()
-        except urllib.error.HTTPError:
-            raise
-        except OSError:
-            time.sleep(0.1)
-    raise TimeoutError("the server did not start")

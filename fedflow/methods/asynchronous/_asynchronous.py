@@ -15,13 +15,17 @@ from fedflow.settings import option
 
 class Buffered(Asynchronous, FedAvg):
     weighting: str = option(
-        "uniform", "weights of updates in their mean: n_k or uniform", choices=("samples", "uniform"),
+        "uniform",
+        "weights of updates in their mean: n_k or uniform",
+        choices=("samples", "uniform"),
         source="uniform in the papers",
-    )  # fmt: skip
+    )
     concurrency: float = option(
-        2.0, "clients that train at any time, in multiples of m (at most all); 0 = synchronous, as FedAvg",
-        ge=0, grid=(1, 2, 4),
-    )  # fmt: skip
+        2.0,
+        "clients that train at any time, in multiples of m (at most all); 0 = synchronous, as FedAvg",
+        ge=0,
+        grid=(1, 2, 4),
+    )
     most_epochs: int | None = option(
         None, "clients draw between 1 and this many epochs; null = E for all", ge=1
     )

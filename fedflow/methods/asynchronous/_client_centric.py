@@ -33,9 +33,10 @@ class ClientCentric(Buffered):
         1e-8, "added to sqrt(v)", symbol="eps", gt=0, grid=(1e-8, 1e-3), source="code of FADAS"
     )
     normalise: bool = option(
-        True, "divide updates by the number K of local steps; by the sum of their eta_i / eta with lr_within",
+        True,
+        "divide updates by the number K of local steps; by the sum of their eta_i / eta with lr_within",
         source="Algorithm 3",
-    )  # fmt: skip
+    )
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         x = initial(0)

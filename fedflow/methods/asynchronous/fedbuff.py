@@ -26,9 +26,12 @@ class FedBuff(Buffered):
     gathers = True
 
     staleness: str = option(
-        "sqrt", "s(tau), the weight of stale updates: 1 / sqrt(1 + tau), or 1 (none)", symbol="s",
-        choices=("sqrt", "none"), source="experiments: 1 / sqrt(1 + tau)",
-    )  # fmt: skip
+        "sqrt",
+        "s(tau), the weight of stale updates: 1 / sqrt(1 + tau), or 1 (none)",
+        symbol="s",
+        choices=("sqrt", "none"),
+        source="experiments: 1 / sqrt(1 + tau)",
+    )
 
     def broadcast(self, now: Round, server: GlobalModel, client: int) -> Message:
         return {"model": server.model, "t": server.model.new_tensor(now.t - 1)}

@@ -48,20 +48,27 @@ class FedEff(Onboarding, FedAvg):
     tau_decay: ClassVar[float] = 0.98  # factor on tau after every round, if the policy has one
 
     policy: str = option(
-        "UEC", "epochs: fitted to clients (UEC), the same for all (EC), both with tau that decays by 2 % "
+        "UEC",
+        "epochs: fitted to clients (UEC), the same for all (EC), both with tau that decays by 2 % "
         "a round (UEIC, EIC), or random from 1 to E_b",
-        choices=("UEC", "EC", "UEIC", "EIC", "random"), source="UEC; random is a baseline",
-    )  # fmt: skip
+        choices=("UEC", "EC", "UEIC", "EIC", "random"),
+        source="UEC; random is a baseline",
+    )
     tau: float = option(
-        0.5, "epoch deciding factor: the share of E_b that the mean client trains", symbol="tau", gt=0, le=1,
+        0.5,
+        "epoch deciding factor: the share of E_b that the mean client trains",
+        symbol="tau",
+        gt=0,
+        le=1,
         grid=(0.2, 0.4, 0.8, 1),
-    )  # fmt: skip
+    )
     base_epochs: int = option(5, "epochs of the mean client when tau = 1", symbol="E_b", ge=1)
     unit: float = option(1.0, "the estimated round time is rounded up to a multiple of this", gt=0)
     slow: str = option(
-        "clamp", "clients too slow for one epoch train one anyway (clamp), or do not take part (skip)",
+        "clamp",
+        "clients too slow for one epoch train one anyway (clamp), or do not take part (skip)",
         choices=("clamp", "skip"),
-    )  # fmt: skip
+    )
     most_epochs: int | None = option(None, "upper limit of epochs; null = none", symbol="E_max", ge=1)
 
     def check_training(self, training: LocalTraining) -> None:

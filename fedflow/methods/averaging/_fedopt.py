@@ -30,9 +30,13 @@ class FedOpt(FedAvg):
         0.9, "decay of the first moment m", symbol="beta1", ge=0, lt=1, source="experiments: 0.9"
     )
     tau: float = option(
-        1e-3, "added to sqrt(v): how adaptive the steps are", symbol="tau", gt=0,
-        grid=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1), source="experiments: 1e-3",
-    )  # fmt: skip
+        1e-3,
+        "added to sqrt(v): how adaptive the steps are",
+        symbol="tau",
+        gt=0,
+        grid=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
+        source="experiments: 1e-3",
+    )
     v0: float | None = option(
         None, "first value of v; null = tau^2 (public code: 0)", symbol="v_0", ge=0, source=ALGORITHM
     )

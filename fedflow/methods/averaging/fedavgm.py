@@ -32,9 +32,14 @@ class State(GlobalModel):
 @register("fedavgm", "FedAvgM")
 class FedAvgM(FedAvg):
     beta: float = option(
-        0.9, "server momentum", symbol="beta", ge=0, lt=1,
-        grid=(0, 0.7, 0.9, 0.97, 0.99, 0.997), source="grid of the paper",
-    )  # fmt: skip
+        0.9,
+        "server momentum",
+        symbol="beta",
+        ge=0,
+        lt=1,
+        grid=(0, 0.7, 0.9, 0.97, 0.99, 0.997),
+        source="grid of the paper",
+    )
     form: str = option("polyak", "form of momentum", choices=("polyak", "nesterov", "damped"))
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:

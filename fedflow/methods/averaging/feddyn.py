@@ -45,25 +45,37 @@ class State(GlobalModel):
 @register("feddyn", "FedDyn")
 class FedDyn(Method):
     alpha: float = option(
-        0.1, "weight of the dynamic regulariser", symbol="alpha", gt=0,
-        grid=(0.001, 0.01, 0.1), source="appendix; 0.01 in the authors' example",
-    )  # fmt: skip
+        0.1,
+        "weight of the dynamic regulariser",
+        symbol="alpha",
+        gt=0,
+        grid=(0.001, 0.01, 0.1),
+        source="appendix; 0.01 in the authors' example",
+    )
     weighting: str = option(
-        "uniform", "objective: clients count equally, or in proportion to n_k",
-        choices=("uniform", "samples"), source="Algorithm 1: uniform",
-    )  # fmt: skip
+        "uniform",
+        "objective: clients count equally, or in proportion to n_k",
+        choices=("uniform", "samples"),
+        source="Algorithm 1: uniform",
+    )
     served: str = option(
-        "broadcast", "the model served and scored: theta, or the mean of the last cohort's models",
-        choices=("broadcast", "mean"), source="Algorithm 1; authors' code: means",
-    )  # fmt: skip
+        "broadcast",
+        "the model served and scored: theta, or the mean of the last cohort's models",
+        choices=("broadcast", "mean"),
+        source="Algorithm 1; authors' code: means",
+    )
     clip: str = option(
-        "whole", "what training.clip_norm limits: the changed gradient, or that without its term alpha w",
-        choices=("whole", "replicate"), source="authors' code: replicate",
-    )  # fmt: skip
+        "whole",
+        "what training.clip_norm limits: the changed gradient, or that without its term alpha w",
+        choices=("whole", "replicate"),
+        source="authors' code: replicate",
+    )
     failed: str = option(
-        "exclude", "clients that fail: left out of the mean, or replaced in it by the previous mean",
-        choices=("exclude", "replace"), source="PFLDyn: exclude; its code: replace",
-    )  # fmt: skip
+        "exclude",
+        "clients that fail: left out of the mean, or replaced in it by the previous mean",
+        choices=("exclude", "replace"),
+        source="PFLDyn: exclude; its code: replace",
+    )
 
     def check_training(self, training: LocalTraining) -> None:
         if self.clip == "replicate" and training.clip_norm is None:

@@ -24,9 +24,13 @@ from fedflow.settings import option
 @register("fedprox", "FedProx")
 class FedProx(FedAvg):
     mu: float = option(
-        0.01, "weight of the proximal term", symbol="mu", ge=0, grid=(0.001, 0.01, 0.1, 1),
+        0.01,
+        "weight of the proximal term",
+        symbol="mu",
+        ge=0,
+        grid=(0.001, 0.01, 0.1, 1),
         source="section 5.1",
-    )  # fmt: skip
+    )
 
     def local(self, client: Client) -> Update:
         anchor = client.received["model"]

@@ -31,25 +31,41 @@ from fedflow.settings import option
 @register("fedsplit", "FedSplit")
 class FedSplit(Method):
     s: float = option(
-        10.0, "step size of the proximal operator; 1 / sqrt(l L) if known", symbol="s", gt=0,
-        grid=(0.1, 1, 10, 100), source="public code: 10; Theorem 1: 1 / sqrt(l L)",
-    )  # fmt: skip
+        10.0,
+        "step size of the proximal operator; 1 / sqrt(l L) if known",
+        symbol="s",
+        gt=0,
+        grid=(0.1, 1, 10, 100),
+        source="public code: 10; Theorem 1: 1 / sqrt(l L)",
+    )
     relax: float = option(
-        1.0, "length of the reflections; 1/2 for networks", symbol="gamma", gt=0, le=1, grid=(0.5, 1),
+        1.0,
+        "length of the reflections; 1/2 for networks",
+        symbol="gamma",
+        gt=0,
+        le=1,
+        grid=(0.5, 1),
         source="1 in the paper",
-    )  # fmt: skip
+    )
     reg: float = option(
-        0.0, "weight of a pull towards the initial model, for losses that are convex but not strongly",
-        symbol="lambda", ge=0, source="Theorem 2",
-    )  # fmt: skip
+        0.0,
+        "weight of a pull towards the initial model, for losses that are convex but not strongly",
+        symbol="lambda",
+        ge=0,
+        source="Theorem 2",
+    )
     weighting: str = option(
-        "samples", "objective: clients count in proportion to n_k, or equally",
-        choices=("samples", "uniform"), source="f_k are sums over samples",
-    )  # fmt: skip
+        "samples",
+        "objective: clients count in proportion to n_k, or equally",
+        choices=("samples", "uniform"),
+        source="f_k are sums over samples",
+    )
     server: str = option(
-        "all", "x is the mean of z_k over all clients, or over the active ones, the cohort",
-        choices=("all", "active"), source="FedDyn, A.1.1: both",
-    )  # fmt: skip
+        "all",
+        "x is the mean of z_k over all clients, or over the active ones, the cohort",
+        choices=("all", "active"),
+        source="FedDyn, A.1.1: both",
+    )
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"z": initial} | ({"first": initial} if self.reg else {})

@@ -44,22 +44,31 @@ class State(GlobalModel):
 @register("scaffold", "SCAFFOLD")
 class Scaffold(Averaging):
     weighting: str = option(
-        "uniform", "weights p_k of clients, and of their control variates in c: uniform or n_k",
-        symbol="p_k", choices=("uniform", "samples"), source="Algorithm 1: uniform",
-    )  # fmt: skip
+        "uniform",
+        "weights p_k of clients, and of their control variates in c: uniform or n_k",
+        symbol="p_k",
+        choices=("uniform", "samples"),
+        source="Algorithm 1: uniform",
+    )
     variate: str = option(
-        "II", "new control variate: gradient at the received model (I) or from the local steps (II)",
-        choices=("I", "II"), source="Algorithm 1, line 12",
-    )  # fmt: skip
+        "II",
+        "new control variate: gradient at the received model (I) or from the local steps (II)",
+        choices=("I", "II"),
+        source="Algorithm 1, line 12",
+    )
     server_lr: float = option(1.0, "server learning rate", symbol="eta_g", gt=0, source="1 in the paper")
     control_lr: str = option(
-        "current", "learning rate that option II divides by: that of the round, or training.lr",
-        choices=("current", "initial"), source="FedDyn's code: initial",
-    )  # fmt: skip
+        "current",
+        "learning rate that option II divides by: that of the round, or training.lr",
+        choices=("current", "initial"),
+        source="FedDyn's code: initial",
+    )
     clip: str = option(
-        "gradient", "what training.clip_norm limits: the gradient, or the corrected gradient as a whole",
-        choices=("gradient", "whole"), source="FedDyn's code: whole",
-    )  # fmt: skip
+        "gradient",
+        "what training.clip_norm limits: the gradient, or the corrected gradient as a whole",
+        choices=("gradient", "whole"),
+        source="FedDyn's code: whole",
+    )
 
     def validate(self) -> None:
         if self.variate == "I" and self.control_lr == "initial":

@@ -15,14 +15,17 @@ class FLIS(Pretrained, Method):
     """The server's inputs, and the inferences of models on them."""
 
     public: str | None = option(
-        None, "the server's inputs: a data set under `data`; null = those that the partition sets aside",
+        None,
+        "the server's inputs: a data set under `data`; null = those that the partition sets aside",
         source="thesis: of the test split, of another data set, or noise",
-    )  # fmt: skip
+    )
     noise: int = option(0, "uniform random inputs, instead of a data set", ge=0, source="thesis: 2500")
     inference: str = option(
-        "one_hot", "what is compared: predicted classes (one_hot) or probabilities (soft)",
-        choices=("one_hot", "soft"), source="authors' code: one_hot",
-    )  # fmt: skip
+        "one_hot",
+        "what is compared: predicted classes (one_hot) or probabilities (soft)",
+        choices=("one_hot", "soft"),
+        source="authors' code: one_hot",
+    )
 
     def validate(self) -> None:
         if self.noise and self.public is not None:

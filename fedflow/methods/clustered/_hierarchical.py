@@ -38,14 +38,18 @@ class Hierarchical(Onboarding, Assigned):
     unit: ClassVar[str] = "dissimilarity"
 
     linkage: str = option(
-        "wpgma", "distance between clusters; wpgma = the mean of two rows, regardless of cluster sizes",
-        choices=tuple(LINKAGES), source="authors' code of PACFL",
-    )  # fmt: skip
+        "wpgma",
+        "distance between clusters; wpgma = the mean of two rows, regardless of cluster sizes",
+        choices=tuple(LINKAGES),
+        source="authors' code of PACFL",
+    )
     assign: str = option(
-        "attach", "newcomers join the closest cluster within the threshold, or else form a new one (attach); "
+        "attach",
+        "newcomers join the closest cluster within the threshold, or else form a new one (attach); "
         "or all clients are clustered again (rehc)",
-        choices=("attach", "rehc"), source="rehc: PACFL, Algorithm 9",
-    )  # fmt: skip
+        choices=("attach", "rehc"),
+        source="rehc: PACFL, Algorithm 9",
+    )
 
     def measure(self, now: Round, server: Any, cohort: Cohort) -> Any:
         """The state with the ``proximity`` of all known clients and the cohort, and the data behind it."""

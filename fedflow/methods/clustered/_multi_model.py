@@ -43,27 +43,39 @@ class MultiModel(Clustered, Onboarding, Averaging):
 
     clusters: int = option(2, "number of models", symbol="k", ge=1, grid=(2, 3, 4), source="section 5")
     shared: str = option(
-        "none", "lower layers that all clusters share: none; averaged over the cohort; or frozen",
-        choices=("none", "averaged", "frozen"), source="authors' code for FEMNIST: frozen",
-    )  # fmt: skip
+        "none",
+        "lower layers that all clusters share: none; averaged over the cohort; or frozen",
+        choices=("none", "averaged", "frozen"),
+        source="authors' code for FEMNIST: frozen",
+    )
     own: list[str] | None = option(
-        None, "name patterns of the layers that are then not shared; null = the architecture's classifier",
+        None,
+        "name patterns of the layers that are then not shared; null = the architecture's classifier",
         source="authors' code for FEMNIST: the last dense layer",
-    )  # fmt: skip
+    )
     pretraining: int = option(0, "rounds of FedAvg first", ge=0, source="authors' code for FEMNIST: 2000")
     random_assignment_rounds: int = option(
-        0, "rounds after pretraining in which a random part of the clients trains each model", ge=0,
+        0,
+        "rounds after pretraining in which a random part of the clients trains each model",
+        ge=0,
         source="authors' code for FEMNIST: 20",
-    )  # fmt: skip
+    )
     restarts: int = option(
-        1, "number of starts; the one with the lowest training loss is kept", ge=1, grid=(1, 5, 10),
+        1,
+        "number of starts; the one with the lowest training loss is kept",
+        ge=1,
+        grid=(1, 5, 10),
         source="authors' code for synthetic data: 10",
-    )  # fmt: skip
+    )
     trial: int = option(10, "rounds of training for each of several starts before they are compared", ge=1)
     min_init_share: float = option(
-        0.0, "a start is redrawn unless each model is best for at least this share of clients", ge=0, le=1,
-        grid=(0, 0.1, 0.35), source="authors' code for CIFAR: 0.35 for k = 2, 0.1 for k = 4",
-    )  # fmt: skip
+        0.0,
+        "a start is redrawn unless each model is best for at least this share of clients",
+        ge=0,
+        le=1,
+        grid=(0, 0.1, 0.35),
+        source="authors' code for CIFAR: 0.35 for k = 2, 0.1 for k = 4",
+    )
 
     def validate(self) -> None:
         random = self.random_assignment_rounds

@@ -48,17 +48,25 @@ class Related(Onboarding, Assigned):
     """Subclasses define the points of a client that are clustered into means (`points`)."""
 
     case: str = option(
-        "graph", "which clients are averaged: a client and its relatives, or disjoint clusters of relatives",
-        choices=("graph", "clusters"), source="FLT, equations of cases I and II",
-    )  # fmt: skip
+        "graph",
+        "which clients are averaged: a client and its relatives, or disjoint clusters of relatives",
+        choices=("graph", "clusters"),
+        source="FLT, equations of cases I and II",
+    )
     clusters: int | None = option(
-        None, "number of clusters in Ward's clustering of the graph; null = its connected components",
-        symbol="C", ge=1, source="FLT, Table 3: 2, 3, 5",
-    )  # fmt: skip
+        None,
+        "number of clusters in Ward's clustering of the graph; null = its connected components",
+        symbol="C",
+        ge=1,
+        source="FLT, Table 3: 2, 3, 5",
+    )
     k: int | None = option(
-        5, "means in a signature; null = one for each label of the client", symbol="k", ge=1,
+        5,
+        "means in a signature; null = one for each label of the client",
+        symbol="k",
+        ge=1,
         source="FLT, section 4; null: authors' code",
-    )  # fmt: skip
+    )
     reducer: str = option(
         "none", "embedding of all means before clients are compared", choices=REDUCERS, source="FLT: umap"
     )
@@ -66,29 +74,45 @@ class Related(Onboarding, Assigned):
         2, "dimensions of that embedding", symbol="u", ge=1, grid=(2, 3), source="FLT: 2 or 3"
     )
     distance: str = option(
-        "matching", "between signatures: of means matched one to one, its square, or of the closest pair",
-        symbol="A", choices=DISTANCES, source="authors' code; min_pair: as FLT prints it",
-    )  # fmt: skip
+        "matching",
+        "between signatures: of means matched one to one, its square, or of the closest pair",
+        symbol="A",
+        choices=DISTANCES,
+        source="authors' code; min_pair: as FLT prints it",
+    )
     gamma: float | None = option(
-        None, "clients closer than this are related; null = 1 after umap, else the middle of the largest gap",
-        symbol="gamma", gt=0, source="FLT: 1",
-    )  # fmt: skip
+        None,
+        "clients closer than this are related; null = 1 after umap, else the middle of the largest gap",
+        symbol="gamma",
+        gt=0,
+        source="FLT: 1",
+    )
     absent: str = option(
-        "omit", "absent clients: left out, or counted with their last model",
-        choices=("omit", "stale"), source="stale: FLT and its code",
-    )  # fmt: skip
+        "omit",
+        "absent clients: left out, or counted with their last model",
+        choices=("omit", "stale"),
+        source="stale: FLT and its code",
+    )
     members: str = option(
-        "right", "members of Ward's clusters; leaf_order repeats a bug of the code, which takes the i-th "
-        "leaf of the tree for client i", choices=("right", "leaf_order"), source="leaf_order: FLT's code",
-    )  # fmt: skip
+        "right",
+        "members of Ward's clusters; leaf_order repeats a bug of the code, which takes the i-th "
+        "leaf of the tree for client i",
+        choices=("right", "leaf_order"),
+        source="leaf_order: FLT's code",
+    )
     averaging: str = option(
-        "at_once", "in_place repeats a bug of the code: clients are averaged one after the other, over the "
-        "means of earlier ones", choices=("at_once", "in_place"), source="in_place: FLT's code",
-    )  # fmt: skip
+        "at_once",
+        "in_place repeats a bug of the code: clients are averaged one after the other, over the "
+        "means of earlier ones",
+        choices=("at_once", "in_place"),
+        source="in_place: FLT's code",
+    )
     assign: str = option(
-        "attach", "newcomers are related to the clients that took part, or all clients are related again",
-        choices=("attach", "all"), source="all: FLT, Algorithm 3",
-    )  # fmt: skip
+        "attach",
+        "newcomers are related to the clients that took part, or all clients are related again",
+        choices=("attach", "all"),
+        source="all: FLT, Algorithm 3",
+    )
 
     def validate(self) -> None:
         if self.clusters is not None and self.case == "graph":
@@ -119,12 +143,14 @@ class Related(Onboarding, Assigned):
         matrix, related = self.relate(sent, now.rng)
         assignment = equal_rows(related) if self.averaging == "at_once" else np.arange(now.clients)
         return replace(
-            server, signatures=pad_sequence(sent, batch_first=True),
+            server,
+            signatures=pad_sequence(sent, batch_first=True),
             means=torch.tensor([len(u) for u in sent]),
-            apart=torch.from_numpy(matrix), related=torch.from_numpy(related),
+            apart=torch.from_numpy(matrix),
+            related=torch.from_numpy(related),
             assignment=torch.from_numpy(assignment),
             models=server.initial.repeat(assignment.max() + 1, 1),
-        )  # fmt: skip
+        )
 
     def relate(self, signatures: list[Tensor], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Distances of clients [N, N], and which are averaged together [N, N], bool."""

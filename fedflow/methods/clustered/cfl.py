@@ -52,30 +52,43 @@ class State(AssignedState):
 @register("cfl", "CFL")
 class CFL(Assigned):
     eps1: float = option(
-        0.4, "a cluster is split when the norm of its mean update is below this", symbol="eps_1", ge=0,
+        0.4,
+        "a cluster is split when the norm of its mean update is below this",
+        symbol="eps_1",
+        ge=0,
         source="authors' code; about a tenth of the first mean update's",
-    )  # fmt: skip
+    )
     eps2: float = option(
         1.6, "and the norm of its longest update is above this", symbol="eps_2", ge=0, source="authors' code"
     )
     gamma: float | None = option(
-        None, "bound on the relative noise of updates; null = no such condition", symbol="gamma_max", ge=0,
+        None,
+        "bound on the relative noise of updates; null = no such condition",
+        symbol="gamma_max",
+        ge=0,
         source="equation 31; not in the authors' code",
-    )  # fmt: skip
+    )
     linkage: str = option(
-        "single", "how updates are split: single linkage, which is optimal, or complete",
-        choices=("single", "complete"), source="Algorithm 1; authors' code: complete",
-    )  # fmt: skip
+        "single",
+        "how updates are split: single linkage, which is optimal, or complete",
+        choices=("single", "complete"),
+        source="Algorithm 1; authors' code: complete",
+    )
     warm_up: int = option(0, "rounds before the first split", ge=0, source="authors' code: 20")
     min_size: int = option(3, "smallest cluster, in updates, that may be split", ge=2, source="authors' code")
     weighting: str = option(
-        "uniform", "weights within a cluster: n_k or uniform", symbol="p_k",
-        choices=("samples", "uniform"), source="authors' code: uniform",
-    )  # fmt: skip
+        "uniform",
+        "weights within a cluster: n_k or uniform",
+        symbol="p_k",
+        choices=("samples", "uniform"),
+        source="authors' code: uniform",
+    )
     absent: str = option(
-        "omit", "absent clients: left out, or counted with their last update",
-        choices=("omit", "stale"), source="stale: public code",
-    )  # fmt: skip
+        "omit",
+        "absent clients: left out, or counted with their last update",
+        choices=("omit", "stale"),
+        source="stale: public code",
+    )
 
     def check(self, rounds: int) -> None:
         if self.warm_up >= rounds:
@@ -139,9 +152,12 @@ class CFL(Assigned):
                 directions.append(normalize(normalize(updates[part, :trained]).mean(0), dim=0))
                 children.append(0)
         after = State(
-            models=torch.stack(models), directions=torch.stack(directions), children=torch.tensor(children),
-            assignment=torch.from_numpy(nodes), updates=last,
-        )  # fmt: skip
+            models=torch.stack(models),
+            directions=torch.stack(directions),
+            children=torch.tensor(children),
+            assignment=torch.from_numpy(nodes),
+            updates=last,
+        )
         return after, {"splits": (len(models) - len(server.models)) // 2, "clusters": children.count(0)}
 
     def second_part(self, dw: Tensor, mean: Tensor) -> np.ndarray | None:

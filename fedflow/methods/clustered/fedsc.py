@@ -30,21 +30,29 @@ from fedflow.settings import option
 class FedSC(FedCluster):
     clusters: int = option(2, "clusters", symbol="N", ge=1, grid=(2, 4, 8))
     mode: str = option(
-        "cycle", "clusters train in turn (cycle), or all contribute to one cohort (stratified)",
-        choices=("cycle", "stratified"), source="section 3.3; Algorithm 1",
-    )  # fmt: skip
+        "cycle",
+        "clusters train in turn (cycle), or all contribute to one cohort (stratified)",
+        choices=("cycle", "stratified"),
+        source="section 3.3; Algorithm 1",
+    )
     grouping: str = option(
-        "similar", "how clients are clustered, once: by ``feature`` and ``metric``, or at random",
+        "similar",
+        "how clients are clustered, once: by ``feature`` and ``metric``, or at random",
         choices=("similar", "random"),
-    )  # fmt: skip
+    )
     order: str = option(
-        "fixed", "order of the clusters: always the same, or drawn in every round",
-        choices=("fixed", "reshuffle"), source="section 3.3",
-    )  # fmt: skip
+        "fixed",
+        "order of the clusters: always the same, or drawn in every round",
+        choices=("fixed", "reshuffle"),
+        source="section 3.3",
+    )
     feature: str = option(
-        "labels", "how clients are compared: by label shares, or by the update of one local training",
-        symbol="I", choices=("labels", "update"), source="Eq. 3.1; a bullet names updates",
-    )  # fmt: skip
+        "labels",
+        "how clients are compared: by label shares, or by the update of one local training",
+        symbol="I",
+        choices=("labels", "update"),
+        source="Eq. 3.1; a bullet names updates",
+    )
     metric: str = option(
         "l2", "their distance: Euclidean, or 1 - cosine", choices=("l2", "cosine"), source="Eq. 3.1"
     )

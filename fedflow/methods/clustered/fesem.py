@@ -59,24 +59,30 @@ class FeSEM(Assigned):
         "uniform", "weights: n_k or uniform", choices=("samples", "uniform"), source="equation 6: uniform"
     )
     cluster_over: str = option(
-        "cohort", "models that are assigned and averaged: the cohort's, or all clients' by k-means",
-        choices=("cohort", "all"), source="all: FLT's code",
-    )  # fmt: skip
+        "cohort",
+        "models that are assigned and averaged: the cohort's, or all clients' by k-means",
+        choices=("cohort", "all"),
+        source="all: FLT's code",
+    )
     compared: list[str] | None = option(
-        None, "name patterns of the parameters that are compared; null = all",
+        None,
+        "name patterns of the parameters that are compared; null = all",
         source="authors' code: the last dense layer",
-    )  # fmt: skip
+    )
     recluster_every: int = option(
         1, "rounds between assignments", ge=1, source="Algorithm 1; authors' code: 150 of 60 rounds"
     )
     first: str = option(
-        "farthest", "first centres: models far apart, or means of random parts of the clients",
-        choices=("farthest", "random"), source="authors' code: random",
-    )  # fmt: skip
+        "farthest",
+        "first centres: models far apart, or means of random parts of the clients",
+        choices=("farthest", "random"),
+        source="authors' code: random",
+    )
     empty: str = option(
-        "farthest", "a centre without clients moves to the model farthest from all others, or stays",
+        "farthest",
+        "a centre without clients moves to the model farthest from all others, or stays",
         choices=("farthest", "keep"),
-    )  # fmt: skip
+    )
 
     def validate(self) -> None:
         if self.cluster_over == "all":

@@ -59,18 +59,27 @@ class FLISDC(Clustered, FLIS):
     stable_cluster_ids: ClassVar[bool] = False
 
     beta: float = option(
-        0.4, "smallest similarity of clients that are averaged", symbol="beta", ge=0,
-        grid=(0.1, 0.3, 0.5, 0.7), source="authors' code; best on CIFAR-10: 0.3",
-    )  # fmt: skip
+        0.4,
+        "smallest similarity of clients that are averaged",
+        symbol="beta",
+        ge=0,
+        grid=(0.1, 0.3, 0.5, 0.7),
+        source="authors' code; best on CIFAR-10: 0.3",
+    )
     weighting: str = option(
-        "samples", "weights within a cluster: n_k or uniform", symbol="p_k",
-        choices=("samples", "uniform"), source="Algorithm 4",
-    )  # fmt: skip
+        "samples",
+        "weights within a cluster: n_k or uniform",
+        symbol="p_k",
+        choices=("samples", "uniform"),
+        source="Algorithm 4",
+    )
     select_on: str = option(
-        "train", "samples by which a client chooses its model: its training samples; held-out ones; or, for "
+        "train",
+        "samples by which a client chooses its model: its training samples; held-out ones; or, for "
         "the model that it is served only, its test samples, which is optimistic",
-        choices=("train", "heldout", "test"), source="test: thesis and code",
-    )  # fmt: skip
+        choices=("train", "heldout", "test"),
+        source="test: thesis and code",
+    )
 
     def selects(self) -> str:
         return "method.select_on to train" if self.select_on == "heldout" else ""

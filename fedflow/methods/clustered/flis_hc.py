@@ -54,13 +54,19 @@ class FLISHC(FLIS, Hierarchical):
     unit: ClassVar[str] = "1 − inference similarity"
 
     beta: float = option(
-        0.45, "smallest similarity of clients in one cluster", symbol="beta", ge=0,
-        grid=(0.1, 0.3, 0.5, 0.7), source="authors' code",
-    )  # fmt: skip
+        0.45,
+        "smallest similarity of clients in one cluster",
+        symbol="beta",
+        ge=0,
+        grid=(0.1, 0.3, 0.5, 0.7),
+        source="authors' code",
+    )
     variant: str = option(
-        "clusters", "disjoint clusters, or neighbours of every client",
-        choices=("clusters", "neighbourhood"), source="neighbourhood: authors' code",
-    )  # fmt: skip
+        "clusters",
+        "disjoint clusters, or neighbours of every client",
+        choices=("clusters", "neighbourhood"),
+        source="neighbourhood: authors' code",
+    )
 
     def validate(self) -> None:
         super().validate()
@@ -101,9 +107,11 @@ class FLISHC(FLIS, Hierarchical):
         order = np.argsort(first)  # by first member, so that newcomers do not change numbers
         neighbours, assignment = near[first[order], :clients], np.argsort(order)[which.reshape(-1)]
         found = replace(
-            measured, assignment=torch.from_numpy(assignment), neighbours=torch.from_numpy(neighbours),
+            measured,
+            assignment=torch.from_numpy(assignment),
+            neighbours=torch.from_numpy(neighbours),
             latest=server.initial.expand(clients, -1) if server.latest is None else server.latest,
-        )  # fmt: skip
+        )
         return replace(found, models=self.means(now, found))
 
     def means(self, now: Round, server: State) -> Tensor:

@@ -69,24 +69,30 @@ class State(RelatedState):
 @register("flt", "FLT")
 class FLT(Pretrained, Related):
     encoder: str | None = option(
-        None, "auto-encoder; null = conv for grey images, residual for colour; pixels: none; labels: clients "
+        None,
+        "auto-encoder; null = conv for grey images, residual for colour; pixels: none; labels: clients "
         "with the same set of labels are related (an upper bound)",
-        choices=(*ENCODERS, *UNTRAINED), symbol="G", source="Table 13; the others: authors' code",
-    )  # fmt: skip
+        choices=(*ENCODERS, *UNTRAINED),
+        symbol="G",
+        source="Table 13; the others: authors' code",
+    )
     latent: int = option(128, "dimensions of an embedded image", symbol="e", ge=1, source="section 4")
     pretraining: int = option(40, "epochs on the server's images", ge=1, source="authors' code: 25 to 40")
     finetuning: int = option(
         5, "epochs on clients' images", symbol="J", ge=0, grid=(0, 5), source="Enc1: 0; Enc2: 5"
     )
     finetune: str = option(
-        "per_client", "training of the encoder in these epochs: each client its own; one by all clients in "
-        "turn; or one by the server, on images that all clients send", choices=FINETUNE,
+        "per_client",
+        "training of the encoder in these epochs: each client its own; one by all clients in "
+        "turn; or one by the server, on images that all clients send",
+        choices=FINETUNE,
         source="Algorithm 2; the others: authors' code, 2021 and 2023",
-    )  # fmt: skip
+    )
     public: str | None = option(
-        None, "the server's images: a data set under `data`; null = those that the partition sets aside",
+        None,
+        "the server's images: a data set under `data`; null = those that the partition sets aside",
         source="EMNIST, Fashion-MNIST, CIFAR-100",
-    )  # fmt: skip
+    )
 
     def validate(self) -> None:
         super().validate()

@@ -31,12 +31,7 @@ from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Cohort, Diagnostics, Passes, Round
-from fedflow.methods.clustered._multi_model import (
-    PRETRAINING,
-    RANDOM_ASSIGNMENT,
-    MultiModel,
-    MultiModelState,
-)
+from fedflow.methods.clustered._multi_model import PRETRAINING, RANDOM_ASSIGNMENT, MultiModel, MultiModelState
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -46,17 +41,25 @@ class IFCA(MultiModel):
     chooses_on_test: ClassVar[bool] = False
 
     averaging: str = option(
-        "model", "what is averaged: trained models (option II) or gradients (option I)",
-        choices=("model", "gradient"), source="Algorithm 1",
-    )  # fmt: skip
+        "model",
+        "what is averaged: trained models (option II) or gradients (option I)",
+        choices=("model", "gradient"),
+        source="Algorithm 1",
+    )
     weighting: str = option(
-        "uniform", "weights p_k within a cluster: uniform or n_k", symbol="p_k",
-        choices=("uniform", "samples"), source="authors' code: uniform; n_k on FEMNIST",
-    )  # fmt: skip
+        "uniform",
+        "weights p_k within a cluster: uniform or n_k",
+        symbol="p_k",
+        choices=("uniform", "samples"),
+        source="authors' code: uniform; n_k on FEMNIST",
+    )
     denominator: str = option(
-        "cohort", "D of gradient averaging: all clients, the cohort, or the cluster's part of it",
-        symbol="D", choices=("all", "cohort", "cluster"), source="Algorithm 1: all machines m",
-    )  # fmt: skip
+        "cohort",
+        "D of gradient averaging: all clients, the cohort, or the cluster's part of it",
+        symbol="D",
+        choices=("all", "cohort", "cluster"),
+        source="Algorithm 1: all machines m",
+    )
     server_lr: float = option(
         0.1, "step size of gradient averaging", symbol="gamma", gt=0, source="MNIST: 0.1"
     )

@@ -51,9 +51,12 @@ class LCFL(Onboarding, Assigned):
     )
     warmup: int = option(5, "warm-up rounds", ge=1, source="authors' code: 5")
     distance: str = option(
-        "loss", "what D compares: losses, models (L2), or the warm-up's last updates (1 - cosine)",
-        symbol="D", choices=("loss", "model", "update"), source="authors' code: the last two are baselines",
-    )  # fmt: skip
+        "loss",
+        "what D compares: losses, models (L2), or the warm-up's last updates (1 - cosine)",
+        symbol="D",
+        choices=("loss", "model", "update"),
+        source="authors' code: the last two are baselines",
+    )
     eps: float | None = option(
         None, "radius of DBSCAN, instead of k-medoids", gt=0, source="authors' code: an alternative"
     )

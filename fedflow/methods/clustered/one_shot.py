@@ -49,9 +49,11 @@ class OneShot(Onboarding, Assigned):
 
     clusters: int = option(2, "number of clusters", symbol="k", ge=1, grid=(2, 3, 4), source="section 6")
     features: str = option(
-        "model", "what is clustered: trained models, or coefficients of logistic regressions",
-        choices=("model", "logistic"), source="Algorithm 1; authors' code for FEMNIST",
-    )  # fmt: skip
+        "model",
+        "what is clustered: trained models, or coefficients of logistic regressions",
+        choices=("model", "logistic"),
+        source="Algorithm 1; authors' code for FEMNIST",
+    )
 
     def check_clients(self, clients: int) -> None:
         if self.clusters > clients:

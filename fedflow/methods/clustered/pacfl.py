@@ -50,21 +50,28 @@ class PACFL(Hierarchical):
     unit: ClassVar[str] = "angle, degrees"
 
     beta: float | None = option(
-        None, "clusters up to this many degrees apart are merged; null = the largest gap", symbol="beta",
-        ge=0, source="authors' code: 4.9 for CIFAR-10, 42 for MIX-4",
-    )  # fmt: skip
+        None,
+        "clusters up to this many degrees apart are merged; null = the largest gap",
+        symbol="beta",
+        ge=0,
+        source="authors' code: 4.9 for CIFAR-10, 42 for MIX-4",
+    )
     clusters: int | None = option(
         None, "number of clusters, instead of beta", symbol="Z", ge=1, grid=(2, 3, 4)
     )
     p: int = option(3, "singular vectors", symbol="p", ge=1, grid=(3, 4, 5), source="Tables 3.8 to 3.11")
     signature: str = option(
-        "whole", "singular vectors of all data of a client, or of each label's data",
-        choices=("whole", "per_class"), source="Algorithm 7; authors' code: per_class",
-    )  # fmt: skip
+        "whole",
+        "singular vectors of all data of a client, or of each label's data",
+        choices=("whole", "per_class"),
+        source="Algorithm 7; authors' code: per_class",
+    )
     input: str = option(
-        "raw", "pixels 0..255, or as the network receives them", choices=("raw", "normalised"),
+        "raw",
+        "pixels 0..255, or as the network receives them",
+        choices=("raw", "normalised"),
         source="authors' code; normalised for MIX-4",
-    )  # fmt: skip
+    )
     proximity: str = option(
         "principal_min", "angle between two signatures", choices=tuple(MODES), source="equation 3.1"
     )
@@ -89,10 +96,11 @@ class PACFL(Hierarchical):
         sent = [u.cpu() for u in cohort.vectors("signature")]
         if not cohort.newcomers:
             return replace(
-                server, signatures=pad_sequence(sent, batch_first=True),
+                server,
+                signatures=pad_sequence(sent, batch_first=True),
                 columns=torch.tensor([len(u) for u in sent]),
                 proximity=torch.from_numpy(proximity(transposed(sent), mode=self.proximity)),
-            )  # fmt: skip
+            )
         assert server.signatures is not None and server.columns is not None
         known = [u[:q] for u, q in zip(server.signatures.cpu(), server.columns)]
         before = server.matrix[: now.clients, : now.clients]

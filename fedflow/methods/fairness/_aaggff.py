@@ -37,9 +37,12 @@ class Played(ServerState):
 
 class AAggFF(Weighing):
     cdf: str = option(
-        "normal", "distribution function that maps a loss, divided by the mean loss, to [0, 1]",
-        choices=tuple(CDFS), grid=tuple(CDFS), source="tuned by data set",
-    )  # fmt: skip
+        "normal",
+        "distribution function that maps a loss, divided by the mean loss, to [0, 1]",
+        choices=tuple(CDFS),
+        grid=tuple(CDFS),
+        source="tuned by data set",
+    )
 
     def step(self, now: Round, own: Any, p: np.ndarray, ids: list[int], u: np.ndarray) -> tuple:
         """r(t) [N] and p(t+1) [N] from p(t) and the transformed losses ``u`` [m] of clients ``ids``.

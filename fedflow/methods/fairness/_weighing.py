@@ -210,8 +210,11 @@ class Weighing(Method):
         host, others = self._host.aggregate(now, server.host, reweighted)
         about: Diagnostics = {
             "objective": weights @ cohort.scalars("loss") / weights.sum(),
-            "kl": divergence(p, now.sizes), "p_min": p.min(), "p_max": p.max(), "p": p,
-        }  # fmt: skip
+            "kl": divergence(p, now.sizes),
+            "p_min": p.min(),
+            "p_max": p.max(),
+            "p": p,
+        }
         return State(host, own), {**others, **about, **numbers}
 
 

@@ -47,13 +47,17 @@ class AFL(Method):
         "uniform", "initial lambda: uniform, or in proportion to n_k", choices=("uniform", "samples")
     )
     lambda_used: str = option(
-        "new", "weights of the models: lambda after this round's step, or before it",
-        choices=("new", "old"), source="FairFL, AAggFF: new; the paper: old",
-    )  # fmt: skip
+        "new",
+        "weights of the models: lambda after this round's step, or before it",
+        choices=("new", "old"),
+        source="FairFL, AAggFF: new; the paper: old",
+    )
     served: str = option(
-        "last", "the model served and scored: w, or the mean of w over all rounds so far",
-        choices=("last", "average"), source="the paper: average",
-    )  # fmt: skip
+        "last",
+        "the model served and scored: w, or the mean of w over all rounds so far",
+        choices=("last", "average"),
+        source="the paper: average",
+    )
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         w = initial(0)

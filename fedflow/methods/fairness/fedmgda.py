@@ -32,9 +32,12 @@ class FedMGDA(FedAvg):
     gathers: ClassVar[bool] = True  # the weights come from inner products of the updates
 
     weighting: str = option(
-        "uniform", "the weights p_k that lambda stays near: n_k or uniform", symbol="p_k",
-        choices=("samples", "uniform"), source="Algorithm 1: uniform",
-    )  # fmt: skip
+        "uniform",
+        "the weights p_k that lambda stays near: n_k or uniform",
+        symbol="p_k",
+        choices=("samples", "uniform"),
+        source="Algorithm 1: uniform",
+    )
     eps: float = option(
         0.1, "largest |lambda_k - p_k|", symbol="eps", ge=0, le=1, grid=(0.1, 0.5, 1), source="grid of AAggFF"
     )

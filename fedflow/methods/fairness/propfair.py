@@ -34,13 +34,17 @@ class PropFair(FedAvg):
         0.2, "distance to M below which the log becomes a line", symbol="eps", gt=0, source="experiments"
     )
     beyond: str = option(
-        "plain", "slope of the line: 1/M (plain) or 1/eps (huber)", choices=("plain", "huber"),
+        "plain",
+        "slope of the line: 1/M (plain) or 1/eps (huber)",
+        choices=("plain", "huber"),
         source="authors' code: plain by default; the paper: huber",
-    )  # fmt: skip
+    )
     applied: str = option(
-        "loss", "where fairness is applied: in the clients' loss, or in the weights of the average",
-        choices=("loss", "weights"), source="Algorithm 1: loss; AAggFF: weights",
-    )  # fmt: skip
+        "loss",
+        "where fairness is applied: in the clients' loss, or in the weights of the average",
+        choices=("loss", "weights"),
+        source="Algorithm 1: loss; AAggFF: weights",
+    )
 
     def validate(self) -> None:
         if self.eps >= self.baseline:

@@ -27,9 +27,11 @@ from fedflow.settings import option
 @register("qfedavg", "q-FedAvg")
 class QFedAvg(FedAvg):
     weighting: str = option(
-        "uniform", "weights of D_k and h_k in their sums: n_k or uniform",
-        choices=("samples", "uniform"), source="Algorithm 2: uniform",
-    )  # fmt: skip
+        "uniform",
+        "weights of D_k and h_k in their sums: n_k or uniform",
+        choices=("samples", "uniform"),
+        source="Algorithm 2: uniform",
+    )
     q: float = option(
         0.1, "fairness: the power of the losses", symbol="q", ge=0, grid=(0.1, 1, 5), source="grid of AAggFF"
     )

@@ -73,11 +73,14 @@ class FedCGAN(NetworkMethod):
             loss_g = judged(d.train_outputs(judge.w, fake)[0], 1, y)
             (of_maker,) = torch.autograd.grad(loss_g, w)
             maker = stepped(g, maker, of_maker, statistics, client.lr)
-            found.append({
-                "loss_d": loss_d, "loss_g": loss_g,
-                "real_recognised": (on_real[:, 0] > 0).to(x).mean(),
-                "fake_recognised": (on_fake[:, 0] < 0).to(x).mean(),
-            })  # fmt: skip
+            found.append(
+                {
+                    "loss_d": loss_d,
+                    "loss_g": loss_g,
+                    "real_recognised": (on_real[:, 0] > 0).to(x).mean(),
+                    "fake_recognised": (on_fake[:, 0] < 0).to(x).mean(),
+                }
+            )
             return (judge, maker), loss_d.detach()
 
         start = (

@@ -69,26 +69,30 @@ class FedEvg(ImageMethod):
 
     energy: str = option("joint", "E(x, y), or E(x)", choices=("joint", "marginal"))
     weights: str = option(
-        "signed", "weights of clients by image: n_k exp(-sign E), n_k exp(-E), or n_k",
+        "signed",
+        "weights of clients by image: n_k exp(-sign E), n_k exp(-E), or n_k",
         choices=("signed", "raw", "mean"),
-    )  # fmt: skip
+    )
     beta_first: float = option(
         10.0, "first step size of the server", symbol="beta_1", ge=0, grid=(1, 10, 100)
     )
     beta_last: float = option(1.0, "last step size of the server", symbol="beta_T", ge=0)
     schedule: str = option(
-        "ddpm_cosine", "of beta_t from the first to the last round",
+        "ddpm_cosine",
+        "of beta_t from the first to the last round",
         choices=("ddpm_cosine", "linear", "quadratic", "sigmoid", "half_cosine", "constant"),
-    )  # fmt: skip
+    )
     server_noise: str = option(
-        "const", "standard deviation of the server's noise: sigma_s, sigma_s beta_t, or sqrt(2 beta_t)",
+        "const",
+        "standard deviation of the server's noise: sigma_s, sigma_s beta_t, or sqrt(2 beta_t)",
         choices=("const", "prop", "langevin"),
-    )  # fmt: skip
+    )
     server_sigma: float = option(1e-4, "scale of the server's noise", symbol="sigma_s", ge=0)
     proposal: str = option(
-        "pcd", "where negatives start: the client's copy of the images, the batch, or noise",
+        "pcd",
+        "where negatives start: the client's copy of the images, the batch, or noise",
         choices=("pcd", "cd", "noise"),
-    )  # fmt: skip
+    )
     sgld_steps: int = option(1, "steps of SGLD per batch", symbol="L", ge=0, grid=(1, 5, 10))
     alpha: float = option(1.0, "step size of SGLD", symbol="alpha", ge=0, source="JEM")
     sigma: float = option(0.01, "standard deviation of the noise of SGLD", symbol="sigma", ge=0, source="JEM")
@@ -101,9 +105,12 @@ class FedEvg(ImageMethod):
     )
     generative: bool = option(True, "train the energy too, not only the classifier")
     reinit: int | None = option(
-        1, "rounds after which the clients of a cohort start from fresh networks; null = never", ge=1,
-        grid=(1, 5, None), source="authors' code; its earlier revisions: null",
-    )  # fmt: skip
+        1,
+        "rounds after which the clients of a cohort start from fresh networks; null = never",
+        ge=1,
+        grid=(1, 5, None),
+        source="authors' code; its earlier revisions: null",
+    )
 
     def validate(self) -> None:
         if self.beta_last > self.beta_first:

@@ -37,8 +37,9 @@ class Adapting(Method):
     adaptation: OwnAdaptation = option(
         factory=lambda: OwnAdaptation.parse({"name": "proto"}),
         doc="T, a mapping as `training.adaptation`: name (maml or proto), and lr, steps, ... of maml",
-        symbol="T", source="Chapter 3: proto is the best in all but a few rows of Tables 3.1 and 3.2",
-    )  # fmt: skip
+        symbol="T",
+        source="Chapter 3: proto is the best in all but a few rows of Tables 3.1 and 3.2",
+    )
 
     def trains(self, training: LocalTraining) -> LocalTraining:
         return adapting(training, self.adaptation, f"{self.name}, which has method.adaptation")

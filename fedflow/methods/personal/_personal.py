@@ -16,9 +16,11 @@ class Personal(Method):
     serves: ClassVar[str] = "personal"
 
     served: str = option(
-        "personal", "the model served and scored: the personal or the global one",
-        choices=("personal", "global"), source="papers report both",
-    )  # fmt: skip
+        "personal",
+        "the model served and scored: the personal or the global one",
+        choices=("personal", "global"),
+        source="papers report both",
+    )
 
     def validate(self) -> None:
         super().validate()

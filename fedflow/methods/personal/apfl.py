@@ -37,13 +37,21 @@ class APFL(Personal, FedAvg):
     newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
 
     weighting: str = option(
-        "uniform", "weights p_k of the average: n_k or uniform", symbol="p_k",
-        choices=("samples", "uniform"), source="Algorithm 1: uniform",
-    )  # fmt: skip
+        "uniform",
+        "weights p_k of the average: n_k or uniform",
+        symbol="p_k",
+        choices=("samples", "uniform"),
+        source="Algorithm 1: uniform",
+    )
     alpha: float = option(
-        0.5, "initial share of the personal model in the mixture", symbol="alpha", ge=0, le=1,
-        grid=(0.25, 0.5, 0.75), source="section 5",
-    )  # fmt: skip
+        0.5,
+        "initial share of the personal model in the mixture",
+        symbol="alpha",
+        ge=0,
+        le=1,
+        grid=(0.25, 0.5, 0.75),
+        source="section 5",
+    )
     adaptive: bool = option(True, "clients learn their alpha by gradient descent", source="Algorithm 1: no")
 
     def check_training(self, training: LocalTraining) -> None:

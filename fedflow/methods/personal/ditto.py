@@ -34,9 +34,13 @@ class Ditto(Personal, FedAvg):
     newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
 
     lam: float = option(
-        1.0, "pull of the personal towards the global model", symbol="lambda", ge=0,
-        grid=(0.05, 0.1, 0.5, 1, 2), source="section 4",
-    )  # fmt: skip
+        1.0,
+        "pull of the personal towards the global model",
+        symbol="lambda",
+        ge=0,
+        grid=(0.05, 0.1, 0.5, 1, 2),
+        source="section 4",
+    )
     personal_epochs: int | None = option(
         None, "local epochs of the personal model; null = as the global one", ge=1
     )

@@ -54,9 +54,14 @@ class L2GD(Personal):
         0.5, "pull towards the mean", symbol="lambda", ge=0, grid=(0.1, 0.5, 1, 10), source="FedRep code: 0.5"
     )
     p: float = option(
-        0.1, "probability of a step towards the mean", symbol="p", gt=0, lt=1, grid=(0.1, 0.4, 0.9),
+        0.1,
+        "probability of a step towards the mean",
+        symbol="p",
+        gt=0,
+        lt=1,
+        grid=(0.1, 0.4, 0.9),
         source="code of FedRep: 0.9",
-    )  # fmt: skip
+    )
 
     def check_training(self, training: LocalTraining) -> None:
         training.need_sgd(self.name, "whose theta follows from the rate of gradient steps")

@@ -50,9 +50,12 @@ class LGFedAvg(Averaging):
         source="authors' code: the last num_layers_keep",
     )
     fedavg: float = option(
-        0.0, "share of the rounds, the first ones, in which FedAvg trains the whole model", ge=0, lt=1,
+        0.0,
+        "share of the rounds, the first ones, in which FedAvg trains the whole model",
+        ge=0,
+        lt=1,
         source="Sub-FedAvg: 275 of 300 rounds, 450 of 500",
-    )  # fmt: skip
+    )
 
     def switch(self, rounds: int) -> int:
         """The last round of FedAvg; 0 if there is none."""

@@ -40,13 +40,19 @@ class MTL(Averaging):
     newcomer: ClassVar[Mapping[str, str]] = {"model": "mean"}
 
     weighting: str = option(
-        "uniform", "weights p_k of the mean: uniform or n_k", symbol="p_k",
-        choices=("uniform", "samples"), source="Omega",
-    )  # fmt: skip
+        "uniform",
+        "weights p_k of the mean: uniform or n_k",
+        symbol="p_k",
+        choices=("uniform", "samples"),
+        source="Omega",
+    )
     lam: float | None = option(
-        None, "weight of both penalties; null = 10^-f, 1e-6 for LeNet-5", symbol="lambda", ge=0,
+        None,
+        "weight of both penalties; null = 10^-f, 1e-6 for LeNet-5",
+        symbol="lambda",
+        ge=0,
         source="code of LG-FedAvg and of Sub-FedAvg",
-    )  # fmt: skip
+    )
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}

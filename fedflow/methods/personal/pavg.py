@@ -24,6 +24,9 @@ from fedflow.settings import option
 @register("pavg", "P-Avg")
 class PAvg(Adapting, FedAvg):
     weighting: str = option(
-        "uniform", "weights p_k of the average: n_k or uniform", symbol="p_k",
-        choices=("samples", "uniform"), source="Chapter 3: uniform",
-    )  # fmt: skip
+        "uniform",
+        "weights p_k of the average: n_k or uniform",
+        symbol="p_k",
+        choices=("samples", "uniform"),
+        source="Chapter 3: uniform",
+    )

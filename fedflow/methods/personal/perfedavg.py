@@ -49,25 +49,36 @@ class PerFedAvg(FedAvg):
     serves_with: ClassVar[tuple[str, ...] | None] = ()
 
     weighting: str = option(
-        "uniform", "weights p_k of the average: n_k or uniform", symbol="p_k",
-        choices=("samples", "uniform"), source="Algorithm 1: uniform",
-    )  # fmt: skip
+        "uniform",
+        "weights p_k of the average: n_k or uniform",
+        symbol="p_k",
+        choices=("samples", "uniform"),
+        source="Algorithm 1: uniform",
+    )
     alpha: float = option(0.01, "step size of the adaptation", symbol="alpha", ge=0, source="section 5")
     beta: float | None = option(
-        None, "step size of the meta-gradient; null = the client learning rate", symbol="beta", gt=0,
+        None,
+        "step size of the meta-gradient; null = the client learning rate",
+        symbol="beta",
+        gt=0,
         source="section 5: 0.001",
-    )  # fmt: skip
+    )
     order: str = option(
-        "first", "second derivatives in the meta-gradient: none, by differences of gradients, or exact",
-        choices=("first", "hessian_free", "second"), source="section 5: FO and HF; PFL: second",
-    )  # fmt: skip
+        "first",
+        "second derivatives in the meta-gradient: none, by differences of gradients, or exact",
+        choices=("first", "hessian_free", "second"),
+        source="section 5: FO and HF; PFL: second",
+    )
     delta: float = option(
         1e-3, "half the distance of the two gradients of hessian_free", symbol="delta", gt=0
     )
     adaptation: int = option(
-        1, "gradient steps on a client's own data before it is served; in training with order: second only",
-        ge=0, grid=(1, 5), source="Algorithm 1: 1; PFL: 1 or 5",
-    )  # fmt: skip
+        1,
+        "gradient steps on a client's own data before it is served; in training with order: second only",
+        ge=0,
+        grid=(1, 5),
+        source="Algorithm 1: 1; PFL: 1 or 5",
+    )
 
     def validate(self) -> None:
         if self.order != "hessian_free" and self.delta != 1e-3:

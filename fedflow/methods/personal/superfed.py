@@ -71,30 +71,49 @@ class SuPerFed(Personal, FedAvg):
         choices=("model", "layer"),
     )
     mu: float = option(
-        0.01, "weight of the proximal term ||w_f - w_t||^2", symbol="mu", ge=0, grid=(0, 0.01, 0.1, 1),
+        0.01,
+        "weight of the proximal term ||w_f - w_t||^2",
+        symbol="mu",
+        ge=0,
+        grid=(0, 0.01, 0.1, 1),
         source="Figure 2.3",
-    )  # fmt: skip
+    )
     nu: float | None = option(
-        None, "weight of cos^2(w_f, w_l); null = 1 for MM, 2 for LM", symbol="nu", ge=0, grid=(0, 1, 2, 5),
+        None,
+        "weight of cos^2(w_f, w_l); null = 1 for MM, 2 for LM",
+        symbol="nu",
+        ge=0,
+        grid=(0, 1, 2, 5),
         source="Figure 2.3",
-    )  # fmt: skip
+    )
     start: float | None = option(
-        None, "share of the rounds before mixing starts; null = 0.4 for MM, 0.6 for LM", symbol="L", ge=0,
-        lt=1, grid=(0, 0.2, 0.4, 0.6, 0.8), source="Table 2.7",
-    )  # fmt: skip
+        None,
+        "share of the rounds before mixing starts; null = 0.4 for MM, 0.6 for LM",
+        symbol="L",
+        ge=0,
+        lt=1,
+        grid=(0, 0.2, 0.4, 0.6, 0.8),
+        source="Table 2.7",
+    )
     prox: str = option(
-        "sq", "the proximal term: the squared norm, or the sum over tensors of norms",
-        choices=("sq", "official"), source="official: authors' code",
-    )  # fmt: skip
+        "sq",
+        "the proximal term: the squared norm, or the sum over tensors of norms",
+        choices=("sq", "official"),
+        source="official: authors' code",
+    )
     aggregation: str = option(
-        "all", "parameters that are averaged: all, or those named weight, while the others are reset",
-        choices=("all", "official"), source="official: authors' code",
-    )  # fmt: skip
+        "all",
+        "parameters that are averaged: all, or those named weight, while the others are reset",
+        choices=("all", "official"),
+        source="official: authors' code",
+    )
     lam: str = option(
-        "validated", "lambda of the model that is served: of 0, 0.1, .. 1, the one with the lowest loss on "
+        "validated",
+        "lambda of the model that is served: of 0, 0.1, .. 1, the one with the lowest loss on "
         "held-out samples; 0.5; or the one with the lowest loss on test samples, which is optimistic",
-        choices=("validated", "fixed", "oracle"), source="oracle: authors' code",
-    )  # fmt: skip
+        choices=("validated", "fixed", "oracle"),
+        source="oracle: authors' code",
+    )
 
     def validate(self) -> None:
         super().validate()

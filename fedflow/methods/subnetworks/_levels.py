@@ -34,9 +34,11 @@ class Levels(Levelled, Method):
     example: ClassVar[str] = "cnn_exit"
 
     failed: str = option(
-        "exclude", "clients that fail: left out of the means, or counted with the model that they received",
-        choices=("exclude", "replace"), source="Acar, chapter 4: exclude; its code: replace",
-    )  # fmt: skip
+        "exclude",
+        "clients that fail: left out of the means, or counted with the model that they received",
+        choices=("exclude", "replace"),
+        source="Acar, chapter 4: exclude; its code: replace",
+    )
 
     def ends(self) -> Mapping[str, float]:
         """The levels in order, each with the share of the clients at this level or before it."""
@@ -96,9 +98,12 @@ class SimpleAndComplex(Levels):
     """Two levels of a network with two exits: simple clients hold the part up to the first exit."""
 
     simple: float = option(
-        0.5, "share of the clients with the simple network, the first ones", ge=0, le=1,
+        0.5,
+        "share of the clients with the simple network, the first ones",
+        ge=0,
+        le=1,
         source="section 4: 50 of 100",
-    )  # fmt: skip
+    )
 
     complex_exits: ClassVar[str]  # of the complex network (`fedflow.models.exits`)
 

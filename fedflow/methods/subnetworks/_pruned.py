@@ -52,26 +52,44 @@ class Pruned(Method):
     off: ClassVar[str] = "method.target: 0"
 
     rate: float = option(
-        0.1, "share of the kept weights of a tensor that a step of pruning drops", symbol="r_us", gt=0, lt=1,
-        grid=(0.05, 0.1), source="section 4.3",
-    )  # fmt: skip
+        0.1,
+        "share of the kept weights of a tensor that a step of pruning drops",
+        symbol="r_us",
+        gt=0,
+        lt=1,
+        grid=(0.05, 0.1),
+        source="section 4.3",
+    )
     target: float = option(
-        0.5, "share of all parameters at which pruning ends; 0 = no pruning", symbol="p_us", ge=0, lt=1,
-        grid=(0.3, 0.5, 0.7), source="section 4.3",
-    )  # fmt: skip
+        0.5,
+        "share of all parameters at which pruning ends; 0 = no pruning",
+        symbol="p_us",
+        ge=0,
+        lt=1,
+        grid=(0.3, 0.5, 0.7),
+        source="section 4.3",
+    )
     threshold: float = option(
-        0.5, "least accuracy of the smaller network, 0 to 1; above 1 = no pruning", symbol="Acc_th", ge=0,
+        0.5,
+        "least accuracy of the smaller network, 0 to 1; above 1 = no pruning",
+        symbol="Acc_th",
+        ge=0,
         source="authors' code",
-    )  # fmt: skip
+    )
     distance: float = option(
-        1e-4, "least distance between the masks after the first and the last epoch; above 1 = no pruning",
-        symbol="eps_us", ge=0, source="section 4.3",
-    )  # fmt: skip
+        1e-4,
+        "least distance between the masks after the first and the last epoch; above 1 = no pruning",
+        symbol="eps_us",
+        ge=0,
+        source="section 4.3",
+    )
     gate: str = option(
-        "selection", "samples of that accuracy: held-out ones, those of training, or the client's test "
+        "selection",
+        "samples of that accuracy: held-out ones, those of training, or the client's test "
         "samples, with which training then sees the test set",
-        choices=("selection", "train", "test"), source="test: authors' code",
-    )  # fmt: skip
+        choices=("selection", "train", "test"),
+        source="test: authors' code",
+    )
 
     def check(self, rounds: int) -> None:
         for name, effect in self.never.items():

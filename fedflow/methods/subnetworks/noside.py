@@ -31,9 +31,11 @@ class NoSide(SimpleAndComplex):
     complex_exits: ClassVar[str] = "last"
 
     head_average: str = option(
-        "literal", "clients over which the head of the first exit is averaged: all, or those that train it",
-        choices=("literal", "simple_only"), source="Algorithm 9: literal",
-    )  # fmt: skip
+        "literal",
+        "clients over which the head of the first exit is averaged: all, or those that train it",
+        choices=("literal", "simple_only"),
+        source="Algorithm 9: literal",
+    )
 
     def local(self, client: Client) -> Update:
         received = client.received["model"]

@@ -58,37 +58,60 @@ NEAR, LESS = 0.16, 0.05  # rates of the last step above NEAR are lowered by LESS
 class SubFedAvgHy(Pruned):
     example: ClassVar[str] = "lenet5_bn"
     never: ClassVar[Mapping[str, str]] = {
-        "threshold": "no client prunes", "distance": "no dense layer is pruned",
+        "threshold": "no client prunes",
+        "distance": "no dense layer is pruned",
         "channel_distance": "no channel is removed",
-    }  # fmt: skip
+    }
     off: ClassVar[str] = "method.target: 0 and method.channel_rate: 0"
 
     rate: float = option(
-        0.1, "share of the kept weights of a dense layer that a step of pruning drops; 0 = only channels",
-        symbol="r_fc", ge=0, lt=1, grid=(0.05, 0.1), source="authors' code",
-    )  # fmt: skip
+        0.1,
+        "share of the kept weights of a dense layer that a step of pruning drops; 0 = only channels",
+        symbol="r_fc",
+        ge=0,
+        lt=1,
+        grid=(0.05, 0.1),
+        source="authors' code",
+    )
     target: float = option(
-        0.5, "share of all parameters at which the pruning of dense layers ends; 0 = only channels",
-        symbol="p_us", ge=0, lt=1, grid=(0.5, 0.7, 0.9), source="section 4.3",
-    )  # fmt: skip
+        0.5,
+        "share of all parameters at which the pruning of dense layers ends; 0 = only channels",
+        symbol="p_us",
+        ge=0,
+        lt=1,
+        grid=(0.5, 0.7, 0.9),
+        source="section 4.3",
+    )
     distance: float = option(
-        5e-4, "least distance between the masks of dense layers after the first and the last epoch; "
+        5e-4,
+        "least distance between the masks of dense layers after the first and the last epoch; "
         "above 1 = no pruning of dense layers",
-        symbol="eps_us", ge=0, source="authors' code",
-    )  # fmt: skip
+        symbol="eps_us",
+        ge=0,
+        source="authors' code",
+    )
     channel_rate: float = option(
-        0.45, "position, as a share, of the largest |gamma| that goes; 0 = no channels are removed",
-        symbol="r_s", ge=0, lt=1, source="authors' code",
-    )  # fmt: skip
+        0.45,
+        "position, as a share, of the largest |gamma| that goes; 0 = no channels are removed",
+        symbol="r_s",
+        ge=0,
+        lt=1,
+        source="authors' code",
+    )
     channel_distance: float = option(
-        0.05, "least distance between the channels kept after the first and the last epoch; "
+        0.05,
+        "least distance between the channels kept after the first and the last epoch; "
         "above 1 = no channels are removed",
-        symbol="eps_s", ge=0, source="section 4.3",
-    )  # fmt: skip
+        symbol="eps_s",
+        ge=0,
+        source="section 4.3",
+    )
     floors: list[int] | None = option(
-        None, "least channels of each layer; null = half of its width, rounded up", ge=1,
+        None,
+        "least channels of each layer; null = half of its width, rounded up",
+        ge=1,
         source="authors' code: 3 and 8 of LeNet-5",
-    )  # fmt: skip
+    )
     l1: float = option(
         0.0, "weight of |gamma| in the loss", symbol="s", ge=0, grid=(0, 1e-4), source="network slimming"
     )
@@ -99,9 +122,10 @@ class SubFedAvgHy(Pruned):
     def prunable(self, model: FlatModel) -> Sequence[str]:
         shapes, convolutions = dict(zip(model.names, model.shapes)), {layer.conv for layer in model.channels}
         return [
-            name for name in model.weights
+            name
+            for name in model.weights
             if len(shapes[name]) == 2 and name.removesuffix(".weight") not in convolutions
-        ]  # fmt: skip
+        ]
 
     def validate(self) -> None:
         super().validate()

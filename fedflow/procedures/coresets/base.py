@@ -55,19 +55,24 @@ class Choosing(Procedure):
         doc="who chooses; settings of one method follow its name: `scgiga-kappa0.5-walk4`",
     )
     kappa: float = option(
-        0.2, "alignment that scgiga accepts of a cheaper node, relative to the best one", gt=0, le=1,
+        0.2,
+        "alignment that scgiga accepts of a cheaper node, relative to the best one",
+        gt=0,
+        le=1,
         source="Figure 6.3",
-    )  # fmt: skip
+    )
     walk: int = option(16, "steps of the random walk", symbol="l", ge=1)
     operator: str = option("lazy", "matrix of one step of the walk", choices=("lazy", "sym_norm"))
     weights: str = option(
-        "beta", "scale of weights: beta = the smallest objective error, sum1 = they sum to 1",
+        "beta",
+        "scale of weights: beta = the smallest objective error, sum1 = they sum to 1",
         choices=("beta", "sum1"),
-    )  # fmt: skip
+    )
     mean_costs: list[float] | None = option(
-        None, "mean cost by group, costs are U[0, 2 mean]; null = U[0, 1], or those of the table",
+        None,
+        "mean cost by group, costs are U[0, 2 mean]; null = U[0, 1], or those of the table",
         source="Figure 6.3",
-    )  # fmt: skip
+    )
 
     @cached_property
     def arms(self) -> "dict[str, tuple[str, Choosing]]":

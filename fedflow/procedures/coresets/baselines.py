@@ -126,10 +126,18 @@ def _bounded(choose: Choose) -> Choose:
 BASELINES: dict[str, Choose] = {
     f.__name__: _bounded(f)
     for f in (
-        giga, scgiga, frank_wolfe, frank_wolfe_shares, kmeans, spectral, random, betweenness, importance,
+        giga,
+        scgiga,
+        frank_wolfe,
+        frank_wolfe_shares,
+        kmeans,
+        spectral,
+        random,
+        betweenness,
+        importance,
         pursuit,
     )
-}  # fmt: skip
+}
 
 
 def _selected(weights: np.ndarray) -> Chosen:

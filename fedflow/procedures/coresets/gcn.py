@@ -89,15 +89,20 @@ class CoresetGCN(Choosing):
         others = order[~np.isin(order, chosen.nodes)]
         validation, test = np.split(others, [self.validation])
         network = GCN(
-            task.scene.adjacency, task.scene.features, int(groups.max()) + 1,
+            task.scene.adjacency,
+            task.scene.features,
+            int(groups.max()) + 1,
             torch_seed(task.seed, "coreset.gcn", number),
-        )  # fmt: skip
+        )
         labels = torch.from_numpy(groups.astype(np.int64))
         epochs = network.fit(
-            labels, torch.from_numpy(chosen.nodes), torch.from_numpy(validation),
+            labels,
+            torch.from_numpy(chosen.nodes),
+            torch.from_numpy(validation),
             torch.from_numpy(chosen.weights).float() if self.weighted else None,
-            epochs=self.epochs, patience=self.patience,
-        )  # fmt: skip
+            epochs=self.epochs,
+            patience=self.patience,
+        )
         return {
             "test_accuracy": network.accuracy(labels, torch.from_numpy(test[: self.test])),
             "epochs": epochs,

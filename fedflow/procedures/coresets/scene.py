@@ -58,9 +58,11 @@ class Graph(Settings):
     p_out: float = option(0.005, "probability of an edge between blocks", ge=0, le=1)
     neighbours: int = option(10, "nearest neighbours of a point (mixture, table)", ge=1, source="Section 6.6")
     edge_weights: str = option(
-        "binary", "weights of edges between neighbours (mixture, table): 1, or exp(-(d / s)^2 / 2) of their "
-        "distance d, with s the mean over all edges", choices=EDGE_WEIGHTS,
-    )  # fmt: skip
+        "binary",
+        "weights of edges between neighbours (mixture, table): 1, or exp(-(d / s)^2 / 2) of their "
+        "distance d, with s the mean over all edges",
+        choices=EDGE_WEIGHTS,
+    )
     file: str | None = option(None, "; ".join(f"{kind}: {what}" for kind, what in FILES.items()))
     value: str | None = option(None, "column of a table whose mean is estimated")
     cost: str | None = option(None, "column of a table with the costs; null: costs are drawn")

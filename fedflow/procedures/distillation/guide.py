@@ -40,9 +40,13 @@ class ConvGuide(nn.Module):
             inside = CHANNELS
         self.map = nn.Sequential(*layers)
         self.head = nn.Sequential(
-            nn.Linear(CHANNELS, channels), nn.Linear(channels, classes), nn.BatchNorm1d(classes), nn.ReLU(),
-            nn.Linear(classes, 1), nn.Sigmoid(),
-        )  # fmt: skip
+            nn.Linear(CHANNELS, channels),
+            nn.Linear(channels, classes),
+            nn.BatchNorm1d(classes),
+            nn.ReLU(),
+            nn.Linear(classes, 1),
+            nn.Sigmoid(),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.map(x).mean((-2, -1))).squeeze(-1)

@@ -22,12 +22,24 @@ from fedflow.seeding import torch_seed
 from fedflow.settings import option
 
 RELEASE = {  # the defaults of the authors' code for CIFAR
-    "tau_s": 3.5, "top_k": 10, "target": "masked", "label_in_mask": True, "log_normaliser": True,
-    "lambda_min": 1.0, "lambda_max": 5.0,
-    "delta": 0.6, "delta_end": 0.4, "delta_period": 20, "delta_decay": 0.9,
-    "against": "teacher", "guide": "conv", "warm_up": 5, "order": "student",
-    "weight_decay": 1e-5, "restart": 50,
-}  # fmt: skip
+    "tau_s": 3.5,
+    "top_k": 10,
+    "target": "masked",
+    "label_in_mask": True,
+    "log_normaliser": True,
+    "lambda_min": 1.0,
+    "lambda_max": 5.0,
+    "delta": 0.6,
+    "delta_end": 0.4,
+    "delta_period": 20,
+    "delta_decay": 0.9,
+    "against": "teacher",
+    "guide": "conv",
+    "warm_up": 5,
+    "order": "student",
+    "weight_decay": 1e-5,
+    "restart": 50,
+}
 
 
 class Guided(Method):
@@ -41,9 +53,12 @@ class Guided(Method):
     lambda_min: float = option(0.1, "lambda at the start of a period", ge=0, grid=(0.01, 0.1, 1, 5, 10))
     lambda_max: float = option(50.0, "lambda towards its end", ge=0, grid=(1, 5, 10, 20, 50, 100, 1000))
     lambda_period: int | None = option(
-        None, "rounds of a period; null = a quarter of all rounds (the published 50 of 200), whole or not; "
-        "all of them if there are fewer than 8", ge=1, grid=(20, 50),
-    )  # fmt: skip
+        None,
+        "rounds of a period; null = a quarter of all rounds (the published 50 of 200), whole or not; "
+        "all of them if there are fewer than 8",
+        ge=1,
+        grid=(20, 50),
+    )
     delta: float | None = option(
         None, "budget; null = the share of training samples that the student gets wrong at first", ge=0
     )
@@ -58,17 +73,23 @@ class Guided(Method):
         5.0, "largest cross-entropy of a sample in the budget; null = no limit", gt=0, source="code"
     )
     over: str = option(
-        "wrong", "the budget's sum is divided by the number of wrong predictions, or of all samples",
-        choices=("wrong", "all"), source="A.1.5; Eq. 6.3: all",
-    )  # fmt: skip
+        "wrong",
+        "the budget's sum is divided by the number of wrong predictions, or of all samples",
+        choices=("wrong", "all"),
+        source="A.1.5; Eq. 6.3: all",
+    )
     against: str = option(
-        "label", "what predictions are compared with in the budget: the label, or the teacher's prediction",
-        choices=("label", "teacher"), source="code: teacher",
-    )  # fmt: skip
+        "label",
+        "what predictions are compared with in the budget: the label, or the teacher's prediction",
+        choices=("label", "teacher"),
+        source="code: teacher",
+    )
     guide: str = option(
-        "mlp", "mlp on the teacher's features and logits, or conv on its last map", choices=tuple(GUIDES),
+        "mlp",
+        "mlp on the teacher's features and logits, or conv on its last map",
+        choices=tuple(GUIDES),
         source="code: conv",
-    )  # fmt: skip
+    )
     guide_lr: float | None = option(None, "first learning rate of the guide; null = the student's", gt=0)
     guide_epochs: int = option(3, "epochs of the guide in a round", ge=1)
     warm_up: int = option(0, "epochs of the guide before the first round", ge=0, source="code: 5")
@@ -215,9 +236,10 @@ class DiSK(Guided):
     """Eq. 6.5: alpha cross-entropy + (1 - alpha) guided distillation (6.4)."""
 
     preset: str = option(
-        "paper", "defaults of this entry: those of the text, or those of the authors' code",
+        "paper",
+        "defaults of this entry: those of the text, or those of the authors' code",
         choices=("paper", "release"),
-    )  # fmt: skip
+    )
     alpha: float = option(0.1, "weight of cross-entropy", ge=0, le=1, grid=(0, 0.1, 0.5, 0.9, 1))
     tau: float = option(4.0, "temperature of the teacher", gt=0)
     tau_s: float | None = option(
@@ -227,15 +249,20 @@ class DiSK(Guided):
         False, "fit the temperature of the student, before it is taught, to the teacher's outputs"
     )
     top_k: int | None = option(
-        None, "the teacher's first classes, which the guide helps; null = a fifth, the published 20 of 100",
-        symbol="K", ge=1, grid=(1, 3, 5, 10, 20, 50),
-    )  # fmt: skip
+        None,
+        "the teacher's first classes, which the guide helps; null = a fifth, the published 20 of 100",
+        symbol="K",
+        ge=1,
+        grid=(1, 3, 5, 10, 20, 50),
+    )
     label_in_mask: bool = option(False, "the guide helps the label's class too", source="code: true")
     target: str = option(
-        "teacher", "the teacher's whole distribution; or of the classes that the guide helps, with the other "
+        "teacher",
+        "the teacher's whole distribution; or of the classes that the guide helps, with the other "
         "logits set to the smallest (masked) or to 0 (masked_zero)",
-        choices=("teacher", "masked", "masked_zero"), source="code: masked",
-    )  # fmt: skip
+        choices=("teacher", "masked", "masked_zero"),
+        source="code: masked",
+    )
     log_normaliser: bool = option(
         False, "the guide minimises (1 - alpha) mean log(1 + K g) too", source="code: true"
     )

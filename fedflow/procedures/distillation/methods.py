@@ -17,13 +17,7 @@ from fedflow.local.samples import Batch
 from fedflow.models.flat import FlatModel
 from fedflow.procedures.base import Row, State
 from fedflow.procedures.distillation import losses
-from fedflow.procedures.distillation.networks import (
-    check_known,
-    hinted,
-    projected,
-    student_of,
-    with_student,
-)
+from fedflow.procedures.distillation.networks import check_known, hinted, projected, student_of, with_student
 from fedflow.procedures.distillation.training import Course, Objective, packed
 from fedflow.seeding import torch_seed
 from fedflow.settings import Settings, option, registering
@@ -107,9 +101,13 @@ class Method(Settings):
         return self.teach(course, networks, state, number, partial(self.loss, course))
 
     def teach(
-        self, course: Course, networks: Networks, state: State, number: int,
+        self,
+        course: Course,
+        networks: Networks,
+        state: State,
+        number: int,
         loss: Callable[[Any, Batch], Tensor],
-    ) -> tuple[State, Row]:  # fmt: skip
+    ) -> tuple[State, Row]:
         """The state after the student's epochs of a round."""
 
         def objective(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
@@ -121,9 +119,16 @@ class Method(Settings):
         return state, {"epochs": number * epochs, "train_loss": value}
 
     def train(
-        self, course: Course, name: str, model: FlatModel, state: State, number: int, epochs: int,
-        objective: Objective, lr: float | None = None,
-    ) -> tuple[State, float]:  # fmt: skip
+        self,
+        course: Course,
+        name: str,
+        model: FlatModel,
+        state: State,
+        number: int,
+        epochs: int,
+        objective: Objective,
+        lr: float | None = None,
+    ) -> tuple[State, float]:
         """The state after the ``epochs`` of a round of the network ``name``, and the loss of the last.
 
         The first learning rate is ``lr``, by default that of the procedure.

@@ -86,9 +86,15 @@ class Projected(nn.Module):
     """
 
     def __init__(
-        self, student: Callable[[], nn.Module], head: str, inside: int, weight: Tensor, bias: Tensor,
-        size: Size, factor: int,
-    ) -> None:  # fmt: skip
+        self,
+        student: Callable[[], nn.Module],
+        head: str,
+        inside: int,
+        weight: Tensor,
+        bias: Tensor,
+        size: Size,
+        factor: int,
+    ) -> None:
         super().__init__()
         self.student, self.size = student(), size
         self.student.set_submodule(head, nn.Identity())
@@ -130,9 +136,9 @@ def projected(student: Teacher, teacher: Teacher, x: Tensor, factor: int) -> Fla
 
 def with_student(network: FlatModel, w: Tensor, student: Teacher) -> Tensor:
     """``w`` [D] of a `Hinted` or `Projected` network with the values of its ``student``."""
-    return network.replaced(w, {
-        f"student.{name}": value for name, value in student.model.views(student.w).items()
-    })  # fmt: skip
+    return network.replaced(
+        w, {f"student.{name}": value for name, value in student.model.views(student.w).items()}
+    )
 
 
 def student_of(network: FlatModel, w: Tensor, model: FlatModel) -> Tensor:

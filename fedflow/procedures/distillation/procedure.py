@@ -79,9 +79,10 @@ class Distillation(Procedure):
     momentum: float = option(0.9, "SGD momentum", ge=0, lt=1)
     weight_decay: float = option(5e-4, "L2 penalty in the gradient", ge=0, source="text; code: 1e-5")
     augment: str = option(
-        "flip_crop", "random views of images, as in `training.augment`",
+        "flip_crop",
+        "random views of images, as in `training.augment`",
         choices=("none", "flip_crop", "flip_crop_cutout"),
-    )  # fmt: skip
+    )
 
     def validate(self) -> None:
         if not self.methods:
@@ -178,9 +179,12 @@ def _row(course: Course, product: Product, accuracy: float, epochs: int) -> dict
     """A row of the summary."""
     cost = macs(product.model.to_module(product.w), course.some.shape[1:])
     return {
-        "test_accuracy": float(accuracy), "best_accuracy": None, "epochs": float(epochs),
-        "parameters": float(product.parameters), "macs": float(sum(cost.values())),
-    }  # fmt: skip
+        "test_accuracy": float(accuracy),
+        "best_accuracy": None,
+        "epochs": float(epochs),
+        "parameters": float(product.parameters),
+        "macs": float(sum(cost.values())),
+    }
 
 
 def _spread(part: str, g: Tensor, right: Tensor) -> pd.DataFrame:

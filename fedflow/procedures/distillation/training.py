@@ -77,9 +77,14 @@ class Course:
         return 1 - float(evaluate(*self.student, self.train)[1].mean())
 
     def epoch(
-        self, key: tuple[str, int], model: FlatModel, now: SGDState, objective: Objective, lr: float,
+        self,
+        key: tuple[str, int],
+        model: FlatModel,
+        now: SGDState,
+        objective: Objective,
+        lr: float,
         weight_decay: float | None,
-    ) -> tuple[SGDState, float]:  # fmt: skip
+    ) -> tuple[SGDState, float]:
         """The state after one epoch on ``objective``, and the mean loss of its steps.
 
         ``key`` is that of its order and views: of whom, and the number of the epoch.

@@ -161,8 +161,9 @@ class MOML(Proximal):
     rule: str = option(
         "linear",
         "lambda from the optimality condition, or the gradient of the meta-loss on all samples in memory",
-        choices=("linear", "gradient"), source="Appendix A.1.4 (linear), Algorithm 6 (gradient)",
-    )  # fmt: skip
+        choices=("linear", "gradient"),
+        source="Appendix A.1.4 (linear), Algorithm 6 (gradient)",
+    )
 
     def begin(self, first: Tensor) -> State:
         return {**super().begin(first), "linear": torch.zeros_like(first)}
@@ -189,9 +190,11 @@ class BMOML(MOML):
 
     buffer: int = option(5, "tasks in memory, with the current one", symbol="B", ge=1, grid=(5, 10))
     policy: str = option(
-        "last", "the last B tasks; the current one in a random place; or, with probability accept, in "
-        "that of the oldest", choices=("last", "random_replace", "fifo_coin"),
-    )  # fmt: skip
+        "last",
+        "the last B tasks; the current one in a random place; or, with probability accept, in "
+        "that of the oldest",
+        choices=("last", "random_replace", "fifo_coin"),
+    )
     accept: float | None = option(None, "fifo_coin: probability of keeping a task", symbol="p", gt=0, le=1)
     states: str = option(
         "single_state", "one lambda, or the mean of B gradients", choices=("single_state", "averaged_states")

@@ -45,8 +45,9 @@ def _learners() -> Any:
 class Online(Procedure):
     page, step_name = "online.md", "task"
     curves: ClassVar = {
-        "ctm": Column("Current task", "%", "higher"), "ltm": Column("All tasks so far", "%", "higher")
-    }  # fmt: skip
+        "ctm": Column("Current task", "%", "higher"),
+        "ltm": Column("All tasks so far", "%", "higher"),
+    }
     metrics: ClassVar = {
         "ctm": Column("CTM: current task, before training", "%", "higher"),
         "ltm": Column("LTM: all tasks, at the end", "%", "higher"),
@@ -76,9 +77,12 @@ class Online(Procedure):
         1e-3, "L2 penalty in the gradients of training", ge=0, source="thesis; authors' code: 1e-4"
     )
     clip_norm: float | None = option(
-        3.0, "largest norm of a meta-gradient with the regulariser, and of a gradient of adaptation at "
-        "evaluation; null = no limit", gt=0, source="authors' code",
-    )  # fmt: skip
+        3.0,
+        "largest norm of a meta-gradient with the regulariser, and of a gradient of adaptation at "
+        "evaluation; null = no limit",
+        gt=0,
+        source="authors' code",
+    )
     evaluate_every: int | None = option(50, "tasks between two LTM, one more at the end; null = none", ge=1)
     subset_sizes: list[int] = option(
         factory=list, doc="task-learning efficiency: sizes of subsets to adapt to; [] = not measured", ge=0
@@ -207,11 +211,17 @@ class Online(Procedure):
                 "floats": float(whole["floats"].iloc[-1]),
             }
             experts += [
-                {"learner": name, "expert": part, **{g: getattr(self.experts[part], g) for g in GRIDS},
-                 "ctm": ends[part].rows["ctm"].mean(), "ltm": ends[part].rows["ltm"].iloc[-1],
-                 **{f"weight_{kind}": own[i] for kind, own in weights.items()}, "model": part == best}
+                {
+                    "learner": name,
+                    "expert": part,
+                    **{g: getattr(self.experts[part], g) for g in GRIDS},
+                    "ctm": ends[part].rows["ctm"].mean(),
+                    "ltm": ends[part].rows["ltm"].iloc[-1],
+                    **{f"weight_{kind}": own[i] for kind, own in weights.items()},
+                    "model": part == best,
+                }
                 for i, part in enumerate(parts)
-            ]  # fmt: skip
+            ]
         table = pd.concat(rounds, ignore_index=True)[["learner", "task", *COMBINED]]
         return Findings(
             summary, {"experts": pd.DataFrame(experts), "learners": table}, by_task(table), vectors

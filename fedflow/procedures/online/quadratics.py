@@ -45,9 +45,15 @@ class ByHand:
 
 
 def play(
-    learner: Learner, minima: Sequence[float], curvatures: Sequence[float] | None = None, alpha: float = 1.0,
-    steps: int | None = None, lr: float = 0.1, first: float = 0.0, seed: int = 0,
-) -> dict[str, list[Any]]:  # fmt: skip
+    learner: Learner,
+    minima: Sequence[float],
+    curvatures: Sequence[float] | None = None,
+    alpha: float = 1.0,
+    steps: int | None = None,
+    lr: float = 0.1,
+    first: float = 0.0,
+    seed: int = 0,
+) -> dict[str, list[Any]]:
     """By round: the loss ``suffered`` at w^t, and the learner's vectors after the round.
 
     ``curvatures`` are 1 by default; a round takes ``steps`` steps of ``lr``, or is solved exactly (None).

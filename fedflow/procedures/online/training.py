@@ -50,9 +50,15 @@ def clipped(g: Tensor, limit: float | None) -> Tensor:
 
 
 def adapted(
-    model: FlatModel, w: Tensor, support: Batch, steps: int, lr: float, decay: float = 0.0,
-    clip_norm: float | None = None, differentiable: bool = False,
-) -> Tensor:  # fmt: skip
+    model: FlatModel,
+    w: Tensor,
+    support: Batch,
+    steps: int,
+    lr: float,
+    decay: float = 0.0,
+    clip_norm: float | None = None,
+    differentiable: bool = False,
+) -> Tensor:
     """U(w) [D]: ``steps`` gradient steps on ``support``; with ``differentiable``, ``w`` requires gradients.
 
     A support without samples leaves ``w``.
@@ -77,9 +83,13 @@ def meta_gradient(
 
 
 def accuracy(
-    model: FlatModel, task: Task, w: Tensor, expert: Expert, clip_norm: float | None,
+    model: FlatModel,
+    task: Task,
+    w: Tensor,
+    expert: Expert,
+    clip_norm: float | None,
     rows: np.ndarray | None = None,
-) -> float:  # fmt: skip
+) -> float:
     """Of the model adapted to all of D_t, or to ``rows`` [n] of it, on the task's test samples."""
     support = task.train.batch(rows, model.dtype)
     at = adapted(model, w, support, expert.adaptation_steps, expert.adaptation_lr, clip_norm=clip_norm)

@@ -97,14 +97,16 @@ class Intervals(Toy):
 
     minima: ClassVar = (*MINIMA, "other")
     metrics: ClassVar = {
-        **{name: Column(f"{name.upper()}: [{low:g}, {high:g}]", "students", digits=1)
-           for name, (low, high) in sorted(MINIMA.items())},
+        **{
+            name: Column(f"{name.upper()}: [{low:g}, {high:g}]", "students", digits=1)
+            for name, (low, high) in sorted(MINIMA.items())
+        },
         "other": Column("Other", "students", "lower", digits=1),
         "mean_accuracy": Column("Mean accuracy", "%", "higher"),
         "expected": Column("Median expected accuracy", "%", "higher"),
         "low": Column("Median lower end", digits=2),
         "high": Column("Median upper end", digits=2),
-    }  # fmt: skip
+    }
 
     def open(self, world: World) -> Task:
         (train, known), (test, known_test) = (

@@ -27,10 +27,7 @@ def near(value: Any, tolerance: float = 1e-8) -> Any:
 STEPS: dict[str, tuple[dict[str, Any], list[float]]] = {
     "fedavg": ({}, [0.96, 0.95, 0.97]),
     "fedavgm": ({"beta": 0.5, "form": "damped"}, [0.98, 0.965, 0.9675]),
-    "fedadam": (
-        {"beta1": 0.5, "beta2": 0.5, "tau": 1e-3, "v0": 0},
-        [0.92953844, 0.85915953, 0.87122777],
-    ),
+    "fedadam": ({"beta1": 0.5, "beta2": 0.5, "tau": 1e-3, "v0": 0}, [0.92953844, 0.85915953, 0.87122777]),
     "cc_fedadagrad": ({"beta": 0.5, "eps": 1e-3}, [0.95012469, 0.91383237, 0.91927593]),
     "cc_fedadam": ({"beta": 0.5, "gamma": 0.5, "eps": 1e-3}, [0.92953844, 0.85915953, 0.87122777]),
     "cc_fedams": ({"beta": 0.5, "gamma": 0.5, "eps": 1e-3}, [0.92953844, 0.87669227, 0.88549997]),
@@ -125,9 +122,15 @@ def test_stale_updates_are_of_the_model_that_was_received(cohort: str) -> None:
     clients = quadratics(((1, 0), (1, 4), (1, 8)), (10, 10, 10), start=0)
     hyper = {"beta": 0, "server_lr": 1, "concurrency": 3}
     ran = run(
-        "cc_fedadagrad", clients, hyper, training={"epochs": 1, "lr": 0.5}, participation=0.34, rounds=5,
-        timing=TIMES, cohort=cohort,
-    )  # fmt: skip
+        "cc_fedadagrad",
+        clients,
+        hyper,
+        training={"epochs": 1, "lr": 0.5},
+        participation=0.34,
+        rounds=5,
+        timing=TIMES,
+        cohort=cohort,
+    )
     assert [r.cohort for r in ran.rounds] == [[0], [1], [0], [0], [1]]
     assert ran.values("delay") == [0, 1, 1, 0, 2]
     models = [0, 1, 1, 1 - 0.5 / 4.25**0.5, 1 - 0.5 / 4.25**0.5 + 1.5 / 6.5**0.5]

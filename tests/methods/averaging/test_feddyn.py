@@ -145,8 +145,7 @@ def test_feddyn_with_two_steps_is_unbiased(cohort: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("weighting", "models", "end"),
-    [("samples", [3.272727, 3.818182], 3.6), ("uniform", None, 3)],
+    ("weighting", "models", "end"), [("samples", [3.272727, 3.818182], 3.6), ("uniform", None, 3)]
 )
 def test_weighting_chooses_the_objective(weighting: str, models: Any, end: float) -> None:
     hyper = {"alpha": 1, "weighting": weighting}

@@ -36,9 +36,12 @@ def test_the_second_moment_starts_at_tau_squared(method: str) -> None:
 
 @pytest.mark.parametrize(
     ("method", "beta2", "m", "v"),
-    [("fedadam", 0.999, 0.05, 2.5000999e-4), ("fedyogi", 0.999, 0.05, 2.5001e-4),
-     ("fedadagrad", None, 0.5, 0.25000001)],
-)  # fmt: skip
+    [
+        ("fedadam", 0.999, 0.05, 2.5000999e-4),
+        ("fedyogi", 0.999, 0.05, 2.5001e-4),
+        ("fedadagrad", None, 0.5, 0.25000001),
+    ],
+)
 def test_one_step_of_an_update_of_one_half(method: str, beta2: float | None, m: float, v: float) -> None:
     """A client that goes from 0 to 0.5: one gradient step of 0.1 towards 5."""
     hyper = {"tau": 1e-4, "server_lr": 0.01} | ({"beta2": beta2} if beta2 else {})

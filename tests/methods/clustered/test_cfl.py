@@ -70,21 +70,32 @@ def test_updates_that_disagree_split_a_cluster(cohort: str) -> None:
     assert ran.server("assignment") == [[1, 1, 2, 2]]
     assert ran.servers[0]["children"].tolist() == [1, 0, 0]
     assert ran.servers[0]["models"].tolist() == [
-        [1, 1], pytest.approx([2.9, 1.05]), pytest.approx([-1, 0.95])
-    ]  # fmt: skip
+        [1, 1],
+        pytest.approx([2.9, 1.05]),
+        pytest.approx([-1, 0.95]),
+    ]
     assert ran.outcome().scores.cluster.tolist() == [1, 1, 2, 2]
     assert {z: w.tolist() for z, w in ran.outcome().models.items()} == {
-        1: pytest.approx([2.9, 1.05]), 2: pytest.approx([-1, 0.95])
-    }  # fmt: skip
+        1: pytest.approx([2.9, 1.05]),
+        2: pytest.approx([-1, 0.95]),
+    }
 
 
 @pytest.mark.parametrize(
     ("hyper", "split"),
-    [({}, True), ({"eps1": 0.051}, True), ({"eps1": 0.049}, False), ({"eps1": 0}, False),
-     ({"eps2": 2.10}, True), ({"eps2": 2.11}, False), ({"warm_up": 1}, False),
-     ({"min_size": 4}, True), ({"min_size": 5}, False)],
+    [
+        ({}, True),
+        ({"eps1": 0.051}, True),
+        ({"eps1": 0.049}, False),
+        ({"eps1": 0}, False),
+        ({"eps2": 2.10}, True),
+        ({"eps2": 2.11}, False),
+        ({"warm_up": 1}, False),
+        ({"min_size": 4}, True),
+        ({"min_size": 5}, False),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_cluster_is_split_only_under_all_conditions(hyper: dict, split: bool, cohort: str) -> None:
     """Norm of the mean 0.05, largest norm 2.1095, four members."""
     ran = cfl(OPPOSED, hyper, cohort=cohort, rounds=2)
@@ -96,18 +107,20 @@ def test_a_cluster_is_split_only_under_all_conditions(hyper: dict, split: bool, 
 
 @pytest.mark.parametrize(
     ("dw", "hyper", "assignment"),
-    [([(1, 0.1), (0.9, -0.1), (-1, 0.2), (-0.8, 0)], {}, [0, 0, 0, 0]),  # norms 0.0559, 1.0198
-     ([(1, 0.1), (0.9, -0.1), (-1, 0.2), (-0.8, 0)], {"eps2": 1}, [1, 1, 2, 2]),
-     ([(1, 0.1), (1, -0.1), (-1, 0.05), (-0.9, 0)], {"eps1": 0.028, "eps2": 1.004}, [1, 1, 2, 2]),
-     ([(1, 0.1), (1, -0.1), (-1, 0.05), (-0.9, 0)], {"eps1": 0.0279, "eps2": 1.004}, [0, 0, 0, 0]),
-     ([(1, 0.1), (1, -0.1), (-1, 0.05), (-0.9, 0)], {"eps1": 0.028, "eps2": 1.005}, [0, 0, 0, 0]),
-     ([(1, 0.1), (1, -0.1), (-1, 0.05), (-0.9, 0)], {"eps2": 1, "gamma": 0.9971}, [1, 1, 2, 2]),
-     ([(1, 0.1), (1, -0.1), (-1, 0.05), (-0.9, 0)], {"eps2": 1, "gamma": 0.9973}, [0, 0, 0, 0]),
-     (ANGLES, {"eps1": 1.048, "gamma": 0.46}, [1, 1, 1, 1, 2]),
-     (ANGLES, {"eps1": 1.048, "gamma": 0.47}, [0] * 5),
-     ([(2, 0.1), *ANGLES[1:]], {"eps1": 1.1, "linkage": "complete"}, [1, 1, 2, 2, 2]),
-     (ANGLES, {"eps1": 1.047}, [0] * 5)],
-)  # fmt: skip
+    [
+        ([(1, 0.1), (0.9, -0.1), (-1, 0.2), (-0.8, 0)], {}, [0, 0, 0, 0]),  # norms 0.0559, 1.0198
+        ([(1, 0.1), (0.9, -0.1), (-1, 0.2), (-0.8, 0)], {"eps2": 1}, [1, 1, 2, 2]),
+        ([(1, 0.1), (1, -0.1), (-1, 0.05), (-0.9, 0)], {"eps1": 0.028, "eps2": 1.004}, [1, 1, 2, 2]),
+        ([(1, 0.1), (1, -0.1), (-1, 0.05), (-0.9, 0)], {"eps1": 0.0279, "eps2": 1.004}, [0, 0, 0, 0]),
+        ([(1, 0.1), (1, -0.1), (-1, 0.05), (-0.9, 0)], {"eps1": 0.028, "eps2": 1.005}, [0, 0, 0, 0]),
+        ([(1, 0.1), (1, -0.1), (-1, 0.05), (-0.9, 0)], {"eps2": 1, "gamma": 0.9971}, [1, 1, 2, 2]),
+        ([(1, 0.1), (1, -0.1), (-1, 0.05), (-0.9, 0)], {"eps2": 1, "gamma": 0.9973}, [0, 0, 0, 0]),
+        (ANGLES, {"eps1": 1.048, "gamma": 0.46}, [1, 1, 1, 1, 2]),
+        (ANGLES, {"eps1": 1.048, "gamma": 0.47}, [0] * 5),
+        ([(2, 0.1), *ANGLES[1:]], {"eps1": 1.1, "linkage": "complete"}, [1, 1, 2, 2, 2]),
+        (ANGLES, {"eps1": 1.047}, [0] * 5),
+    ],
+)
 def test_given_updates(dw: list, hyper: dict, assignment: list[int]) -> None:
     assert cfl(dw, hyper).server("assignment") == [assignment]
 
@@ -124,8 +137,10 @@ def test_parts_are_split_again() -> None:
 def test_parts_train_on_their_own(cohort: str) -> None:
     ran = cfl(OPPOSED, {"min_size": 4}, rounds=3, cohort=cohort)
     assert ran.servers[-1]["models"].tolist() == [
-        [1, 1], pytest.approx([1 + 3 * 1.9, 1.15]), pytest.approx([1 - 3 * 2, 0.85])
-    ]  # fmt: skip
+        [1, 1],
+        pytest.approx([1 + 3 * 1.9, 1.15]),
+        pytest.approx([1 - 3 * 2, 0.85]),
+    ]
 
 
 @pytest.mark.parametrize(("weighting", "mean"), [("uniform", 1.9), ("samples", 1.95)])

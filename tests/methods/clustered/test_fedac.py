@@ -113,18 +113,24 @@ def test_lrcos() -> None:
     assert variances.norm(dim=0).tolist() == pytest.approx([2.874918, 0.082746], abs=1e-6)
     found = cosines(space.projected(FIVE), space.projected(models))
     expected = rows(
-        [0.999914, -0.999308], [0.999914, -0.999308], [-0.999914, 0.999308], [-0.995817, 0.999151],
+        [0.999914, -0.999308],
+        [0.999914, -0.999308],
+        [-0.999914, 0.999308],
+        [-0.995817, 0.999151],
         [0.999658, -0.997078],
-    )  # fmt: skip
+    )
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     assert found.argmax(1).tolist() == TWO.tolist() == r.tolist()
     assert found.argmin(1).tolist() == (1 - TWO).tolist()  # as Eq. 4 prints it: everybody elsewhere
 
 
 PLAIN = rows(
-    [0.998670, 0.224361], [0.998452, 0.326272], [0.249668, 0.999428], [0.298730, 0.999382],
+    [0.998670, 0.224361],
+    [0.998452, 0.326272],
+    [0.249668, 0.999428],
+    [0.298730, 0.999382],
     [0.999880, 0.274178],
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("axes", [None, torch.linalg.qr(FIVE[:4] + 3 * torch.eye(4).double())[0]])
@@ -210,9 +216,10 @@ def test_by_default_halves_must_be_separate_and_have_two_clients_or_more() -> No
     """Clusters far from each other, one of a cross (F = 2), of one far point, or of two pairs."""
     far, r = rows([90, 0], [90, 1]), torch.tensor([0, 0, 0, 0, 1, 1])
     for whole, *points in (
-        (True, [1, 0], [-1, 0], [0, 1], [0, -1]), (True, [0, 0], [1, 0], [0, 1], [9, 0]),
+        (True, [1, 0], [-1, 0], [0, 1], [0, -1]),
+        (True, [0, 0], [1, 0], [0, 1], [9, 0]),
         (False, [0, 0], [0, 1], [9, 0], [9, 1]),
-    ):  # fmt: skip
+    ):
         w = torch.cat([rows(*points), far])
         assert (tune(w, r, merge_below=0) == r.tolist()) is whole
         assert tune(w, r, merge_below=0, split_above=1e-6) != r.tolist()
@@ -254,9 +261,7 @@ def test_clusters_without_members_are_dropped_and_means_weigh_equally() -> None:
 
 # Rounds
 
-SIX: list[list[float]] = [
-    [4.0, 1, 0], [4.2, 1, 0], [4.1, 1.1, 0], [-4, 1, 0], [-4.2, 1, 0], [-4.1, 1.1, 0]
-]  # fmt: skip
+SIX: list[list[float]] = [[4.0, 1, 0], [4.2, 1, 0], [4.1, 1.1, 0], [-4, 1, 0], [-4.2, 1, 0], [-4.1, 1.1, 0]]
 
 
 def test_clients_find_their_clusters(cohort: str) -> None:
@@ -326,10 +331,8 @@ def digits_of(digits: Dataset, **partition: Any) -> Federation:
     """20 clients of digits, and a small dense network."""
     params = PartitionParams.parse({"dataset": "digits", "clients": 20, **partition})
     made = make_partition(params, Samples.of(digits), digits.hash)
-    return Federation(
-        FlatModel(functools.partial(build, "mlp", digits.input_shape, 10, hidden=(32,))),
-        digits.train, digits.test, made,
-    )  # fmt: skip
+    model = FlatModel(functools.partial(build, "mlp", digits.input_shape, 10, hidden=(32,)))
+    return Federation(model, digits.train, digits.test, made)
 
 
 LOCAL = {"epochs": 5, "batch_size": 10, "lr": 0.05}
@@ -339,10 +342,8 @@ LOCAL = {"epochs": 5, "batch_size": 10, "lr": 0.05}
 @pytest.mark.parametrize("pull", [0.1, 1])
 def test_planted_groups_are_found_from_too_few_clusters(digits: Dataset, seed: int, pull: float) -> None:
     """Five groups of labels on a ring, 30 images a client; started at three, no group is split."""
-    federation = digits_of(
-        digits, scheme="label_groups", groups=5, labels_per_group=3, overlap=1, sampler="independent",
-        samples_per_label=10,
-    )  # fmt: skip
+    ring = {"scheme": "label_groups", "groups": 5, "labels_per_group": 3, "overlap": 1}
+    federation = digits_of(digits, **ring, sampler="independent", samples_per_label=10)
     hyper = {"clusters": 3, "mu": pull}
     ran = run(
         "fedac", federation, hyper, training=LOCAL, rounds=40, participation=0.5, seed=seed, cohort="vmap"

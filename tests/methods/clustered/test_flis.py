@@ -312,8 +312,10 @@ def test_a_client_may_choose_by_samples_that_it_holds_out(cohort: str) -> None:
     more: dict[str, Any] = {"training": HALFWAY, "cohort": cohort}
     ran = flis("flis_dc", hyper, clients, cohorts=[[0, 1, 2], [0, 1, 2], [0, 2]], **more)
     assert ran.server("models") == [
-        pytest.approx([1.5, 2, 6]), pytest.approx([3, 3.5, 5.25]), pytest.approx([2.625, 6]),
-    ]  # fmt: skip
+        pytest.approx([1.5, 2, 6]),
+        pytest.approx([3, 3.5, 5.25]),
+        pytest.approx([2.625, 6]),
+    ]
     assert ran.outcome().scores.cluster.tolist() == [1, 1, 0]
     usual = flis("flis_dc", {"beta": 1.01}, clients, cohorts=[[0, 1, 2]] * 2, **more)
     assert usual.server("models")[-1] == pytest.approx([0.75, 1.25, 7.5])
@@ -321,9 +323,16 @@ def test_a_client_may_choose_by_samples_that_it_holds_out(cohort: str) -> None:
 
 def test_choosing_by_held_out_samples_does_not_depend_on_the_workers(digits: Dataset) -> None:
     params = PartitionParams.parse(
-        {"dataset": "digits", "scheme": "dirichlet", "alpha": 0.5, "clients": 8, "public": 60,
-         "selection": 0.2, "newcomers": 0.25}
-    )  # fmt: skip
+        {
+            "dataset": "digits",
+            "scheme": "dirichlet",
+            "alpha": 0.5,
+            "clients": 8,
+            "public": 60,
+            "selection": 0.2,
+            "newcomers": 0.25,
+        }
+    )
     made = make_partition(params, Samples.of(digits), digits.hash)
     network = FlatModel(partial(build, "mlp", digits.input_shape, 10, hidden=(8,)))
     public = digits.train.only(torch.as_tensor(made.public))

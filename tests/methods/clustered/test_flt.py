@@ -174,10 +174,15 @@ def test_members_may_be_read_in_the_order_of_the_leaves() -> None:
 
 @pytest.mark.parametrize(
     ("hyper", "message"),
-    [({"members": "leaf_order"}, "members: "), ({"averaging": "in_place"}, "averaging: "),
-     *(({"encoder": e, "finetune": "central"}, f"finetune: 'central' .* per_client where encoder is {e}")
-       for e in ("pixels", "labels"))],
-)  # fmt: skip
+    [
+        ({"members": "leaf_order"}, "members: "),
+        ({"averaging": "in_place"}, "averaging: "),
+        *(
+            ({"encoder": e, "finetune": "central"}, f"finetune: 'central' .* per_client where encoder is {e}")
+            for e in ("pixels", "labels")
+        ),
+    ],
+)
 def test_incompatible_options_are_refused(hyper: dict[str, Any], message: str) -> None:
     """Such as bugs in settings where the code cannot have them, or a shared encoder with none to train."""
     with pytest.raises(BadInput, match=f"^method.{message}"):
@@ -267,8 +272,9 @@ def test_clusters_beat_local_training_which_beats_averages_over_them() -> None:
     ring = [(0, 1, 2), (2, 3, 4), (4, 5, 6), (6, 7, 8), (8, 9, 0)]
     settings = {
         "training": {"epochs": 2, "batch_size": 10, "lr": 0.01, "momentum": 0.5},
-        "rounds": 30, "participation": 0.3,
-    }  # fmt: skip
+        "rounds": 30,
+        "participation": 0.3,
+    }
     # Neighbours on the ring differ in 4 labels, others in 6: they are 2 and 2.45 apart.
     stale = {"encoder": "labels", "absent": "stale"}
     found = {
@@ -538,14 +544,24 @@ def test_without_gamma_the_scale_of_the_inputs_does_not_matter(scale: float) -> 
 def test_groups_are_found_on_small_images(digits: Dataset) -> None:
     """Images of 8 x 8 pixels, labels on a ring."""
     params = PartitionParams.parse(
-        {"dataset": "digits", "scheme": "label_groups", "groups": 5, "labels_per_group": 3, "overlap": 1,
-         "clients": 20, "public": 100}
-    )  # fmt: skip
+        {
+            "dataset": "digits",
+            "scheme": "label_groups",
+            "groups": 5,
+            "labels_per_group": 3,
+            "overlap": 1,
+            "clients": 20,
+            "public": 100,
+        }
+    )
     made = make_partition(params, Samples.of(digits), digits.hash)
     federation = Federation(
         FlatModel(partial(build, "mlp", digits.input_shape, 10, hidden=(8,))),
-        digits.train, digits.test, made, digits.train.only(torch.as_tensor(made.public)),
-    )  # fmt: skip
+        digits.train,
+        digits.test,
+        made,
+        digits.train.only(torch.as_tensor(made.public)),
+    )
     ran = run("pca_km_hc", federation, {"basis": "shared"}, rounds=1, training=SGD)
     assert adjusted_rand_score(made.groups, ran.servers[0]["assignment"]) > 0.8
 

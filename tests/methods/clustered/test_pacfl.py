@@ -24,12 +24,9 @@ from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 
 SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
-SOURCES = np.array([
-    [0, 6.13, 45.79, 66.26],
-    [6.13, 0, 43.42, 64.86],
-    [45.79, 43.42, 0, 43.36],
-    [66.26, 64.86, 43.36, 0],
-])  # fmt: skip
+SOURCES = np.array(
+    [[0, 6.13, 45.79, 66.26], [6.13, 0, 43.42, 64.86], [45.79, 43.42, 0, 43.36], [66.26, 64.86, 43.36, 0]]
+)
 
 
 def rays(degrees: Sequence[float], newcomers: int = 0, sizes: Sequence[int] | None = None) -> Federation:
@@ -192,8 +189,11 @@ PLANES = {
     "W": [(3**0.5, 0, 1, 0), (0, 0.5, 0, 0.75**0.5)],
     "swapped": [(0.75**0.5, 0, 0.5, 0), (0, 1, 0, 3**0.5)],
 }
-ANGLES = {"equal": (0, 0, 0, 0, 0, 0, 0), "W": (30, 90, 30, 30, 90, 90, 60),
-          "swapped": (30, 90, 30, 30, 180, 180, 60)}  # fmt: skip
+ANGLES = {
+    "equal": (0, 0, 0, 0, 0, 0, 0),
+    "W": (30, 90, 30, 30, 90, 90, 60),
+    "swapped": (30, 90, 30, 30, 180, 180, 60),
+}
 
 
 @pytest.mark.parametrize("other", PLANES)
@@ -226,9 +226,13 @@ def test_newcomers_extend_the_matrix_to_that_of_all(digits: Dataset, mode: str, 
 
 @pytest.mark.parametrize(
     ("beta", "together"),
-    [(20, set()), (69.99, set()), (70.01, {"single"}), (72, {"single"}),
-     (75.01, {"single", "wpgma", "upgma"}), (80.01, set(LINKAGES))],
-)  # fmt: skip
+    [
+        *((beta, set()) for beta in (20, 69.99)),
+        *((beta, {"single"}) for beta in (70.01, 72)),
+        (75.01, {"single", "wpgma", "upgma"}),
+        (80.01, set(LINKAGES)),
+    ],
+)
 @pytest.mark.parametrize("linkage", LINKAGES)
 @pytest.mark.parametrize("assign", ["attach", "rehc"])
 def test_a_newcomer_at_80_degrees(beta: float, together: set[str], linkage: str, assign: str) -> None:
@@ -251,14 +255,16 @@ def test_close_newcomers_form_one_cluster_from_the_initial_model() -> None:
 
 @pytest.mark.parametrize(
     ("points", "beta", "linkage", "attached", "again"),
-    [((0, 1, 2, 10, 11, 6), 5, "single", [0, 0, 0, 1, 1, 0], [0] * 6),
-     ((0, 1, 2, 10, 11, 6), 5, "complete", [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]),
-     ((0, 1, 2, 10, 11, 6), 5, "upgma", [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]),
-     ((0, 1, 2, 10, 11, 6), 5, "wpgma", [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]),
-     ((0, 10, 5), 6, "single", [0, 1, 0], [0, 0, 0]),
-     ((0, 10, 5), 6, "complete", [0, 1, 0], [0, 1, 0]),
-     ((0, 10, 5), 6, "upgma", [0, 1, 0], [0, 1, 0])],
-)  # fmt: skip
+    [
+        ((0, 1, 2, 10, 11, 6), 5, "single", [0, 0, 0, 1, 1, 0], [0] * 6),
+        ((0, 1, 2, 10, 11, 6), 5, "complete", [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]),
+        ((0, 1, 2, 10, 11, 6), 5, "upgma", [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]),
+        ((0, 1, 2, 10, 11, 6), 5, "wpgma", [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]),
+        ((0, 10, 5), 6, "single", [0, 1, 0], [0, 0, 0]),
+        ((0, 10, 5), 6, "complete", [0, 1, 0], [0, 1, 0]),
+        ((0, 10, 5), 6, "upgma", [0, 1, 0], [0, 1, 0]),
+    ],
+)
 def test_clustering_again_can_move_others_and_attaching_cannot(
     points: tuple[int, ...], beta: float, linkage: str, attached: list[int], again: list[int]
 ) -> None:
@@ -329,11 +335,13 @@ def test_a_newcomer_tunes_the_model_of_its_cluster_for_all_local_epochs(
 # Traffic, in Mb = 10^6 bits
 
 
+PER_CLASS = {"p": 3, "signature": "per_class"}
+
+
 @pytest.mark.parametrize(
     ("labels", "hyper", "megabits"),
-    [(2, {"p": 3}, 0.2949), (2, {"p": 5}, 0.4915), (2, {"p": 3, "signature": "per_class"}, 0.59),
-     (20, {"p": 3, "signature": "per_class"}, 5.90)],
-)  # fmt: skip
+    [(2, {"p": 3}, 0.2949), (2, {"p": 5}, 0.4915), (2, PER_CLASS, 0.59), (20, PER_CLASS, 5.90)],
+)
 def test_a_signature_of_colour_images_is_paid_once(
     labels: int, hyper: dict[str, Any], megabits: float
 ) -> None:
@@ -369,11 +377,13 @@ def test_published_traffic_of_lenet() -> None:
 
 @pytest.mark.parametrize(
     ("degrees", "hyper", "message"),
-    [((0, 50), {}, r"method.beta: None .* a number where there are 2 clients"),
-     ((0, 50, 80), {"clusters": 4}, r"method.clusters: 4 .* at most 3, the clients"),
-     ((0, 50, 80), {"clusters": 2, "beta": 4}, r"method.clusters: 2 .* null where beta is given"),
-     ((0, 50, 80), {"signature": "per_class"}, r"method.signature: 'per_class' .* whole, as samples")],
-)  # fmt: skip
+    [
+        ((0, 50), {}, r"method.beta: None .* a number where there are 2 clients"),
+        ((0, 50, 80), {"clusters": 4}, r"method.clusters: 4 .* at most 3, the clients"),
+        ((0, 50, 80), {"clusters": 2, "beta": 4}, r"method.clusters: 2 .* null where beta is given"),
+        ((0, 50, 80), {"signature": "per_class"}, r"method.signature: 'per_class' .* whole, as samples"),
+    ],
+)
 def test_bad_input_is_named(degrees: tuple[float, ...], hyper: dict[str, Any], message: str) -> None:
     with pytest.raises((BadInput, FedflowError), match=message):
         pacfl(hyper, rays(degrees))

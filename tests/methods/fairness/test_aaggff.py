@@ -71,10 +71,13 @@ def play(name: str, hyper: Mapping[str, Any], rounds: Sequence[Any], clients: in
 # Responses (section 2)
 
 TABLE_3_3 = {
-    "weibull": (0.051861, 0.995134, 0.191858), "frechet": (0.013124, 0.648344, 0.114559),
-    "gumbel": (0.115544, 0.763041, 0.180258), "exponential": (0.206077, 0.900509, 0.369687),
-    "logistic": (0.316646, 0.787127, 0.368546), "normal": (0.220878, 0.904511, 0.295129),
-}  # fmt: skip
+    "weibull": (0.051861, 0.995134, 0.191858),
+    "frechet": (0.013124, 0.648344, 0.114559),
+    "gumbel": (0.115544, 0.763041, 0.180258),
+    "exponential": (0.206077, 0.900509, 0.369687),
+    "logistic": (0.316646, 0.787127, 0.368546),
+    "normal": (0.220878, 0.904511, 0.295129),
+}
 AT_THE_MEAN = {"weibull": 1 - np.exp(-1), "exponential": 1 - np.exp(-1), "frechet": np.exp(-1)}
 AT_THE_MEAN |= {"gumbel": np.exp(-1), "normal": 0.5, "logistic": 0.5}
 
@@ -183,14 +186,25 @@ def test_worked_rounds_of_aaggff_d() -> None:
     """Of four clients two report: r (doubly robust), g, and p(t+1)."""
     method: Any = build_method(D, {"cdf": "weibull"})
     own, p, total = method.first(), np.full(4, 0.25), np.zeros(4)
-    for t, (losses, doubly, g, new, on_cohort) in enumerate([
-        ({0: 0.5, 2: 2.0}, (-0.11978166, 0.26763787, 0.65505739, 0.26763787),
-         (0.09449202, -0.21113117, -0.51675436, -0.21113117),
-         (0.22522346, 0.24935368, 0.27606918, 0.24935368), (0.4492854, 0.5507146)),
-        ({1: 1.0, 2: 1.6}, (0.30669235, 0.13993076, 0.47345394, 0.30669235),
-         (-0.23390869, -0.10628753, -0.36152984, -0.23390869),
-         (0.22942334, 0.24080071, 0.28047239, 0.24930357), (0.46194732, 0.53805268)),
-    ], 1):  # fmt: skip
+    for t, (losses, doubly, g, new, on_cohort) in enumerate(
+        [
+            (
+                {0: 0.5, 2: 2.0},
+                (-0.11978166, 0.26763787, 0.65505739, 0.26763787),
+                (0.09449202, -0.21113117, -0.51675436, -0.21113117),
+                (0.22522346, 0.24935368, 0.27606918, 0.24935368),
+                (0.4492854, 0.5507146),
+            ),
+            (
+                {1: 1.0, 2: 1.6},
+                (0.30669235, 0.13993076, 0.47345394, 0.30669235),
+                (-0.23390869, -0.10628753, -0.36152984, -0.23390869),
+                (0.22942334, 0.24080071, 0.28047239, 0.24930357),
+                (0.46194732, 0.53805268),
+            ),
+        ],
+        1,
+    ):
         now, ids = SimpleNamespace(t=t, clients=4), [*losses]
         u = respond("weibull", np.array([*losses.values()]))
         r, p, fields = method.step(now, own, p, ids, u)
@@ -253,9 +267,13 @@ def random_responses(clients: int, rounds: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("name", "clients", "rounds", "seed", "regret", "bound"),
-    [(S, 5, 200, 1, 1.692, 4.506), (S, 7, 100, 2, 1.821, 3.276), (D, 5, 200, 1, 1.7009, 7.176),
-     (D, 7, 100, 2, 1.3203, 3.986)],
-)  # fmt: skip
+    [
+        (S, 5, 200, 1, 1.692, 4.506),
+        (S, 7, 100, 2, 1.821, 3.276),
+        (D, 5, 200, 1, 1.7009, 7.176),
+        (D, 7, 100, 2, 1.3203, 3.986),
+    ],
+)
 def test_regret(
     given_responses: None, name: str, clients: int, rounds: int, seed: int, regret: float, bound: float
 ) -> None:
@@ -271,9 +289,12 @@ def test_regret(
 
 @pytest.mark.parametrize(
     ("clients", "rounds", "published", "halved"),
-    [(6, 1500, (8.988, 7.622), (-4.789, 12.955)), (7, 1600, (10.448, 7.454), (-3.475, 13.379)),
-     (11, 1000, (7.059, 5.799), (0.515, 9.805))],
-)  # fmt: skip
+    [
+        (6, 1500, (8.988, 7.622), (-4.789, 12.955)),
+        (7, 1600, (10.448, 7.454), (-3.475, 13.379)),
+        (11, 1000, (7.059, 5.799), (0.515, 9.805)),
+    ],
+)
 def test_the_published_beta_breaks_the_bound_and_one_half_keeps_it(
     given_responses: None, clients: int, rounds: int, published: tuple, halved: tuple
 ) -> None:
@@ -356,9 +377,12 @@ def test_what_is_recorded(cohort: str) -> None:
     ran = run(S, quadratics(), rounds=1, cohort=cohort)
     values, p = ran.rounds[0].values, np.array(ran.server("weighing/p")[0])
     expected = {
-        "objective": p @ [0.125, 2.25], "kl": p @ np.log(p / [0.25, 0.75]), "p_min": p[0], "p_max": p[1],
+        "objective": p @ [0.125, 2.25],
+        "kl": p @ np.log(p / [0.25, 0.75]),
+        "p_min": p[0],
+        "p_max": p[1],
         "decision_loss": -np.log1p(respond("normal", np.array([0.125, 2.25])).mean() / 2),
-    }  # fmt: skip
+    }
     assert {name: values[f"method/{name}"] for name in expected} == pytest.approx(expected)
     assert ran.rounds[0].series == {"method/p": p.tolist()}
     assert ran.server("model") == pytest.approx([p @ [0.595, -0.04]])
@@ -377,11 +401,17 @@ RATIOS: list[tuple[Row, tuple[float, ...], tuple[str, dict[str, Any]] | None]] =
     (lambda f: (900 * np.log(f), 1), (0, 0, 1), ("afl", {"lambda_lr": 1.0})),
     (lambda f: (f, 0.1), (0.182432, 0.287678, 0.529890), ("term", {"t": 0.1})),
     (lambda f: (f, 1), (0.068132, 0.168497, 0.763371), ("term", {"t": 1})),
-    (lambda f: (-np.log(3 - f), 1), (0.109589, 0.205479, 0.684932),
-     ("propfair", {"applied": "weights", "baseline": 3})),
-    (lambda f: (-np.log(5 - f), 1), (0.155340, 0.262136, 0.582524),
-     ("propfair", {"applied": "weights", "baseline": 5})),
-]  # fmt: skip
+    (
+        lambda f: (-np.log(3 - f), 1),
+        (0.109589, 0.205479, 0.684932),
+        ("propfair", {"applied": "weights", "baseline": 3}),
+    ),
+    (
+        lambda f: (-np.log(5 - f), 1),
+        (0.155340, 0.262136, 0.582524),
+        ("propfair", {"applied": "weights", "baseline": 5}),
+    ),
+]
 
 
 class Stateless(Weighing):

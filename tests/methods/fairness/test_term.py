@@ -52,7 +52,8 @@ def test_an_endless_tilt_follows_one_client(t: float, model: float) -> None:
 @pytest.mark.parametrize("fedavg", [{}, {"weighting": "uniform", "server_lr": 0.5}], ids=["", "uniform"])
 def test_term_without_tilt_is_fedavg(federation: Federation, fedavg: dict, cohort: str) -> None:
     settings: dict[str, Any] = {"participation": 0.5, "training": {"batch_size": 8}, "cohort": cohort}
-    ran, plain = (run(*which, **settings) for which in (
-        ("term", federation, {"t": 0} | fedavg), ("fedavg", federation, fedavg),
-    ))  # fmt: skip
+    ran, plain = (
+        run(*which, **settings)
+        for which in (("term", federation, {"t": 0} | fedavg), ("fedavg", federation, fedavg))
+    )
     assert torch.equal(ran.servers[-1]["model"], plain.servers[-1]["model"])

@@ -84,6 +84,8 @@ def test_rates_within_a_round_reach_both_networks(name: str, digits: Dataset) ->
     networks = build_method(name).networks(federation.model)
     for part, network in networks.items():
         torch.testing.assert_close(
-            one.servers[0][part][: network.parameters], two.servers[0][part][: network.parameters],
-            rtol=0, atol=0,
-        )  # fmt: skip
+            one.servers[0][part][: network.parameters],
+            two.servers[0][part][: network.parameters],
+            rtol=0,
+            atol=0,
+        )

@@ -13,9 +13,7 @@ from fedflow.methods import build_method
 from fedflow.models.gan import Discriminator, Generator
 from fedflow.models.noise import Noise, noise_key
 
-ADAM = LocalTraining(
-    optimiser="adam", betas=[0.5, 0.999], lr=1e-3, weight_decay=1e-4, batch_size=25
-)  # fmt: skip
+ADAM = LocalTraining(optimiser="adam", betas=[0.5, 0.999], lr=1e-3, weight_decay=1e-4, batch_size=25)
 COUNTS = [
     ((1, 32, 32), 10, 1_222_528, 1_708_555),
     ((3, 32, 32), 10, 1_224_576, 1_710_603),
@@ -106,9 +104,12 @@ def test_a_client_trains_a_plain_gan(digits: Dataset) -> None:
 
 def test_the_discriminator_learns(digits: Dataset) -> None:
     ran = run(
-        "fedcgan", suited("fedcgan", images(digits, sizes=(60, 60))), {"spc": 1},
-        training={"optimiser": "adam", "lr": 1e-3, "epochs": 2, "batch_size": 20}, rounds=4,
-    )  # fmt: skip
+        "fedcgan",
+        suited("fedcgan", images(digits, sizes=(60, 60))),
+        {"spc": 1},
+        training={"optimiser": "adam", "lr": 1e-3, "epochs": 2, "batch_size": 20},
+        rounds=4,
+    )
     for name in ("real", "fake"):
         shares = ran.values(f"client/{name}_recognised/mean")
         assert all(0 <= share <= 1 for share in shares)

@@ -12,7 +12,7 @@ from fedflow.simulation.federation import Federation
 HALF: dict[str, Any] = {
     "training": {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5, "weight_decay": 0.01},
     "participation": 0.5,
-}  # fmt: skip
+}
 
 
 def near(value: Any) -> Any:
@@ -43,9 +43,14 @@ def test_apfl_with_an_adaptive_alpha(cohort: str) -> None:
 def test_a_step_of_one_client(cohort: str) -> None:
     """F = (w - 3)^2 / 2, alpha = 1/4, w = 1, v = 2: vbar was 1.25 and becomes 1.4109375 (SuPerFed, 3.7)."""
     simulation = prepare_run(
-        "apfl", quadratics(((1, 3),), (4,), 1), {"alpha": 0.25, "adaptive": False},
-        training={"epochs": 1}, rounds=1, keep_trained=True, cohort=cohort,
-    )  # fmt: skip
+        "apfl",
+        quadratics(((1, 3),), (4,), 1),
+        {"alpha": 0.25, "adaptive": False},
+        training={"epochs": 1},
+        rounds=1,
+        keep_trained=True,
+        cohort=cohort,
+    )
     simulation.state.store.first["personal"] = torch.full((1,), 2, dtype=torch.float64)
     ran = follow(simulation)
     assert (ran.kept("personal"), ran.server("model")) == (near([[2.04375]]), near([1.2]))

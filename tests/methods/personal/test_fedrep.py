@@ -13,8 +13,9 @@ from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
 
 HALF: dict[str, Any] = {
-    "training": {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}, "participation": 0.5
-}  # fmt: skip
+    "training": {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5},
+    "participation": 0.5,
+}
 
 
 def near(value: Any) -> Any:

@@ -83,8 +83,11 @@ def after(x: list[float], zeros: int, ones: int, hyper: dict, curves: Any, lr: f
 def test_two_given_clients(cohort: str) -> None:
     """Optima 0 and 4, p = 1/2, lambda 1, alpha 0.1, from 1 and 3: a zero, or a one (SuPerFed, 3.10)."""
     given: dict[str, Any] = {
-        "hyper": {"lam": 1, "p": 0.5}, "curves": ((1, 0), (1, 4)), "lr": 0.1, "cohort": cohort
-    }  # fmt: skip
+        "hyper": {"lam": 1, "p": 0.5},
+        "curves": ((1, 0), (1, 4)),
+        "lr": 0.1,
+        "cohort": cohort,
+    }
     assert after([1, 3], 1, 0, **given) == near([0.9, 3.1])
     assert after([1, 3], 0, 1, **given) == near([1.1, 2.9])
 
@@ -128,8 +131,9 @@ def test_the_coin_shows_ones_with_probability_p() -> None:
 
 
 HALF: dict[str, Any] = {
-    "training": {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}, "participation": 0.5
-}  # fmt: skip
+    "training": {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5},
+    "participation": 0.5,
+}
 MANY = [(1, 1000)] * 3  # every batch is used
 
 

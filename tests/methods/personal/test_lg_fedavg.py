@@ -14,8 +14,9 @@ from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
 
 HALF: dict[str, Any] = {
-    "training": {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}, "participation": 0.5
-}  # fmt: skip
+    "training": {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5},
+    "participation": 0.5,
+}
 
 
 def near(value: Any) -> Any:
@@ -88,9 +89,13 @@ def test_both_phases_resume(federation: Federation, tmp_path: Path) -> None:
             if report.round == stop:
                 break
         again = run(
-            "lg_fedavg", joined, {"fedavg": 0.5}, checkpoints=tmp_path / str(stop), executor=Workers(3),
+            "lg_fedavg",
+            joined,
+            {"fedavg": 0.5},
+            checkpoints=tmp_path / str(stop),
+            executor=Workers(3),
             **settings,
-        )  # fmt: skip
+        )
         assert [report.replayed for report in again.rounds].count(True) == stop
         assert same(again.state(), whole.state())
         assert again.outcome().metrics == whole.outcome().metrics

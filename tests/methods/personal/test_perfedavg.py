@@ -48,9 +48,13 @@ EXACT = (-0.405, 1.92)
 
 @pytest.mark.parametrize(
     ("hyper", "gradients"),
-    [({}, (-0.45, 2.4)), ({"order": "hessian_free"}, EXACT), ({"order": "hessian_free", "delta": 1.0}, EXACT),
-     ({"order": "second"}, EXACT)],
-)  # fmt: skip
+    [
+        ({}, (-0.45, 2.4)),
+        ({"order": "hessian_free"}, EXACT),
+        ({"order": "hessian_free", "delta": 1.0}, EXACT),
+        ({"order": "second"}, EXACT),
+    ],
+)
 def test_meta_gradients(hyper: dict[str, Any], gradients: tuple[float, float]) -> None:
     """At 1/2: (1 - alpha a) grad F(w'), without and with the first factor; for any delta on quadratics."""
     for curve, gradient in zip(((1, 1), (2, -1)), gradients):
@@ -104,9 +108,13 @@ def test_gradients_with_second_derivatives_are_those_of_the_objective(digits: Da
 
 @pytest.mark.parametrize(
     ("hyper", "gradient"),
-    [({"alpha": 0}, -9), ({}, -6.3), ({"order": "second"}, -4.41),
-     ({"order": "second", "adaptation": 5}, -0.2542277)],
-)  # fmt: skip
+    [
+        ({"alpha": 0}, -9),
+        ({}, -6.3),
+        ({"order": "second"}, -4.41),
+        ({"order": "second", "adaptation": 5}, -0.2542277),
+    ],
+)
 def test_second_order_goes_through_all_steps(hyper: dict[str, Any], gradient: float, cohort: str) -> None:
     """F = 3/2 (w - 4)^2 at 1, with steps of 0.1: PFL's worked example."""
     alone, one_step = quadratics(((3, 4),), (4,), 1), {"epochs": 1, "lr": 1}

@@ -59,9 +59,15 @@ def test_personal_models_approach_the_global_one_as_lambda_grows() -> None:
     distances = [
         abs(ran.kept("personal")[-1][0] - ran.server("model")[-1])
         for lam in (1, 10, 100, 1000)
-        for ran in [run("pfedme", quadratics(((1, 1),), (4,)), {"lam": lam, "personal_lr": 1 / (1 + lam)},
-                        training={"lr": 0.1 / lam})]
-    ]  # fmt: skip
+        for ran in [
+            run(
+                "pfedme",
+                quadratics(((1, 1),), (4,)),
+                {"lam": lam, "personal_lr": 1 / (1 + lam)},
+                training={"lr": 0.1 / lam},
+            )
+        ]
+    ]
     assert distances == sorted(distances, reverse=True) and distances[-1] < 1e-3
 
 

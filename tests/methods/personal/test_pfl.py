@@ -10,17 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import (
-    Ran,
-    images,
-    one_client,
-    prepare_run,
-    quadratics,
-    refused,
-    run,
-    same,
-    with_newcomers,
-)
+from support import Ran, images, one_client, prepare_run, quadratics, refused, run, same, with_newcomers
 
 from fedflow.data import Dataset
 from fedflow.models import build
@@ -35,8 +25,10 @@ EXACT = {"epochs": 20, "lr": 0.45}  # steps that leave at most a fifth of the di
 OPTIMUM = 2.578947
 NAMES = ["pfldyn", "pflscaf", "pavg"]
 BATCHES: dict[str, Any] = {
-    "training": {"epochs": 2, "batch_size": 8, "momentum": 0.5}, "participation": 0.5, "rounds": 3,
-}  # fmt: skip
+    "training": {"epochs": 2, "batch_size": 8, "momentum": 0.5},
+    "participation": 0.5,
+    "rounds": 3,
+}
 
 
 def near(value: Any, tolerance: float = 1e-6) -> Any:
@@ -133,11 +125,15 @@ def test_the_server_has_the_mean_of_what_clients_keep(
 
 @pytest.mark.parametrize(
     ("name", "host", "none", "more"),
-    [("pfldyn", "feddyn", {"steps": 0}, {}), ("pfldyn", "feddyn", {"lr": 0}, {"served": "mean"}),
-     ("pflscaf", "scaffold", {"steps": 0}, {}), ("pflscaf", "scaffold", {"lr": 0}, {"weighting": "samples"}),
-     ("pavg", "fedavg", {"steps": 0}, {"weighting": "uniform"}),
-     ("perfedavg", "fedavg", {}, {"weighting": "uniform"})],
-)  # fmt: skip
+    [
+        ("pfldyn", "feddyn", {"steps": 0}, {}),
+        ("pfldyn", "feddyn", {"lr": 0}, {"served": "mean"}),
+        ("pflscaf", "scaffold", {"steps": 0}, {}),
+        ("pflscaf", "scaffold", {"lr": 0}, {"weighting": "samples"}),
+        ("pavg", "fedavg", {"steps": 0}, {"weighting": "uniform"}),
+        ("perfedavg", "fedavg", {}, {"weighting": "uniform"}),
+    ],
+)
 def test_without_adaptation_it_is_the_host_bit_for_bit(
     name: str, host: str, none: dict, more: dict, federation: Federation, cohort: str
 ) -> None:
@@ -252,11 +248,7 @@ def test_another_adaptation_of_training_is_refused(name: str, federation: Federa
         ({"adaptation": {"name": "none"}}, {}, r"^method\.adaptation\.name: 'none'"),
         ({"adaptation": {"name": "proto", "steps": 2}}, {}, r"^method\.adaptation\.steps: 2 .* 1 with proto"),
         ({"alpha": 0}, {}, r"^method\.alpha: 0"),
-        (
-            MAML,
-            {"curriculum": {}},
-            r"^training\.curriculum: .* null with pfldyn, .* method\.adaptation$",
-        ),
+        (MAML, {"curriculum": {}}, r"^training\.curriculum: .* null with pfldyn, .* method\.adaptation$"),
     ],
 )
 def test_bad_input(hyper: dict, training: dict, message: str) -> None:

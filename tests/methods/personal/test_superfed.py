@@ -24,8 +24,9 @@ from fedflow.simulation.loop import Simulation
 
 HALF: dict[str, Any] = {
     "training": {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5, "weight_decay": 0.01},
-    "participation": 0.5, "rounds": 4,
-}  # fmt: skip
+    "participation": 0.5,
+    "rounds": 4,
+}
 FIXED = {"lam": "fixed"}
 MIXINGS = ("model", "layer")
 
@@ -101,9 +102,15 @@ def test_a_step(monkeypatch: pytest.MonkeyPatch, cohort: str, mixing: str) -> No
             return super().local(client)
 
     method = Moved(mixing=mixing, nu=2, start=0, **FIXED)
-    ran = follow(with_local(prepare_run(
-        method, federation, training={"epochs": 1}, rounds=1, keep_trained=True, cohort=cohort
-    ), 2, -0.5))  # fmt: skip
+    ran = follow(
+        with_local(
+            prepare_run(
+                method, federation, training={"epochs": 1}, rounds=1, keep_trained=True, cohort=cohort
+            ),
+            2,
+            -0.5,
+        )
+    )
     assert ran.server("model")[0] == near([0.91884265, 1.96906618])
     assert ran.kept("local")[0][0] == near([1.97440960, -0.55548659])
     assert ran.values("train_loss") == near([0.1953125])
@@ -141,9 +148,13 @@ def test_layers_have_their_own_lambda(monkeypatch: pytest.MonkeyPatch, cohort: s
         drawing(monkeypatch, numbers)
         federation = by_hand(Chain, ((1,),), (4,))
         simulation = prepare_run(
-            "superfed", federation, {"mixing": "layer", "start": 0, **FIXED}, training={"epochs": 1},
-            rounds=1, cohort=cohort,
-        )  # fmt: skip
+            "superfed",
+            federation,
+            {"mixing": "layer", "start": 0, **FIXED},
+            training={"epochs": 1},
+            rounds=1,
+            cohort=cohort,
+        )
         simulation.state.server = replace(
             simulation.state.server, model=torch.tensor([1.0, 2.0], dtype=torch.float64)
         )

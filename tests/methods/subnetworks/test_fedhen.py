@@ -99,9 +99,15 @@ def run_levels(name: str, federation: Federation, hyper: Mapping[str, Any], **se
 
 @pytest.mark.parametrize(
     ("name", "simple", "which"),
-    [("fedhen", 1, "first"), ("noside", 1, "first"), ("fedhen", 0, "both"), ("noside", 0, "last"),
-     ("decouple", 1, "first"), ("decouple", 0, "none")],
-)  # fmt: skip
+    [
+        ("fedhen", 1, "first"),
+        ("noside", 1, "first"),
+        ("fedhen", 0, "both"),
+        ("noside", 0, "last"),
+        ("decouple", 1, "first"),
+        ("decouple", 0, "none"),
+    ],
+)
 def test_one_level_alone_is_uniform_fedavg(
     digits: Dataset, cohort: str, name: str, simple: int, which: str
 ) -> None:
@@ -179,9 +185,13 @@ def test_bytes_are_those_of_the_networks(digits: Dataset, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_with_vectors_of_two_lengths_resumes(digits: Dataset, name: str, tmp_path: Any) -> None:
     settings: dict[str, Any] = {
-        "training": SGD | {"clip_norm": 10, "curriculum": {"score": "both"}}, "rounds": 4,
-        "participation": 0.5, "keep_trained": True, "reports": ["active", "all"], "evaluate_every": 1,
-    }  # fmt: skip
+        "training": SGD | {"clip_norm": 10, "curriculum": {"score": "both"}},
+        "rounds": 4,
+        "participation": 0.5,
+        "keep_trained": True,
+        "reports": ["active", "all"],
+        "evaluate_every": 1,
+    }
     straight = run(name, exits(digits), **settings)
     about = settings | {"checkpoints": tmp_path, "checkpoint_every": 1}
     rounds = prepare_run(name, exits(digits), **about).rounds()
@@ -213,8 +223,9 @@ def test_newcomers_are_served_the_network_of_their_level(digits: Dataset, name: 
     assert scores is not None and scores.local_accuracy.shape == (2,)
     # Of six clients, three are simple; then a simple and a complex newcomer.
     assert [ran.simulation.level(k) for k in range(8)] == ["simple"] * 3 + ["complex"] * 3 + [
-        "simple", "complex"
-    ]  # fmt: skip
+        "simple",
+        "complex",
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)

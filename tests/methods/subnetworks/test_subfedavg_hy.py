@@ -334,8 +334,12 @@ def test_a_run_killed_between_the_two_gates_of_a_client_resumes_to_the_same_end(
     places = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
     killed = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", KILLED, *folders, *places],
-        check=False, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     again = run(NAME, normed, ALWAYS, checkpoints=tmp_path / "run", **SAVED)
     straight = run(NAME, normed, ALWAYS, **HALF)
