@@ -1,5 +1,6 @@
 """Every command of ``fedflow``: it runs, and what it prints can be read and acted upon."""
 
+import errno
 import gc
 import io
 import json
@@ -15,7 +16,7 @@ from command import fedflow, make_project, recorded
 
 from fedflow.cli.startup import importing
 from fedflow.data import SOURCES
-from fedflow.errors import Unanswered
+from fedflow.errors import FedflowError, Unanswered
 from fedflow.methods import METHODS
 from fedflow.models import ARCHITECTURES
 from fedflow.partition import SCHEMES
@@ -56,6 +57,22 @@ def test_a_warning_is_one_line_without_code(call):
     call("methods", rooted=False)
     line = warnings.formatwarning(UserWarning("few\nsteps"), UserWarning, "run.py", 3, "warn(text)")
     assert line == "fedflow: warning: few steps\n"
+
+
+ERRORS = {
+    "of two lines": (FedflowError("first\n  second"), "first second"),
+    "of the system": (OSError(errno.ENOSPC, "No space left", "a.csv"), "a.csv: No space left"),
+}
+
+
+@pytest.mark.parametrize(("error", "said"), ERRORS.values(), ids=ERRORS)
+def test_an_error_of_any_command_is_one_line_and_code_2(error, said, capsys, monkeypatch):
+    def command(*_, **__):
+        raise error
+
+    monkeypatch.setattr("fedflow.cli.app", command)
+    done = fedflow(capsys, "methods")
+    assert (done.code, done.err) == (2, f"fedflow: {said}\n")
 
 
 def test_experiments_run_and_are_reported(call, project):
