@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
+from select import select
 
 # Each program: it hands its arguments, environment, folder, and output to the process that has the imports.
 COMMAND = """#!{python} -S
@@ -37,15 +38,14 @@ def programs(folder: Path) -> Iterator[None]:
     for name in ("fedflow", "dvc", "python"):
         (folder / name).write_text(COMMAND.format(python=sys.executable, address=address))
         (folder / name).chmod(0o755)
-    server = subprocess.Popen([sys.executable, __file__, address])
-    try:
-        while not Path(address).exists():
-            assert server.poll() is None, "it ended early"
-            time.sleep(0.05)
-        yield
-    finally:
-        server.kill()
-        server.wait()
+    with subprocess.Popen([sys.executable, __file__, address], stdin=subprocess.PIPE) as server:
+        try:
+            while not Path(address).exists():
+                assert server.poll() is None, "it ended early"
+                time.sleep(0.05)
+            yield
+        finally:
+            server.kill()
 
 
 def _import() -> None:
@@ -117,7 +117,7 @@ def _serve(address: str) -> None:
         listener.bind(f"{address}.new")
         listener.listen()
         Path(f"{address}.new").rename(address)
-        while True:
+        while listener in select([listener, sys.stdin], [], [])[0]:  # until the tests end, however they do
             caller = listener.accept()[0]
             if os.fork() == 0:  # as one program may call another
                 _answer(caller)
