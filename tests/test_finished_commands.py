@@ -230,6 +230,14 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert fedflow(capsys, "-h").out == fedflow(capsys, "--help").out
 
 
+def test_the_note_of_a_killed_run_is_not_of_a_later_process_with_its_number(tmp_path):
+    note, born = tmp_path / ".fedflow" / "locks" / "run.json", psutil.Process().create_time()
+    note.parent.mkdir(parents=True)
+    for since, names in ((born + 5, ["walk/0"]), (born - 60, [])):
+        note.write_text(json.dumps({"name": "walk/0", "pid": os.getpid(), "since": since}))
+        assert [one.name for one in running(tmp_path)] == names
+
+
 def test_a_running_run_is_listed_and_stopped_and_resumes(capsys: pytest.CaptureFixture[str]) -> None:
     command = ("--partition", "skewed", "--method", "fedavg", "--seed", "7", "--set", "run.rounds=20000")
     with Path("log.txt").open("w") as log:

@@ -136,6 +136,7 @@ def options() -> argparse.Namespace:
 
 def main() -> None:
     asked = options()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
     patches = {path.stem: path for path in sorted(HERE.glob("*.patch"))}
     known, rows = ({n: row for n, row in table(f).items() if n in patches} for f in (MATRIX, asked.matrix))
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
