@@ -317,7 +317,7 @@ def test_results_are_pushed_and_pulled_into_another_clone(project, tmp_path, mon
 def test_fedflow_repro_computes_changed_runs_side_by_side(project):
     """The stages, whose commands and hashes are as before, take the results; the bits are those of `run`."""
     change("methods.ditto.lam", 0.7)
-    command = [sys.executable, "-m", "fedflow.cli", "repro", "--jobs", "2"]
+    command = ["fedflow", "repro", "--jobs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 of 5 runs to do" in done.stdout and "2 of 2: " in done.stdout
