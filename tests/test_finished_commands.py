@@ -238,7 +238,10 @@ def test_the_note_of_a_killed_run_is_not_of_a_later_process_with_its_number(tmp_
         assert [one.name for one in running(tmp_path)] == names
 
 
-def test_a_running_run_is_listed_and_stopped_and_resumes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_running_run_is_listed_and_stopped_and_resumes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedflow.cli.finished.PATIENCE", 90)  # a busy machine is no fault
     command = ("--partition", "skewed", "--method", "fedavg", "--seed", "7", "--set", "run.rounds=20000")
     with Path("log.txt").open("w") as log:
         process = subprocess.Popen(
