@@ -125,7 +125,7 @@ def test_features_of_inception_come_from_a_file(
     weights = {name: w for name, w in weights.items() if not name.endswith("num_batches_tracked")}
     changes = [
         "data.digits.train_limit=200",
-        "data.digits.test_limit=20",
+        "data.digits.test_limit=10",
         "methods.blend.spc=1",
         "run.rounds=1",
         "run.inception=inception.safetensors",
@@ -145,7 +145,7 @@ def test_features_of_inception_come_from_a_file(
         experiment = Experiment(load_params(changes=changes), "skewed", "blend", 0)
         federation = experiment.job.federation.open()
         _weights_are_part_of_the_fingerprint(changes)
-    fake, real = run.images.rounds[1][0] / 255, federation.test.inputs(torch.arange(20))
+    fake, real = run.images.rounds[1][0] / 255, federation.test.inputs(torch.arange(10))
     assert federation.features is not None
     with torch.no_grad():
         x, y = (federation.features.model.features(federation.features.w, part) for part in (fake, real))
