@@ -81,4 +81,4 @@ def test_a_failing_step_is_one_line(api, root, monkeypatch) -> None:
 
     monkeypatch.setattr(walk.Walk, "step", failing)
     with pytest.raises(BadInput, match=r"^procedures\.walk\.length: 4 .*expected less$"):
-        procedure("walk", 2, [LENGTH], str(root))
+        procedure.with_options(retries=0)("walk", 2, [LENGTH], str(root))
