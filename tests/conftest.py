@@ -1,3 +1,4 @@
+import atexit
 import os
 import shutil
 import sqlite3
@@ -41,17 +42,19 @@ def _common(factory: pytest.TempPathFactory) -> Path:
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Stop the Prefect server that tests/flows have started, once no process uses it."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        return
-    home = _common(session.config._tmp_path_factory) / "prefect"
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Stop the Prefect server of tests/flows at exit, after Prefect has sent what it holds back."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        atexit.register(_stop_server, session.config._tmp_path_factory)
+
+
+def _stop_server(factory: pytest.TempPathFactory) -> None:
+    home = _common(factory) / "prefect"
     if home.exists():
         from flows.server import stop
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PREFECT_HOME", str(home))
-            stop()
+        os.environ["PREFECT_HOME"] = str(home)
+        stop()
 
 
 @pytest.fixture(scope="session")
