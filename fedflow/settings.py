@@ -8,6 +8,7 @@ field and raises `BadInput` with the full name of the field and what it accepts:
 """
 
 import dataclasses
+import functools
 import math
 import re
 import types
@@ -148,33 +149,40 @@ def shown(value: Any) -> Any:
     return Words("a mapping") if isinstance(value, Settings) else value
 
 
-def hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+_HINTS: dict[type, Mapping[str, Any]] = {}
+
+
+def hints(cls: type) -> Mapping[str, Any]:
+    """Types of the fields by name, evaluated once per class."""
+    if cls not in _HINTS:
+        _HINTS[cls] = types.MappingProxyType(typing.get_type_hints(cls))
+    return _HINTS[cls]
 
 
 def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
     """``value`` converted to ``hint``, NumPy's numbers to Python's, and within its bounds; or `BadInput`."""
     value = _plain(value)
-    accepted = describe(hint, metadata)
+    accepted = functools.partial(describe, hint, metadata)  # in words, only for an error
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:
             return None
-        last = BadInput(name, value, accepted)
+        errors: list[BadInput] = []
         for arm in (arm for arm in args if arm is not type(None)):
             try:
                 return check(name, value, arm, metadata)
             except BadInput as error:
-                last = error
-        raise last if last.field.startswith(f"{name}.") else BadInput(name, last.value, accepted)
+                errors.append(error)
+        last = errors[-1]
+        raise last if last.field.startswith(f"{name}.") else BadInput(name, last.value, accepted())
     if origin in (tuple, list):
         if isinstance(value, str) or not isinstance(value, list | tuple):
-            raise BadInput(name, value, accepted)
+            raise BadInput(name, value, accepted())
         item = args[0] if args else Any
         return origin(check(f"{name}[{i}]", v, item, metadata) for i, v in enumerate(value))
     if dict in (hint, origin):
         if not isinstance(value, Mapping):
-            raise BadInput(name, value, accepted if args else f"{accepted} of names (text) to values")
+            raise BadInput(name, value, accepted() if args else f"{accepted()} of names (text) to values")
         for key in value:
             if not isinstance(key, str):
                 raise BadInput(name, key, "names that are text")
@@ -187,15 +195,15 @@ def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
         return value if isinstance(value, hint) else hint.parse(value, section=name)
     if hint is float and type(value) in (int, str):
         if isinstance(value, str) and not NUMBER.fullmatch(value):
-            raise BadInput(name, value, accepted)
+            raise BadInput(name, value, accepted())
         try:
             value = float(value)  # YAML reads 1e-3 as text
         except OverflowError:
-            raise BadInput(name, value, accepted) from None
+            raise BadInput(name, value, accepted()) from None
     if hint in (int, float, str, bool) and (
         type(value) is not hint or (hint is float and not math.isfinite(value))
     ):
-        raise BadInput(name, value, accepted)
+        raise BadInput(name, value, accepted())
     if isinstance(value, str) and "\0" in value:
         raise BadInput(name, value, "text without null bytes")
     if metadata.get("choices") and value not in metadata["choices"]:
@@ -207,7 +215,7 @@ def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
         "lt": lambda b: value < b,
     }
     if not all(tests[op](bound) for op, bound in metadata.get("bounds", {}).items()):
-        raise BadInput(name, value, accepted)
+        raise BadInput(name, value, accepted())
     return value
 
 

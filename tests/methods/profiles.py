@@ -1,6 +1,7 @@
 """Kinds of methods as the engine sees them: what it promises to one of a kind, it keeps for all."""
 
 from collections.abc import Callable, Iterable
+from functools import cache
 
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method
@@ -12,6 +13,7 @@ CHEAP = ("fedcvae", "heterofl", "cc_fedams")  # of their profiles
 HOOKS = ("client_state", "draws", "phase", "epochs", "plan")
 
 
+@cache
 def profile(method: type[Method]) -> tuple:
     """What makes the engine take another path: abilities, facts and hooks of a method."""
     built = method()
