@@ -1,7 +1,9 @@
 import atexit
+import gc
 import os
 import shutil
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 from preloaded import programs
+from profiles import representatives
 from support import forbid_fallback
 
 from fedflow.data import Dataset, DatasetParams, prepare
@@ -19,6 +22,7 @@ from fedflow.tracking.addresses import sqlite_url
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
 settings.load_profile("untimed")
+gc.disable()  # while tests are collected
 
 LONGEST = (
     "test_pipeline.py",
@@ -32,7 +36,7 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all processes of a session share."""
     return _common(tmp_path_factory)
 
@@ -82,9 +86,9 @@ def disks() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def stores(common: Path) -> Iterator[Callable]:
+def stores(session_folder: Path) -> Iterator[Callable]:
     """MLflow's tables are made once and then copied: to make them takes a second. Yields what makes them."""
-    make, folder = store._create, common / "record"
+    make, folder = store._create, session_folder / "record"
     made = folder / "mlflow.db"
     first = store.Store(sqlite_url(made), folder)
 
@@ -126,9 +130,29 @@ def cohort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return request.param
 
 
+@pytest.hookimpl(tryfirst=True)  # before the selection by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files are handed to processes in this order."""
+    """Leave tests marked ``by_profile`` to `make test-full`, except for one method of every profile.
+
+    The marker may name methods that stay, in ``also``, and a function for the ``kind`` of a method instead.
+    """
+    tests = defaultdict(list)
+    for item in items:
+        if marker := item.get_closest_marker("by_profile"):
+            tests[item.nodeid.split("[")[0]].append((item, item.callspec.params["name"], marker.kwargs))  # type: ignore[attr-defined]
+    for cases in tests.values():
+        asked = dict(cases[0][2])
+        stay = {*asked.pop("also", ())} | representatives((name for _, name, _ in cases), **asked)
+        for item, name, _ in cases:
+            if name not in stay:
+                item.add_marker(pytest.mark.full)
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on: the many objects that tests are stay to the end."""
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

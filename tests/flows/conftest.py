@@ -24,7 +24,7 @@ engine: {executor: threads, workers: 2, device: cpu}
 
 
 @pytest.fixture(scope="session")
-def api(common: Path) -> Iterator[str]:
+def api(session_folder: Path) -> Iterator[str]:
     """The URL of a separate server; ``PREFECT_API_URL`` is set before Prefect reads its settings.
 
     The first process that needs it starts it, as the first of several runs does.
@@ -33,7 +33,7 @@ def api(common: Path) -> Iterator[str]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PREFECT_API_URL", raising=False)
-        patch.setenv("PREFECT_HOME", str(common / "prefect"))  # whose server ends with the session
+        patch.setenv("PREFECT_HOME", str(session_folder / "prefect"))  # whose server ends with the session
         patch.setenv("OMP_NUM_THREADS", "1")
         with prefect_api() as url:
             if "prefect" in sys.modules:

@@ -16,7 +16,10 @@ def one_gpu(monkeypatch, tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "blocks"),
-    [(0.0, {"rounds from 1", "rounds from 2", "rounds from 3"}), (60.0, {"rounds from 1"})],
+    [
+        pytest.param(0.0, {"rounds from 1", "rounds from 2", "rounds from 3"}, marks=pytest.mark.full),
+        (60.0, {"rounds from 1"}),
+    ],
 )
 def test_rounds_in_blocks_give_the_bytes_of_the_plain_loop(
     one_gpu, federate, expected, root, results, seen, monkeypatch, seconds, blocks

@@ -88,6 +88,7 @@ def test_notebooks_run(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     run(file, tmp_path, monkeypatch)
 
 
+@pytest.mark.full
 def test_a_notebook_shows_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(ROOT / "docs" / "notebooks" / "compare.ipynb", tmp_path, monkeypatch, rounds=1)
 

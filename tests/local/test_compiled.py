@@ -102,6 +102,7 @@ def test_compiled_and_plain_steps_agree(federation, gradient, k, training) -> No
     torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.full
 def test_large_dense_layers_take_steps_along_products(digits: Dataset, folder: Path, monkeypatch) -> None:
     """Their gradients are not formed in plain SGD; with momentum, in methods and as a whole they are."""
     monkeypatch.setattr(compiling, "LARGE_PIECE", 1000)

@@ -115,6 +115,7 @@ def test_loop_agrees_with_vmap(name: str, federation: Federation, monkeypatch: p
     close(vmapped.state(), loop.state(), 1e-5)
 
 
+@engine
 def test_local_steps_never_look_at_values(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +270,9 @@ def test_onboarding_has_the_learning_rate_of_the_first_round(name: str, federati
 
 
 @engine
-@pytest.mark.parametrize("sampling", SAMPLERS[1:-1])
+@pytest.mark.parametrize(
+    "sampling", ["sweep", *(pytest.param(s, marks=pytest.mark.full) for s in SAMPLERS[1:3])]
+)
 def test_cohorts_of_a_sampler_are_the_same_for_all(name: str, federation: Federation, sampling: str) -> None:
     """Or the sampler is refused."""
     sampled: dict[str, Any] = {"sampling": sampling, "participation": 0.25, "rounds": 4}
@@ -539,7 +542,7 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
 
 @engine
 @pytest.mark.filterwarnings("ignore:.*clients train one by one")
-@pytest.mark.parametrize("cohort", ["loop", "vmap"])
+@pytest.mark.parametrize("cohort", ["vmap", pytest.param("loop", marks=pytest.mark.full)])
 def test_a_client_whose_training_raises_is_left_out(name: str, federation: Federation, cohort: str) -> None:
     method = breaking(name, with_samples=SIZES[3])
     ran = run(with_cohorts(method, [[0, 2, 3, 5]]), federation, cohort=cohort, **HALF | {"rounds": 1})
@@ -802,7 +805,8 @@ def test_the_page_of_a_method_is_complete(name: str) -> None:
 SCALARS = dict.fromkeys(("one scalar", "the cluster number", "the step number", "the ones", "the zeros"), 1)
 
 
-def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> None:
+@pytest.mark.parametrize("cohort", ["vmap", pytest.param("loop", marks=pytest.mark.full)])
+def test_traffic_is_what_the_page_says(name: str, federation: Federation, cohort: str) -> None:
     """Read "*Traffic*: k P down, 1 P and the cluster number up." and compare with the bytes of a run.
 
     m is the size of the previous cohort, 1 in the first round.
@@ -828,14 +832,13 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> Non
         return 4 * (math.prod(factors) * sizes[vector] + sum((sizes | SCALARS)[what] for what in more))
 
     ways = ("", "") if sentence == "none" else re.fullmatch("(.*) down, (.*) up", sentence).groups()  # type: ignore[union-attr]
-    for cohort in ("loop", "vmap"):
-        ran = run(name, federation, DENSE.get(name), cohort=cohort, **HALF)
-        about = [*zip((1, 4), ran.rounds, strict=True)]
-        down, up = (
-            [sum(count(words, m, k) for k in r.cohort) if words else 0 for m, r in about] for words in ways
-        )
-        assert ran.values("bytes_down") == list(itertools.accumulate(down))
-        assert ran.values("bytes_up") == list(itertools.accumulate(up))
+    ran = run(name, federation, DENSE.get(name), cohort=cohort, **HALF)
+    about = [*zip((1, 4), ran.rounds, strict=True)]
+    down, up = (
+        [sum(count(words, m, k) for k in r.cohort) if words else 0 for m, r in about] for words in ways
+    )
+    assert ran.values("bytes_down") == list(itertools.accumulate(down))
+    assert ran.values("bytes_up") == list(itertools.accumulate(up))
 
 
 def bad_values(field: dataclasses.Field, hint: Any) -> list[Any]:

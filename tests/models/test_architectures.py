@@ -1,6 +1,6 @@
 """Every named network: it is described, learns from one step, and refuses what it cannot be."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -24,12 +24,13 @@ NORMED = [
     ),
 ]
 SLOW = ("preact_resnet34_gn", "resnet34_bn", "resnet18_bn", "resnet32x4", "wrn40_2")
-MARKS = dict.fromkeys(SLOW, pytest.mark.slow)
-LARGE = dict.fromkeys(("preact_resnet18_gn", "resnet18_gn"), pytest.mark.full)  # others have the same blocks
+MARKS: dict[str, pytest.MarkDecorator] = dict.fromkeys(SLOW, pytest.mark.slow)
+LARGE = "preact_resnet18_gn resnet18_gn resnet9 resnet9_bn resnet10_bn mobilenet_v2 shufflenet_v2"
+MARKS |= dict.fromkeys(LARGE.split(), pytest.mark.full)  # others have the same blocks
 
 
-def marked(names: Iterable[str], marks: Mapping[str, Any] = MARKS) -> list:
-    return [pytest.param(name, marks=marks.get(name, ())) for name in names]
+def marked(names: Iterable[str]) -> list:
+    return [pytest.param(name, marks=MARKS.get(name, ())) for name in names]
 
 
 VMAPPED = [name for name in ARCHITECTURES if name not in NOISY and name != "cnn_energy"]  # spectral norms
@@ -57,7 +58,7 @@ def samples(network: str, *sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.filterwarnings("error:There is a performance drop")
-@pytest.mark.parametrize("network", marked(VMAPPED, LARGE | MARKS))
+@pytest.mark.parametrize("network", marked(VMAPPED))
 @pytest.mark.parametrize(
     "convolution", [CONVOLUTIONS[0], pytest.param(CONVOLUTIONS[1], marks=pytest.mark.full)]
 )

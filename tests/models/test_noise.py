@@ -88,7 +88,15 @@ def test_a_key_in_a_tensor_under_vmap_is_that_key() -> None:
     assert torch.equal(torch.func.vmap(of)(keys), torch.stack([kept(seed) for seed in seeds]))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "scaffold", "ditto", "apfl", "perfedavg", "fedsgd"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "scaffold",
+        "ditto",
+        "perfedavg",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("fedavg", "fedprox", "apfl", "fedsgd")),
+    ],
+)
 def test_cohorts_with_dropout_equal_the_loop(method: str, digits: Dataset, monkeypatch) -> None:
     """Two dropouts, ragged clients, one of a single sample, and several passes in a round."""
     forbid_fallback(monkeypatch)

@@ -57,6 +57,7 @@ def test_a_cohort_trains_a_vit_as_the_loop_does(digits: Dataset, monkeypatch, me
         torch.testing.assert_close(vmap[name], expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.full
 def test_a_vit_learns_digits(digits: Dataset) -> None:
     options = {"patch": 2, "dim": 16, "heads": 2, "depth": 1, "mlp": 32}
     federation = images(digits, (700, 700), "vit", **options)

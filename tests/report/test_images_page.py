@@ -115,6 +115,7 @@ def _other_features_do_not_compare(run: Run) -> None:
         assert sum(row.cells[place].best for row in section.table.rows) == best
 
 
+@pytest.mark.full
 def test_features_of_inception_come_from_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

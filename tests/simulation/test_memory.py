@@ -3,6 +3,8 @@ import platform
 import subprocess
 import sys
 
+import pytest
+
 STEPS = """
 import resource, torch
 from fedflow.simulation.memory import keep_pages
@@ -30,6 +32,7 @@ def steps(**environment: str) -> tuple[bool, int]:
     return kept == "True", int(faults)
 
 
+@pytest.mark.full
 def test_steps_reuse_the_memory_of_the_previous_step() -> None:
     kept, faults = steps()
     assert kept == (platform.libc_ver()[0] == "glibc")

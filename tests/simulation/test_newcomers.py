@@ -38,6 +38,7 @@ def accuracy(federation: Federation, w: torch.Tensor, k: int) -> float:
     return hits.double().mean().item()
 
 
+@pytest.mark.by_profile
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_the_rounds_are_those_without_newcomers(name: str, federation: Federation, without: Federation):
     one, other = (

@@ -84,6 +84,7 @@ def test_a_client_trains_a_plain_auto_encoder(beta: float, digits: Dataset) -> N
     assert client.train_loss.item() == pytest.approx(sum(losses) / 3, rel=1e-9)
 
 
+@pytest.mark.full
 def test_the_error_falls(digits: Dataset) -> None:
     ran = run(
         "fedcvae",

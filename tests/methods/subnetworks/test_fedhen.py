@@ -108,6 +108,7 @@ def run_levels(name: str, federation: Federation, hyper: Mapping[str, Any], **se
         ("decouple", 0, "none"),
     ],
 )
+@pytest.mark.parametrize("cohort", ["vmap", pytest.param("loop", marks=pytest.mark.full)], indirect=True)
 def test_one_level_alone_is_uniform_fedavg(
     digits: Dataset, cohort: str, name: str, simple: int, which: str
 ) -> None:
