@@ -26,6 +26,11 @@ def profile(method: type[Method]) -> tuple:
     )
 
 
+def abilities(method: type[Method]) -> tuple:
+    """What it can do, whatever its clients keep and draw."""
+    return (method.serves, method.gathers, *(issubclass(method, protocol) for protocol in PROTOCOLS))
+
+
 def served(method: type[Method]) -> tuple:
     """What makes the record of a run another one."""
     clusters = getattr(method, "dissimilarity", Clustered.dissimilarity) is not Clustered.dissimilarity

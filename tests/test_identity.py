@@ -22,6 +22,7 @@ HOME = Path(fedflow.__file__).parent
 QUICK = {"flt": {"encoder": "pixels"}}  # without an encoder to train
 
 
+@pytest.mark.by_profile
 @pytest.mark.parametrize("name", METHODS)
 def test_all_code_that_a_run_calls_is_part_of_its_identity(name, digits, tmp_path) -> None:
     """Whatever the way it is imported: calls are seen as they happen."""
@@ -110,6 +111,7 @@ for edits in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.full
 def test_an_interrupted_run_is_resumed_unless_its_own_code_changed(tmp_path: Path, preloaded: Path) -> None:
     shutil.copytree(HOME, tmp_path / "fedflow", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(Path(__file__).with_name("support.py"), tmp_path)

@@ -174,6 +174,7 @@ def test_changes_that_no_run_sees_rerun_nothing(project, monkeypatch):
     assert repro() == ["central@expert"]  # which only looks, as any prepared data set changed
 
 
+@pytest.mark.full
 def test_a_replaced_file_is_read_again_and_an_edited_method_runs_again_everywhere(project):
     before = prepared("mnist")
     write_images(1)

@@ -67,6 +67,7 @@ def process(site: Path, *command: str, folder: Path) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full
 def test_installed_plugins_are_listed_and_run(site: Path, run: Callable, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(PARAMS)
     for words, command in (

@@ -31,6 +31,7 @@ def test_rounds_in_blocks_give_the_bytes_of_the_plain_loop(
     assert names == blocks | {"rounds from 4"}  # which finds none left
 
 
+@pytest.mark.full
 def test_a_round_that_fails_ends_the_run_and_the_next_command_resumes(
     one_gpu, federate, expected, root, results, monkeypatch
 ) -> None:

@@ -114,11 +114,13 @@ def test_a_failed_run_of_the_deployment_is_retried_from_its_checkpoint(
     ("flow", "parameters", "field"),
     [
         ("federate", {"partition": "digits-6", "method": "nosuch"}, "method"),
-        ("sweep", {"methods": ["nosuch"]}, "method"),
-        ("procedure", {"name": "nosuch"}, "procedure"),
-        ("central", {"name": "nosuch"}, "central"),
+        pytest.param("sweep", {"methods": ["nosuch"]}, "method", marks=pytest.mark.full),
+        pytest.param("procedure", {"name": "nosuch"}, "procedure", marks=pytest.mark.full),
+        pytest.param("central", {"name": "nosuch"}, "central", marks=pytest.mark.full),
         ("pipeline", {"settings": ["grid.partitions=[nosuch]"]}, "partitions"),
-        ("tune", {"partition": "digits-6", "methods": ["nosuch"]}, "method"),
+        pytest.param(
+            "tune", {"partition": "digits-6", "methods": ["nosuch"]}, "method", marks=pytest.mark.full
+        ),
     ],
 )
 def test_a_wrong_parameter_is_not_retried_and_is_one_line_in_the_log(root, seen, flow, parameters, field):

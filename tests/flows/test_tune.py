@@ -1,11 +1,13 @@
 """Tuning through the real server: tries are recorded, and the choice lands in params.yaml."""
 
 import pandas as pd
+import pytest
 import yaml
 
 from fedflow.config import load_params
 
 
+@pytest.mark.full
 def test_the_learning_rate_that_learns_is_chosen_and_used(api, root, mlflow_runs, seen):
     from flows.federate import federate
     from flows.tune import tune

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from profiles import abilities
 from support import (
     DENSE,
     SIZES,
@@ -67,6 +68,7 @@ from fedflow.simulation.loop import Simulation
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
 engine = pytest.mark.by_profile  # a promise of the engine, not of the method
+common = pytest.mark.by_profile(kind=abilities)  # one that hardly depends on it
 ways = pytest.mark.parametrize(
     "cohort", ["vmap", pytest.param("loop", marks=pytest.mark.full)], indirect=True
 )
@@ -168,7 +170,7 @@ def renamed(models: dict[int, Tensor]) -> dict[str, Tensor]:
     return {str(number): w for number, w in models.items()}
 
 
-@engine
+@common
 def test_a_run_killed_while_client_rows_are_written_resumes(
     name: str, federation: Federation, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +195,7 @@ def power_cut(
     raise KeyboardInterrupt
 
 
-@engine
+@common
 def test_scores_of_a_round_do_not_depend_on_the_rounds_to_come(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,7 +229,7 @@ def test_scores_of_a_round_do_not_depend_on_the_rounds_to_come(
 # Local training
 
 
-@engine
+@common
 def test_the_learning_rate_makes_a_difference(name: str, federation: Federation) -> None:
     one, other = (
         run(name, federation, QUICK.get(name), **HALF | {"training": SGD | {"lr": lr}}) for lr in (0.1, 0.03)
@@ -235,7 +237,7 @@ def test_the_learning_rate_makes_a_difference(name: str, federation: Federation)
     assert not same(one.state(), other.state())
 
 
-@engine
+@common
 @ways
 def test_the_learning_rate_decays_everywhere(name: str, federation: Federation, cohort: str) -> None:
     """The second round equals that of a run whose learning rate is halved after the first."""
@@ -269,7 +271,7 @@ def test_onboarding_has_the_learning_rate_of_the_first_round(name: str, federati
     assert same(first.state(), decayed.state())
 
 
-@engine
+@common
 @pytest.mark.parametrize(
     "sampling", ["sweep", *(pytest.param(s, marks=pytest.mark.full) for s in SAMPLERS[1:3])]
 )
@@ -344,7 +346,7 @@ def normed(digits: Dataset) -> Federation:
     )
 
 
-@engine
+@common
 @pytest.mark.filterwarnings("ignore:.*clients train one by one")
 def test_cohorts_with_batch_norm_equal_the_loop(name: str, normed: Federation) -> None:
     """Running statistics too; clients are ragged, so that their last batches are padded."""
@@ -540,7 +542,7 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
     close(vmapped.state(), loop.state(), 1e-5)
 
 
-@engine
+@common
 @pytest.mark.filterwarnings("ignore:.*clients train one by one")
 @pytest.mark.parametrize("cohort", ["vmap", pytest.param("loop", marks=pytest.mark.full)])
 def test_a_client_whose_training_raises_is_left_out(name: str, federation: Federation, cohort: str) -> None:
@@ -563,7 +565,7 @@ def breaking(name: str, with_samples: int) -> Method:
     return Breaking()
 
 
-@engine
+@common
 def test_a_client_that_fails_once_is_retried(name: str, federation: Federation) -> None:
     class Shaky(METHODS[name]):  # type: ignore[name-defined, misc]
         tried: typing.ClassVar[list[int]] = []
@@ -579,7 +581,7 @@ def test_a_client_that_fails_once_is_retried(name: str, federation: Federation) 
     assert Shaky.tried == [SIZES[2], SIZES[3], SIZES[3]]
 
 
-@engine
+@common
 def test_too_small_a_cohort_stops_the_run(name: str, federation: Federation) -> None:
     method = with_cohorts(breaking(name, with_samples=SIZES[3]), [[0, 3]])
     with pytest.raises(FedflowError) as error:
