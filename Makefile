@@ -26,8 +26,9 @@ repro: $(SETUP) ## run the pipeline: prepare, central, partition, federate, repo
 	fedflow repro
 	@echo "report: report/index.html    record: make ui"
 
-# A process that dies ends the tests with an error, as those that it leaves cannot be handed on safely.
-PYTEST = python -m pytest -n auto --maxprocesses 8 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
+# One process more than processors, as some tests wait for servers. One that dies ends the tests with an error.
+PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(8, 1 + (os.cpu_count() or 1)))')
+PYTEST = python -m pytest -n $(PROCESSES) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
 smoke: $(SETUP) ## run the tests that find most faults, in a minute
 	$(PYTEST) tests/methods/test_battery.py tests/test_settings.py tests/test_config.py tests/test_floors.py \

@@ -20,8 +20,8 @@ from fedflow.data import Dataset, DatasetParams, prepare
 from fedflow.tracking import store
 from fedflow.tracking.addresses import sqlite_url
 
-settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
-settings.load_profile("untimed")
+settings.register_profile("full", deadline=None)  # a busy machine is no fault
+settings.register_profile("default", deadline=None, max_examples=30)
 gc.disable()  # while tests are collected
 
 LONGEST = (
@@ -44,6 +44,11 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _common(factory: pytest.TempPathFactory) -> Path:
     base = factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis tries fewer examples where further forms of tests are left out."""
+    settings.load_profile("default" if "not full" in config.option.markexpr else "full")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

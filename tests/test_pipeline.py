@@ -315,6 +315,7 @@ def test_results_are_pushed_and_pulled_into_another_clone(project, tmp_path, mon
     assert not (set(dvc_repro()) & {*SKEWED, *EVEN, "partition@skewed", "prepare@digits", "report"})
 
 
+@pytest.mark.full
 def test_fedflow_repro_computes_changed_runs_side_by_side(project):
     """The stages, whose commands and hashes are as before, take the results; the bits are those of `run`."""
     change("methods.ditto.lam", 0.7)

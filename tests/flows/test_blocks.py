@@ -18,7 +18,7 @@ def one_gpu(monkeypatch, tmp_path) -> None:
     ("seconds", "blocks"),
     [
         pytest.param(0.0, {"rounds from 1", "rounds from 2", "rounds from 3"}, marks=pytest.mark.full),
-        (60.0, {"rounds from 1"}),
+        pytest.param(60.0, {"rounds from 1"}, marks=pytest.mark.full),
     ],
 )
 def test_rounds_in_blocks_give_the_bytes_of_the_plain_loop(

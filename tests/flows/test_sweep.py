@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 
 def test_a_sweep_lists_its_runs_under_one_parent(api, root, mlflow_runs, seen):
     from flows.sweep import sweep
@@ -19,6 +21,7 @@ def test_a_sweep_lists_its_runs_under_one_parent(api, root, mlflow_runs, seen):
     assert [(a.key, a.type) for a in seen("sweep").artifacts] == [("both-comparison", "table")]
 
 
+@pytest.mark.full
 def test_names_with_dots_and_capitals_have_pages_too(api, root, seen):
     from flows.sweep import sweep
 

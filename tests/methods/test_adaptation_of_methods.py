@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from profiles import abilities
 from support import DENSE, forbid_fallback, prepare_run, refused, run, same, suited
 
 from fedflow.methods import METHODS
@@ -21,7 +22,7 @@ OWN = ("pavg", "perfedavg", "pfldyn", "pflscaf")  # have an adaptation
 IMAGES = tuple(name for name, method in METHODS.items() if issubclass(method, Generative))
 
 
-@pytest.mark.by_profile(also=FULL + OWN)
+@pytest.mark.by_profile(kind=abilities, also=FULL + OWN)
 @pytest.mark.parametrize("name", METHODS)
 def test_adaptation_of_every_method(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch

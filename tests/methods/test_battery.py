@@ -636,6 +636,7 @@ BY_NUMBER: dict[str, dict[str, Any]] = {"fedcluster": {"grouping": "similar"}}
 KEYED = {"superfed"}  # first models and draws depend on client numbers
 
 
+@engine
 def test_renumbering_clients_changes_nothing(name: str, digits: Dataset) -> None:
     """With full batches, which are not shuffled, and equal speeds; in float64, where order hardly matters."""
     if name in KEYED or METHODS[name].alone or issubclass(METHODS[name], Levelled):

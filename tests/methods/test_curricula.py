@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from profiles import abilities
 from support import (
     SIZES,
     Ran,
@@ -55,7 +56,7 @@ def traffic(ran: Ran) -> list[list[float]]:
     return [ran.values("bytes_down"), ran.values("bytes_up")]
 
 
-@pytest.mark.by_profile
+@pytest.mark.by_profile(kind=abilities)
 @pytest.mark.parametrize("cohort", ["vmap", pytest.param("loop", marks=pytest.mark.full)], indirect=True)
 @hosts
 def test_neutral_values_are_the_method_bit_for_bit(name: str, federation: Federation, cohort: str) -> None:
@@ -69,7 +70,7 @@ def test_neutral_values_are_the_method_bit_for_bit(name: str, federation: Federa
     assert traffic(plain) == traffic(neutral)
 
 
-@pytest.mark.by_profile
+@pytest.mark.by_profile(kind=abilities)
 @hosts
 def test_curricula(name: str, federation: Federation, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loop and cohorts agree, a killed run resumes, and the time of scoring counts."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from profiles import abilities
 from support import Ran, forbid_fallback, images, run, suited
 from torch import Tensor, nn
 
@@ -48,7 +49,7 @@ def served(ran: Ran) -> list[nn.Module]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.by_profile
+@pytest.mark.by_profile(kind=abilities)
 @pytest.mark.parametrize("name", METHODS)
 def test_frozen_parameters_are_neither_changed_nor_sent(
     name: str, deep: Federation, monkeypatch: pytest.MonkeyPatch

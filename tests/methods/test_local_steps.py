@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from profiles import abilities
 from support import forbid_fallback, images, prepare_run, quadratics, refused, run, same, suited
 
 from fedflow.data import Dataset
@@ -43,7 +44,7 @@ def exact(digits: Dataset) -> Federation:
     return images(digits, dtype=torch.float64)
 
 
-@pytest.mark.by_profile(also=REFUSED)
+@pytest.mark.by_profile(kind=abilities, also=REFUSED)
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_method_accepts_is_the_same_in_loop_and_cohort(
     name: str, exact: Federation, monkeypatch: pytest.MonkeyPatch
@@ -64,7 +65,7 @@ def test_what_a_method_accepts_is_the_same_in_loop_and_cohort(
         assert not same(plain.state(), loop.state())
 
 
-@pytest.mark.by_profile
+@pytest.mark.by_profile(kind=abilities)
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"fedsgd", "qfedsgd"}))
 def test_neutral_values_change_no_bit(name: str, digits: Dataset) -> None:
     """Two steps on 16 samples in batches of 8 are an epoch; rates of (1 + 0 i)^-3 are constant."""

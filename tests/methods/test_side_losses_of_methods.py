@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from profiles import abilities
 from support import DENSE, forbid_fallback, refused, run, same, suited
 
 from fedflow.local.teacher import Teacher
@@ -30,7 +31,7 @@ def taught(federation: Federation) -> Federation:
     return replace(federation, teacher=Teacher(model, 3 * model.init(1)))
 
 
-@pytest.mark.by_profile
+@pytest.mark.by_profile(kind=abilities)
 @pytest.mark.parametrize("name", METHODS)
 def test_side_losses_on_every_method(name: str, taught: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loop and vmap agree, side losses change the result, and cost no traffic."""

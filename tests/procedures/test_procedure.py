@@ -119,7 +119,13 @@ run_procedure(ProcedureRun(load_params(root / "params.yaml"), "walk", 0, root), 
 """
 
 
-@pytest.mark.parametrize("moment", ["between blocks", "Record.end", "drop_checkpoint"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "between blocks",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("Record.end", "drop_checkpoint")),
+    ],
+)
 def test_a_killed_procedure_ends_as_an_undisturbed_one(
     root: Path, whole: Path, moment: str, monkeypatch: pytest.MonkeyPatch, preloaded: Path
 ) -> None:

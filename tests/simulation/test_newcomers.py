@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from profiles import abilities
 from support import SIZES, forbid_fallback, prepare_run, reports, run, same, suited, with_newcomers
 
 from fedflow.methods import METHODS
@@ -38,7 +39,7 @@ def accuracy(federation: Federation, w: torch.Tensor, k: int) -> float:
     return hits.double().mean().item()
 
 
-@pytest.mark.by_profile
+@pytest.mark.by_profile(kind=abilities)
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_the_rounds_are_those_without_newcomers(name: str, federation: Federation, without: Federation):
     one, other = (

@@ -26,6 +26,7 @@ def test_the_ui_shows_this_store_on_localhost(root):
     assert {"127.0.0.1", "5123", f"sqlite:///{root}/mlruns/mlflow.db"} <= set(command)
 
 
+@pytest.mark.full
 def test_the_ui_prints_links_and_opens_the_first_one_when_asked(root, tmp_path, outcome):
     """The newest federated runs come first, in their columns. MLflow's checks of hosts are on."""
     project = tmp_path / "a?b %20#c"

@@ -175,7 +175,7 @@ def test_a_single_client_reaches_its_optimum() -> None:
 @pytest.mark.parametrize("weighting", ["uniform", pytest.param("samples", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     ("kept", "joined"),
-    [((0, 1, 2), 1), ((0, 1, 2), 2), ((0, 2), 0)],
+    [pytest.param((0, 1, 2), 1, marks=pytest.mark.full), ((0, 1, 2), 2), ((0, 2), 0)],
     ids=["one joins", "two join", "one leaves"],
 )
 def test_a_run_continues_with_other_clients(kept: tuple[int, ...], joined: int, weighting: str) -> None:
