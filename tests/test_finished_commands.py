@@ -179,6 +179,7 @@ def test_runs_that_do_not_exist_are_one_line(capsys: pytest.CaptureFixture[str])
     assert "one run, not 2: skewed/fedavg/0, skewed/fedavg/1" in done.err
 
 
+@pytest.mark.full
 def test_a_catalogue_is_computed_once_until_the_code_changes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

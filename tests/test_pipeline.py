@@ -288,6 +288,7 @@ def test_the_documented_experiment_changes_a_run_of_the_default_grid(page):
         assert name in before.grid.methods and after.method(name) != before.method(name)
 
 
+@pytest.mark.full
 def test_results_are_pushed_and_pulled_into_another_clone(project, tmp_path, monkeypatch):
     """What docs/running.md says of remotes: the clone has the results, and nothing of it runs again."""
     repro()

@@ -38,6 +38,7 @@ def test_usps_becomes_the_input_of_mix4(tmp_path):
     torch.testing.assert_close(corner, torch.full((9, 3), (0 - 0.1307) / 0.3081))
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     not all((ROOT / name).is_file() for name in ("mnist.npz", "fmnist.npz", "usps.npz", "cifar10.tar")),
     reason="no mnist, fmnist, usps and cifar10 in the data root",

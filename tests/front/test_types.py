@@ -86,6 +86,7 @@ def test_the_package_says_that_it_is_typed() -> None:
     assert (FILE.parent / "py.typed").is_file()
 
 
+@pytest.mark.full
 def test_mypy_accepts_what_is_right(checked: Checked) -> None:
     assert checked(RIGHT).startswith("Success")
 

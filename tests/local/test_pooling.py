@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from fedflow.local.pooling import POOLING, WIDE
 
 
-@pytest.mark.parametrize("height, width", [(4, 6), (5, 7)])
+@pytest.mark.parametrize("height, width", [pytest.param(4, 6, marks=pytest.mark.full), (5, 7)])
 @pytest.mark.parametrize("kernel", [2, (2, 3), 4])
 @pytest.mark.parametrize("channels", [5, WIDE])
 def test_values_and_gradients_are_those_of_pytorch_bit_for_bit(height, width, kernel, channels) -> None:

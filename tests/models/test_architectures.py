@@ -25,7 +25,7 @@ NORMED = [
 ]
 SLOW = ("preact_resnet34_gn", "resnet34_bn", "resnet18_bn", "resnet32x4", "wrn40_2")
 MARKS: dict[str, pytest.MarkDecorator] = dict.fromkeys(SLOW, pytest.mark.slow)
-LARGE = "preact_resnet18_gn resnet18_gn resnet9 resnet9_bn resnet10_bn mobilenet_v2 shufflenet_v2"
+LARGE = "preact_resnet18_exit preact_resnet18_gn resnet18_gn resnet9 resnet9_bn resnet10_bn mobilenet_v2 shufflenet_v2"
 MARKS |= dict.fromkeys(LARGE.split(), pytest.mark.full)  # others have the same blocks
 
 

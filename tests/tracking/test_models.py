@@ -40,7 +40,7 @@ def record_of(root, outcome, card, rounds):
 @pytest.mark.parametrize(
     ("serves", "calls"),
     [
-        ("global", {("global", None): 0}),
+        pytest.param("global", {("global", None): 0}, marks=pytest.mark.full),
         ("cluster", {("cluster-0", None): 0, ("cluster-1", None): 1}),
         ("personal", {("personal", 0): 0, ("personal", 5): 5}),
     ],

@@ -43,7 +43,9 @@ def everything(api, run_id: str) -> tuple:
 
 
 @pytest.mark.parametrize("theirs", [{"user": "alice"}, {"project": "another"}])
-@pytest.mark.parametrize("status", ["RUNNING", "FAILED", "KILLED"])
+@pytest.mark.parametrize(
+    "status", ["RUNNING", *(pytest.param(s, marks=pytest.mark.full) for s in ("FAILED", "KILLED"))]
+)
 def test_a_run_of_another_user_or_project_is_never_continued(shared, capsys, theirs, status):
     api, start = shared
     other = start(**theirs, sweep="grid")

@@ -538,7 +538,7 @@ def test_weights_of_clients_that_never_took_part_move() -> None:
     assert p[0] < p[2] == p[3] < p[1] and p[2] != 0.25
 
 
-@pytest.mark.parametrize("name", [S, D])
+@pytest.mark.parametrize("name", [S, pytest.param(D, marks=pytest.mark.full)])
 def test_the_code_of_the_host_is_part_of_the_identity(
     federation: Federation, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
