@@ -284,7 +284,15 @@ def test_an_objective_is_not_compiled(ragged: Federation) -> None:
     assert reasons == [None, "clients minimise side losses"]
 
 
-@pytest.mark.parametrize(("name", "units"), [(None, 3), ("robust", 6), ("distil", 5.1), ("both", 8.1)])
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [
+        pytest.param(None, 3, marks=pytest.mark.full),
+        ("robust", 6),
+        pytest.param("distil", 5.1, marks=pytest.mark.full),
+        ("both", 8.1),
+    ],
+)
 def test_the_relative_cost_of_a_step(name: str | None, units: float) -> None:
     """In forward passes of a PreActResNet-18 whose teacher has 34 layers, by floating-point operations."""
     student, teacher = (

@@ -699,6 +699,7 @@ WORK: dict[str, list[dict[str, Any]]] = {  # other settings in which a method co
 }
 
 
+@engine
 def test_simulated_time_counts_the_work_that_is_done(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def millions(module: nn.Module, side: int, printed: str) -> str:
     return f"{sum(macs(module, (3, side, side)).values()) / 1e6:.{len(printed.partition('.')[2])}f}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", PRINTED)
 def test_counts_are_those_in_print(name) -> None:
     cifar, *tiny = PRINTED[name]

@@ -141,7 +141,14 @@ def test_clients_are_tested_on_the_labels_that_they_truly_train_on():
     assert_tested_on_own_labels(make(scheme="shards", clients=50, label_noise={"ratio": 0.6}))
 
 
-@pytest.mark.parametrize(("clients", "mnist", "cifar"), [(50, 960, 800), (100, 480, 400), (500, 96, 80)])
+@pytest.mark.parametrize(
+    ("clients", "mnist", "cifar"),
+    [
+        pytest.param(50, 960, 800, marks=pytest.mark.full),
+        pytest.param(100, 480, 400, marks=pytest.mark.full),
+        (500, 96, 80),
+    ],
+)
 @pytest.mark.parametrize("stratified", [True, False])
 @pytest.mark.parametrize("order", ["random", "in_order"])
 def test_clients_hold_out_a_fifth_of_two_shards(clients, mnist, cifar, stratified, order):

@@ -30,7 +30,9 @@ def test_clients_hold_equal_disjoint_parts_of_at_least_two_classes(clients, alph
     assert held < 2.2 if alpha == 0.01 else held > 4
 
 
-@pytest.mark.parametrize(("clients", "stock", "seeds"), [(10, 60, 60), (100, 300, 2)])
+@pytest.mark.parametrize(
+    ("clients", "stock", "seeds"), [(10, 60, 60), pytest.param(100, 300, 2, marks=pytest.mark.full)]
+)
 def test_at_alpha_0_01_as_many_labels_are_held_as_by_the_specification(clients, stock, seeds):
     """Shares of clients with 1, 2, .. labels; with q rounded to 0 a third of ten clients held 3 to 10."""
     labels = np.repeat(np.arange(10), stock)

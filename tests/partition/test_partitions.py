@@ -197,6 +197,7 @@ def test_every_client_gets_training_samples():
         make(SAMPLES, "dirichlet", clients=100, alpha=0.01, min_size=0)
 
 
+@pytest.mark.full
 def test_a_hundred_thousand_clients_share_a_million_samples(tmp_path):
     labels = np.random.default_rng(0).integers(0, 10, 1_000_000)
     made = make(Samples(labels, labels[:1000]), "iid", clients=100_000)

@@ -243,7 +243,7 @@ def test_diagnostics_over_clients_are_drawn_as_lines_or_as_rows(tmp_path):
 
 
 @pytest.mark.parametrize("clients", [1, 13])
-@pytest.mark.parametrize("value", [1.0, -2.5, np.inf])
+@pytest.mark.parametrize("value", [pytest.param(1.0, marks=pytest.mark.full), -2.5, np.inf])
 def test_a_single_number_or_none_can_be_drawn(tmp_path, clients, value):
     series = {"method/p": np.full((1, clients), value)}
     write_run(tmp_path / "results", "p", "ditto", 0, rounds=1, clients=clients, series=series)
@@ -346,6 +346,7 @@ def test_mixtures_of_all_methods_are_one_picture(tmp_path):
         build(tmp_path)
 
 
+@pytest.mark.full
 def test_more_methods_than_colours_stay_apart(tmp_path):
     for place in range(16):
         write_run(tmp_path / "results", "p", f"m{place:02}", 0)

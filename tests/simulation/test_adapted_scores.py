@@ -82,7 +82,10 @@ def test_every_client_is_scored_after_adaptation(federation: Federation, name: s
             assert ran.values(f"{adaptation}_{what}")[-1] == pytest.approx(value)
 
 
-@pytest.mark.parametrize("source", ["served", "active", "all"])
+@pytest.mark.parametrize(
+    "source",
+    [pytest.param("served", marks=pytest.mark.full), pytest.param("active", marks=pytest.mark.full), "all"],
+)
 def test_scores_do_not_depend_on_workers_or_on_a_kill(
     federation: Federation, source: str, tmp_path: Path
 ) -> None:

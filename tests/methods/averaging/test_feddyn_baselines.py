@@ -80,7 +80,7 @@ def test_scaffold_with_partial_participation(cohort: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("clients", [pytest.param(1, marks=pytest.mark.full), 3])
 def test_equal_clients_and_a_single_one_reach_their_optimum(name: str, clients: int) -> None:
     alike = quadratics(((2, -1),) * clients, (4,) * clients)
     assert run(name, alike, rounds=150).server("model")[-1] == near(-1)

@@ -339,7 +339,7 @@ LOCAL = {"epochs": 5, "batch_size": 10, "lr": 0.05}
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 2))])
-@pytest.mark.parametrize("pull", [0.1, 1])
+@pytest.mark.parametrize("pull", [0.1, pytest.param(1, marks=pytest.mark.full)])
 def test_planted_groups_are_found_from_too_few_clusters(digits: Dataset, seed: int, pull: float) -> None:
     """Five groups of labels on a ring, 30 images a client; started at three, no group is split."""
     ring = {"scheme": "label_groups", "groups": 5, "labels_per_group": 3, "overlap": 1}
@@ -354,7 +354,7 @@ def test_planted_groups_are_found_from_too_few_clusters(digits: Dataset, seed: i
     assert all(len(server["models"]) <= 5 for server in ran.servers)
 
 
-@pytest.mark.parametrize("participation", [0.2, 0.5])
+@pytest.mark.parametrize("participation", [pytest.param(0.2, marks=pytest.mark.full), 0.5])
 def test_an_iid_federation_is_not_split(digits: Dataset, participation: float) -> None:
     """With low participation, models differ by rounds trained: after 10 rounds halves are separate (8.4)."""
     federation = digits_of(digits, scheme="iid")
