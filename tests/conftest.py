@@ -160,6 +160,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the process free what it holds: Triton's bindings print what was not."""
+    gc.unfreeze()
+
+
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Functions by name: an address in memory would differ between the processes that run the tests."""
     return getattr(val, "__name__", None) if callable(val) else None

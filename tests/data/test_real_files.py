@@ -135,6 +135,7 @@ def test_tiny_shakespeare_has_its_roles_and_characters():
     assert {"ROMEO", "GLOUCESTER", "First Citizen"} <= set(raw.columns["user"].names)
 
 
+@pytest.mark.full
 @needs("tinyshakespeare.txt")
 def test_tiny_shakespeare_by_role_and_pooled_as_in_feddyn():
     """2,000 and 400 windows of every role that has more, in one run each; or 2,000 windows of anyone."""

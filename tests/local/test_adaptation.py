@@ -460,6 +460,7 @@ def test_a_run_with_dropout_or_batch_norm(digits: Dataset, network: str, kind: s
     assert same(identity.state(), host.state()) and not same(one.state(), host.state())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", SOME_KINDS)
 def test_bf16_is_close_to_float32(digits: Dataset, kind: str, cohort: str) -> None:
     exact, rounded = (

@@ -117,6 +117,7 @@ def test_betweenness_of_parts_and_of_a_graph_with_loops(monkeypatch):
     assert np.allclose(centrality(operator), list(nx.betweenness_centrality(plain).values()))
 
 
+@pytest.mark.full
 def test_importance_sampling_has_no_bias():
     given = problem(weighted(0))
     values = np.arange(30.0)

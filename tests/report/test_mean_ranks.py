@@ -48,6 +48,7 @@ def test_ranks_are_of_methods_that_ran_on_every_partition(tmp_path):
     assert ranking({"a": groups["a"]}) is None
 
 
+@pytest.mark.full
 def test_the_page_has_the_ranks_and_the_clients(tmp_path):
     for partition in ("a", "b", "c"):
         for method in METHODS:

@@ -329,6 +329,7 @@ here.run(here.NAME, federation, here.ALWAYS, checkpoints=Path(sys.argv[2]), **he
 SAVED = HALF | {"checkpoint_every": 1}
 
 
+@pytest.mark.full
 def test_a_run_killed_between_the_two_gates_of_a_client_resumes_to_the_same_end(normed, tmp_path):
     folders = [str(tmp_path / "digits"), str(tmp_path / "run")]
     places = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
