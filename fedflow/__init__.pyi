@@ -1609,8 +1609,8 @@ class PFLScaf(_PFLScaf):
         variate: new control variate: gradient at the received model (I) or from the local steps (II)
             (one of I, II; default II)
         server_lr: server learning rate (a number > 0; default 1.0)
-        control_lr: learning rate that option II divides by: that of the round, or training.lr (one of
-            current, initial; default current)
+        control_lr: learning rate in the divisor of option II: the rate of the round, or training.lr
+            (one of current, initial; default current)
         clip: what training.clip_norm limits: the gradient, or the corrected gradient as a whole (one of
             gradient, whole; default gradient)
         adaptation: T, a mapping as `training.adaptation`: name (maml or proto), and lr, steps, ... of
@@ -1695,8 +1695,8 @@ class Scaffold(_Scaffold):
         variate: new control variate: gradient at the received model (I) or from the local steps (II)
             (one of I, II; default II)
         server_lr: server learning rate (a number > 0; default 1.0)
-        control_lr: learning rate that option II divides by: that of the round, or training.lr (one of
-            current, initial; default current)
+        control_lr: learning rate in the divisor of option II: the rate of the round, or training.lr
+            (one of current, initial; default current)
         clip: what training.clip_norm limits: the gradient, or the corrected gradient as a whole (one of
             gradient, whole; default gradient)
     """
@@ -1738,9 +1738,8 @@ class SubFedAvgHy(_SubFedAvgHy):
             default 0.5)
         distance: least distance between the masks of dense layers after the first and the last epoch;
             above 1 = no pruning of dense layers (a number >= 0; default 0.0005)
-        gate: samples of that accuracy: held-out ones, those of training, or the client's test samples,
-            with which training then sees the test set (one of selection, train, test; default
-            selection)
+        gate: samples that measure this accuracy: held-out, training or test samples of the client; with
+            test, training sees the test set (one of selection, train, test; default selection)
         channel_rate: position, as a share, of the largest |gamma| that goes; 0 = no channels are
             removed (a number >= 0 and < 1; default 0.45)
         channel_distance: least distance between the channels kept after the first and the last epoch;
@@ -1763,9 +1762,8 @@ class SubFedAvgUn(_SubFedAvgUn):
             default 0.5)
         distance: least distance between the masks after the first and the last epoch; above 1 = no
             pruning (a number >= 0; default 0.0001)
-        gate: samples of that accuracy: held-out ones, those of training, or the client's test samples,
-            with which training then sees the test set (one of selection, train, test; default
-            selection)
+        gate: samples that measure this accuracy: held-out, training or test samples of the client; with
+            test, training sees the test set (one of selection, train, test; default selection)
     """
     def __init__(self, *, rate: float = 0.1, target: float = 0.5, threshold: float = 0.5, distance: float = 0.0001, gate: Literal['selection', 'train', 'test'] = 'selection') -> None: ...
 

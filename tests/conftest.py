@@ -14,7 +14,7 @@ import torch
 from hypothesis import settings
 from preloaded import programs
 from profiles import representatives
-from support import forbid_fallback
+from support import way
 
 from fedflow.data import Dataset, DatasetParams, prepare
 from fedflow.tracking import store
@@ -129,10 +129,8 @@ def padded(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture(params=["loop", "vmap"])
 def cohort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How clients are trained; "vmap" must not fall back to the loop unnoticed."""
-    if request.param == "vmap":
-        forbid_fallback(monkeypatch)
-    return request.param
+    """The way to train clients; "vmap" must not fall back to the loop unnoticed."""
+    return way(request.param, monkeypatch)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the selection by markers

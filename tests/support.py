@@ -354,6 +354,13 @@ def forbid_fallback(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(worker, "_train_one", fell_back)
 
 
+def way(cohort: str, patch: pytest.MonkeyPatch) -> str:
+    """The value of `Job.cohort` for the rest of a test, in which "vmap" must not fall back to the loop."""
+    if cohort == "vmap":
+        forbid_fallback(patch)
+    return cohort
+
+
 class OnMeta(FlatModel):
     """A network whose tensors have shapes but no values: operations that no CUDA graph can hold fail."""
 

@@ -41,7 +41,8 @@ def coreset(
         str, typer.Option(help="sum1: weights sum to 1; beta: scaled to the smallest objective error.")
     ] = "sum1",
     out: Annotated[
-        Path | None, typer.Option(help="CSV file; default: TABLE.coreset.csv. A picture is put beside it.")
+        Path | None,
+        typer.Option(help="CSV file; default: TABLE.coreset.csv. A picture is written next to it."),
     ] = None,
 ) -> None:
     """Choose a few rows of a table that represent all rows, and weights for means over them.

@@ -31,7 +31,7 @@ class MixOptions(Settings):
     )
     labels: str = option(
         "separate",
-        "separate = each part has its own labels, by default after those of the part before; "
+        "separate = each part has its own labels, by default after the labels of the previous part; "
         "shared = all parts have the same labels",
         choices=("separate", "shared"),
     )
@@ -111,11 +111,8 @@ def _shared(
     """The classes, which all parts share, and the parts."""
     for i, part in enumerate(parts):
         if part.classes != parts[0].classes:
-            raise BadInput(
-                "data.labels",
-                "shared",
-                f"separate: the classes of parts[{i}] ({names[i]}) are not those of parts[0] ({names[0]})",
-            )
+            both = f"the classes of parts[{i}] ({names[i]}) are not the classes of parts[0] ({names[0]})"
+            raise BadInput("data.labels", "shared", f"separate: {both}")
     return parts[0].classes, parts
 
 

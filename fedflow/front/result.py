@@ -30,7 +30,7 @@ WIDTH = 560  # pixels of a picture in a notebook
 COLUMNS = 6  # numbers in a table in a notebook
 CELL = 'style="text-align:right;white-space:nowrap;padding:2px 8px"'
 COLOURS = ";".join(
-    [  # pictures take those of the notebook, which may be dark
+    [  # pictures take the colours of the notebook, which may be dark
         "stroke-linejoin:round",
         "stroke-linecap:butt",
         "--ink:currentColor",

@@ -1,6 +1,6 @@
 """Structured as published: clients of a shorter last group are also tested on label 0, as in FLT's code.
 
-Order of sampling: that of `structured`, with the same training samples. The code pads the list of labels
+Order of sampling: as in `structured`, with the same training samples. The code pads the list of labels
 with zeros, so that the test sets of a last group with fewer labels hold label 0, which these clients never
 train on. Use it to repeat published numbers only.
 Source: FLT (Jamali-Rad et al., 2021), scenario 4, in the authors' code.

@@ -109,7 +109,7 @@ def mlflow_runs() -> Callable[[Path], list[Any]]:
 
 @pytest.fixture
 def seen(api: str, root: Path) -> Callable[[str], SimpleNamespace]:
-    """What is known of the newest run of a flow in this project: ``flow_run``, ``tasks``, ``artifacts``."""
+    """The newest run of a flow in this project: its ``flow_run``, ``tasks`` and ``artifacts``."""
 
     def ask(flow: str) -> SimpleNamespace:
         from prefect.client.orchestration import get_client

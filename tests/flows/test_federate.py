@@ -57,7 +57,7 @@ def test_a_lost_worker_changes_no_result(
 def test_a_killed_run_resumes_when_the_command_is_repeated(
     command, expected, root, results, mlflow_runs, seen, capsys
 ):
-    """The first, in a process of its own, is told neither the server nor its password, and finds both."""
+    """The first run, in a separate process, finds the server and its password by itself."""
     program, environment = command
     for name in ("PREFECT_API_URL", server.PASSWORD, server.CERTIFICATES):
         environment.pop(name)

@@ -1,5 +1,5 @@
 import pytest
-from support import forbid_fallback, images
+from support import images, way
 
 from fedflow.data import Dataset
 from fedflow.simulation.federation import Federation
@@ -13,7 +13,5 @@ def federation(digits: Dataset) -> Federation:
 
 @pytest.fixture(params=["loop", pytest.param("vmap", marks=pytest.mark.full)])
 def cohort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How clients are trained. The battery compares both ways for every method."""
-    if request.param == "vmap":
-        forbid_fallback(monkeypatch)
-    return request.param
+    """The way to train clients. The battery compares both for every method."""
+    return way(request.param, monkeypatch)

@@ -59,7 +59,7 @@ class Scaffold(Averaging):
     server_lr: float = option(1.0, "server learning rate", symbol="eta_g", gt=0, source="1 in the paper")
     control_lr: str = option(
         "current",
-        "learning rate that option II divides by: that of the round, or training.lr",
+        "learning rate in the divisor of option II: the rate of the round, or training.lr",
         choices=("current", "initial"),
         source="FedDyn's code: initial",
     )

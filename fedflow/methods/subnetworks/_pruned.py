@@ -85,8 +85,8 @@ class Pruned(Method):
     )
     gate: str = option(
         "selection",
-        "samples of that accuracy: held-out ones, those of training, or the client's test "
-        "samples, with which training then sees the test set",
+        "samples that measure this accuracy: held-out, training or test samples of the client; "
+        "with test, training sees the test set",
         choices=("selection", "train", "test"),
         source="test: authors' code",
     )

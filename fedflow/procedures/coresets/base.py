@@ -70,7 +70,7 @@ class Choosing(Procedure):
     )
     mean_costs: list[float] | None = option(
         None,
-        "mean cost by group, costs are U[0, 2 mean]; null = U[0, 1], or those of the table",
+        "mean cost by group, costs are U[0, 2 mean]; null = U[0, 1], or the costs in the table",
         source="Figure 6.3",
     )
 

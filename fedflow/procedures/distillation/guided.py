@@ -237,7 +237,7 @@ class DiSK(Guided):
 
     preset: str = option(
         "paper",
-        "defaults of this entry: those of the text, or those of the authors' code",
+        "defaults of this entry, from the text or from the authors' code",
         choices=("paper", "release"),
     )
     alpha: float = option(0.1, "weight of cross-entropy", ge=0, le=1, grid=(0, 0.1, 0.5, 0.9, 1))

@@ -191,8 +191,8 @@ class BMOML(MOML):
     buffer: int = option(5, "tasks in memory, with the current one", symbol="B", ge=1, grid=(5, 10))
     policy: str = option(
         "last",
-        "the last B tasks; the current one in a random place; or, with probability accept, in "
-        "that of the oldest",
+        "the last B tasks; or the current one replaces a random task, or, with probability accept, "
+        "the oldest",
         choices=("last", "random_replace", "fifo_coin"),
     )
     accept: float | None = option(None, "fifo_coin: probability of keeping a task", symbol="p", gt=0, le=1)
