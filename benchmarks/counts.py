@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks import headline
 from benchmarks.workload import TRAINING, federation, significant
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.simulation.ahead import Ahead
 from fedflow.simulation.cohort import cohort_call

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.workload import TRAINING, compiling, federation, spread, summary
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Shard

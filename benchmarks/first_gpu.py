@@ -29,7 +29,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks import cohorts, headline, machine
 from benchmarks.counts import WORKLOADS, Workload, count, prepared
 from benchmarks.workload import CLASSES, SHAPE, TRAINING, one_test_set, random_images, significant
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, build_method
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
@@ -37,7 +37,7 @@ from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call, Captured, Cohorts, Pool
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.run import RunSettings
+from fedflow.simulation.setup import RunSettings
 from fedflow.simulation.worker import WARNED_METHODS
 
 Found = dict[str, Any]

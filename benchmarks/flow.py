@@ -18,7 +18,7 @@ from unittest.mock import patch
 from benchmarks.workload import spread, summary
 
 if TYPE_CHECKING:
-    from fedflow.experiment import Experiment
+    from fedflow.stages.experiment import Experiment
 
 ROUNDS, TURNS = 7, 3
 REPEATS, SHORT, DEVICE = 5, 200, 0.04  # runs of short rounds, their rounds, and seconds of a device in one
@@ -51,7 +51,7 @@ def prepared() -> Iterator["Experiment"]:
         import torch
 
         from fedflow.config import load_params
-        from fedflow.experiment import Experiment
+        from fedflow.stages.experiment import Experiment
         from fedflow.stages.partition import prepare_partition
         from fedflow.stages.prepare import prepare_dataset
         from flows.server import prefect_api, stop

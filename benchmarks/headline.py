@@ -21,7 +21,7 @@ import torch
 from benchmarks.machine import WARM_UP_ROUNDS
 from benchmarks.workload import CLASSES, SHAPE, compiling, one_test_set, random_images, significant, summary
 from fedflow.data import DatasetParams, Examples, prepare, source
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
@@ -30,7 +30,7 @@ from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import RoundReport
-from fedflow.simulation.run import RunSettings
+from fedflow.simulation.setup import RunSettings
 
 CLIENTS, COHORT, ROUNDS, EVALUATE_EVERY = 1000, 50, 1500, 10
 NETWORK = "cnn_pfl"

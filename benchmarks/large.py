@@ -22,11 +22,11 @@ def one() -> None:
     import torch
 
     from benchmarks.workload import federation, significant
-    from fedflow.local.training import LocalTraining
+    from fedflow.local.local_training import LocalTraining
     from fedflow.methods import build_method
     from fedflow.simulation.job import Job
     from fedflow.simulation.loop import Simulation
-    from fedflow.simulation.run import RunSettings
+    from fedflow.simulation.setup import RunSettings
 
     torch.set_num_threads(1)
     work = federation(CLIENTS, SAMPLES, "mlp", images=1000, hidden=WIDTHS)

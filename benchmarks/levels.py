@@ -12,15 +12,15 @@ import numpy as np
 import torch
 
 from benchmarks.workload import federation, spread, summary
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Levelled, Method
+from fedflow.methods.method import Levelled, Method
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.run import RunSettings
+from fedflow.simulation.setup import RunSettings
 
 CLIENTS, SAMPLES, ROUNDS, REPEATS = 40, 50, 6, 5
 TRAINING = LocalTraining.parse({"epochs": 2, "batch_size": 10, "lr": 0.01})

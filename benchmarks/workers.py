@@ -37,7 +37,7 @@ def main() -> dict[str, Any]:
 def _pairs(experiment: Any, kind: str, epochs: int) -> list[tuple[float, float]]:
     from prefect import flow
 
-    from fedflow.local.training import LocalTraining
+    from fedflow.local.local_training import LocalTraining
     from fedflow.simulation.loop import Simulation
     from tasks.shards import PrefectExecutor
 

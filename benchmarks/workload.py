@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from fedflow.data import Examples
-from fedflow.local.compiled import compiled_gradient
-from fedflow.local.training import LocalTraining
+from fedflow.local.fast.compiled import compiled_gradient
+from fedflow.local.local_training import LocalTraining
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition

@@ -10,14 +10,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 FRONT = {  # imported when they are used, as torch takes a second
-    "run": "fedflow.front.run",
+    "run": "fedflow.front.runner",
     "Result": "fedflow.front.result",
     "Comparison": "fedflow.front.result",
     "compare": "fedflow.front.result",
     "dataset": "fedflow.front.arrays",
     "scheme": "fedflow.front.inputs",
-    "Training": "fedflow.local.training",
-    "Method": "fedflow.methods.base",
+    "Training": "fedflow.local.local_training",
+    "Method": "fedflow.methods.method",
     "Client": "fedflow.local.client",
     "Update": "fedflow.local.client",
     "Batch": "fedflow.local.samples",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from fedflow.front.inputs import Data, Division, Network
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.partition import PartitionParams
 from fedflow.settings import Settings
 from fedflow.front.result import Result as Result
@@ -18,12 +18,12 @@ from fedflow.front.result import Comparison as Comparison
 from fedflow.front.result import compare as compare
 from fedflow.front.arrays import dataset as dataset
 from fedflow.front.inputs import scheme as scheme
-from fedflow.methods.base import Method as Method
+from fedflow.methods.method import Method as Method
 from fedflow.local.client import Client as Client
 from fedflow.local.client import Update as Update
 from fedflow.local.samples import Batch as Batch
 from fedflow.settings import option as option
-from fedflow.local.training import LocalTraining as _Training
+from fedflow.local.local_training import LocalTraining as _Training
 from fedflow.methods.fairness.aaggff_d import AAggFFD as _AAggFFD
 from fedflow.methods.fairness.aaggff_s import AAggFFS as _AAggFFS
 from fedflow.methods.fairness.afl import AFL as _AFL

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import torch
 
-from fedflow.arguments import check_address, check_port
+from fedflow.claims.claims import load_claims
+from fedflow.claims.verdicts import judge
 from fedflow.config import check_dvc, load_params
 from fedflow.data import SOURCES, data_root
 from fedflow.errors import FedflowError
-from fedflow.experiment import experiments
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
 from fedflow.plugins import GROUP, Failures
 from fedflow.procedures import PROCEDURES
-from fedflow.report.claims import load_claims
-from fedflow.report.verdicts import judge
+from fedflow.project.arguments import check_address, check_port
+from fedflow.stages.experiment import experiments
 from fedflow.tracking import check_store
 
 NEEDED = ("torch", "torchvision", "numpy", "scikit-learn", "safetensors", "prefect", "mlflow", "dvc")

@@ -144,7 +144,7 @@ def user_folder() -> Path:
 def locked(path: Path, busy: Callable[[], None], name: str = "") -> Iterator[None]:
     """Hold the lock at ``path``. If another process has it, ``busy`` raises an error, or this one waits.
 
-    With a ``name``, a note beside the lock says which process does what (`fedflow.running`).
+    With a ``name``, a note beside the lock says which process does what (`fedflow.project.running`).
     """
     make_writable(path.parent)
     lock = FileLock(path)

@@ -6,9 +6,9 @@ from typing import Any
 
 from prefect import flow
 
-from fedflow.arguments import check_arguments
 from fedflow.config import load_params
-from fedflow.stages.central import results
+from fedflow.project.arguments import check_arguments
+from fedflow.stages.central_network import results
 from tasks.inputs import prepare_data, train_network
 from tasks.mistakes import checking
 from tasks.progress import ProgressBar, link_record, network_table

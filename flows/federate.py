@@ -5,10 +5,10 @@ from typing import Any
 
 from prefect import flow
 
-from fedflow.arguments import check_arguments
 from fedflow.config import load_params
-from fedflow.experiment import Experiment
-from fedflow.stages.run import run_experiment
+from fedflow.project.arguments import check_arguments
+from fedflow.stages.all_stages import run_experiment
+from fedflow.stages.experiment import Experiment
 from tasks.gpu import OneGpu, in_blocks
 from tasks.inputs import make_partition, prepare_data, train_network
 from tasks.mistakes import checking

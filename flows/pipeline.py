@@ -4,8 +4,8 @@ from pathlib import Path
 
 from prefect import flow
 
-from fedflow.arguments import check_arguments
 from fedflow.config import Changes, load_params
+from fedflow.project.arguments import check_arguments
 from flows.central import central
 from flows.sweep import sweep
 from tasks.inputs import make_partition, prepare_data

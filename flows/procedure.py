@@ -6,8 +6,8 @@ from typing import Any
 
 from prefect import flow
 
-from fedflow.arguments import check_arguments
 from fedflow.config import load_params
+from fedflow.project.arguments import check_arguments
 from fedflow.stages.procedure import ProcedureRun, run_procedure
 from tasks.inputs import make_partition, prepare_data, train_network
 from tasks.mistakes import checking

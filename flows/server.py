@@ -28,8 +28,8 @@ import certifi
 import psutil
 from filelock import FileLock, Timeout
 
-from fedflow.arguments import check_address, check_port
 from fedflow.errors import BadInput, FedflowError, Unanswered
+from fedflow.project.arguments import check_address, check_port
 from fedflow.tracking.addresses import sqlite_url
 
 START_TIMEOUT = 600.0  # seconds; a first start also makes the database, and a busy machine takes minutes

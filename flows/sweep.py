@@ -7,11 +7,11 @@ from typing import Any
 
 from prefect import flow
 
-from fedflow.arguments import check_arguments
 from fedflow.config import load_params
-from fedflow.experiment import Experiment, experiments
+from fedflow.project.arguments import check_arguments
+from fedflow.project.terminal import counted
+from fedflow.stages.experiment import Experiment, experiments
 from fedflow.stages.procedure import ProcedureRun, procedure_runs
-from fedflow.terminal import counted
 from flows.federate import federate
 from flows.procedure import procedure
 from tasks.mistakes import checking

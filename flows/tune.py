@@ -5,9 +5,9 @@ from typing import Any
 
 from prefect import flow
 
-from fedflow.arguments import check_arguments
 from fedflow.config import load_params
-from fedflow.experiment import Experiment
+from fedflow.project.arguments import check_arguments
+from fedflow.stages.experiment import Experiment
 from fedflow.stages.tune import tune as choose_settings
 from flows.federate import federate
 from tasks.mistakes import checking

@@ -6,7 +6,7 @@ What exists, intact, is not rebuilt.
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from fedflow.stages.central import prepare_network
+from fedflow.stages.central_network import prepare_network
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 

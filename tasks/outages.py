@@ -10,7 +10,7 @@ from prefect.context import SettingsContext, get_settings_context
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings
 
 from fedflow.errors import Unanswered, asking_prefect
-from fedflow.terminal import say
+from fedflow.project.terminal import say
 
 TRIES = 9  # after 2, 4, 8, ... s: 17 minutes
 AGAIN = 60.0  # seconds after which another failed request is called another outage

@@ -18,10 +18,10 @@ from prefect.artifacts import (
 )
 from prefect.runtime import flow_run
 
-from fedflow.experiment import Experiment
 from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.simulation.outcome import RoundReport
-from fedflow.stages.central import TABLE
+from fedflow.stages.central_network import TABLE
+from fedflow.stages.experiment import Experiment
 from fedflow.stages.procedure import ProcedureRun, read_summary
 from fedflow.tracking import Record
 from tasks.outages import asking

@@ -17,8 +17,8 @@ from prefect.states import State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from fedflow.errors import BadInput, FedflowError, extra, is_unanswered, reason
+from fedflow.project.terminal import say
 from fedflow.simulation.executors import Executor, Inline, Share, Work, end_with_parent
-from fedflow.terminal import say
 from tasks.gpu import OneGpu, gpu_in_turn
 from tasks.outages import asking
 
@@ -66,7 +66,7 @@ def executor_for(engine: "EngineSettings") -> AbstractContextManager[Executor]:
     """The executor that ``engine`` of params.yaml names; `OneGpu` for ``auto`` and threads on a GPU."""
     if engine.executor == "inline":
         return nullcontext(Inline())
-    from fedflow.experiment import pick_device
+    from fedflow.stages.experiment import pick_device
 
     on_gpus = pick_device(engine.device) == "cuda"
     if on_gpus and engine.executor in ("auto", "threads"):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods import METHODS
-from fedflow.methods.base import Cohort, Diagnostics, Images, Message, Round, ServerState
 from fedflow.methods.generative._generative import ImageMethod
+from fedflow.methods.method import Cohort, Diagnostics, Images, Message, Round, ServerState
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 

@@ -3,9 +3,17 @@
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
-from fedflow.methods.base import Asynchronous, Clustered, Cyclic, Generative, Levelled, Onboarding, Pretrained
+from fedflow.methods.method import (
+    Asynchronous,
+    Clustered,
+    Cyclic,
+    Generative,
+    Levelled,
+    Onboarding,
+    Pretrained,
+)
 
 PROTOCOLS = (Onboarding, Asynchronous, Clustered, Cyclic, Levelled, Generative, Pretrained)
 FACTS = ("serves", "serves_with", "gathers", "alone", "series")

@@ -20,11 +20,11 @@ from torch.utils._pytree import tree_leaves
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import Client, Update
-from fedflow.local.compiled import Gradient
-from fedflow.local.training import LocalTraining
+from fedflow.local.fast.compiled import Gradient
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.base import Generative, Levelled, Round
 from fedflow.methods.generative._generative import Classifier, ImageMethod
+from fedflow.methods.method import Generative, Levelled, Round
 from fedflow.models import build
 from fedflow.models.flat import FlatModel, Part
 from fedflow.partition import Partition
@@ -38,7 +38,7 @@ from fedflow.simulation.job import Job, Shard
 from fedflow.simulation.levels import level, network
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
-from fedflow.simulation.run import RunSettings
+from fedflow.simulation.setup import RunSettings
 
 EVERYONE = {"participation": 1.0, "fine_tune": False, "evaluate_every": 1000}
 TWO_EPOCHS = (

@@ -15,13 +15,13 @@ from torch import Tensor
 import fedflow as ff
 from fedflow.data.sources import Source
 from fedflow.methods import METHODS
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.methods.fairness._weighing import Weighing
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.methods.registry import register as register_method
 from fedflow.methods.subnetworks._levels import Levels
 from fedflow.partition import SCHEMES, Samples
-from fedflow.partition.base import Scheme, Split
-from fedflow.partition.base import register as register_scheme
+from fedflow.partition.scheme import Scheme, Split
+from fedflow.partition.scheme import register as register_scheme
 from fedflow.settings import Settings, option
 
 PAGE = (Path(__file__).parents[1] / "docs" / "adding.md").read_text()

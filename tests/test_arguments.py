@@ -8,7 +8,7 @@ from command import make_project, one_line_error
 
 from fedflow.config import load_params
 from fedflow.errors import BadInput
-from fedflow.experiment import Experiment
+from fedflow.stages.experiment import Experiment
 from flows.central import central
 from flows.federate import federate
 from flows.pipeline import pipeline

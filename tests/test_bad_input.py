@@ -23,9 +23,9 @@ from command import PARAMS, Done, disk_of, fedflow, make_project, one_line_error
 from fedflow.config import load_params
 from fedflow.data import load_prepared
 from fedflow.errors import FedflowError
-from fedflow.experiment import Experiment
 from fedflow.files import replace_files, write_json
 from fedflow.simulation.executors import Inline
+from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import perform
 from fedflow.tracking import load_model
 
@@ -314,7 +314,7 @@ def test_a_checkpoint_that_is_cut_short(refused, capsys, root, shared, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedflow.terminal.RoundBar.round", killed)
+        patch.setattr("fedflow.project.terminal.RoundBar.round", killed)
         assert fedflow(capsys, *RUN, "--seed", "11").code == 130
     (checkpoint,) = root.glob(".fedflow/checkpoints/*/checkpoint.safetensors")
     whole = checkpoint.read_bytes()

@@ -12,11 +12,11 @@ import yaml
 from command import fedflow, make_project, one_line_error
 from support import refused
 
-from fedflow.cells import Cell, cell, cells, changed_cells, tidy
-from fedflow.cli.run import run, start
+from fedflow.cli.experiments import run, start
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
-from fedflow.fingerprints import MAY_BE_EMPTY
+from fedflow.project.cells import GridCell, cell, cells, changed_cells, tidy
+from fedflow.stages.fingerprints import MAY_BE_EMPTY
 
 HOME = Path(__file__).parents[1]
 GRID = {
@@ -39,13 +39,13 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def finish(one: Cell, text: str = "result") -> Path:
+def finish(one: GridCell, text: str = "result") -> Path:
     one.ready.mkdir(parents=True)
     (one.ready / "metrics.json").write_text(text)
     return one.ready
 
 
-def lock(root: Path, done: list[Cell]) -> None:
+def lock(root: Path, done: list[GridCell]) -> None:
     """A dvc.lock in which these cells are as they are now."""
     stages = {
         one.stage: {
@@ -170,7 +170,7 @@ def test_a_missing_dependency_is_named(project: Path) -> None:
 
 def test_nothing_slow_is_imported() -> None:
     """By a stage that only takes a result: torch takes three seconds."""
-    code = "import sys, fedflow.cells, fedflow.cli.run; print({'torch', 'pandas'} & sys.modules.keys())"
+    code = "import sys, fedflow.cli.experiments; print({'torch', 'pandas'} & sys.modules.keys())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
 
@@ -184,7 +184,7 @@ def test_a_server_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPat
             httpx.Response(int(message), request=request).raise_for_status()
         raise httpx.ConnectError(message) if "Errno" in message else RuntimeError(message)
 
-    module = sys.modules["fedflow.cli.run"]
+    module = sys.modules["fedflow.cli.experiments"]
     monkeypatch.setattr(module, "load_flow", lambda name: flow)
     monkeypatch.setattr(module, "server_for", lambda params: nullcontext())
     params = load_params(HOME / "params.yaml")

@@ -20,16 +20,16 @@ from safetensors.torch import load_file
 from fedflow.config import Params, load_params
 from fedflow.data import load_prepared
 from fedflow.errors import FedflowError
-from fedflow.experiment import Experiment
-from fedflow.fingerprints import fingerprint_files
 from fedflow.local.trained import load_network
 from fedflow.partition import load_partition
 from fedflow.simulation.federation import FederationFiles, Stored
-from fedflow.simulation.run import Run
-from fedflow.stages.central import CentralRun, prepare_network
+from fedflow.simulation.setup import RunSetup
+from fedflow.stages.all_stages import run_experiment
+from fedflow.stages.central_network import CentralRun, prepare_network
+from fedflow.stages.experiment import Experiment
+from fedflow.stages.fingerprints import fingerprint_files
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
-from fedflow.stages.run import run_experiment
 from fedflow.tracking import load_model
 from fedflow.tracking.store import open_store
 
@@ -137,7 +137,7 @@ def test_a_network_is_trained_again_only_if_it_may_change(copy: Path, monkeypatc
     assert again("data.digits.train_limit=500")
     prepare_network(load(copy), "expert", copy)
     with monkeypatch.context() as patch:
-        patch.setattr("fedflow.stages.central.code_digest", lambda *parts: "of other code")
+        patch.setattr("fedflow.stages.central_network.code_digest", lambda *parts: "of other code")
         assert again()
     for name in FILES:
         before = (copy / "data" / "central" / "expert" / name).read_bytes()
@@ -150,7 +150,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from fedflow.config import load_params
-from fedflow.stages.central import prepare_network
+from fedflow.stages.central_network import prepare_network
 root = Path(sys.argv[1])
 def listen(epoch, epochs):
     if epoch == 2:
@@ -170,7 +170,7 @@ def test_a_killed_training_ends_as_an_undisturbed_one(
         assert not (root / "data" / "central").exists()
     else:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(f"fedflow.stages.central.{moment}", interrupted)
+            patch.setattr(f"fedflow.stages.central_network.{moment}", interrupted)
             prepare_network(load(root), "expert", root)
     torch.backends.cudnn.allow_tf32 = True  # PyTorch's default
     prepare_network(load(root), "expert", root, listeners=[lambda epoch, of: epochs.append(epoch)])
@@ -199,7 +199,7 @@ def test_the_command_trains_one_and_says_how_good_it_is(root: Path, capsys) -> N
 
 
 def test_a_loss_that_is_not_finite_is_never_saved(root: Path, monkeypatch) -> None:
-    monkeypatch.setattr("fedflow.stages.central.evaluate", lambda *given: (np.array([1, np.nan]), None))
+    monkeypatch.setattr("fedflow.stages.central_network.evaluate", lambda *_: (np.array([1, np.nan]), None))
     with one_line_error("central.expert: diverged: 1 training samples have no finite loss", FedflowError):
         prepare_network(load(root), "expert", root)
     assert not (root / "data" / "central").exists()
@@ -272,7 +272,7 @@ def test_workers_have_the_outputs_of_the_teacher_and_the_losses_of_the_expert(co
     used = [(), ("teacher",), ("expert",), ("teacher", "expert")]
     federations = [replace(job, federation=opened("plain", *names)) for names in used]
     settings = load(copy).run
-    assert len({Run(each, settings).fingerprint for each in federations}) == 4
+    assert len({RunSetup(each, settings).fingerprint for each in federations}) == 4
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_a_run_whose_teacher_has_seen_test_samples_warns_once(copy: Path, opened
         job = replace(Experiment(params, "plain", "fedavg", 0, copy).job)
         for uses in ((), ("teacher", "expert")):
             recwarn.clear()
-            Run(replace(job, federation=opened("plain", *uses, params=params)), params.run)
+            RunSetup(replace(job, federation=opened("plain", *uses, params=params)), params.run)
             reason = f"learned from all samples, also those that clients hold out as {says} samples"
             expected = [f"fedavg: its teacher and its expert {reason}"] if uses and says else []
             assert [str(each.message) for each in recwarn] == expected

@@ -20,7 +20,7 @@ from fedflow.errors import FedflowError, Unanswered
 from fedflow.methods import METHODS
 from fedflow.models import ARCHITECTURES
 from fedflow.partition import SCHEMES
-from fedflow.terminal import RoundBar
+from fedflow.project.terminal import RoundBar
 
 COMMANDS = (
     "run sweep tune prepare partition partitions methods schemes datasets models report targets landscape ui "
@@ -279,7 +279,7 @@ def test_ctrl_c_says_how_to_resume(capsys, project, monkeypatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedflow.terminal.RoundBar.round", interrupted)
+    monkeypatch.setattr("fedflow.project.terminal.RoundBar.round", interrupted)
     done = fedflow(capsys, "run", "--partition", "skewed", "--method", "fedavg", "--root", project)
     assert done.code == 130
     assert done.err == "fedflow: stopped; the same command resumes from the last checkpoint\n"

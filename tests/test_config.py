@@ -10,9 +10,9 @@ from command import one_line_error
 
 from fedflow.config import check_dvc, digest, load_params, set_value
 from fedflow.errors import BadInput
-from fedflow.experiment import Experiment, experiments
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
+from fedflow.stages.experiment import Experiment, experiments
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = ROOT / "params.yaml"

@@ -9,6 +9,7 @@ import torch
 from support import images, run, suited
 from torch import nn
 
+from fedflow.claims.books import UNITS, Line, PublishedCell, books
 from fedflow.data import Dataset
 from fedflow.methods import build_method
 from fedflow.metrics.cost import macs
@@ -16,7 +17,6 @@ from fedflow.models import ARCHITECTURES, build
 from fedflow.models.channels import expand, smaller
 from fedflow.models.flat import FlatModel
 from fedflow.models.mlp import MLP
-from fedflow.report.books import UNITS, Cell, Line, books
 
 COLOUR, GREY = (3, 32, 32), (1, 28, 28)
 
@@ -76,7 +76,7 @@ def test_macs_of_other_networks(name: str) -> None:
     assert not any(p.grad_fn for p in module.parameters()) and module.training
 
 
-def costs_in_print() -> Iterator[tuple[Line, Cell, float]]:
+def costs_in_print() -> Iterator[tuple[Line, PublishedCell, float]]:
     """The cells with traffic of Tables 4.1 and 4.2, and what their formulas give, in the printed unit."""
     pruned: dict[str, float] = {}
     for line in (line for table in books()["subfedavg"].tables[:2] for line in table.lines):

@@ -13,14 +13,14 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from fedflow.claims.claims import Check, load_claims
 from fedflow.cli import app
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
-from fedflow.experiment import experiments
 from fedflow.heterogeneity.measures import MEASURES
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
-from fedflow.report.claims import Check, load_claims
+from fedflow.stages.experiment import experiments
 
 HOME = Path(__file__).parents[1]
 CLAIMS = sorted(HOME.glob("studies/*/claims.yaml"))

@@ -14,13 +14,13 @@ from command import one_line_error, prepared_project
 from fedflow.config import Params, load_params
 from fedflow.data import load_prepared
 from fedflow.errors import BadInput, FedflowError
-from fedflow.experiment import Experiment
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.registry import METHODS
 from fedflow.partition import load_partition
 from fedflow.settings import option
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.loop import Simulation
+from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.tracking import load_model
@@ -269,7 +269,7 @@ def test_a_second_process_is_refused_before_it_reads_the_checkpoint(root, go, mo
 
     def again(report: Any, rounds: int) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("fedflow.simulation.run.load_checkpoint", lambda folder: pytest.fail("read"))
+            patch.setattr("fedflow.simulation.setup.load_checkpoint", lambda folder: pytest.fail("read"))
             with pytest.raises(FedflowError, match=r"digits-4 · fedavg · seed 0 is already running"):
                 go()
 

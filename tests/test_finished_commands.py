@@ -15,7 +15,7 @@ import torch
 from command import fedflow, make_project
 
 from fedflow.cli.finished import ls
-from fedflow.running import running
+from fedflow.project.running import running
 from fedflow.tracking import import_model, load_model
 from fedflow.tracking.lineage import recorded_runs
 

@@ -7,20 +7,7 @@ from pathlib import Path
 
 HOME = Path(__file__).parents[1]
 FLOORS = (  # from bottom to top; a module imports from its own floor and from those below
-    {
-        "fedflow",
-        "errors",
-        "arguments",
-        "settings",
-        "naming",
-        "seeding",
-        "identity",
-        "files",
-        "plugins",
-        "cells",
-        "running",
-        "yaml_text",
-    },
+    {"fedflow", "errors", "settings", "choice", "naming", "seeding", "files", "plugins", "project"},
     {"data", "metrics"},
     {"models"},
     {"partition", "heterogeneity"},
@@ -29,8 +16,10 @@ FLOORS = (  # from bottom to top; a module imports from its own floor and from t
     {"simulation"},
     {"pictures"},
     {"procedures"},
-    {"citing", "config", "tuning", "results", "outcomes"},
-    {"stages", "tracking", "report", "experiment", "schema", "fingerprints", "terminal"},
+    {"config"},
+    {"finished"},
+    {"claims"},
+    {"stages", "tracking", "report"},
     {"flows", "tasks", "cli", "doctor", "front"},
 )
 

@@ -13,9 +13,9 @@ from support import images, prepare_run, run, suited
 
 import fedflow
 from fedflow.data import Dataset
-from fedflow.identity import ASIDE, closure, modules_of
 from fedflow.methods import METHODS, build_method
 from fedflow.partition import SCHEMES
+from fedflow.project.identity import ASIDE, closure, modules_of
 from fedflow.simulation.loop import Simulation
 
 HOME = Path(fedflow.__file__).parent

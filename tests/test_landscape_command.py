@@ -12,8 +12,8 @@ from command import fedflow, make_project
 from matplotlib.image import imread
 
 from fedflow.cli.options import load
-from fedflow.experiment import Experiment
-from fedflow.stages.run import run_experiment
+from fedflow.stages.all_stages import run_experiment
+from fedflow.stages.experiment import Experiment
 from fedflow.tracking.store import open_store
 
 FEW = ("--points", 3, "--directions", 2, "--samples", 0)

@@ -14,9 +14,9 @@ import torch
 from command import disk_of, one_line_error
 
 from fedflow.errors import FedflowError
-from fedflow.methods.base import Dissimilarity
+from fedflow.finished.results import write_results
+from fedflow.methods.method import Dissimilarity
 from fedflow.metrics.table import METRICS
-from fedflow.results import write_results
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.outcome import Outcome, RoundReport
 

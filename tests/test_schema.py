@@ -8,7 +8,7 @@ import yaml
 from command import PARAMS, fedflow
 
 from fedflow.config import set_value
-from fedflow.schema import params_schema
+from fedflow.config.schema import params_schema
 
 jsonschema = pytest.importorskip("jsonschema")
 ROOT = Path(__file__).parents[1]

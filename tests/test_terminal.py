@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from command import PARAMS, fedflow
 
+from fedflow.project.terminal import RoundBar, counted
 from fedflow.simulation.outcome import RoundReport
-from fedflow.terminal import RoundBar, counted
 
 REASONS = [
     "RuntimeError: [/pytorch/third_party/gloo/pair.cc:525] Connection closed by peer",

@@ -11,9 +11,9 @@ import yaml
 from command import one_line_error
 
 from fedflow.config import load_params
+from fedflow.config.tuning import Tuning, combinations
 from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.stages.tune import Search, beyond, scores, tune, write_choice
-from fedflow.tuning import Tuning, combinations
 
 FILE = """\
 data: {digits: {source: digits}}

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from command import fedflow, make_project, one_line_error
 
+from fedflow.claims.claims import load_claims
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
-from fedflow.report.claims import load_claims
-from fedflow.yaml_text import YamlError, yaml_value
+from fedflow.project.yaml_text import YamlError, yaml_value
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefg", "bcdefgh")

@@ -26,14 +26,14 @@ from benchmarks.peers.work import (
 )
 from benchmarks.workload import compiling
 from fedflow.data import Examples
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.run import RunSettings
+from fedflow.simulation.setup import RunSettings
 from fedflow.simulation.worker import vmapped
 
 

@@ -10,7 +10,18 @@ import typer
 from rich.console import Console
 
 from fedflow import __version__
-from fedflow.cli import catalogue, coreset, finished, landscape, new, repro, run, stages, targets, upkeep
+from fedflow.cli import (
+    catalogue,
+    coreset,
+    experiments,
+    finished,
+    landscape,
+    new,
+    repro,
+    stages,
+    targets,
+    upkeep,
+)
 from fedflow.errors import FedflowError, Unanswered
 
 
@@ -33,7 +44,7 @@ store.command()(upkeep.move)
 app.add_typer(partitions, name="partitions")
 app.add_typer(store, name="store", help="Maintain the MLflow store: `fedflow store move`.")
 for command in (
-    repro.repro, run.run, run.sweep, run.tune,
+    repro.repro, experiments.run, experiments.sweep, experiments.tune,
     stages.prepare, stages.central, stages.partition, stages.procedure, stages.fingerprint, stages.report,
     stages.cite,
     finished.ls, finished.show, finished.compare, finished.stop, finished.export,

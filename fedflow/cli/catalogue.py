@@ -151,7 +151,7 @@ def _procedures() -> dict[str, Any]:
 
 def _entries(params: Path) -> dict[str, str]:
     """The procedure of each entry under `procedures` of a params.yaml, unchecked; {} without one."""
-    from fedflow.yaml_text import yaml_file
+    from fedflow.project.yaml_text import yaml_file
 
     try:
         values = yaml_file(params)
@@ -397,7 +397,7 @@ def published(
 
 def _published() -> dict[str, Any]:
     """Source, tables and text of every book."""
-    from fedflow.report.books import books, markdown
+    from fedflow.claims.books import books, markdown
 
     return {
         name: {
@@ -418,6 +418,6 @@ def schema() -> None:
 
 
 def _schema() -> dict[str, Any]:
-    from fedflow.schema import params_schema
+    from fedflow.config.schema import params_schema
 
     return params_schema()

@@ -18,7 +18,7 @@ from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.files import check_output
 from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.naming import flat, say
-from fedflow.running import running
+from fedflow.project.running import running
 
 COLUMNS, SHOWN = 6, 4  # numbers in JSON, and at most in a table
 NUMBER, WORDS = 11, 20  # columns of a terminal that a number and settings need at least

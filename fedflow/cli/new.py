@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedflow.citing import PLACEHOLDER
 from fedflow.cli.printing import print_line
 from fedflow.errors import BadInput, FedflowError
+from fedflow.methods.citing import PLACEHOLDER
 
 PROJECT = """\
 [build-system]
@@ -94,7 +94,7 @@ Source: {authors}, 2026.
 
 import numpy as np
 
-from fedflow.partition.base import Samples, Scheme, Split, register
+from fedflow.partition.scheme import Samples, Scheme, Split, register
 from fedflow.settings import option
 
 

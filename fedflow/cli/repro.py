@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedflow.cells import OUTCOME, RUN, Cell, cells, changed_cells, tidy
+from fedflow.cli.experiments import SWEEP, load_flow, server_for, start
 from fedflow.cli.options import Root, load
 from fedflow.cli.printing import print_line
-from fedflow.cli.run import SWEEP, load_flow, server_for, start
 from fedflow.cli.startup import importing
 from fedflow.errors import FedflowError, Unanswered
+from fedflow.project.cells import OUTCOME, RUN, GridCell, cells, changed_cells, tidy
 
 if TYPE_CHECKING:
     from fedflow.config import Params
@@ -85,14 +85,14 @@ def _get_ready(root: Path, jobs: int | None, stack: ExitStack) -> tuple["Params"
     return params, pool
 
 
-def _compute(root: Path, changed: list[Cell], params: "Params", pool: ProcessPoolExecutor | None) -> None:
+def _compute(root: Path, changed: list[GridCell], params: "Params", pool: ProcessPoolExecutor | None) -> None:
     """Run the cells, side by side if there is a ``pool``; raises `FedflowError` if any fails.
 
     Procedures come first: a long one at the end would leave other cores idle.
     """
     changed = sorted(changed, key=lambda cell: cell.kind == RUN)
     if pool is None:
-        from fedflow.terminal import counted
+        from fedflow.project.terminal import counted
 
         for cell in counted(changed):
             train(root, cell, [])
@@ -105,10 +105,10 @@ def _compute(root: Path, changed: list[Cell], params: "Params", pool: ProcessPoo
 
 
 def _side_by_side(
-    root: Path, changed: list[Cell], changes: list[str], pool: ProcessPoolExecutor
+    root: Path, changed: list[GridCell], changes: list[str], pool: ProcessPoolExecutor
 ) -> list[str]:
     """Run the cells in the ``pool``, with ``changes`` of the settings; returns titles of failures."""
-    from fedflow.terminal import time_left
+    from fedflow.project.terminal import time_left
 
     failed, began = [], time.monotonic()
     try:
@@ -144,7 +144,7 @@ def _end(processes: list[BaseProcess]) -> None:
         process.kill()
 
 
-def _train(root: Path, cell: Cell, changes: list[str]) -> tuple[dict[str, Any], str]:
+def _train(root: Path, cell: GridCell, changes: list[str]) -> tuple[dict[str, Any], str]:
     """The metrics of one cell, or the error that ends it."""
     try:
         return train(root, cell, changes), ""
@@ -152,7 +152,7 @@ def _train(root: Path, cell: Cell, changes: list[str]) -> tuple[dict[str, Any], 
         return {}, f"failed: {error}"
 
 
-def train(root: Path, cell: Cell, changes: list[str]) -> dict[str, Any]:
+def train(root: Path, cell: GridCell, changes: list[str]) -> dict[str, Any]:
     """Run one cell into the folder where its stage looks for it; returns its metrics."""
     ready, params = cell.ready, load(root, changes)
     making = ready.with_suffix(".partial")
@@ -162,8 +162,8 @@ def train(root: Path, cell: Cell, changes: list[str]) -> dict[str, Any]:
 
 
 def _run(params: "Params", root: Path, item: dict[str, str], folder: Path) -> dict[str, Any]:
-    from fedflow.experiment import Experiment
-    from fedflow.stages.run import run_experiment
+    from fedflow.stages.all_stages import run_experiment
+    from fedflow.stages.experiment import Experiment
 
     experiment = Experiment(params, item["partition"], item["method"], int(item["seed"]), root, SWEEP)
     experiment.check()
@@ -182,7 +182,7 @@ def _jobs(engine: Any) -> int:
     """Runs at once: one per core, if the memory suffices; one where a GPU or a cluster is shared."""
     import psutil
 
-    from fedflow.experiment import pick_device
+    from fedflow.stages.experiment import pick_device
 
     if pick_device(engine.device) == "cuda" or engine.executor in ("dask", "ray"):
         return 1
@@ -194,7 +194,7 @@ def _prepare_process(root: Path, flows: bool) -> None:
     """Import what runs need, ``flows`` too, and make the store, while others prepare the data."""
     with importing():
         import fedflow.pictures.accuracy
-        import fedflow.stages.run  # noqa: F401
+        import fedflow.stages.all_stages  # noqa: F401
         from fedflow.tracking.store import open_store
 
         open_store(root).client()

@@ -39,12 +39,12 @@ def central(
 
     Example: `fedflow central mnist5k-expert`. The same command resumes an interrupted training.
     """
-    from fedflow.cli.run import start
+    from fedflow.cli.experiments import start
 
     with importing():
         from fedflow.config import Changes
         from fedflow.files import central_folder
-        from fedflow.stages.central import prepare_network, results
+        from fedflow.stages.central_network import prepare_network, results
 
     params = load(root, settings)
     params.network(name)
@@ -79,13 +79,13 @@ def procedure(
     Example: `fedflow procedure coreset --set procedures.coreset.kappa=0.2`. The same command resumes an
     interrupted one.
     """
-    from fedflow.cli.run import ready_results, start
+    from fedflow.cli.experiments import ready_results, start
 
     if ready_results(root, sweep, settings or executor or workers or out, procedure=name, seed=seed):
         return
 
     with importing():
-        from fedflow.arguments import check_arguments
+        from fedflow.project.arguments import check_arguments
         from fedflow.stages.procedure import ProcedureRun, read_summary, run_procedure
 
     check_arguments(sweep=sweep, out=out)
@@ -111,7 +111,7 @@ def partition(
     needs is trained.
     """
     with importing():
-        from fedflow.stages.central import prepare_network
+        from fedflow.stages.central_network import prepare_network
         from fedflow.stages.partition import prepare_partition
         from fedflow.stages.prepare import prepare_dataset
 
@@ -136,7 +136,7 @@ def fingerprint(
     """
     with importing():
         from fedflow.config import check_dvc
-        from fedflow.fingerprints import fingerprint_files, fingerprint_inputs
+        from fedflow.stages.fingerprints import fingerprint_files, fingerprint_inputs
 
     write, params = fingerprint_files if what == "files" else fingerprint_inputs, load(root)
     check_dvc(root)
@@ -179,9 +179,9 @@ def cite(
 
     Example: `fedflow cite ditto ifca > methods.bib`.
     """
-    from fedflow.citing import bibtex, cited
     from fedflow.cli.finished import finished
     from fedflow.cli.remembered import remembered
+    from fedflow.methods.citing import bibtex, cited
 
     known = remembered("cite", cited)
     wanted = methods or [run.params["method"]["name"] for run in finished(root, [])]

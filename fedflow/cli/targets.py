@@ -11,7 +11,7 @@ from fedflow.cli.printing import print_line, print_table
 from fedflow.errors import FedflowError
 
 if TYPE_CHECKING:
-    from fedflow.report.targets import Costs
+    from fedflow.claims.targets import Costs
 
 
 def targets(
@@ -34,11 +34,11 @@ def targets(
     """
     import pandas as pd
 
+    from fedflow.claims.targets import NotMeasured, check_target, compared, cost_table, costs, spacing
     from fedflow.config import PARAMS, load_params
     from fedflow.errors import unknown_name
-    from fedflow.report.collect import collect_runs
-    from fedflow.report.tables import by_method, by_partition
-    from fedflow.report.targets import NotMeasured, check_target, compared, cost_table, costs, spacing
+    from fedflow.finished.collect import collect_runs
+    from fedflow.finished.tables import by_method, by_partition
 
     check_target(column, target, smooth)
     labels = load_params(root / PARAMS).labels if (root / PARAMS).exists() else None

@@ -47,7 +47,7 @@ def ui(
 
     Example: `fedflow ui --open`. It prints a link to the runs of every experiment, the newest first.
     """
-    from fedflow.arguments import check_port
+    from fedflow.project.arguments import check_port
     from fedflow.tracking import runs_pages, ui_command
 
     command = ui_command(root, check_port("--port", port))
@@ -58,7 +58,7 @@ def ui(
     sys.stdout.flush()
     if open_browser:
         first = next(iter(pages.values()), f"http://127.0.0.1:{port}/")
-        subprocess.Popen([sys.executable, "-m", "fedflow.browser", first])
+        subprocess.Popen([sys.executable, "-m", "fedflow.cli.browser", first])
     os.execv(command[0], command)  # so that signals reach MLflow, which ends its processes
 
 

@@ -1,14 +1,14 @@
 """Named data sources, their prepared form on disk, and examples on one device."""
 
 from fedflow.data.examples import Examples
-from fedflow.data.files import Column
+from fedflow.data.files import DataColumn
 from fedflow.data.params import DatasetParams, within
 from fedflow.data.prepared import Dataset, is_current, load_prepared, need_classes, origin_sums, prepare
 from fedflow.data.sources import SOURCES, Source, data_root, source
 
 __all__ = [
     "SOURCES",
-    "Column",
+    "DataColumn",
     "Dataset",
     "DatasetParams",
     "Examples",

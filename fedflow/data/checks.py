@@ -6,7 +6,7 @@ from itertools import chain
 
 import numpy as np
 
-from fedflow.data.files import KINDS, SPLITS, Column, RawData
+from fedflow.data.files import KINDS, SPLITS, DataColumn, RawData
 from fedflow.data.labels import binary_rows, misfit
 from fedflow.errors import FedflowError
 
@@ -107,8 +107,8 @@ def _columns(raw: RawData) -> Iterator[str]:
                 yield f"column {name!r} has {len(column.names)} names, and other values in {split}"
 
 
-def _whole(column: Column) -> Column:
-    return Column(column.train.astype(np.int64), column.test.astype(np.int64), column.names)
+def _whole(column: DataColumn) -> DataColumn:
+    return DataColumn(column.train.astype(np.int64), column.test.astype(np.int64), column.names)
 
 
 def _labelled(raw: RawData, classes: tuple[str, ...]) -> RawData:

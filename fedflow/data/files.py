@@ -30,7 +30,7 @@ JUNK = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recyc
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
+class DataColumn:
     """A fact about every sample, such as its user or domain: whole numbers ``train`` [n], ``test`` [t].
 
     ``names[v]`` is the meaning of value v; empty if values have no names.
@@ -58,7 +58,7 @@ class RawData:
     x_test: np.ndarray
     y_test: np.ndarray
     classes: tuple[str, ...] = ()
-    columns: dict[str, Column] = field(default_factory=dict)
+    columns: dict[str, DataColumn] = field(default_factory=dict)
     mean: Constants = ()
     std: Constants = ()
     notes: tuple[str, ...] = ()
@@ -243,7 +243,7 @@ def _decoded(
     return found, others | {PurePosixPath(*name.parts[:depth]) for name in outside}
 
 
-def _columns(table: Path, files: dict[str, list[str]]) -> dict[str, Column]:
+def _columns(table: Path, files: dict[str, list[str]]) -> dict[str, DataColumn]:
     """The columns of a CSV file for the named images; text is numbered in alphabetical order."""
     with reading(table):
         with regular(table, folders=False).open(newline="", encoding="utf-8-sig") as stream:
@@ -269,7 +269,7 @@ def _columns(table: Path, files: dict[str, list[str]]) -> dict[str, Column]:
         if name != "file":
             codes, values = _codes([facts[file][name] for split in SPLITS for file in files[split]])
             train, test = np.split(codes, [len(files["train"])])
-            columns[name] = Column(train, test, values)
+            columns[name] = DataColumn(train, test, values)
     return columns
 
 

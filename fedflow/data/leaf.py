@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from fedflow.data.features import counted
-from fedflow.data.files import Column, RawData, reading, regular
+from fedflow.data.files import DataColumn, RawData, reading, regular
 from fedflow.data.shakespeare import encoded
 from fedflow.errors import FedflowError
 from fedflow.settings import Settings, option
@@ -137,7 +137,7 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
         )
     x_train, y_train, of_train = (np.concatenate(parts) for parts in zip(*train))
     x_test, y_test, of_test = (np.concatenate(parts) for parts in zip(*test))
-    column = Column(of_train, of_test, tuple(users))
+    column = DataColumn(of_train, of_test, tuple(users))
     if few:
         others.add(f"{len(few)} with fewer than {options.min_samples} training samples (data.min_samples)")
     if strangers:

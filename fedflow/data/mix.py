@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedflow.data import images
-from fedflow.data.files import ARRAYS, Column, RawData
+from fedflow.data.files import ARRAYS, DataColumn, RawData
 from fedflow.errors import BadInput
 from fedflow.settings import Settings, check, option
 
@@ -156,21 +156,21 @@ def _overlaps(first: int, size: int, taken: list[range]) -> list[int]:
     return [j for j, own in enumerate(taken) if first < own.stop and own.start < first + size]
 
 
-def _domain(part: RawData) -> Column:
+def _domain(part: RawData) -> DataColumn:
     """The domains within a part, usually a single one without a name."""
     if "domain" in part.columns:
         return _named(part.columns["domain"])
-    return Column(np.zeros(len(part.y_train), np.int64), np.zeros(len(part.y_test), np.int64), ("",))
+    return DataColumn(np.zeros(len(part.y_train), np.int64), np.zeros(len(part.y_test), np.int64), ("",))
 
 
-def _by_domain(constants: images.Constants, domain: Column) -> tuple:
+def _by_domain(constants: images.Constants, domain: DataColumn) -> tuple:
     """The constants of a part for each of its domains; empty unless inputs are images."""
     if not constants or isinstance(constants[0], tuple):
         return constants
     return (constants,) * len(domain.names)
 
 
-def _columns(parts: list[RawData], names: list[str]) -> dict[str, Column]:
+def _columns(parts: list[RawData], names: list[str]) -> dict[str, DataColumn]:
     """The columns that all parts have."""
     columns = {}
     for name in sorted(set.intersection(*(set(part.columns) for part in parts))):
@@ -179,35 +179,35 @@ def _columns(parts: list[RawData], names: list[str]) -> dict[str, Column]:
     return columns
 
 
-def _apart(columns: list[Column], parts: list[str]) -> Column:
+def _apart(columns: list[DataColumn], parts: list[str]) -> DataColumn:
     """Values of different parts are different: they are named after their part."""
     names: list[str] = []
     made = []
     for part, column in zip(parts, map(_named, columns)):
-        made.append(Column(column.train + len(names), column.test + len(names)))
+        made.append(DataColumn(column.train + len(names), column.test + len(names)))
         names += [f"{part}:{value}" if value else part for value in column.names]
     return _joined(made, tuple(names))
 
 
-def _matched(columns: list[Column]) -> Column:
+def _matched(columns: list[DataColumn]) -> DataColumn:
     """Equal names or numbers are one value in all parts."""
     if not any(column.names for column in columns):
         return _joined(columns, ())
     columns = [_named(column) for column in columns]
     place = {name: v for v, name in enumerate(dict.fromkeys(n for c in columns for n in c.names))}
     values = [np.array([place[name] for name in column.names]) for column in columns]
-    return _joined([Column(v[c.train], v[c.test]) for v, c in zip(values, columns)], tuple(place))
+    return _joined([DataColumn(v[c.train], v[c.test]) for v, c in zip(values, columns)], tuple(place))
 
 
-def _named(column: Column) -> Column:
+def _named(column: DataColumn) -> DataColumn:
     """The column with names for its values: their numbers, if it has none."""
     if column.names:
         return column
     values, codes = np.unique(np.concatenate([column.train, column.test]), return_inverse=True)
     train, test = np.split(codes, [len(column.train)])
-    return Column(train, test, tuple(map(str, values)))
+    return DataColumn(train, test, tuple(map(str, values)))
 
 
-def _joined(columns: list[Column], names: tuple[str, ...]) -> Column:
+def _joined(columns: list[DataColumn], names: tuple[str, ...]) -> DataColumn:
     train, test = (np.concatenate([getattr(c, split) for c in columns]) for split in ("train", "test"))
-    return Column(train, test, names)
+    return DataColumn(train, test, names)

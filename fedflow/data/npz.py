@@ -8,7 +8,7 @@ from typing import IO
 import numpy as np
 
 from fedflow.data.features import listed
-from fedflow.data.files import ARRAYS, KINDS, MAX_IMAGE_BYTES, SPLITS, Column, RawData, reading, regular
+from fedflow.data.files import ARRAYS, KINDS, MAX_IMAGE_BYTES, SPLITS, DataColumn, RawData, reading, regular
 from fedflow.data.labels import labels_as_reals
 from fedflow.errors import FedflowError
 
@@ -44,7 +44,7 @@ def read_npz(path: Path) -> RawData:
         _need_rows(path, names, [(f"{stem}_{split}", split) for stem in stems for split in SPLITS], found)
         with np.load(path, allow_pickle=False) as archive:
             columns = {
-                stem: Column(archive[f"{stem}_train"], archive[f"{stem}_test"])
+                stem: DataColumn(archive[f"{stem}_train"], archive[f"{stem}_test"])
                 for stem in dict.fromkeys(stems)
             }
             x_train, y_train, x_test, y_test = (archive[name] for name in names)

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedflow.data.examples import Examples
-from fedflow.data.files import SPLITS, Column, RawData, reading, regular
+from fedflow.data.files import SPLITS, DataColumn, RawData, reading, regular
 from fedflow.data.images import Constants, channels_first
 from fedflow.data.params import DatasetParams
 from fedflow.data.sources import source
@@ -56,7 +56,7 @@ class Dataset:
     mean: Constants
     std: Constants
     hash: str
-    columns: dict[str, Column] = field(default_factory=dict)
+    columns: dict[str, DataColumn] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -164,7 +164,7 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
     except FedflowError as error:
         raise FedflowError(f"{error}; `fedflow prepare {folder.name}` makes it again") from error
     columns = {
-        name: Column(train[_column(name)].numpy(), test[_column(name)].numpy(), tuple(values))
+        name: DataColumn(train[_column(name)].numpy(), test[_column(name)].numpy(), tuple(values))
         for name, values in names.items()
     }
     x_and_y = train["x"], train["y"], test["x"], test["y"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedflow.data.files import Column, RawData, reading
+from fedflow.data.files import DataColumn, RawData, reading
 from fedflow.errors import FedflowError
 from fedflow.settings import Settings, option
 
@@ -59,7 +59,7 @@ def tinyshakespeare(root: Path, options: ShakespeareOptions) -> RawData:
             )
         (x_train, y_train, train), (x_test, y_test, test) = (_stacked(parts) for parts in splits.values())
     return RawData(
-        x_train, y_train, x_test, y_test, tuple(alphabet), {"user": Column(train, test, tuple(roles))}
+        x_train, y_train, x_test, y_test, tuple(alphabet), {"user": DataColumn(train, test, tuple(roles))}
     )
 
 

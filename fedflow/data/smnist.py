@@ -8,7 +8,7 @@ shift (none, or 4 pixels in one of four directions). Rainbow-MNIST transforms al
 import numpy as np
 import torch
 
-from fedflow.data.files import SPLITS, Column, RawData
+from fedflow.data.files import SPLITS, DataColumn, RawData
 from fedflow.errors import BadInput
 from fedflow.seeding import generator
 from fedflow.settings import Settings, option
@@ -60,7 +60,7 @@ def smnist(raw: RawData, options: SMNISTOptions) -> RawData:
         return shifted(scaled(turned(x[rows], turn, flip), size == 1), shift), y[rows], task
 
     (x_train, y_train, train), (x_test, y_test, test) = map(drawn, SPLITS)
-    return RawData(x_train, y_train, x_test, y_test, raw.classes, {"task": Column(train, test)})
+    return RawData(x_train, y_train, x_test, y_test, raw.classes, {"task": DataColumn(train, test)})
 
 
 def turned(x: np.ndarray, turn: np.ndarray, flip: np.ndarray) -> np.ndarray:

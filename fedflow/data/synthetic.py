@@ -9,7 +9,7 @@ some.
 
 import numpy as np
 
-from fedflow.data.files import SPLITS, Column, RawData
+from fedflow.data.files import SPLITS, DataColumn, RawData
 from fedflow.data.smnist import FLIPS, TURNS, turned
 from fedflow.errors import BadInput
 from fedflow.seeding import generator
@@ -111,7 +111,7 @@ def synthetic_convex(options: ConvexOptions) -> RawData:
     x, y = np.concatenate(inputs), np.concatenate(labels)
     user = np.repeat(np.arange(options.devices), [len(rows) for rows in labels])
     names = tuple(map(str, range(options.classes)))
-    return RawData(x, y, x, y, names, {"user": Column(user, user)})
+    return RawData(x, y, x, y, names, {"user": DataColumn(user, user)})
 
 
 def mixed_regression(options: RegressionOptions) -> RawData:
@@ -135,7 +135,7 @@ def mixed_regression(options: RegressionOptions) -> RawData:
     user = np.arange(options.clients).repeat(options.samples)
     of_group = group[user]
     x_train, y_train, x_test, y_test = splits
-    columns = {"user": Column(user, user), "group": Column(of_group, of_group)}
+    columns = {"user": DataColumn(user, user), "group": DataColumn(of_group, of_group)}
     return RawData(x_train, y_train, x_test, y_test, columns=columns)
 
 
@@ -166,4 +166,4 @@ def prototypes(options: PrototypesOptions) -> RawData:
 
     (x_train, y_train, train), (x_test, y_test, test) = map(noisy, SPLITS)
     names = tuple(map(str, range(options.classes)))
-    return RawData(x_train, y_train, x_test, y_test, names, {"task": Column(train, test)})
+    return RawData(x_train, y_train, x_test, y_test, names, {"task": DataColumn(train, test)})

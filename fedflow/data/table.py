@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedflow.data.features import counted, listed, missing_mark, odd_value, unfit, unnamed
-from fedflow.data.files import Column, RawData, reading, regular
+from fedflow.data.files import DataColumn, RawData, reading, regular
 from fedflow.errors import BadInput, FedflowError
 from fedflow.seeding import generator
 from fedflow.settings import Settings, option
@@ -95,7 +95,7 @@ def read_table(path: Path, options: TableOptions) -> RawData:
     facts = {name: _codes(table[name], keep_numbers=True) for name in options.columns}
     if users is not None:
         facts["user"] = users
-    columns = {name: Column(codes[~test], codes[test], names) for name, (codes, names) in facts.items()}
+    columns = {name: DataColumn(codes[~test], codes[test], names) for name, (codes, names) in facts.items()}
     notes = (_uses(table, options, features, classes),)
     return RawData(x[~test], y[~test], x[test], y[test], classes, columns, notes=notes)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedflow.data import images
-from fedflow.data.files import SPLITS, Column, RawData
+from fedflow.data.files import SPLITS, DataColumn, RawData
 from fedflow.data.params import FOR_IMAGES, DatasetParams, within
 from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput, FedflowError
@@ -79,7 +79,7 @@ def _computed(raw: RawData, params: DatasetParams) -> RawData:
         name = domain.names[missing[0]] if domain.names else missing[0]
         raise FedflowError(f"{params.title}: no training image has the domain {name}; needs all of 0, 1, ...")
     means, stds = zip(*(images.mean_and_std(raw.x_train[domain.train == value]) for value in values))
-    named = Column(domain.train, domain.test, domain.names or tuple(map(str, values)))
+    named = DataColumn(domain.train, domain.test, domain.names or tuple(map(str, values)))
     return replace(raw, mean=means, std=stds, columns=raw.columns | {"domain": named})
 
 
@@ -139,7 +139,7 @@ def _chosen(raw: RawData, train: np.ndarray, test: np.ndarray) -> RawData:
         y_train=raw.y_train[train],
         x_test=raw.x_test[test],
         y_test=raw.y_test[test],
-        columns={n: Column(c.train[train], c.test[test], c.names) for n, c in raw.columns.items()},
+        columns={n: DataColumn(c.train[train], c.test[test], c.names) for n, c in raw.columns.items()},
     )
 
 
@@ -169,7 +169,7 @@ def _turned(raw: RawData, angles: list[int]) -> RawData:
         raise BadInput("data.rotations", angles, "an empty list: the data already have a column 'rotation'")
     times, names = len(angles), tuple(map(str, angles))
     columns = {
-        name: Column(np.tile(column.train, times), np.tile(column.test, times), column.names)
+        name: DataColumn(np.tile(column.train, times), np.tile(column.test, times), column.names)
         for name, column in raw.columns.items()
     }
     train, test = (np.arange(times).repeat(len(y)) for y in (raw.y_train, raw.y_test))
@@ -179,5 +179,5 @@ def _turned(raw: RawData, angles: list[int]) -> RawData:
         y_train=np.tile(raw.y_train, times),
         x_test=images.rotated(raw.x_test, angles),
         y_test=np.tile(raw.y_test, times),
-        columns=columns | {"rotation": Column(train, test, names)},
+        columns=columns | {"rotation": DataColumn(train, test, names)},
     )

@@ -29,15 +29,15 @@ from fedflow.errors import BadInput, reason
 from fedflow.files import intact
 from fedflow.front.arrays import OWN, instead
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.base import server_data
+from fedflow.methods.method import server_data
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.models.tensors import need_plain
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
+from fedflow.project.terminal import say
 from fedflow.settings import Words
 from fedflow.simulation.federation import Federation, random_examples
 from fedflow.simulation.fits import need_fit
-from fedflow.terminal import say
 
 Data = str | Mapping[str, Any] | Dataset
 Division = PartitionParams | Mapping[str, Any] | Sequence[Sequence[int] | np.ndarray]

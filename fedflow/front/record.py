@@ -11,7 +11,6 @@ from fedflow.config import PARAMS, Params, load_params, read_yaml
 from fedflow.data import Dataset, DatasetParams
 from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput, FedflowError
-from fedflow.experiment import Experiment
 from fedflow.files import locked, make_writable, naming
 from fedflow.front.inputs import (
     Data,
@@ -22,15 +21,16 @@ from fedflow.front.inputs import (
     network_entry,
     prepared,
 )
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
-from fedflow.methods.base import server_data
+from fedflow.methods.method import server_data
 from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, Words, explain
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome
-from fedflow.simulation.run import RunSettings
+from fedflow.simulation.setup import RunSettings
+from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import Listener, perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset

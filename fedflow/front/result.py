@@ -12,11 +12,11 @@ from markupsafe import escape
 from torch import nn
 
 from fedflow.errors import BadInput, FedflowError, unknown_name
+from fedflow.finished.results import clients_table, rounds_table
 from fedflow.front.inputs import titles
 from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.naming import flat, say
 from fedflow.partition import Partition
-from fedflow.results import clients_table, rounds_table
 from fedflow.settings import Words
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport

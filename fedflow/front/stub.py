@@ -13,11 +13,11 @@ from typing import Any
 
 import fedflow
 from fedflow.front.names import keywords, methods, page, scheme_function, scheme_keywords
-from fedflow.front.run import run
-from fedflow.local.training import LocalTraining
+from fedflow.front.runner import run
+from fedflow.local.local_training import LocalTraining
 from fedflow.partition import SCHEMES
 from fedflow.settings import Settings
-from fedflow.simulation.run import RunSettings
+from fedflow.simulation.setup import RunSettings
 
 FILE = Path(__file__).parents[1] / "__init__.pyi"
 NOTE = "Written by `python -m fedflow.front.stub` from the code; do not edit by hand."
@@ -27,7 +27,7 @@ IMPORTS = (
     "from pathlib import Path",
     "from typing import Any, Literal",
     "from fedflow.front.inputs import Data, Division, Network",
-    "from fedflow.local.training import LocalTraining",
+    "from fedflow.local.local_training import LocalTraining",
     "from fedflow.partition import PartitionParams",
     "from fedflow.settings import Settings",
 )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedflow.local.samples import Samples
 from fedflow.local.schedule import Schedule
-from fedflow.local.sgd import Task, Trainer
+from fedflow.local.trainer import Task, Trainer
 
 TRAIN_LOSS, DIFFICULTY = "train_loss", "difficulty"  # what the engine adds to diagnostics
 TRAINED = "trained"  # and to what is kept

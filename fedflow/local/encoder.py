@@ -14,10 +14,10 @@ from torch import Tensor
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimiser import AdamState, Moving
 from fedflow.local.samples import Batch, Samples
-from fedflow.local.sgd import Trainer
-from fedflow.local.training import LocalTraining
+from fedflow.local.trainer import Trainer
 from fedflow.models.autoencoder import Autoencoder, ConvAE, ResidualAE
 from fedflow.models.flat import FlatModel
 from fedflow.seeding import generator, torch_seed

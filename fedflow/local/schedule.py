@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedflow.local.augment import draw_views
 from fedflow.local.curriculum import Pass
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.seeding import generator
 
 SUPPORT = "support_"  # starts the names of its fields in a cohort

@@ -1,7 +1,7 @@
 """Federated methods by family, one file each. Importing this package registers them all."""
 
 from fedflow.methods import asynchronous, averaging, clustered, fairness, generative, personal, subnetworks
-from fedflow.methods.base import Method
+from fedflow.methods.method import Method
 from fedflow.methods.registry import METHODS, build_method
 from fedflow.plugins import load_plugins
 

@@ -11,13 +11,13 @@ import torch
 
 from fedflow.data.examples import Examples
 from fedflow.local.client import Client
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Samples
 from fedflow.local.schedule import Schedule
-from fedflow.local.sgd import Task
-from fedflow.local.training import LocalTraining
+from fedflow.local.trainer import Task
 from fedflow.local.wire import message_bytes
 from fedflow.methods import FAMILIES
-from fedflow.methods.base import Levelled, Method, Round
+from fedflow.methods.method import Levelled, Method, Round
 from fedflow.methods.registry import METHODS
 from fedflow.methods.tables import published_in
 from fedflow.models import build
@@ -26,7 +26,7 @@ from fedflow.settings import explain, markdown
 
 
 @dataclass(frozen=True)
-class Page:
+class MethodPage:
     """One method: its module's text, hyper-parameters, bytes per client and round, published tables."""
 
     name: str
@@ -41,11 +41,11 @@ class Page:
     published: list[str]
 
 
-def describe(method: type[Method]) -> Page:
+def describe(method: type[Method]) -> MethodPage:
     """The page of one method with default hyper-parameters; traffic is counted from messages."""
     down, up = traffic(method)
     options, published = explain(method), published_in(method.name)
-    return Page(*_about(method), options, _network(method), down, up, published)
+    return MethodPage(*_about(method), options, _network(method), down, up, published)
 
 
 def _about(method: type[Method]) -> tuple[str, str, str, str, str]:
@@ -100,7 +100,7 @@ class Family:
 
     title: str
     about: str
-    pages: list[Page]
+    pages: list[MethodPage]
 
 
 def listed() -> list[tuple[str, str, list[tuple[str, ...]]]]:
@@ -150,7 +150,7 @@ def catalogue() -> str:
     return "\n".join([*lines, *(_section(page) for family in grouped for page in family.pages)]) + "\n"
 
 
-def _section(page: Page) -> str:
+def _section(page: MethodPage) -> str:
     lines = ["", f'<a id="{page.name}"></a>', "", f"## {page.label} (`{page.name}`)", "", page.text, ""]
     if page.network != _network(Method):
         lines += [f"*Traffic* in the table: with {page.network}.", ""]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fedflow.errors import called, unknown_name
-from fedflow.methods.base import Method
+from fedflow.methods.method import Method
 from fedflow.settings import registering
 
 METHODS: dict[str, type[Method]] = {}

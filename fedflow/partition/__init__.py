@@ -20,9 +20,9 @@ from fedflow.partition import (  # noqa: F401
     structured_as_published,
     super_clusters,
 )
-from fedflow.partition.base import SCHEMES, Samples, Scheme, Split
 from fedflow.partition.params import PartitionParams
 from fedflow.partition.partition import Partition, load_partition, make_partition
+from fedflow.partition.scheme import SCHEMES, Samples, Scheme, Split
 
 __all__ = [
     "SCHEMES",

@@ -25,7 +25,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Samples, Scheme, Split, by_counts, num_classes, register, renamed
+from fedflow.partition.scheme import Samples, Scheme, Split, by_counts, num_classes, register, renamed
 from fedflow.settings import option
 
 

@@ -8,7 +8,7 @@ Source: PACFL, section 3.4.2 (CelebA: smiling, wavy hair, wearing hat).
 
 >>> import numpy as np
 >>> bits = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0], [0, 1]])
->>> columns = {"a": Column(bits[:, 0], bits[:, 0]), "b": Column(bits[:, 1], bits[:, 1])}
+>>> columns = {"a": DataColumn(bits[:, 0], bits[:, 0]), "b": DataColumn(bits[:, 1], bits[:, 1])}
 >>> split = Attributes(columns=["a", "b"]).split(
 ...     Samples(np.zeros(6, int), columns=columns), 2, np.random.default_rng(0)
 ... )
@@ -18,10 +18,10 @@ Source: PACFL, section 3.4.2 (CelebA: smiling, wavy hair, wearing hat).
 
 import numpy as np
 
-from fedflow.data import Column
+from fedflow.data import DataColumn
 from fedflow.errors import BadInput
-from fedflow.partition.base import Samples, Scheme, Split, register
 from fedflow.partition.domains import by_domain
+from fedflow.partition.scheme import Samples, Scheme, Split, register
 from fedflow.partition.sizes import draw_sizes
 from fedflow.settings import option
 
@@ -44,7 +44,7 @@ class Attributes(Scheme):
             samples.labels, train, test, self.columns, shares, self.samples_per_client, False, rng
         )
 
-    def _bits(self, samples: Samples, name: str) -> Column:
+    def _bits(self, samples: Samples, name: str) -> DataColumn:
         column = samples.column(name, "partition.columns")
         if not np.isin(column.train, (0, 1)).all():
             raise BadInput("partition.columns", name, "columns of zeros and ones")

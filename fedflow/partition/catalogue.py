@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedflow.data import Column
+from fedflow.data import DataColumn
 from fedflow.partition.after import difficulty, holdout, label_noise, newcomers
-from fedflow.partition.base import SCHEMES, Samples, Scheme
 from fedflow.partition.params import PartitionParams
+from fedflow.partition.scheme import SCHEMES, Samples, Scheme
 from fedflow.settings import explain, markdown
 
 # The parameters of the picture of each scheme, in addition to `clients: 20`.
@@ -167,7 +167,7 @@ AFTER = (difficulty, newcomers, holdout, label_noise)
 
 
 @dataclass(frozen=True)
-class Page:
+class SchemePage:
     """One scheme: its docstring, its parameters, and the line of params.yaml behind each picture."""
 
     name: str
@@ -178,13 +178,13 @@ class Page:
     pictures: dict[str, str]
 
 
-def describe(scheme: type[Scheme]) -> Page:
+def describe(scheme: type[Scheme]) -> SchemePage:
     """The page of one scheme."""
     text = (sys.modules[scheme.__module__].__doc__ or "").strip()
     title, _, idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")
     own = [name for name, entry in pictures().items() if entry["scheme"] == scheme.name]
     lines = {name: _yaml({"dataset": "mine"} | pictures()[name]) for name in own}
-    return Page(scheme.name, title, idea, text, explain(scheme), lines)
+    return SchemePage(scheme.name, title, idea, text, explain(scheme), lines)
 
 
 def pictures() -> dict[str, dict[str, Any]]:
@@ -198,15 +198,15 @@ def toy_samples() -> Samples:
     rng = np.random.default_rng(0)
     labels, test_labels = np.arange(5000) % 10, np.arange(500) % 10
 
-    def column(shares: np.ndarray) -> Column:
+    def column(shares: np.ndarray) -> DataColumn:
         """A value per sample, drawn from its label's row of ``shares`` [10, values]."""
         train, test = (
             (rng.random(len(y))[:, None] > shares.cumsum(1)[y]).sum(1) for y in (labels, test_labels)
         )
-        return Column(train, test)
+        return DataColumn(train, test)
 
     columns = {"user": column(rng.dirichlet(np.full(20, 0.5), 10))}
-    columns["domain"] = Column(labels // 3, test_labels // 3)
+    columns["domain"] = DataColumn(labels // 3, test_labels // 3)
     for attribute in ("smiling", "wavy_hair", "wearing_hat"):
         columns[attribute] = column(rng.dirichlet((1.0, 1.0), 10))
     return Samples(labels, test_labels, columns)
@@ -251,7 +251,7 @@ def catalogue() -> str:
     return "\n".join([*head, *(line for page in pages for line in _section(page))]) + "\n"
 
 
-def _section(page: Page) -> list[str]:
+def _section(page: SchemePage) -> list[str]:
     paragraphs = page.text.split("\n\n")
     text = "\n\n".join(p for p in paragraphs if not p.startswith(">>>"))
     lines = ["", f'<a id="{page.name}"></a>', "", f"## {page.title} (`{page.name}`)", ""]
@@ -259,7 +259,7 @@ def _section(page: Page) -> list[str]:
     return [*lines, *shown[:2], text, "", *shown[2:], *markdown(page.options)]
 
 
-def _picture(page: Page, name: str, entry: str) -> list[str]:
+def _picture(page: SchemePage, name: str, entry: str) -> list[str]:
     return [f"![{page.title}]({PICTURES}/{name}.png)", "", f"`mine: {entry}`", ""]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class PartitionComparison:
     """The result of `compare`: a symmetric matrix [m, m] per measure, of the compared ``clients`` [m].
 
     ``groups`` [m] are their planted groups or None; ``facts`` describe all clients with samples.
@@ -52,7 +52,7 @@ def compare(
     samples: int = 200,
     p: int = 2,
     seed: int = 0,
-) -> Comparison:
+) -> PartitionComparison:
     """Measure how much the training data of clients differ, by ``measures`` (default: all in `MEASURES`).
 
     Up to ``clients`` clients that have samples are drawn, and up to ``samples`` samples of each; ``p`` is the
@@ -85,7 +85,7 @@ def compare(
         chosen = np.sort(generator(seed, "heterogeneity/clients").choice(holders, clients, replace=False))
     rows = {int(k): partition.train(int(k)) for k in holders}
     views = Views(x, labels, [rows[k] for k in chosen.tolist()], samples, p, seed)
-    return Comparison(
+    return PartitionComparison(
         name=name or str(partition.params.get("scheme", "")),
         clients=chosen,
         matrices={measure: MEASURES[measure].of(views) for measure in measures},
@@ -105,7 +105,7 @@ def _facts(rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
     return facts
 
 
-def table(comparisons: Sequence[Comparison]) -> "pd.DataFrame":
+def table(comparisons: Sequence[PartitionComparison]) -> "pd.DataFrame":
     """One row per partition: facts about its clients, then the mean of every measure."""
     import pandas as pd
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Samples, Scheme, Split, gather, register
+from fedflow.partition.scheme import Samples, Scheme, Split, gather, register
 from fedflow.settings import option
 
 TRIES = 1000

@@ -17,8 +17,8 @@ Source: the code of Curriculum-FL (Vahidian et al., ICCV 2023), alpha 0.05, 0.2 
 
 import numpy as np
 
-from fedflow.partition.base import Samples, Scheme, Split, by_counts, num_classes, register
 from fedflow.partition.dirichlet import until_large_enough
+from fedflow.partition.scheme import Samples, Scheme, Split, by_counts, num_classes, register
 from fedflow.settings import option
 
 

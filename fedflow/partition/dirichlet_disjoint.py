@@ -27,8 +27,8 @@ same code.
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Indices, Samples, Scheme, Split, by_counts, num_classes, register
 from fedflow.partition.dirichlet import TRIES
+from fedflow.partition.scheme import Indices, Samples, Scheme, Split, by_counts, num_classes, register
 from fedflow.settings import option
 
 MIN_CLASSES, MIN_PER_CLASS = 2, 6  # labels that a client holds, and samples of each

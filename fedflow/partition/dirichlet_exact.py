@@ -17,7 +17,7 @@ Source: FedDyn (Acar et al., ICLR 2021), alpha 0.6 and 0.3.
 
 import numpy as np
 
-from fedflow.partition.base import Samples, Split, by_counts, num_classes, register
+from fedflow.partition.scheme import Samples, Split, by_counts, num_classes, register
 from fedflow.partition.sizes import Sized
 from fedflow.settings import option
 

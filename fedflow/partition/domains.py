@@ -9,8 +9,8 @@ Source: MIX-4 of PACFL (14, 32, 26 and 28 clients of USPS, CIFAR-10, SVHN and FM
 USPS at random, because 14 * 50 exceeds seven of its labels); rotated MNIST of IFCA (``draw: random``).
 
 >>> import numpy as np
->>> from fedflow.data import Column
->>> samples = Samples(np.arange(12) % 2, columns={"domain": Column(np.arange(12) // 6, np.arange(2))})
+>>> from fedflow.data import DataColumn
+>>> samples = Samples(np.arange(12) % 2, columns={"domain": DataColumn(np.arange(12) // 6, np.arange(2))})
 >>> split = Domains(clients_per_domain=[1, 2]).split(samples, 3, np.random.default_rng(0))
 >>> [len(part) for part in split.train], split.groups.tolist()
 ([6, 3, 3], [0, 1, 1])
@@ -19,7 +19,7 @@ USPS at random, because 14 * 50 exceeds seven of its labels); rotated MNIST of I
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Samples, Scheme, Split, gather, numbered, register
+from fedflow.partition.scheme import Samples, Scheme, Split, gather, numbered, register
 from fedflow.partition.sizes import draw_sizes, turns
 from fedflow.settings import option
 

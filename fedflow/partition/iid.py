@@ -16,7 +16,7 @@ Source: "homo" of NIID-Bench; unequal sizes and exact class balance of FedDyn (A
 
 import numpy as np
 
-from fedflow.partition.base import Samples, Split, gather, register
+from fedflow.partition.scheme import Samples, Split, gather, register
 from fedflow.partition.sizes import Sized, turns
 from fedflow.settings import option
 

@@ -18,7 +18,7 @@ with 20 disjoint ones; 3- and 4-way, whose numbers of tasks are not given; miniI
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Samples, Scheme, Split, by_counts, num_classes, register, renamed
+from fedflow.partition.scheme import Samples, Scheme, Split, by_counts, num_classes, register, renamed
 from fedflow.settings import option
 
 

@@ -19,8 +19,8 @@ sweeps from disjoint to equal.
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Indices, Samples, Scheme, Split, gather, num_classes, register, runs
 from fedflow.partition.label_skew import divide
+from fedflow.partition.scheme import Indices, Samples, Scheme, Split, gather, num_classes, register, runs
 from fedflow.settings import option
 
 

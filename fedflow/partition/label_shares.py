@@ -21,8 +21,8 @@ import numpy as np
 
 from fedflow.data.files import reading
 from fedflow.errors import BadInput
-from fedflow.partition.base import Samples, Split, by_counts, num_classes, register
 from fedflow.partition.dirichlet import portions
+from fedflow.partition.scheme import Samples, Split, by_counts, num_classes, register
 from fedflow.partition.sizes import Sized
 from fedflow.settings import option
 

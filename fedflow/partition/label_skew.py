@@ -21,7 +21,7 @@ import warnings
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Indices, Samples, Scheme, Split, gather, num_classes, register, runs
+from fedflow.partition.scheme import Indices, Samples, Scheme, Split, gather, num_classes, register, runs
 from fedflow.settings import option
 
 TRIES = 1000

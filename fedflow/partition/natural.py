@@ -10,7 +10,7 @@ Source: LEAF (Caldas et al., 2018): writers of FEMNIST, roles of Shakespeare, ce
 (200 writers), FedDyn (100 roles of 2,000 and 400 samples), AAggFF (regions, doctors, hospitals, speakers).
 
 >>> import numpy as np
->>> users = Column(np.array([7, 9, 7, 7, 9, 8]), np.array([9, 7, 9]))
+>>> users = DataColumn(np.array([7, 9, 7, 7, 9, 8]), np.array([9, 7, 9]))
 >>> split = Natural(min_samples=2).split(
 ...     Samples(np.zeros(6, int), columns={"user": users}), 2, np.random.default_rng(0)
 ... )
@@ -20,9 +20,9 @@ Source: LEAF (Caldas et al., 2018): writers of FEMNIST, roles of Shakespeare, ce
 
 import numpy as np
 
-from fedflow.data import Column
+from fedflow.data import DataColumn
 from fedflow.errors import BadInput
-from fedflow.partition.base import Indices, Samples, Scheme, Split, gather, numbered, register
+from fedflow.partition.scheme import Indices, Samples, Scheme, Split, gather, numbered, register
 from fedflow.settings import option
 
 
@@ -62,7 +62,7 @@ class Natural(Scheme):
             own=list(np.arange(clients)[:, None]),
         )
 
-    def _qualified(self, column: Column) -> np.ndarray:
+    def _qualified(self, column: DataColumn) -> np.ndarray:
         """The numbers of the values that qualify."""
         values, train, test = numbered(column)
         enough = np.bincount(train) >= self.min_samples

@@ -17,8 +17,8 @@ Source: "noniid1" in the code of PACFL (Vahidian et al., AAAI 2023), used for CI
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Samples, Scheme, Split, num_classes, register
 from fedflow.partition.label_skew import divide, smallest
+from fedflow.partition.scheme import Samples, Scheme, Split, num_classes, register
 from fedflow.settings import option
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from fedflow.errors import BadInput, unknown_name
 from fedflow.partition.after.difficulty import Difficulty
 from fedflow.partition.after.label_noise import LabelNoise
-from fedflow.partition.base import SCHEMES, Scheme
+from fedflow.partition.scheme import SCHEMES, Scheme
 from fedflow.settings import Settings, option
 
 

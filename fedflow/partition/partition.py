@@ -17,8 +17,8 @@ from fedflow.partition.after.difficulty import by_difficulty, consistency
 from fedflow.partition.after.holdout import hold_out
 from fedflow.partition.after.label_noise import spoil
 from fedflow.partition.after.newcomers import order_of_joining
-from fedflow.partition.base import Indices, Samples, Scheme, Split, num_classes, spread
 from fedflow.partition.params import PartitionParams
+from fedflow.partition.scheme import Indices, Samples, Scheme, Split, num_classes, spread
 from fedflow.seeding import generator
 
 ARRAYS = (

@@ -18,7 +18,7 @@ CIFAR-100) in Sub-FedAvg (Vahidian et al., 2021); ``in_order`` in the code of Su
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Samples, Scheme, Split, register
+from fedflow.partition.scheme import Samples, Scheme, Split, register
 from fedflow.settings import option
 
 

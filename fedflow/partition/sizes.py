@@ -3,8 +3,8 @@
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Samples, Scheme
 from fedflow.partition.dirichlet import portions
+from fedflow.partition.scheme import Samples, Scheme
 from fedflow.settings import option
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Samples, Scheme, Split, gather, num_classes, register
+from fedflow.partition.scheme import Samples, Scheme, Split, gather, num_classes, register
 from fedflow.settings import option
 
 

@@ -14,7 +14,7 @@ Source: FLT (Jamali-Rad et al., 2021), scenario 4, in the authors' code.
 
 from typing import ClassVar
 
-from fedflow.partition.base import Samples, register  # noqa: F401
+from fedflow.partition.scheme import Samples, register  # noqa: F401
 from fedflow.partition.structured import Structured
 
 

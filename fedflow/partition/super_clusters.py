@@ -26,9 +26,9 @@ import numpy as np
 
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.classes import class_super_clusters
-from fedflow.partition.base import Indices, Samples, Scheme, Split, num_classes, register
 from fedflow.partition.dirichlet import Dirichlet
 from fedflow.partition.label_skew import TRIES, divide, draw_cover
+from fedflow.partition.scheme import Indices, Samples, Scheme, Split, num_classes, register
 from fedflow.partition.shards import Shards
 from fedflow.settings import option
 

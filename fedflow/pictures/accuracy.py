@@ -27,7 +27,7 @@ class Curve(Labelled, Protocol):
     def rounds(self) -> pd.DataFrame: ...
 
 
-class Run(Curve, Protocol):
+class DrawnRun(Curve, Protocol):
     """What is drawn of one finished run."""
 
     @property
@@ -40,7 +40,7 @@ LONGEST = 30  # letters of a label in a picture
 DRAWN = ("local_accuracy", "global_accuracy", "local_worst10", "local_best10")  # of runs with pictures
 LARGEST = 1e100  # of a value that is drawn: diagnostics may diverge
 Curves = Mapping[str, Sequence[Curve]]
-Methods = Mapping[str, Sequence[Run]]
+Methods = Mapping[str, Sequence[DrawnRun]]
 AXES = {"round": "round", "traffic": "MB moved, down + up, all clients", "time": "simulated time"}
 
 
@@ -287,7 +287,7 @@ def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
     return work.svg
 
 
-def _percent(runs: Sequence[Run], metric: str) -> list[float]:
+def _percent(runs: Sequence[DrawnRun], metric: str) -> list[float]:
     """The metric of every seed, in percent."""
     return [100 * run.metrics[metric] for run in runs]
 

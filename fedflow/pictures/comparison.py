@@ -11,7 +11,7 @@ from scipy.cluster.hierarchy import leaves_list
 from fedflow.errors import BadInput, unknown_name
 from fedflow.heterogeneity.hierarchy import merge
 from fedflow.heterogeneity.measures import MEASURES
-from fedflow.partition.compare import Comparison
+from fedflow.partition.compare import PartitionComparison
 from fedflow.pictures.drawing import check_picture, save_picture
 
 # Tol's bright palette.
@@ -21,7 +21,9 @@ WIDTH = 11.0  # inches
 
 
 def draw_comparisons(
-    comparisons: Sequence[Comparison], path: Path, matrices: Sequence[str] = ("feature_emd", "angle_min")
+    comparisons: Sequence[PartitionComparison],
+    path: Path,
+    matrices: Sequence[str] = ("feature_emd", "angle_min"),
 ) -> None:
     """Draw a panel per measure with a dot per partition; below, ``matrices`` of all pairs of clients.
 
@@ -49,7 +51,7 @@ def draw_comparisons(
     save_picture(figure, path, 120)
 
 
-def _panels(part: SubFigure, comparisons: Sequence[Comparison], shared: list[str]) -> None:
+def _panels(part: SubFigure, comparisons: Sequence[PartitionComparison], shared: list[str]) -> None:
     panels = part.subplots(-(-len(shared) // PANELS), PANELS, sharey=True, squeeze=False)
     for axes in panels.flat[len(shared) :]:
         axes.set_visible(False)
@@ -73,7 +75,7 @@ def _panels(part: SubFigure, comparisons: Sequence[Comparison], shared: list[str
 
 
 def _matrices(
-    part: SubFigure, comparisons: Sequence[Comparison], orders: list[np.ndarray], name: str
+    part: SubFigure, comparisons: Sequence[PartitionComparison], orders: list[np.ndarray], name: str
 ) -> None:
     panels: Sequence[Axes] = part.subplots(1, max(len(comparisons), 3), squeeze=False)[0]
     pairs = [c.matrices[name][~np.eye(len(c.clients), dtype=bool)] for c in comparisons]
@@ -98,7 +100,7 @@ def _matrices(
     part.suptitle(MEASURES[name].title, fontsize=10, x=0.01, ha="left")
 
 
-def _order(comparison: Comparison, name: str) -> np.ndarray:
+def _order(comparison: PartitionComparison, name: str) -> np.ndarray:
     """The clients by planted group, within a group by the dendrogram of one measure."""
     matrix = comparison.matrices[name]
     distance = matrix.max() - matrix if MEASURES[name].similarity else matrix.copy()

@@ -1,7 +1,7 @@
 """Procedures by name, each in a file or folder. Importing this package registers them all."""
 
 from fedflow.procedures import coresets, distillation, online, toys  # noqa: F401
-from fedflow.procedures.base import (
+from fedflow.procedures.interface import (
     PROCEDURES,
     Column,
     End,

@@ -5,12 +5,12 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from fedflow.procedures.base import PROCEDURES, Column, Procedure
+from fedflow.procedures.interface import PROCEDURES, Column, Procedure
 from fedflow.settings import explain, markdown
 
 
 @dataclass(frozen=True)
-class Page:
+class ProcedurePage:
     """One procedure: text, idea, parameters, page in docs, and columns of its steps and its summary."""
 
     name: str
@@ -24,7 +24,7 @@ class Page:
     metrics: dict[str, Column]
 
 
-def describe(procedure: type[Procedure]) -> Page:
+def describe(procedure: type[Procedure]) -> ProcedurePage:
     """The page of one procedure: the text is that of its class, or else of its module."""
     own = procedure.__doc__ or ""
     if own.startswith(f"{procedure.__name__}("):  # what dataclasses write where there is none
@@ -32,7 +32,7 @@ def describe(procedure: type[Procedure]) -> Page:
     text = inspect.cleandoc(own)
     first = text.split("\n\n")[0].replace("\n", " ")
     idea = first.partition(": ")[2] or first
-    return Page(
+    return ProcedurePage(
         procedure.name,
         procedure.label,
         idea[:1].upper() + idea[1:],
@@ -45,12 +45,12 @@ def describe(procedure: type[Procedure]) -> Page:
     )
 
 
-def pages() -> list[Page]:
+def pages() -> list[ProcedurePage]:
     """All registered procedures, by name."""
     return [describe(procedure) for _, procedure in sorted(PROCEDURES.items())]
 
 
-def measured(page: Page) -> list[tuple[str, str, str, str, str]]:
+def measured(page: ProcedurePage) -> list[tuple[str, str, str, str, str]]:
     """A row per number of its summary, and of its steps: name, where, meaning, unit, what is better."""
     columns = (("summary", page.metrics), (f"every {page.step}", page.curves))
     return [
@@ -76,7 +76,7 @@ def catalogue() -> str:
     return "\n".join([*lines, *(line for page in pages() for line in _section(page))]) + "\n"
 
 
-def _section(page: Page) -> list[str]:
+def _section(page: ProcedurePage) -> list[str]:
     rows = [f"| `{name}` | {' | '.join(cells)} |" for name, *cells in measured(page)]
     more = [f"How to use it: [{page.page}]({page.page}).", ""] if page.page else []
     return [

@@ -11,7 +11,7 @@ from fedflow.data import Dataset, load_prepared
 from fedflow.errors import FedflowError
 from fedflow.local.precision import need_float32
 from fedflow.local.trained import load_network
-from fedflow.procedures.base import Procedure, Row, State, World
+from fedflow.procedures.interface import Procedure, Row, State, World
 from fedflow.simulation.federation import FederationFiles, Stored, found
 
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedflow.procedures.base import Row, State
+from fedflow.procedures.interface import Row, State
 
 
 class Parts(Protocol):

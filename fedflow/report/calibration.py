@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from fedflow.claims.measures import parse
+from fedflow.finished.cells import SPREAD, Cell, Methods, Row, Table, label, write
+from fedflow.finished.run import Run
+from fedflow.finished.tables import Stat
 from fedflow.metrics.table import SHARE, UNMEASURED, in_unit
 from fedflow.pictures.reliability import diagram
-from fedflow.report.cells import SPREAD, Cell, Methods, Row, Table, label, write
-from fedflow.report.measures import parse
-from fedflow.report.run import Run
-from fedflow.report.tables import Stat
 
 COLUMNS = {  # measure, by batch of training or not: heading and explanation
     ("top1", False): ("Top-1, %", "share of samples whose label is the prediction"),

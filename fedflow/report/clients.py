@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedflow.finished.cells import label
+from fedflow.finished.run import Run
 from fedflow.heterogeneity.distances import js, total_variation
 from fedflow.metrics.table import in_unit, unit_of
-from fedflow.report.cells import label
-from fedflow.report.run import Run
 
 SHOWN = 100  # clients in a table: those that all methods serve worst
 PAIRED = 400  # clients, evenly spaced, whose pairs are compared

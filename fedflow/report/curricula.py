@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
+from fedflow.finished.cells import of_clients
+from fedflow.finished.run import Run
+from fedflow.finished.variants import HASHES, defaults
 from fedflow.local.curriculum import Curriculum
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.naming import flat, say
 from fedflow.pictures.accuracy import measured
 from fedflow.pictures.curriculum import COLUMNS, SECTIONS, alike, by_order, growth, polled, pool, prefix
-from fedflow.report.cells import of_clients
-from fedflow.report.run import Run
-from fedflow.report.variants import HASHES, defaults
 from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 
 Methods = Mapping[str, list[Run]]  # by variant

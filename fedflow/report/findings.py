@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference
+from fedflow.finished.cells import label, write
+from fedflow.finished.run import Run
+from fedflow.finished.tables import Stat, best, by_method, verdict, yardstick
 from fedflow.metrics.table import MB, METRICS, yardstick_first
-from fedflow.report.bootstrap import MEASURES, Difference, difference
-from fedflow.report.cells import label, write
-from fedflow.report.run import Run
-from fedflow.report.tables import Stat, best, by_method, verdict, yardstick
-from fedflow.report.verdicts import SEEDS
 
 Methods = dict[str, list[Run]]  # by variant
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 from markupsafe import Markup
 
+from fedflow.finished.cells import Methods, metric_table
+from fedflow.finished.run import Run
+from fedflow.finished.tables import columns
 from fedflow.metrics.generation import Neighbours, features_of
 from fedflow.metrics.table import METRICS
 from fedflow.naming import text
 from fedflow.pictures.accuracy import curve, heading, measured
 from fedflow.pictures.images import by_round, closest, grid
-from fedflow.report.cells import Methods, metric_table
-from fedflow.report.run import Run
 from fedflow.report.subnetworks import Section
-from fedflow.report.tables import columns
 
 BESIDE = ("local_weighted", "global_accuracy")  # of the classifier that is trained on the images
 BY_FEATURES = ("fid", *Neighbours._fields)

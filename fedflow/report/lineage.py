@@ -6,8 +6,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fedflow.report.cells import label
-from fedflow.report.run import Run
+from fedflow.finished.cells import label
+from fedflow.finished.run import Run
 
 Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `recorded_runs`
 

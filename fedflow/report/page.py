@@ -13,31 +13,14 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from fedflow.claims.claims import load_claims
+from fedflow.claims.matching import accuracies, compare, known_data
+from fedflow.claims.verdicts import BY_TESTS, VERDICTS, judge, write_claims
 from fedflow.errors import FedflowError
-from fedflow.metrics.table import LEVEL, METRICS, unit_of, yardstick_first
-from fedflow.naming import flat, spoken, text
-from fedflow.pictures import accuracy
-from fedflow.pictures import labels as label_pictures
-from fedflow.pictures.clusters import Grouping, pictures_of, thumbnail, timeline
-from fedflow.pictures.drawing import DASHES, SERIES
-from fedflow.pictures.mixtures import HOW, SCORES, mixtures
-from fedflow.pictures.series import series
-from fedflow.report import cells, pairs
-from fedflow.report.calibration import calibration
-from fedflow.report.central import collect_networks, curves, references
-from fedflow.report.claims import load_claims
-from fedflow.report.clients import client_table, differences
-from fedflow.report.collect import Labels, PartitionFacts, collect_partitions, collect_runs
-from fedflow.report.curricula import curricula
-from fedflow.report.findings import findings, summary
-from fedflow.report.images import generation, privacy
-from fedflow.report.lineage import Recorded, lineage, made
-from fedflow.report.matching import accuracies, compare, known_data
-from fedflow.report.procedures import Entries, collect_outcomes, sections, write_outcomes
-from fedflow.report.ranks import section as ranks
-from fedflow.report.run import Run
-from fedflow.report.subnetworks import levels, pruning
-from fedflow.report.tables import (
+from fedflow.finished import cells, pairs
+from fedflow.finished.collect import Labels, PartitionFacts, collect_partitions, collect_runs
+from fedflow.finished.run import Run
+from fedflow.finished.tables import (
     best,
     by_method,
     by_partition,
@@ -47,9 +30,27 @@ from fedflow.report.tables import (
     write_tables,
     yardstick,
 )
+from fedflow.finished.variants import HASHES, settings_table
+from fedflow.metrics.table import LEVEL, METRICS, unit_of, yardstick_first
+from fedflow.naming import flat, spoken, text
+from fedflow.pictures import accuracy
+from fedflow.pictures import labels as label_pictures
+from fedflow.pictures.clusters import Grouping, pictures_of, thumbnail, timeline
+from fedflow.pictures.drawing import DASHES, SERIES
+from fedflow.pictures.mixtures import HOW, SCORES, mixtures
+from fedflow.pictures.series import series
+from fedflow.report.accuracy import accuracy_table, sources
+from fedflow.report.calibration import calibration
+from fedflow.report.central_networks import collect_networks, curves, references
+from fedflow.report.clients import client_table, differences
+from fedflow.report.curricula import curricula
+from fedflow.report.findings import findings, summary
+from fedflow.report.images import generation, privacy
+from fedflow.report.lineage import Recorded, lineage, made
+from fedflow.report.procedures import Entries, collect_outcomes, sections, write_outcomes
+from fedflow.report.ranks import section as ranks
+from fedflow.report.subnetworks import levels, pruning
 from fedflow.report.tuning import tuning
-from fedflow.report.variants import HASHES, settings_table
-from fedflow.report.verdicts import BY_TESTS, VERDICTS, judge, write_claims
 from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 
 TITLE = "Federated methods compared"
@@ -162,8 +163,8 @@ def _partition(
         "warnings": _warnings(runs, methods),
         "findings": findings(methods),
         "glance": accuracy.glance(rated, places, f"{key}-glance") if rated else None,
-        "accuracy": cells.accuracy_table(methods, published),
-        "published": cells.sources(published),
+        "accuracy": accuracy_table(methods, published),
+        "published": sources(published),
         "pairs": [
             (pairs.title(measure), pairs.pair_table(methods, known)) for measure, known in paired.items()
         ],

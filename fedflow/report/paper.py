@@ -6,20 +6,21 @@ from pathlib import Path
 
 import numpy as np
 
-from fedflow.citing import bibtex
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import make_writable
+from fedflow.finished.cells import Cell, Methods, Row, Table, label, metric_table
+from fedflow.finished.pairs import differences, pair_table
+from fedflow.finished.run import Run
+from fedflow.finished.tables import PLOTTED, TABLES, by_method, by_partition, columns, most_used
 from fedflow.methods import METHODS
+from fedflow.methods.citing import bibtex
 from fedflow.metrics.table import METRICS, SHARE
 from fedflow.pictures.accuracy import curve, measured
 from fedflow.pictures.clients import heat
 from fedflow.pictures.drawing import ENDINGS, PNG_DPI, Drawing
-from fedflow.report.cells import Cell, Methods, Row, Table, accuracy_table, label, metric_table
+from fedflow.report.accuracy import accuracy_table
 from fedflow.report.clients import mean_scores
-from fedflow.report.pairs import differences, pair_table
 from fedflow.report.ranks import Ranking, picture, ranking
-from fedflow.report.run import Run
-from fedflow.report.tables import PLOTTED, TABLES, by_method, by_partition, columns, most_used
 
 SPECIAL = {
     "\\": r"\textbackslash{}",

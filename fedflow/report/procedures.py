@@ -13,21 +13,21 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from fedflow.claims.measures import as_metric
 from fedflow.errors import FedflowError
+from fedflow.finished.cells import Table, metric_table
+from fedflow.finished.outcomes import MARKER, PARAMS, STEPS, SUMMARY, read_parts
+from fedflow.finished.reading import check_columns, check_number, read_json, read_table, reject
+from fedflow.finished.run import Run
+from fedflow.finished.tables import by_method, stat, write_csv
+from fedflow.finished.variants import defaults_of, differences
 from fedflow.metrics.table import SHARE, UNMEASURED
 from fedflow.naming import flat, say, text
-from fedflow.outcomes import MARKER, PARAMS, STEPS, SUMMARY, read_parts
 from fedflow.pictures.drawing import inlined
 from fedflow.pictures.foreign import LARGEST
 from fedflow.pictures.steps import FEW, by_step
 from fedflow.procedures import PROCEDURES, Column, Procedure
 from fedflow.procedures.catalogue import describe
-from fedflow.report.cells import Table, metric_table
-from fedflow.report.measures import as_metric
-from fedflow.report.reading import check_columns, check_number, read_json, read_table, reject
-from fedflow.report.run import Run
-from fedflow.report.tables import by_method, stat, write_csv
-from fedflow.report.variants import defaults_of, differences
 
 ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
     **dict.fromkeys(("procedure", "registered", "label", "settings"), (str,)),

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
+from fedflow.finished.cells import Cell, Row, Table, label
+from fedflow.finished.run import Run
+from fedflow.finished.tables import best, by_method, yardstick
 from fedflow.metrics.table import METRICS
 from fedflow.pictures.drawing import Drawing
 from fedflow.pictures.ranks import differences
-from fedflow.report.cells import Cell, Row, Table, label
-from fedflow.report.run import Run
-from fedflow.report.tables import best, by_method, yardstick
 
 LEVEL = 0.05
 FEWEST = 3  # partitions for a critical difference

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-CLAIMS = "claims.yaml"
+from fedflow.claims.sources import PUBLISHED
+
 TRIED = "tuning"  # folder with the scores of `fedflow tune`
-PUBLISHED = Path(__file__).parent / "published"
 
 
 def templates() -> list[Path]:
-    """The files of this package that are not code, published tables included."""
+    """The files of this package that are not code, and the published tables."""
     files = [*Path(__file__).parent.iterdir(), *PUBLISHED.iterdir()]
     return sorted(file for file in files if file.is_file() and file.suffix != ".py")
 

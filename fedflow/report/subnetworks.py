@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
+from fedflow.finished.cells import Methods, Table, metric_table, of_clients
+from fedflow.finished.run import Run
 from fedflow.metrics.table import METRICS, SHARE, Metric, heading, level_metric, levels_of
 from fedflow.metrics.target import first_reaching
 from fedflow.pictures.accuracy import curve, measured
 from fedflow.pictures.accuracy import heading as curve_heading
 from fedflow.pictures.masks import accuracy_by_share, by_shared_labels, layers, matrix, pruned
-from fedflow.report.cells import Methods, Table, metric_table, of_clients
-from fedflow.report.run import Run
 from fedflow.simulation.outcome import GATE, PRUNED, SERIES_CLIENTS
 
 COSTS = (

@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from fedflow.finished.cells import Cell, Row, Table
+from fedflow.finished.collect import Labels
+from fedflow.finished.reading import check_columns, read_table, reject
 from fedflow.metrics.table import SHARE, UNMEASURED, in_unit
 from fedflow.naming import text
 from fedflow.pictures.tuning import Tried, tried
-from fedflow.report.cells import Cell, Row, Table
-from fedflow.report.collect import Labels
-from fedflow.report.reading import check_columns, read_table, reject
 from fedflow.report.sources import score_files
 
 NUMBERS = ("accuracy", "loss")

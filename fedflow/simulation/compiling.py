@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.local.compiled import compiled_gradient, pays, why_not
+from fedflow.local.fast.compiled import compiled_gradient, pays, why_not
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import networks
-from fedflow.simulation.run import RunSettings
+from fedflow.simulation.setup import RunSettings
 
 
 def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) -> tuple[Job, str]:

@@ -12,12 +12,12 @@ from fedflow.errors import reason
 from fedflow.metrics.cost import macs
 from fedflow.models.channels import kept_channels, smaller
 from fedflow.simulation.levels import networks
-from fedflow.simulation.run import Run
+from fedflow.simulation.setup import RunSetup
 
 COUNTED = ("macs", "macs_convolutions")
 
 
-def costs(run: Run) -> dict[str, float]:
+def costs(run: RunSetup) -> dict[str, float]:
     """`paper_bytes` and `macs`; if clients have parts of the network, also `macs_ratio` and `kept`.
 
     Of the MACs, those of convolutions also by themselves, if the network has some, as sources publish both.
@@ -34,7 +34,7 @@ def costs(run: Run) -> dict[str, float]:
     return found
 
 
-def _of_networks(run: Run) -> dict[str, float]:
+def _of_networks(run: RunSetup) -> dict[str, float]:
     """The costs of the clients' networks."""
     model, method, train = run.federation.model, run.job.method, run.federation.train
     one = train.inputs(torch.zeros(1, dtype=torch.int64, device=train.device))
@@ -68,7 +68,7 @@ def _of_networks(run: Run) -> dict[str, float]:
     return found
 
 
-def _masks(run: Run) -> Iterator[tuple[Tensor, int]]:
+def _masks(run: RunSetup) -> Iterator[tuple[Tensor, int]]:
     """The clients' masks [D] of their models, on the host, one at a time, and how many clients have each.
 
     Clients that never wrote one share the first one.

@@ -4,13 +4,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflow.methods.base import Round
+from fedflow.methods.method import Round
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.job import ClientResult, Trained, merged_sums
 
 
 class Gathered:
-    """The updates of one round in client order (`fedflow.methods.base.Cohort`)."""
+    """The updates of one round in client order (`fedflow.methods.method.Cohort`)."""
 
     def __init__(self, results: list[Trained], round: Round) -> None:
         self._dtype = round.model.dtype

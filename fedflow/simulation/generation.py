@@ -8,11 +8,11 @@ from torch import Tensor
 
 from fedflow.data.generated import LastImages
 from fedflow.errors import FedflowError
-from fedflow.methods.base import Generative, Images
+from fedflow.methods.method import Generative, Images
 from fedflow.metrics.generation import Gaussian, nearest, neighbours
 from fedflow.simulation.predict import predict
 from fedflow.simulation.real_images import NEIGHBOURS, RealImages
-from fedflow.simulation.run import Run
+from fedflow.simulation.setup import RunSetup
 
 MOST_BYTES = 64 << 20  # of the images that a run keeps: later ones replace those of the earliest rounds
 CLOSEST = 10  # images of the last round that are kept with the training image nearest to them
@@ -28,7 +28,7 @@ class Generated(NamedTuple):
 class Generation:
     """The images of one run, made once per evaluation."""
 
-    def __init__(self, run: Run, method: Generative) -> None:
+    def __init__(self, run: RunSetup, method: Generative) -> None:
         self.run, self.method = run, method
         self._made: tuple[int, Generated] | None = None
 

@@ -24,7 +24,7 @@ AGREEMENT = 1e-4  # tolerance between a replay and its call, relative to the lar
 
 Tensors = dict[str, Tensor]
 About = tuple[Any, ...]  # hashable; the first is a name
-Run = Callable[["Call"], Tensors]
+Replay = Callable[["Call"], Tensors]
 
 
 @dataclass
@@ -119,7 +119,7 @@ class _Kind:
     """The number of calls of one kind so far, and how calls run from the fourth on."""
 
     calls: int = 0
-    run: Run = Call.__call__
+    run: Replay = Call.__call__
 
 
 class Cohorts:
@@ -130,7 +130,7 @@ class Cohorts:
     directly.
     """
 
-    def __init__(self, capture: Callable[[Call, Pool], Run] = Captured) -> None:
+    def __init__(self, capture: Callable[[Call, Pool], Replay] = Captured) -> None:
         self.capture, self.pool = capture, Pool()
         self.kinds: OrderedDict[tuple, _Kind] = OrderedDict()
         self.widths: dict[About, int] = {}  # clients that memory allows per call, by computation

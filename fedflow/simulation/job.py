@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fedflow.data.examples import Examples
-from fedflow.local.compiled import Gradient
+from fedflow.local.fast.compiled import Gradient
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.schedule import Schedule
-from fedflow.local.sgd import Task
-from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Method
+from fedflow.local.trainer import Task
+from fedflow.methods.method import Method
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation, FederationFiles
 from fedflow.simulation.levels import level, network
@@ -30,7 +30,7 @@ class Job:
     seed: int
     cohort: str = "auto"  # "loop", "vmap", or "auto": vmap on a GPU, loop on a CPU
     width: int | None = None  # clients per vmapped call; None: as many as fit in the memory of a GPU
-    rounds: int = 0  # of the run; `Run` sets it
+    rounds: int = 0  # of the run; `RunSetup` sets it
     keep_trained: bool = False  # also return the model that each client trained
     timing: Timing = field(default_factory=lambda: Timing.parse({}))
     compiled: str = ""  # folder of compiled gradients; empty: none are compiled

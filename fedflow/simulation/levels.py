@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from fedflow.errors import BadInput, unknown_name
-from fedflow.methods.base import Levelled, Method
+from fedflow.methods.method import Levelled, Method
 from fedflow.models.flat import FlatModel
 from fedflow.models.registry import ARCHITECTURES, known_options
 from fedflow.settings import Words

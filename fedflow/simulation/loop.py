@@ -13,7 +13,7 @@ import numpy as np
 
 from fedflow.errors import FedflowError, RoundFailed
 from fedflow.local.client import check_diagnostic
-from fedflow.methods.base import Asynchronous, Cyclic, Message, Method, Onboarding, ServerState, draw
+from fedflow.methods.method import Asynchronous, Cyclic, Message, Method, Onboarding, ServerState, draw
 from fedflow.metrics.table import level_metric
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
@@ -24,15 +24,15 @@ from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.job import ClientResult, OnboardingShard, Shard
 from fedflow.simulation.messages import received_bytes
 from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS, Outcome, RoundReport, reasons
-from fedflow.simulation.run import Run
 from fedflow.simulation.sampling import sample, take_turn
 from fedflow.simulation.scoring import Scoring
+from fedflow.simulation.setup import RunSetup
 from fedflow.simulation.summary import final_metrics, summarised
 from fedflow.simulation.timing import LOSS
 from fedflow.simulation.worker import onboard_shard, train_shard
 
 
-class Simulation(Run):
+class Simulation(RunSetup):
     """Iterate over `rounds`, then call `outcome`.
 
     Checkpoints are in ``checkpoints/<fingerprint>``; if one exists there, the run resumes from it.

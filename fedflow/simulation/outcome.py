@@ -9,7 +9,7 @@ import pandas as pd
 from torch import Tensor
 
 from fedflow.data.generated import LastImages
-from fedflow.methods.base import Dissimilarity, Images
+from fedflow.methods.method import Dissimilarity, Images
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.recorded import ClientVectors
 

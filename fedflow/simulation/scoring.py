@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.wire import message_bytes
-from fedflow.methods.base import Clustered, Dissimilarity, Generative, Message, Method
+from fedflow.methods.method import Clustered, Dissimilarity, Generative, Message, Method
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
 from fedflow.metrics.table import METRICS, level_metric
@@ -31,7 +31,7 @@ from fedflow.simulation.messages import Messages, received_bytes
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, RoundReport
 from fedflow.simulation.recorded import ClientVectors
 from fedflow.simulation.reporting import SCORES
-from fedflow.simulation.run import Run
+from fedflow.simulation.setup import RunSetup
 
 PERSONAL_EVAL_CHUNK = 1 << 26  # personal-model values evaluated at once: 256 MiB
 
@@ -39,7 +39,7 @@ PERSONAL_EVAL_CHUNK = 1 << 26  # personal-model values evaluated at once: 256 Mi
 class Scoring:
     """The scores of one run's clients."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunSetup) -> None:
         self.run, self.method = run, run.job.method
         self.generation = Generation(run, self.method) if isinstance(self.method, Generative) else None
 

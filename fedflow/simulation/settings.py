@@ -2,8 +2,8 @@
 
 from fedflow.errors import BadInput
 from fedflow.local.adaptation import Adaptation
-from fedflow.local.training import LocalTraining
-from fedflow.methods.base import (
+from fedflow.local.local_training import LocalTraining
+from fedflow.methods.method import (
     SAMPLERS,
     Asynchronous,
     Cyclic,

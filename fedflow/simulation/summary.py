@@ -11,8 +11,8 @@ from fedflow.simulation.costs import costs
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.job import ClientResult
 from fedflow.simulation.reporting import SCORES
-from fedflow.simulation.run import Run
 from fedflow.simulation.scoring import Scoring, mean_or_none
+from fedflow.simulation.setup import RunSetup
 
 
 def summarised(sent: Sequence[ClientResult]) -> dict[str, float]:
@@ -26,7 +26,9 @@ def summarised(sent: Sequence[ClientResult]) -> dict[str, float]:
     return values
 
 
-def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores | None) -> dict[str, Any]:
+def final_metrics(
+    run: RunSetup, scoring: Scoring, scores: Scores, newcomers: Scores | None
+) -> dict[str, Any]:
     """The metrics of a finished run; None for what was not measured."""
     settings, history = run.settings, run.state.history
     last = history[-1].values

@@ -19,10 +19,10 @@ from torch import Tensor
 from fedflow.data.examples import Examples
 from fedflow.errors import FedflowError
 from fedflow.local.client import DIFFICULTY, TRAIN_LOSS, TRAINED, Client, Update
-from fedflow.local.compiled import Gradient, compiled_gradient
+from fedflow.local.fast.compiled import Gradient, compiled_gradient
 from fedflow.local.samples import Samples
 from fedflow.local.wire import message_bytes
-from fedflow.methods.base import Method, Onboarding
+from fedflow.methods.method import Method, Onboarding
 from fedflow.seeding import torch_seed
 from fedflow.simulation.cohort import limit_width, train_cohort, width
 from fedflow.simulation.exact import ExactSum

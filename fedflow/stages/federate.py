@@ -13,19 +13,19 @@ import torch
 from fedflow.data import load_prepared
 from fedflow.data.generated import GeneratedImages
 from fedflow.errors import FedflowError
-from fedflow.experiment import Experiment
 from fedflow.files import COUNTS, locked, make_writable, read_fact
-from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Levelled
+from fedflow.finished.results import write_results
+from fedflow.local.local_training import LocalTraining
+from fedflow.methods.method import Levelled
 from fedflow.metrics.table import completed
 from fedflow.partition import load_partition
-from fedflow.results import write_results
+from fedflow.project.terminal import say
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.levels import clients_by_level
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import POLLED, PRUNED, SERIES_CLIENTS, Outcome, RoundReport
-from fedflow.terminal import say
+from fedflow.stages.experiment import Experiment
 from fedflow.tracking import ModelCard, RunRecord, open_run
 
 RUN = ("partition", "method", "seed", "settings")  # what identifies a run

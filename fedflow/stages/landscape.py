@@ -13,18 +13,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedflow.arguments import check_name
 from fedflow.data import Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.experiment import pick_device
 from fedflow.files import make_writable, naming, partition_folder, prepared_folder
+from fedflow.finished.results import MARKER
 from fedflow.local.precision import need_float32
 from fedflow.models.flat import FlatModel
 from fedflow.models.landscape import Landscape, Surface
 from fedflow.partition import load_partition
-from fedflow.results import MARKER
+from fedflow.project.arguments import check_name
+from fedflow.project.terminal import say
 from fedflow.seeding import generator
-from fedflow.terminal import say
+from fedflow.stages.experiment import pick_device
 from fedflow.tracking import attach, load_served
 
 FOLDER = Path("report") / "landscapes"
@@ -135,7 +135,7 @@ def draw_landscape(
 
 def _recorded(run: str, own: bool, grid: Grid, root: Path) -> RecordedModel:
     """The model that a finished run recorded, and the samples to score it on."""
-    from fedflow.report.reading import read_json  # imports matplotlib, which is slow
+    from fedflow.finished.reading import read_json  # imports matplotlib, which is slow
 
     name, colon, number = run.partition(":")
     if colon and not number.isdecimal():

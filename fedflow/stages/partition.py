@@ -21,10 +21,10 @@ from fedflow.files import (
     prepared_folder,
     read_fact,
 )
-from fedflow.identity import code_digest, versions
 from fedflow.local.trained import MARKER, load_network
 from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 from fedflow.partition.after.difficulty import Difficulty
+from fedflow.project.identity import code_digest, versions
 
 LARGEST = 2_000_000  # clients times labels in the table of labels
 

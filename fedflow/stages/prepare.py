@@ -6,7 +6,7 @@ from pathlib import Path
 from fedflow.config import Params
 from fedflow.data import is_current, load_prepared, need_classes, prepare, within
 from fedflow.files import intact, prepared_folder
-from fedflow.terminal import say
+from fedflow.project.terminal import say
 
 
 def prepare_dataset(

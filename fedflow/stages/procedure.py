@@ -14,11 +14,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedflow.arguments import argument
 from fedflow.config import Changes, Params, digest
 from fedflow.data.prepared import file_sum
 from fedflow.errors import BadInput, FedflowError
-from fedflow.experiment import SHORT, pick_device, stored
 from fedflow.files import (
     central_folder,
     locked,
@@ -27,20 +25,22 @@ from fedflow.files import (
     partition_folder,
     prepared_folder,
 )
-from fedflow.identity import code_digest, modules_of, versions
+from fedflow.finished.outcomes import SUMMARY, read_parts, write_outcome
 from fedflow.local.trained import MARKER as NETWORK
 from fedflow.models import ARCHITECTURES
-from fedflow.outcomes import SUMMARY, read_parts, write_outcome
 from fedflow.procedures import Column, End, Procedure
 from fedflow.procedures.job import ProcedureJob
+from fedflow.project.arguments import argument
+from fedflow.project.identity import code_digest, modules_of, versions
+from fedflow.project.terminal import RoundBar
 from fedflow.simulation.checkpoint import drop_checkpoint
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.federation import FederationFiles
-from fedflow.stages.central import prepare_network
+from fedflow.stages.central_network import prepare_network
+from fedflow.stages.experiment import SHORT, pick_device, stored
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 from fedflow.stages.steps import Listener, Progress, load_progress, run_steps
-from fedflow.terminal import RoundBar
 from fedflow.tracking import Record, open_record
 
 

@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
+from fedflow.claims.sources import CLAIMS
 from fedflow.config import PARAMS, load_params
 from fedflow.errors import FedflowError
-from fedflow.report.collect import collect_runs
+from fedflow.finished.collect import collect_runs
+from fedflow.project.terminal import say
 from fedflow.report.lineage import Recorded
 from fedflow.report.page import build_report
 from fedflow.report.paper import write_paper
-from fedflow.report.sources import CLAIMS, TRIED
-from fedflow.terminal import say
+from fedflow.report.sources import TRIED
 from fedflow.tracking import attach_to_sweep
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedflow.errors import FedflowError
-from fedflow.procedures.base import Row, State
+from fedflow.procedures.interface import Row, State
 from fedflow.procedures.steps import Block, StepsJob, advance
+from fedflow.project.terminal import RoundBar
 from fedflow.simulation.checkpoint import load_checkpoint, save_checkpoint
 from fedflow.simulation.executors import Executor
-from fedflow.terminal import RoundBar
 from fedflow.tracking import Record
 
 BLOCK = 3.0  # seconds between checkpoints, unless a step takes longer

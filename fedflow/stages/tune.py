@@ -22,14 +22,14 @@ import pandas as pd
 from filelock import FileLock
 
 from fedflow.config import MethodParams, Params
+from fedflow.config.tuning import MEASURES, combinations
 from fedflow.errors import BadInput, FedflowError, RoundFailed, extra
-from fedflow.experiment import Experiment
 from fedflow.files import naming
 from fedflow.metrics.table import METRICS
+from fedflow.project.terminal import say
 from fedflow.simulation.sampling import cohort_size
-from fedflow.stages.run import run_experiment
-from fedflow.terminal import say
-from fedflow.tuning import MEASURES, combinations
+from fedflow.stages.all_stages import run_experiment
+from fedflow.stages.experiment import Experiment
 
 Federate = Callable[[Experiment, Path], dict[str, Any]]  # runs an experiment, with results in a folder
 

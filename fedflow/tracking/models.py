@@ -30,7 +30,7 @@ from fedflow.models.channels import load_smaller, size_of, smaller
 from fedflow.models.flat import FlatModel
 from fedflow.models.recorded import factory, rebuild
 from fedflow.models.tensors import FROZEN
-from fedflow.terminal import say
+from fedflow.project.terminal import say
 from fedflow.tracking.addresses import database, is_server, shown
 from fedflow.tracking.shared import (
     RUNS,

@@ -207,7 +207,7 @@ def unfinished(api: "MlflowClient", experiment: str, key: str, owner: Owner, fin
 
 def say(line: str) -> None:
     """Print a line; PyTorch, which the terminal's module imports, takes seconds."""
-    from fedflow import terminal
+    from fedflow.project import terminal
 
     terminal.say(line)
 

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from fedflow.config import load_params
-from fedflow.experiment import Experiment
 from fedflow.simulation.loop import Simulation
+from fedflow.stages.experiment import Experiment
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 

@@ -19,8 +19,8 @@ import torch
 
 from fedflow.config import load_params
 from fedflow.errors import RoundFailed
-from fedflow.experiment import Experiment
 from fedflow.simulation.loop import Simulation
+from fedflow.stages.experiment import Experiment
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 

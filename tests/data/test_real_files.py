@@ -11,7 +11,7 @@ import torch
 from fedflow.data import SOURCES, DatasetParams, prepare, source
 from fedflow.data.transform import transformed
 from fedflow.partition import PartitionParams, make_partition
-from fedflow.partition.base import Samples
+from fedflow.partition.scheme import Samples
 
 ROOT = Path(os.environ.get("FEDFLOW_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 

@@ -69,8 +69,8 @@ _made: dict[tuple, dict[str, bytes]] = {}
 
 def _inline(factory: pytest.TempPathFactory, method: str, seed: int = 0, settings: tuple = ()) -> Any:
     if (method, seed, settings) not in _made:
-        from fedflow.experiment import Experiment
         from fedflow.simulation.executors import Inline
+        from fedflow.stages.experiment import Experiment
         from fedflow.stages.federate import perform
 
         root = factory.mktemp("inline")

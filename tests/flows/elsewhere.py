@@ -9,8 +9,8 @@ from pathlib import Path
 
 from lossy import Lossy
 
-from fedflow import experiment
 from fedflow.simulation.federation import Stored
+from fedflow.stages import experiment
 from flows import federate
 from tasks.shards import executor_for
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedflow as ff
 from fedflow.errors import BadInput
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.models import describe

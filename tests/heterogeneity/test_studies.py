@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedflow.config import load_params
-from fedflow.experiment import Experiment
+from fedflow.stages.experiment import Experiment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

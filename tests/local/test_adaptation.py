@@ -28,16 +28,16 @@ from torch.nn.functional import cross_entropy
 from fedflow.data import Dataset, Examples
 from fedflow.local.adaptation import Adaptation
 from fedflow.local.augment import augmented
-from fedflow.local.compiled import why_not
+from fedflow.local.fast.compiled import why_not
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
 from fedflow.local.schedule import Schedule, draw_schedule, draw_support
-from fedflow.local.sgd import Trainer
-from fedflow.local.training import LocalTraining
+from fedflow.local.trainer import Trainer
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.run import RunSettings
+from fedflow.simulation.setup import RunSettings
 
 SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1}
 MAML: dict[str, Any] = {"name": "maml", "lr": 0.1}
@@ -374,7 +374,7 @@ def test_query_and_support_have_their_own_views(
     padded: Dataset, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how == "gathered":  # as for more images than are kept normalised
-        monkeypatch.setattr("fedflow.local.sgd.HELD", 0)
+        monkeypatch.setattr("fedflow.local.trainer.HELD", 0)
     federation, seen = images(padded, (20, 7)), list[Batch]()
     settings = parsed(MAML, augment="flip_crop")
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fedflow.data import Dataset
 from fedflow.local.augment import CUTOUT, FINE, augmented, cutout, draw_views, flip_crop
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
 from fedflow.local.schedule import draw_schedule
-from fedflow.local.sgd import Trainer
-from fedflow.local.training import LocalTraining
+from fedflow.local.trainer import Trainer
 from fedflow.simulation.federation import Federation
 
 AUGMENTED = {"augment": "flip_crop"}
@@ -114,7 +114,7 @@ def test_a_step_sees_the_views_of_its_batch(
     federation: Federation, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "gathered":  # as for more images than are kept normalised
-        monkeypatch.setattr("fedflow.local.sgd.HELD", 0)
+        monkeypatch.setattr("fedflow.local.trainer.HELD", 0)
     ours, seen = one_client(federation, 0, LocalTraining.parse(SGD)), []
 
     def step(now: tuple[Tensor], batch: Batch) -> tuple[tuple[Tensor], Tensor]:

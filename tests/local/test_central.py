@@ -12,7 +12,7 @@ from torch import nn
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import FedflowError
-from fedflow.local.central import Central, SmoothedModel, epochs, evaluate
+from fedflow.local.central_training import Central, SmoothedModel, epochs, evaluate
 from fedflow.local.trained import load_network, save_network
 from fedflow.models import build
 from fedflow.models.flat import FlatModel

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from fedflow.data import Dataset
 from fedflow.local.client import Client, Update
 from fedflow.local.curriculum import Pass
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
 from fedflow.local.schedule import shuffled
-from fedflow.local.sgd import Trainer
-from fedflow.local.training import LocalTraining
+from fedflow.local.trainer import Trainer
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.seeding import generator, torch_seed
 from fedflow.simulation.federation import Federation
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput
-from fedflow.local import compiled as compiling
 from fedflow.local.client import Client
-from fedflow.local.compiled import Gradient, compiled_gradient, pays, why_not
-from fedflow.local.pieces import Product
+from fedflow.local.fast import compiled as compiling
+from fedflow.local.fast.compiled import Gradient, compiled_gradient, pays, why_not
+from fedflow.local.fast.pieces import Product
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
-from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
@@ -25,7 +25,7 @@ from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.run import RunSettings
+from fedflow.simulation.setup import RunSettings
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, lr=0.05)
 SIZES = (23, 8, 3)  # ragged last batches, and a client with no full batch at all

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fedflow.local.convolution import CONVOLUTION, FEW
+from fedflow.local.fast.convolution import CONVOLUTION, FEW
 
 
 def traced_gradients(x: Tensor, weight: Tensor, **options: int) -> tuple[list[Tensor], list[Tensor], str]:

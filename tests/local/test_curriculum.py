@@ -13,10 +13,10 @@ from torch import Tensor
 from fedflow.data import Dataset
 from fedflow.local.client import Client
 from fedflow.local.curriculum import SCORES, Curriculum, normalised
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, draw_schedule, pad_schedules
-from fedflow.local.sgd import Task
-from fedflow.local.training import LocalTraining
+from fedflow.local.trainer import Task
 from fedflow.simulation.federation import Federation
 
 LOSSES = torch.tensor([0.1, 0.5, 2.0, 1.0])

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedflow.local.dense import DENSE, LARGE
+from fedflow.local.fast.dense import DENSE, LARGE
 
 AFFINE, PRODUCT = DENSE[torch.ops.aten.addmm.default], DENSE[torch.ops.aten.mm.default]
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fedflow.local.norms import NORMS
+from fedflow.local.fast.norms import NORMS
 
 
 @pytest.mark.parametrize("groups", [1, 2, 8])

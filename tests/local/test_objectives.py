@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedflow.local.client import Client
 from fedflow.local.samples import Batch
-from fedflow.local.sgd import Loss
+from fedflow.local.trainer import Loss
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.models.flat import FlatModel
 from fedflow.seeding import torch_seed

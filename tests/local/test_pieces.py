@@ -8,9 +8,9 @@ from support import images, one_client, run, same
 from torch import Tensor
 
 from fedflow.data import Dataset
-from fedflow.local.pieces import CACHED, Product
-from fedflow.local.sgd import Trainer
-from fedflow.local.training import LocalTraining
+from fedflow.local.fast.pieces import CACHED, Product
+from fedflow.local.local_training import LocalTraining
+from fedflow.local.trainer import Trainer
 
 SETTINGS: list[dict[str, Any]] = [
     {},

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fedflow.local.pooling import POOLING, WIDE
+from fedflow.local.fast.pooling import POOLING, WIDE
 
 
 @pytest.mark.parametrize("height, width", [pytest.param(4, 6, marks=pytest.mark.full), (5, 7)])

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from fedflow.data import Dataset
 from fedflow.local.adaptation import Adaptation
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
-from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
 from fedflow.procedures.job import ProcedureJob
 from fedflow.procedures.toys import Intervals

@@ -6,11 +6,11 @@ from support import one_client
 from torch import Tensor
 
 from fedflow.local.client import Client
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimiser import Moving
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, draw_schedule, pad_schedules
-from fedflow.local.sgd import Task
-from fedflow.local.training import LocalTraining
+from fedflow.local.trainer import Task
 from fedflow.simulation.federation import Federation
 
 ALL = {"momentum": 0.9, "weight_decay": 0.1, "clip_norm": 0.5}

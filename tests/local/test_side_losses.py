@@ -29,12 +29,12 @@ from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.local.augment import augmented
 from fedflow.local.client import Client
-from fedflow.local.compiled import why_not
+from fedflow.local.fast.compiled import why_not
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
 from fedflow.local.schedule import draw_schedule
-from fedflow.local.sgd import Trainer
 from fedflow.local.teacher import Teacher
-from fedflow.local.training import LocalTraining
+from fedflow.local.trainer import Trainer
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
@@ -214,7 +214,7 @@ def test_a_step_gets_two_independent_views(
     padded: Dataset, how: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how == "gathered":  # as for more images than are kept normalised
-        monkeypatch.setattr("fedflow.local.sgd.HELD", 0)
+        monkeypatch.setattr("fedflow.local.trainer.HELD", 0)
     federation, seen = images(padded, (12, 7)), []
     settings = LocalTraining.parse(training("robust") | {"augment": kind})
 

@@ -8,10 +8,10 @@ from support import images, one_client, refused
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimiser import AdamState
 from fedflow.local.samples import Batch
 from fedflow.local.schedule import draw_schedule
-from fedflow.local.training import LocalTraining
 from fedflow.simulation.federation import Federation
 
 SIZES = (23, 8, 1)

@@ -6,9 +6,9 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fedflow.local import winograd
-from fedflow.local.compiled import _traced
-from fedflow.local.convolution import CONVOLUTION
+from fedflow.local.fast import winograd
+from fedflow.local.fast.compiled import _traced
+from fedflow.local.fast.convolution import CONVOLUTION
 
 
 def drawn(*shape: int) -> Tensor:

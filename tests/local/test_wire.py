@@ -8,7 +8,7 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.local.wire import message_bytes
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import GlobalModel, Message, Round
+from fedflow.methods.method import GlobalModel, Message, Round
 
 KEPT = torch.arange(12) % 3 == 0
 

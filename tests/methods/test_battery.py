@@ -47,13 +47,21 @@ from fedflow.config import Params, load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import Client, Update
-from fedflow.local.pieces import Pieces
+from fedflow.local.fast.pieces import Pieces
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Samples
-from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.base import SAMPLERS, Asynchronous, Cyclic, Generative, Levelled, Onboarding, ServerState
 from fedflow.methods.generative._generative import ImageMethod
 from fedflow.methods.generative._networks import NetworkMethod
+from fedflow.methods.method import (
+    SAMPLERS,
+    Asynchronous,
+    Cyclic,
+    Generative,
+    Levelled,
+    Onboarding,
+    ServerState,
+)
 from fedflow.models.channels import Channels
 from fedflow.models.flat import FlatModel
 from fedflow.simulation import worker

@@ -21,7 +21,7 @@ from support import (
 
 from fedflow.data import Dataset
 from fedflow.local.curriculum import Curriculum
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation

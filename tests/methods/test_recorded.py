@@ -12,13 +12,13 @@ from support import NETWORKS
 
 from fedflow.config import load_params
 from fedflow.data import load_prepared
-from fedflow.experiment import Experiment
 from fedflow.methods import METHODS
-from fedflow.methods.base import Clustered, Levelled
 from fedflow.methods.catalogue import catalogue
+from fedflow.methods.method import Clustered, Levelled
 from fedflow.partition import load_partition
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.recorded import FILE, load_vectors
+from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset

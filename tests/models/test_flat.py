@@ -12,7 +12,7 @@ from support import images, one_client, quadratics, refused, run
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.models import ARCHITECTURES, build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation

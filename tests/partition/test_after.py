@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import refused
 
-from fedflow.data import Column
+from fedflow.data import DataColumn
 from fedflow.errors import FedflowError
 from fedflow.partition import Partition, Samples, load_partition
 from fedflow.partition.after.difficulty import by_difficulty, consistency
@@ -229,7 +229,7 @@ def test_where_clients_have_test_sets_of_their_own_they_are_validated_on_their_o
 
 def test_clients_of_one_test_pool_share_what_they_hold_out():
     domains = np.arange(600) % 3
-    samples = Samples(np.arange(600) % 2, np.arange(60) % 2, {"site": Column(domains, domains[:60])})
+    samples = Samples(np.arange(600) % 2, np.arange(60) % 2, {"site": DataColumn(domains, domains[:60])})
     entry = {"scheme": "domains", "column": "site", "clients": 6}
     plain, tuned = make(samples, **entry), make(samples, validation=0.2, **entry)
     for k in range(6):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import refused
 
-from fedflow.data import Column
+from fedflow.data import DataColumn
 from fedflow.partition import Samples
 from fedflow.partition.attributes import Attributes
 
@@ -16,7 +16,7 @@ NAMES = ("smiling", "wavy_hair", "wearing_hat")
 
 def table(train: np.ndarray, test: np.ndarray) -> Samples:
     """Rows of three attributes."""
-    columns = {name: Column(train[:, i], test[:, i]) for i, name in enumerate(NAMES)}
+    columns = {name: DataColumn(train[:, i], test[:, i]) for i, name in enumerate(NAMES)}
     return Samples(np.zeros(len(train), int), np.zeros(len(test), int), columns)
 
 
@@ -67,6 +67,6 @@ def test_a_client_is_tested_on_the_test_samples_of_its_attribute():
 )
 def test_what_cannot_be_made_is_refused_in_one_line(options, clients, message):
     samples = table(np.tile(np.eye(3, dtype=int), (8, 1)), np.eye(3, dtype=int))
-    samples.columns["number"] = Column(np.arange(24), np.arange(3))
+    samples.columns["number"] = DataColumn(np.arange(24), np.arange(3))
     with refused(message):
         Attributes.parse(options).split(samples, clients, np.random.default_rng(0))

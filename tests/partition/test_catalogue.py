@@ -113,4 +113,4 @@ def test_numbers_of_tables_are_those_of_the_books():
 
 
 def book(name: str) -> dict:
-    return json.loads((DOCS.parent / "fedflow/report/published" / f"{name}.json").read_text())
+    return json.loads((DOCS.parent / "fedflow/claims/published" / f"{name}.json").read_text())

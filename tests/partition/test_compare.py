@@ -12,8 +12,8 @@ from fedflow.data import Dataset, DatasetParams, data_root, prepare
 from fedflow.heterogeneity.distances import linear_cka
 from fedflow.heterogeneity.measures import MEASURES, Views
 from fedflow.partition import Partition
-from fedflow.partition.base import Samples
 from fedflow.partition.compare import compare, table
+from fedflow.partition.scheme import Samples
 
 ROOT = data_root()
 INPUTS = [name for name in MEASURES if not MEASURES[name].labels]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import refused
 
-from fedflow.data import Column
+from fedflow.data import DataColumn
 from fedflow.partition import Samples
 from fedflow.partition.domains import Domains
 
@@ -22,7 +22,7 @@ def mix4() -> Samples:
     """The labels of MIX-4: 40 classes in four domains."""
     labels = np.repeat(np.arange(40), MIX4.ravel())
     test = np.repeat(np.arange(4), MIX4_TEST)
-    column = Column(labels // 10, test, ("usps", "cifar10", "svhn", "fmnist"))
+    column = DataColumn(labels // 10, test, ("usps", "cifar10", "svhn", "fmnist"))
     return Samples(labels, test * 10, {"domain": column})
 
 
@@ -52,7 +52,7 @@ def test_a_fifteenth_client_of_usps_is_refused(mix4):
 
 def test_rotations_are_cut_into_equal_random_shards():
     rotation = np.repeat([0, 90, 180, 270], 600)
-    columns = {"rotation": Column(rotation, np.repeat([0, 90, 180, 270], 100))}
+    columns = {"rotation": DataColumn(rotation, np.repeat([0, 90, 180, 270], 100))}
     samples = Samples(np.tile(np.arange(600) % 10, 4), np.arange(400) % 10, columns)
     made = Domains(column="rotation", draw="random").split(samples, 24, np.random.default_rng(0))
     assert made.groups.tolist() == np.repeat(np.arange(4), 6).tolist()
@@ -75,7 +75,7 @@ def test_parts_are_disjoint_of_one_domain_and_of_exact_size(counts, shares, each
     domain = np.arange(domains).repeat(np.sum(counts, axis=1))
     order = np.random.default_rng(seed).permutation(len(labels))
     labels, domain = labels[order], domain[order]
-    samples = Samples(labels, np.zeros(domains, int), {"domain": Column(domain, np.arange(domains))})
+    samples = Samples(labels, np.zeros(domains, int), {"domain": DataColumn(domain, np.arange(domains))})
     scheme = Domains(clients_per_domain=clients, samples_per_client=each, draw=draw)
     made, again = (scheme.split(samples, sum(clients), np.random.default_rng(seed)) for _ in range(2))
     assert scheme.count(samples) == sum(clients) and equal(made.train, again.train)
@@ -98,7 +98,7 @@ def test_parts_are_disjoint_of_one_domain_and_of_exact_size(counts, shares, each
     ],
 )
 def test_what_cannot_be_made_is_refused_in_one_line(options, clients, message):
-    column = Column(np.repeat([0, 1, 2], 100), np.empty(0, int))
+    column = DataColumn(np.repeat([0, 1, 2], 100), np.empty(0, int))
     samples = Samples(np.arange(300) % 2, columns={"domain": column})
     with refused(message):
         Domains.parse(options).split(samples, clients, np.random.default_rng(0))

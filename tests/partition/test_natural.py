@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import refused
 
-from fedflow.data import Column
+from fedflow.data import DataColumn
 from fedflow.partition import Samples
 from fedflow.partition.natural import Natural
 
@@ -15,9 +15,9 @@ from fedflow.partition.natural import Natural
 TRAIN = np.array([3, 5, 8, 3, 5, 3, 8, 9, 5, 3])
 TEST = np.array([5, 3, 9, 5, 7])
 COLUMNS = {
-    "user": Column(TRAIN, TEST),
-    "town": Column(TRAIN // 5 * 10, TEST // 5 * 10),
-    "day": Column(np.arange(10), np.arange(5)),
+    "user": DataColumn(TRAIN, TEST),
+    "town": DataColumn(TRAIN // 5 * 10, TEST // 5 * 10),
+    "day": DataColumn(np.arange(10), np.arange(5)),
 }
 SAMPLES = Samples(np.arange(10) % 2, np.arange(5) % 2, COLUMNS)
 
@@ -70,7 +70,7 @@ def test_another_column_plants_groups():
 )
 def test_runs_follow_each_other_within_the_samples_of_a_value(users, tests, limit, seed):
     users, tests = np.array(users), np.array(tests, dtype=int)
-    samples = Samples(np.zeros(len(users), int), columns={"user": Column(users, tests)})
+    samples = Samples(np.zeros(len(users), int), columns={"user": DataColumn(users, tests)})
     scheme = Natural(max_samples=limit, max_test=2)
     values = np.unique(users)
     assert scheme.count(samples) == len(values)

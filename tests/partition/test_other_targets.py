@@ -6,11 +6,11 @@ import torch
 from dealing import make
 from support import refused
 
-from fedflow.data import Column, Dataset
+from fedflow.data import DataColumn, Dataset
 from fedflow.errors import FedflowError
 from fedflow.partition import Samples
 
-USERS = Column(np.arange(60) // 10, np.arange(12) // 2)
+USERS = DataColumn(np.arange(60) // 10, np.arange(12) // 2)
 
 
 def samples(y: np.ndarray, test: np.ndarray) -> Samples:

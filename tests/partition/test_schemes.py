@@ -11,15 +11,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from support import refused
 
-from fedflow.data import Column
+from fedflow.data import DataColumn
 from fedflow.errors import BadInput
 from fedflow.partition import SCHEMES, Samples
-from fedflow.partition.base import runs
 from fedflow.partition.dirichlet import LOOK, TRIES, Dirichlet, portions
 from fedflow.partition.dirichlet_clients import DirichletClients
 from fedflow.partition.iid import IID
 from fedflow.partition.label_groups import LabelGroups
 from fedflow.partition.label_skew import LabelSkew
+from fedflow.partition.scheme import runs
 from fedflow.partition.shards import Shards
 
 CIFAR10 = np.repeat(np.arange(10), 5000)
@@ -66,7 +66,7 @@ def samples(labels: np.ndarray) -> Samples:
     rows = np.arange(len(labels))
     facts = {"user": rows % 12, "domain": rows % 2}
     facts |= {name: (rows % 4 == i) + 0 for i, name in enumerate(("smiling", "wavy_hair", "wearing_hat"))}
-    return Samples(labels, labels, {name: Column(fact, fact) for name, fact in facts.items()})
+    return Samples(labels, labels, {name: DataColumn(fact, fact) for name, fact in facts.items()})
 
 
 def test_ten_samples_for_three_owners_are_4_3_3():

@@ -7,12 +7,12 @@ from matplotlib.image import imread
 from support import refused
 
 from fedflow.errors import FedflowError
-from fedflow.partition.compare import Comparison
+from fedflow.partition.compare import PartitionComparison
 from fedflow.pictures.comparison import draw_comparisons
 
 MATRIX = np.array([[0, 0, 0, 3], [0, 0, 0, 3], [0, 0, 0, 3], [3, 3, 3, 0.0]])
 MATRICES = {"feature_emd": MATRIX, "angle_min": 10 * MATRIX, "cka": 1 - MATRIX / 4}
-ONE = Comparison("one", np.arange(4), MATRICES, {}, np.array([0, 0, 0, 1]))
+ONE = PartitionComparison("one", np.arange(4), MATRICES, {}, np.array([0, 0, 0, 1]))
 
 
 def test_any_number_of_partitions_is_drawn(tmp_path):

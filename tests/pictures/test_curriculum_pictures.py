@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from fedflow.local.curriculum import Curriculum
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.pacing import FAMILIES
-from fedflow.local.training import LocalTraining
 from fedflow.pictures.curriculum import (
     CLIENTS,
     SAMPLES,

@@ -18,7 +18,7 @@ from support import refused, same
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
-from fedflow.local.central import evaluate
+from fedflow.local.central_training import evaluate
 from fedflow.local.trained import TrainedNetwork
 from fedflow.models import build
 from fedflow.models.flat import FlatModel

@@ -9,7 +9,16 @@ import torch
 from support import quadratics
 from torch import Tensor
 
-from fedflow.procedures.online import LEARNERS, Expert, Lesson, Online, Stream, Task, hedge, meta_gradient
+from fedflow.procedures.online import (
+    LEARNERS,
+    Expert,
+    Lesson,
+    Online,
+    Stream,
+    StreamTask,
+    hedge,
+    meta_gradient,
+)
 from fedflow.procedures.online.learners import BMOML, MOGD, MOML, Learner, Proximal
 from fedflow.procedures.online.quadratics import (
     ByHand,
@@ -161,7 +170,7 @@ def test_the_gradient_of_several_tasks_is_their_mean() -> None:
     federation = quadratics([(1.0, 1.0), (2.0, -1.0)], [2, 4])
     rows = [Rows(federation.train, torch.arange(0, 2)), Rows(federation.train, torch.arange(2, 6))]
     w = torch.tensor([0.5], dtype=torch.float64)
-    stream = Stream([Task(own, own) for own in rows], federation.model, w, 0)
+    stream = Stream([StreamTask(own, own) for own in rows], federation.model, w, 0)
     lesson = Lesson(stream, Expert("moml", MOML(), 0, 0.0), Online(partition="tasks"), 2, [1, 2])
     assert lesson.gradient(w).item() == pytest.approx((-0.5 + 3.0) / 2)
     assert lesson.gradient(w, current=True).item() == pytest.approx(3.0)

@@ -16,9 +16,9 @@ from torch import Tensor
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
 from fedflow.procedures import End, Findings, State, World
-from fedflow.procedures.toys import Gaussians, Intervals, training
-from fedflow.procedures.toys.base import PARTS, Task, Toy
+from fedflow.procedures.toys import Gaussians, Intervals, stacks
 from fedflow.procedures.toys.intervals import MINIMA, Interval, draw, expected_accuracy
+from fedflow.procedures.toys.toy import PARTS, Toy, ToyTask
 from fedflow.seeding import generator
 from fedflow.stages import steps
 from fedflow.stages.procedure import ProcedureRun, run_procedure
@@ -30,11 +30,11 @@ TOYS: dict[str, Callable[..., Toy]] = {
 }
 
 
-def opened(toy: Toy, seed: int = 0) -> Task:
+def opened(toy: Toy, seed: int = 0) -> ToyTask:
     return toy.open(World(seed, torch.device("cpu"), {}, {}, {}, {}))
 
 
-def after(toy: Toy, task: Task, part: str, state: State | None = None) -> State:
+def after(toy: Toy, task: ToyTask, part: str, state: State | None = None) -> State:
     """The state after all steps, or the one step after ``state``."""
     for number in range(1, 1 + (toy.epochs if state is None else 1)):
         state, _ = toy.step(task, part, toy.start(task, part) if state is None else state, number)
@@ -94,7 +94,7 @@ def test_a_stack_of_students_is_every_student_alone(
     toy = TOYS[name]()
     task = opened(toy)
     together, second = after(toy, task, part), {n: v[1:2] for n, v in toy.start(task, part).items()}
-    monkeypatch.setattr(training, "vmap", one_by_one)
+    monkeypatch.setattr(stacks, "vmap", one_by_one)
     for number in (1, 2):
         second, _ = toy.step(task, part, second, number)
     for each, value in second.items():
@@ -127,7 +127,7 @@ def test_the_budget_presses_guides_down(name: str) -> None:
     mean = []
     for toy in (free, held):
         state, _ = toy.step(task, "disk", start, 1)
-        mean.append(training.evaluated(task.guide, state["guide_w"], task.known).mean())
+        mean.append(stacks.evaluated(task.guide, state["guide_w"], task.known).mean())
     assert mean[1] < mean[0] - 0.05
 
 

@@ -11,21 +11,22 @@ import pytest
 from result_folders import change, write_run
 from support import refused
 
+from fedflow.claims.books import Line, Table, Value, books, markdown, parse_value
+from fedflow.claims.matching import Ours, accuracies, agrees, compare, matches
+from fedflow.claims.measures import parse
+from fedflow.claims.sources import PUBLISHED
 from fedflow.errors import FedflowError
-from fedflow.local.training import LocalTraining
+from fedflow.finished.collect import collect_runs
+from fedflow.finished.run import Run
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.models import ARCHITECTURES
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.partition.after.label_noise import KINDS, transition
 from fedflow.procedures import PROCEDURES
-from fedflow.report.books import Line, Table, Value, books, markdown, parse_value
-from fedflow.report.collect import collect_runs
-from fedflow.report.matching import Ours, accuracies, agrees, compare, matches
-from fedflow.report.measures import parse
-from fedflow.report.run import Run
-from fedflow.report.sources import PUBLISHED, templates
+from fedflow.report.sources import templates
 from fedflow.settings import Settings, hints
-from fedflow.simulation.run import RunSettings
+from fedflow.simulation.setup import RunSettings
 
 ROWS = {  # rows of each table, in the order of the book
     "aaggff": [3, 12, 12, 3, 3, 2, 2],

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 from result_folders import write_run
 
-from fedflow.report.bootstrap import difference
-from fedflow.report.collect import collect_runs
+from fedflow.finished.bootstrap import difference
+from fedflow.finished.collect import collect_runs
+from fedflow.finished.pairs import differences, pair_table, write_pairs
+from fedflow.finished.run import Run
+from fedflow.finished.tables import by_method
 from fedflow.report.findings import findings
-from fedflow.report.pairs import differences, pair_table, write_pairs
 from fedflow.report.paper import latex
-from fedflow.report.run import Run
-from fedflow.report.tables import by_method
 
 
 @pytest.fixture

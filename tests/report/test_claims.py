@@ -10,13 +10,14 @@ from result_folders import write_run
 from scipy.stats import ttest_rel
 from support import refused
 
+from fedflow.claims.claims import load_claims
+from fedflow.claims.verdicts import judge
 from fedflow.errors import FedflowError
-from fedflow.report.claims import load_claims
-from fedflow.report.collect import collect_runs
+from fedflow.finished.bootstrap import interval
+from fedflow.finished.collect import collect_runs
+from fedflow.finished.run import Run
+from fedflow.finished.tables import Stat
 from fedflow.report.page import build_report
-from fedflow.report.run import Run
-from fedflow.report.tables import Stat
-from fedflow.report.verdicts import interval, judge
 
 CLAIM = "- {id: a, source: b, claim: c, partition: p, %s}\n"
 

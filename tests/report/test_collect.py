@@ -8,8 +8,8 @@ from result_folders import change, write_partition, write_run
 from support import refused
 
 from fedflow.errors import FedflowError
-from fedflow.report.collect import collect_partitions, collect_runs
-from fedflow.report.tables import run_table, stat
+from fedflow.finished.collect import collect_partitions, collect_runs
+from fedflow.finished.tables import run_table, stat
 
 
 def test_no_results_says_where_and_how_to_make_them(tmp_path):

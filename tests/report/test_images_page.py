@@ -15,15 +15,15 @@ from safetensors.torch import save_file
 
 from fedflow.config import load_params
 from fedflow.data.generated import FILE, load_generated
-from fedflow.experiment import Experiment
-from fedflow.fingerprints import FOLDER, fingerprint_files, fingerprint_inputs
+from fedflow.finished.collect import collect_runs
+from fedflow.finished.run import Run
+from fedflow.finished.tables import write_tables
 from fedflow.metrics.generation import frechet
 from fedflow.metrics.table import METRICS
 from fedflow.models.inception import TORCHVISION, Inception
-from fedflow.report.collect import collect_runs
 from fedflow.report.images import generation
-from fedflow.report.run import Run
-from fedflow.report.tables import write_tables
+from fedflow.stages.experiment import Experiment
+from fedflow.stages.fingerprints import FOLDER, fingerprint_files, fingerprint_inputs
 
 PARAMS = """
 data:

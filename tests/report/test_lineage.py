@@ -6,10 +6,10 @@ from result_folders import write_run
 from support import refused
 
 from fedflow.errors import FedflowError
-from fedflow.report.collect import collect_runs
+from fedflow.finished.collect import collect_runs
+from fedflow.finished.tables import by_method
 from fedflow.report.lineage import lineage, made
 from fedflow.report.page import build_report
-from fedflow.report.tables import by_method
 from fedflow.stages.report import write_report
 from fedflow.tracking import open_run
 from fedflow.tracking.lineage import recorded_runs

@@ -27,8 +27,8 @@ def test_bars_join_the_longest_stretches_of_level_methods():
 
 
 def test_ranks_are_of_methods_that_ran_on_every_partition(tmp_path):
-    from fedflow.report.collect import collect_runs
-    from fedflow.report.tables import by_partition
+    from fedflow.finished.collect import collect_runs
+    from fedflow.finished.tables import by_partition
 
     for partition in ("a", "b", "c"):
         for method in ("local", "ditto", "fedavg"):

@@ -15,18 +15,18 @@ from result_folders import change, write_run
 sys.path.insert(0, str(Path(__file__).parents[1] / "procedures"))
 import walk
 
+from fedflow.claims.books import Book
+from fedflow.claims.claims import load_claims
+from fedflow.claims.matching import compare
+from fedflow.claims.measures import parse
+from fedflow.claims.verdicts import judge
 from fedflow.config import load_params
-from fedflow.fingerprints import fingerprint_files
-from fedflow.outcomes import write_outcome
+from fedflow.finished.collect import collect_runs
+from fedflow.finished.outcomes import write_outcome
 from fedflow.pictures.drawing import NAMESPACES
 from fedflow.procedures.steps import Block, advance
-from fedflow.report.books import Book
-from fedflow.report.claims import load_claims
-from fedflow.report.collect import collect_runs
-from fedflow.report.matching import compare
-from fedflow.report.measures import parse
 from fedflow.report.procedures import collect_outcomes
-from fedflow.report.verdicts import judge
+from fedflow.stages.fingerprints import fingerprint_files
 from fedflow.stages.procedure import ProcedureRun, ends_of, facts_of
 from fedflow.stages.report import write_report
 from fedflow.stages.steps import Progress
@@ -169,7 +169,7 @@ def test_published_tables_stand_beside_outcomes(root: Path, monkeypatch: pytest.
         "rows": [{"label": "w2", "where": {"method": "w2"}, "values": ["1.5", "2.5"]}],
     }
     book = Book.parse({"source": "s", "tables": [across, down]})
-    monkeypatch.setattr("fedflow.report.matching.books", lambda: {"b": book})
+    monkeypatch.setattr("fedflow.claims.matching.books", lambda: {"b": book})
     done = collect_outcomes(root / "outcomes")
     rows = [row for one in done for row in one.rows]
     first, second = compare([*collect_runs(root / "results"), *rows])

@@ -12,14 +12,14 @@ import pytest
 from command import fedflow, one_line_error
 from result_folders import write_run
 
-from fedflow.citing import PAPER, PLACEHOLDER, _paper, bibtex, sources
+from fedflow.finished.collect import collect_runs
+from fedflow.finished.tables import by_method, by_partition
 from fedflow.methods import METHODS
+from fedflow.methods.citing import PAPER, PLACEHOLDER, _paper, bibtex, sources
 from fedflow.pictures.clients import heat
-from fedflow.report.cells import accuracy_table
-from fedflow.report.collect import collect_runs
+from fedflow.report.accuracy import accuracy_table
 from fedflow.report.paper import escaped, latex, write_paper
 from fedflow.report.ranks import picture, ranking
-from fedflow.report.tables import by_method, by_partition
 
 
 def results(root: Path, partition: str = "dir_0.1 & more") -> Path:

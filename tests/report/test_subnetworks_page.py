@@ -10,14 +10,14 @@ import torch
 from result_folders import change, write_run
 from support import refused
 
+from fedflow.claims.claims import load_claims
+from fedflow.claims.measures import measure
+from fedflow.claims.targets import NotMeasured
+from fedflow.claims.verdicts import judge
 from fedflow.errors import FedflowError
-from fedflow.report.claims import load_claims
-from fedflow.report.collect import collect_runs
-from fedflow.report.measures import measure
+from fedflow.finished.collect import collect_runs
 from fedflow.report.page import build_report
 from fedflow.report.subnetworks import _with_targets
-from fedflow.report.targets import NotMeasured
-from fedflow.report.verdicts import judge
 from fedflow.simulation.recorded import FILE, ClientVectors
 
 CLIENTS, ROUNDS = 6, 4

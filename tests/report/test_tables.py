@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from result_folders import change, write_run
 
-from fedflow.report.collect import collect_runs
+from fedflow.finished.collect import collect_runs
+from fedflow.finished.tables import Stat, by_method, by_partition, one_number, verdict
 from fedflow.report.findings import findings, summary
-from fedflow.report.tables import Stat, by_method, by_partition, one_number, verdict
 
 
 def test_std_is_that_of_a_sample():

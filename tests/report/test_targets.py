@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from support import refused
 
+from fedflow.claims.measures import measure, parse
+from fedflow.claims.targets import NotMeasured, Stat, compared, cost, costs, gain, reach, reached, spacing
 from fedflow.errors import BadInput
-from fedflow.report.measures import measure, parse
-from fedflow.report.run import Run
-from fedflow.report.targets import NotMeasured, Stat, compared, cost, costs, gain, reach, reached, spacing
+from fedflow.finished.run import Run
 
 P, CLIENTS = 797_962, 10  # the CIFAR-10 network and the cohort of the worked example
 

@@ -10,11 +10,11 @@ import pytest
 from result_folders import change, write_partition, write_run
 
 from fedflow.config import CentralParams
+from fedflow.finished.collect import collect_runs
+from fedflow.finished.tables import by_method, stat
+from fedflow.finished.variants import differences, settings_table
 from fedflow.methods import METHODS
-from fedflow.report.collect import collect_runs
 from fedflow.report.page import build_report
-from fedflow.report.tables import by_method, stat
-from fedflow.report.variants import differences, settings_table
 
 
 def accuracies(root: Path) -> dict[str, list[float]]:

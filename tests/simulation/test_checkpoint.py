@@ -12,12 +12,12 @@ from support import images, prepare_run, quadratics, run, with_cohorts
 
 from fedflow.data import Dataset
 from fedflow.errors import FedflowError
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.simulation.checkpoint import FILE, load_checkpoint, save_checkpoint
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.run import RunSettings
+from fedflow.simulation.setup import RunSettings
 
 
 def test_a_checkpoint_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_checkpoint_every_can_change_between_a_kill_and_the_resume(tmp_path: Pat
 
 
 def test_a_simulation_touches_its_files_only_when_it_runs(tmp_path, monkeypatch) -> None:
-    loaded = "fedflow.simulation.run.load_checkpoint"
+    loaded = "fedflow.simulation.setup.load_checkpoint"
     monkeypatch.setattr(loaded, lambda *_: pytest.fail("the checkpoint was loaded"))
     simulation = prepare_run("scaffold", quadratics(), checkpoints=tmp_path)
     assert simulation.fingerprint and simulation.groups is None

@@ -11,7 +11,7 @@ from support import follow, prepare_run, quadratics, run
 from fedflow.errors import FedflowError
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.simulation.loop import Simulation
 
 

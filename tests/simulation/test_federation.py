@@ -9,9 +9,9 @@ from command import one_cell, one_line_error, prepared_project
 
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
-from fedflow.experiment import Experiment
 from fedflow.simulation import federation
 from fedflow.simulation.federation import FederationFiles
+from fedflow.stages.experiment import Experiment
 from fedflow.stages.prepare import prepare_dataset
 
 PARAMS = one_cell("{source: digits}", "mlp", "scheme: iid, clients: 3")

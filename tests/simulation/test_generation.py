@@ -16,7 +16,7 @@ from fedflow.data import Dataset, DatasetParams, prepare
 from fedflow.data.generated import load_generated, save_generated
 from fedflow.errors import FedflowError
 from fedflow.local.teacher import Teacher
-from fedflow.methods.base import Images, Round
+from fedflow.methods.method import Images, Round
 from fedflow.metrics.generation import frechet, nearest, neighbours
 from fedflow.metrics.table import METRICS
 from fedflow.models import build

@@ -13,8 +13,8 @@ from support import SIZES, images, run
 from torch import Tensor
 
 from fedflow.local.adaptation import Adaptation
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.teacher import Teacher
-from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.models import build

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Levelled, Message, Method, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Levelled, Message, Method, Round
 from fedflow.models.flat import FlatModel
 
 

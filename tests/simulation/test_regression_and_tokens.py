@@ -10,7 +10,7 @@ import torch
 from support import forbid_fallback, run, run_without_values
 
 from fedflow.data import Examples
-from fedflow.data.files import Column, RawData
+from fedflow.data.files import DataColumn, RawData
 from fedflow.data.synthetic import RegressionOptions, mixed_regression, true_models
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
@@ -83,7 +83,7 @@ def language(length: int, next_word: bool) -> RawData:
     said = 4 + (start[:, None] + (1 + user[:, None]) * np.arange(length + 1)) % words  # 0..3 are special
     x, y = said[:, :-1].astype(np.int32), said[:, -1] if next_word else said[:, 1:]
     classes = tuple(map(str, range(4 + words)))
-    return RawData(x, y, x, y, classes, {"user": Column(user, user)})
+    return RawData(x, y, x, y, classes, {"user": DataColumn(user, user)})
 
 
 @pytest.mark.parametrize(("network", "next_word"), [("char_lstm", True), ("stacked_lstm", False)])

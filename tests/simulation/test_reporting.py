@@ -15,7 +15,7 @@ from fedflow.data import Examples
 from fedflow.local.client import Client, Update
 from fedflow.methods import build_method
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import GlobalModel, Message, Round
+from fedflow.methods.method import GlobalModel, Message, Round
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation
 

@@ -23,11 +23,11 @@ from support import (
 
 from fedflow.errors import RoundFailed
 from fedflow.local.client import Client
-from fedflow.local.pieces import Pieces
+from fedflow.local.fast.pieces import Pieces
 from fedflow.local.samples import Batch
-from fedflow.local.sgd import Step
+from fedflow.local.trainer import Step
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.base import Asynchronous
+from fedflow.methods.method import Asynchronous
 from fedflow.metrics.table import completed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation

@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 from support import prepare_run, quadratics, refused, run
 
 from fedflow.errors import RoundFailed
-from fedflow.methods.base import draw
+from fedflow.methods.method import draw
 from fedflow.simulation.sampling import sample
 
 EQUAL = {clients: np.ones(clients) for clients in (4, 10, 20, 100)}

@@ -13,8 +13,8 @@ import pytest
 import torch
 from support import Ran, Workers, prepare_run, run
 
+from fedflow.finished.results import write_results
 from fedflow.partition import Partition
-from fedflow.results import write_results
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job

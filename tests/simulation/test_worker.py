@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedflow.data import Dataset
 from fedflow.errors import FedflowError
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Round
+from fedflow.methods.method import Round
 from fedflow.simulation import worker
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Shard

@@ -13,10 +13,10 @@ from command import make_project, one_cell, one_line_error, prepared_project
 
 from fedflow.config import EngineSettings
 from fedflow.errors import BadInput
-from fedflow.experiment import Experiment
 from fedflow.simulation.job import Shard
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.run import RunSettings
+from fedflow.simulation.setup import RunSettings
+from fedflow.stages.experiment import Experiment
 from tasks import shards
 from tasks.gpu import OneGpu
 

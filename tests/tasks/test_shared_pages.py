@@ -38,7 +38,7 @@ def read_all(files: FederationFiles) -> dict[str, float]:
 def files(tmp_path: Path) -> FederationFiles:
     from command import one_cell, prepared_project  # here, because the processes need none of it
 
-    from fedflow.experiment import Experiment
+    from fedflow.stages.experiment import Experiment
 
     x, y = np.zeros((IMAGES, SIDE, SIDE), np.uint8), np.arange(IMAGES) % 10
     x += (y * 20).astype(np.uint8)[:, None, None]

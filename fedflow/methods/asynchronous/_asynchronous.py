@@ -7,9 +7,9 @@ m updates, stale ones included.
 import math
 
 from fedflow.errors import BadInput
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Asynchronous, GlobalModel, Round
+from fedflow.methods.method import Asynchronous, GlobalModel, Round
 from fedflow.settings import option
 
 

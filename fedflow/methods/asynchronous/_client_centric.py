@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.asynchronous._asynchronous import Buffered
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.asynchronous._asynchronous import Buffered
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Message, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 

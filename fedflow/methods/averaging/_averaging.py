@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from fedflow.local.client import Client
-from fedflow.methods.base import Method
+from fedflow.methods.method import Method
 from fedflow.settings import option
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 

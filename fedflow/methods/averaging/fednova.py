@@ -25,10 +25,10 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
-from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

@@ -13,9 +13,9 @@ learning rate follows the client's schedule, and running statistics of BatchNorm
 """
 
 from fedflow.local.client import Client, Update
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import GlobalModel, Passes, Round
+from fedflow.methods.method import GlobalModel, Passes, Round
 from fedflow.methods.registry import register
 
 

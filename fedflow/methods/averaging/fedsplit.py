@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Method, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Method, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

@@ -27,10 +27,10 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
-from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Message, Passes, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

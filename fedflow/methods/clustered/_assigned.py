@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Clustered, Cohort, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Clustered, Cohort, Diagnostics, Message, Round, ServerState
 from fedflow.models.flat import FlatModel
 
 

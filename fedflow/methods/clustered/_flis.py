@@ -6,7 +6,7 @@ from torch import Tensor
 from fedflow.data import Examples
 from fedflow.errors import BadInput
 from fedflow.local.samples import Samples
-from fedflow.methods.base import Cohort, Method, Pretrained, Round, ServerData
+from fedflow.methods.method import Cohort, Method, Pretrained, Round, ServerData
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fedflow.heterogeneity import LINKAGES, clusters, cut, merge
-from fedflow.methods.base import Cohort, Dissimilarity, Onboarding, Round
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
+from fedflow.methods.method import Cohort, Dissimilarity, Onboarding, Round
 from fedflow.settings import option
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.base import SAMPLERS, Clustered, Cohort, Message, Onboarding, Round, ServerState
+from fedflow.methods.method import SAMPLERS, Clustered, Cohort, Message, Onboarding, Round, ServerState
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
 

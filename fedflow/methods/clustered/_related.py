@@ -27,8 +27,8 @@ from fedflow.heterogeneity.relatedness import (
 )
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import labels
-from fedflow.methods.base import Cohort, Diagnostics, Dissimilarity, Onboarding, Round
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
+from fedflow.methods.method import Cohort, Diagnostics, Dissimilarity, Onboarding, Round
 from fedflow.seeding import generator
 from fedflow.settings import option
 

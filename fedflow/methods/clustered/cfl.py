@@ -29,9 +29,9 @@ from torch.nn.functional import normalize
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client
-from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Cohort, Diagnostics, Message, Round
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
+from fedflow.methods.method import Cohort, Diagnostics, Message, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

@@ -43,9 +43,9 @@ from fedflow.heterogeneity.centres import k_means
 from fedflow.heterogeneity.number import centroids, merged, split, spread
 from fedflow.heterogeneity.subspace import signature
 from fedflow.local.client import Client, Update
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
-from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Clustered, Cohort, Diagnostics, Message, Method, Round, ServerState
+from fedflow.methods.method import Clustered, Cohort, Diagnostics, Message, Method, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option

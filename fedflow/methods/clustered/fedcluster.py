@@ -26,7 +26,7 @@ from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import label_shares
 from fedflow.methods.averaging.fedprox import FedProx
-from fedflow.methods.base import Cohort, Cyclic, Diagnostics, GlobalModel, Onboarding, Round, draw
+from fedflow.methods.method import Cohort, Cyclic, Diagnostics, GlobalModel, Onboarding, Round, draw
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

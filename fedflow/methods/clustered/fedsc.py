@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Message, Round
 from fedflow.methods.clustered.fedcluster import FedCluster, State
+from fedflow.methods.method import Message, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 

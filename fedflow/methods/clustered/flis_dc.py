@@ -29,7 +29,8 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import (
+from fedflow.methods.clustered._flis import FLIS, similarity
+from fedflow.methods.method import (
     Clustered,
     Cohort,
     Diagnostics,
@@ -39,7 +40,6 @@ from fedflow.methods.base import (
     Round,
     ServerState,
 )
-from fedflow.methods.clustered._flis import FLIS, similarity
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

@@ -34,9 +34,9 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Diagnostics, Dissimilarity, Message, Round
 from fedflow.methods.clustered._flis import FLIS, similarity
 from fedflow.methods.clustered._hierarchical import Hierarchical, HierarchicalState
+from fedflow.methods.method import Cohort, Diagnostics, Dissimilarity, Message, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

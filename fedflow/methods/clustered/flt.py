@@ -48,8 +48,8 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.encoder import ENCODERS, autoencoder, embed, fine_tune, pixels, pretrain
 from fedflow.local.labels import label_shares
-from fedflow.methods.base import Cohort, Message, Pretrained, Round, ServerData
 from fedflow.methods.clustered._related import Related, RelatedState
+from fedflow.methods.method import Cohort, Message, Pretrained, Round, ServerData
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
-from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Cohort, Diagnostics, Passes, Round
 from fedflow.methods.clustered._multi_model import PRETRAINING, RANDOM_ASSIGNMENT, MultiModel, MultiModelState
+from fedflow.methods.method import Cohort, Diagnostics, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 

@@ -29,8 +29,8 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity.centres import k_means
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import labels
-from fedflow.methods.base import Cohort, Dissimilarity, Message, Onboarding, Round
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
+from fedflow.methods.method import Cohort, Dissimilarity, Message, Onboarding, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

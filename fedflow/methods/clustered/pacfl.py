@@ -32,8 +32,8 @@ from torch.nn.utils.rnn import pad_sequence
 from fedflow.errors import BadInput
 from fedflow.heterogeneity import MODES, cut_into, extend, largest_gap, proximity, signature
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Round
 from fedflow.methods.clustered._hierarchical import Hierarchical, HierarchicalState
+from fedflow.methods.method import Cohort, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

@@ -34,8 +34,8 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity import signature
 from fedflow.local.client import Client
 from fedflow.local.encoder import pixels
-from fedflow.methods.base import Message, Pretrained, Round, ServerData
 from fedflow.methods.clustered._related import Related, RelatedState
+from fedflow.methods.method import Message, Pretrained, Round, ServerData
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

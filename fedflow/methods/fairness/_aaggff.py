@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflow.methods.base import Cohort, Diagnostics, Round, ServerState
 from fedflow.methods.fairness._decisions import decision_loss, hindsight
 from fedflow.methods.fairness._responses import CDFS, respond
 from fedflow.methods.fairness._weighing import Weighing
+from fedflow.methods.method import Cohort, Diagnostics, Round, ServerState
 from fedflow.settings import option
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.local.training import LocalTraining
-from fedflow.methods.base import (
+from fedflow.local.local_training import LocalTraining
+from fedflow.methods.method import (
     Asynchronous,
     Cohort,
     Cyclic,

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedflow.methods.base import Round, ServerState
 from fedflow.methods.fairness._aaggff import AAggFF, Played
 from fedflow.methods.fairness._simplex import minimise
+from fedflow.methods.method import Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.settings import option
 

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Message, Method, Passes, Round
 from fedflow.methods.fairness._simplex import project
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Method, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

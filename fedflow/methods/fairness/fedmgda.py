@@ -22,7 +22,7 @@ import scipy
 import torch
 
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 

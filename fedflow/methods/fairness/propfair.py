@@ -20,7 +20,7 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import GlobalModel, Passes, Round
+from fedflow.methods.method import GlobalModel, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 

@@ -17,9 +17,9 @@ h_k are weighted by n_k. As in the authors' code, 1e-10 is added to F_k.
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Passes, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 

@@ -13,9 +13,9 @@ D_k = F_k^q g_k and h_k = q F_k^(q-1) ||g_k||^2 + L F_k^q. Server: w_{t+1} = w_t
 from torch import Tensor
 
 from fedflow.local.client import Client
-from fedflow.local.training import LocalTraining
-from fedflow.methods.base import GlobalModel, Passes, Round
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods.fairness.qfedavg import QFedAvg
+from fedflow.methods.method import GlobalModel, Passes, Round
 from fedflow.methods.registry import register
 
 

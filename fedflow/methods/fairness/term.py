@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, GlobalModel, Passes, Round
+from fedflow.methods.method import Cohort, GlobalModel, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from fedflow.data.examples import Examples
-from fedflow.local.sgd import Trainer
-from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Generative, Images, Method, Round
+from fedflow.local.local_training import LocalTraining
+from fedflow.local.trainer import Trainer
+from fedflow.methods.method import Generative, Images, Method, Round
 from fedflow.models.flat import FlatModel
 from fedflow.settings import Settings, option
 

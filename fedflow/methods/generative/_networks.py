@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fedflow.errors import BadInput
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimiser import Moving
-from fedflow.local.sgd import Step, Trainer
-from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Cohort, Diagnostics, Images, Message, Round, ServerState
+from fedflow.local.trainer import Step, Trainer
 from fedflow.methods.generative._generative import ImageMethod
+from fedflow.methods.method import Cohort, Diagnostics, Images, Message, Round, ServerState
 from fedflow.models.flat import FlatModel
 from fedflow.models.gan import SIDES
 from fedflow.settings import shown

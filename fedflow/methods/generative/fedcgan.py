@@ -33,8 +33,8 @@ from torch.nn.functional import cross_entropy, softplus
 from fedflow.local.client import Client, Update
 from fedflow.local.optimiser import Moving
 from fedflow.local.samples import Batch
-from fedflow.methods.base import Passes, Round
 from fedflow.methods.generative._networks import NetworkMethod, Networks, conditioned, leaf, means, stepped
+from fedflow.methods.method import Passes, Round
 from fedflow.methods.registry import register
 from fedflow.models.gan import NOISE, Discriminator, Generator
 

@@ -31,8 +31,8 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.local.optimiser import Moving
 from fedflow.local.samples import Batch
-from fedflow.methods.base import Passes, Round
 from fedflow.methods.generative._networks import NetworkMethod, Networks, conditioned, leaf, means, stepped
+from fedflow.methods.method import Passes, Round
 from fedflow.methods.registry import register
 from fedflow.models.vae import LATENT, Decoder, Encoder
 from fedflow.settings import option

@@ -40,11 +40,11 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimiser import Moving
 from fedflow.local.samples import Batch
-from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Cohort, Diagnostics, Images, Message, Passes, Round, ServerState
 from fedflow.methods.generative._generative import ImageMethod
+from fedflow.methods.method import Cohort, Diagnostics, Images, Message, Passes, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import Words, option

@@ -8,8 +8,8 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client
-from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Method
+from fedflow.local.local_training import LocalTraining
+from fedflow.methods.method import Method
 from fedflow.settings import option, shown
 
 

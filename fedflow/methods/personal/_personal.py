@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedflow.methods.base import Method
+from fedflow.methods.method import Method
 from fedflow.settings import option
 
 TENTHS = tuple(i / 10 for i in range(11))  # shares of the personal model in mixtures

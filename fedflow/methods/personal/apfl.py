@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimiser import Moving
 from fedflow.local.samples import Batch
-from fedflow.local.sgd import Step
-from fedflow.local.training import LocalTraining
+from fedflow.local.trainer import Step
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import GlobalModel, Passes, Round
+from fedflow.methods.method import GlobalModel, Passes, Round
 from fedflow.methods.personal._personal import TENTHS, Personal
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
-from fedflow.local.training import LocalTraining
 from fedflow.methods.personal.fedper import FedPer
 from fedflow.methods.registry import register
 from fedflow.settings import option

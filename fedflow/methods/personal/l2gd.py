@@ -29,10 +29,10 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimiser import Moving
 from fedflow.local.samples import Batch
-from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Cohort, Diagnostics, Message, Passes, Round, ServerState
+from fedflow.methods.method import Cohort, Diagnostics, Message, Passes, Round, ServerState
 from fedflow.methods.personal._personal import Personal
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel

@@ -26,7 +26,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.base import Cohort, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.metrics.cost import exchanged_bytes
 from fedflow.models.flat import FlatModel, Part

@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import SAMPLERS, Cohort, Diagnostics, Message, Method, Round, ServerState
+from fedflow.methods.method import SAMPLERS, Cohort, Diagnostics, Message, Method, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

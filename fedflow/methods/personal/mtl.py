@@ -23,7 +23,7 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.base import Cohort, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option

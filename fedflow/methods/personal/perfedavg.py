@@ -26,12 +26,12 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client, Update
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimiser import Moving
 from fedflow.local.samples import Batch
-from fedflow.local.sgd import Step
-from fedflow.local.training import LocalTraining
+from fedflow.local.trainer import Step
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import GlobalModel, Passes, Round
+from fedflow.methods.method import GlobalModel, Passes, Round
 from fedflow.methods.personal._adapting import adapting
 from fedflow.methods.registry import register
 from fedflow.settings import option, shown

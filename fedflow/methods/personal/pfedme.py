@@ -20,11 +20,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimiser import SGDState
 from fedflow.local.samples import Batch
-from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import GlobalModel, Passes, Round
+from fedflow.methods.method import GlobalModel, Passes, Round
 from fedflow.methods.personal._personal import Personal
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel

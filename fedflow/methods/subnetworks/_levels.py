@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Levelled, Message, Method, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Levelled, Message, Method, Round
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedflow.methods.base import Cohort, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.methods.subnetworks._levels import SimpleAndComplex
 from fedflow.models.flat import FlatModel

@@ -39,7 +39,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
-from fedflow.methods.base import GlobalModel
+from fedflow.methods.method import GlobalModel
 from fedflow.methods.registry import register
 from fedflow.methods.subnetworks._pruned import Pruned, Trained
 from fedflow.metrics.cost import exchanged_bytes

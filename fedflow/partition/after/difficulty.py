@@ -9,7 +9,7 @@ Source: Curriculum-FL, Algorithm 2, with its slips corrected (counts are N_ic, n
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Indices, gather
+from fedflow.partition.scheme import Indices, gather
 from fedflow.settings import Settings, option
 
 

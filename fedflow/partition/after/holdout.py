@@ -10,7 +10,7 @@ Source: AAggFF (80 % / 20 %, stratified where possible), SuPerFed (at random).
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Indices, spread
+from fedflow.partition.scheme import Indices, spread
 
 
 def hold_out(

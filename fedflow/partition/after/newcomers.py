@@ -8,7 +8,7 @@ Source: FLIS and PACFL, Tables 3.6 and 3.12 (80 clients train, 20 join).
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import spread
+from fedflow.partition.scheme import spread
 
 
 def order_of_joining(

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 
 from fedflow.errors import BadInput
-from fedflow.procedures.base import Column, End, Findings, Row, State, World, register
-from fedflow.procedures.coresets.base import Choosing, Chosen, Task
 from fedflow.procedures.coresets.network import GCN
+from fedflow.procedures.coresets.picking import Choosing, Chosen, PickingTask
 from fedflow.procedures.coresets.scene import Graph
+from fedflow.procedures.interface import Column, End, Findings, Row, State, World, register
 from fedflow.seeding import generator, torch_seed
 from fedflow.settings import option
 
@@ -59,7 +59,7 @@ class CoresetGCN(Choosing):
         "epochs": Column("Epochs", digits=0),
     }
 
-    def open(self, world: World) -> Task:
+    def open(self, world: World) -> PickingTask:
         task = super().open(world)
         if task.scene.groups is None:
             raise BadInput("graph.kind", self.graph.kind, "sbm, mixture or cora, whose nodes have labels")
@@ -68,7 +68,7 @@ class CoresetGCN(Choosing):
             raise BadInput("validation", self.validation, "fewer nodes, so that enough are left for the test")
         return task
 
-    def step(self, shared: Task, part: str, state: State, number: int) -> tuple[State, Row]:
+    def step(self, shared: PickingTask, part: str, state: State, number: int) -> tuple[State, Row]:
         chosen = self.choose(shared, part, state, number)
         groups = shared.scene.groups
         assert groups is not None
@@ -83,7 +83,7 @@ class CoresetGCN(Choosing):
             row |= self._train(shared, groups, chosen, number)
         return chosen.state, {name: float(value) for name, value in row.items()}
 
-    def _train(self, task: Task, groups: np.ndarray, chosen: Chosen, number: int) -> Row:
+    def _train(self, task: PickingTask, groups: np.ndarray, chosen: Chosen, number: int) -> Row:
         """Accuracy and epochs of a new network; validation and test nodes are among the others."""
         order = generator(task.seed, "coreset.split", number).permutation(len(groups))
         others = order[~np.isin(order, chosen.nodes)]
@@ -108,7 +108,7 @@ class CoresetGCN(Choosing):
             "epochs": epochs,
         }
 
-    def finish(self, shared: Task, ends: Mapping[str, End]) -> Findings:
+    def finish(self, shared: PickingTask, ends: Mapping[str, End]) -> Findings:
         summary: dict[str, dict[str, float | None]] = {}
         for part, end in ends.items():
             last = end.rows.iloc[-1].to_dict() | {"test_accuracy_mean": end.rows["test_accuracy"].mean()}

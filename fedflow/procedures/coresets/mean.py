@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pandas as pd
 
-from fedflow.procedures.base import Column, End, Findings, Row, State, register
-from fedflow.procedures.coresets.base import Choosing, Chosen, Task
 from fedflow.procedures.coresets.measures import objective_error
+from fedflow.procedures.coresets.picking import Choosing, Chosen, PickingTask
+from fedflow.procedures.interface import Column, End, Findings, Row, State, register
 from fedflow.settings import option
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ class Coreset(Choosing):
         **{f"group{i}": Column(f"Picks in group {i}", "%") for i in range(1, GROUPS + 1)},
     }
 
-    def step(self, shared: Task, part: str, state: State, number: int) -> tuple[State, Row]:
+    def step(self, shared: PickingTask, part: str, state: State, number: int) -> tuple[State, Row]:
         draws = self.draws if self.arms[part][0] in DRAWN else 1
         chosen = [self.choose(shared, part, state, number, draw) for draw in range(draws)]
         rows = pd.DataFrame([self.measure(shared, part, one) for one in chosen])
         return chosen[0].state, {str(name): value for name, value in rows.mean().items()}
 
-    def measure(self, task: Task, part: str, chosen: Chosen) -> Row:
+    def measure(self, task: PickingTask, part: str, chosen: Chosen) -> Row:
         """The numbers of one set of nodes."""
         nodes, weights, scene = chosen.nodes, chosen.weights, task.scene
         errors = weights @ scene.functions[nodes] - scene.functions.mean(0)
@@ -80,7 +80,7 @@ class Coreset(Choosing):
             row |= {f"group{i}": share for i, share in enumerate(counts / len(nodes), 1)}
         return row
 
-    def finish(self, shared: Task, ends: Mapping[str, End]) -> Findings:
+    def finish(self, shared: PickingTask, ends: Mapping[str, End]) -> Findings:
         summary: dict[str, dict[str, float | None]] = {}
         for part, end in ends.items():
             last = end.rows.iloc[-1].drop("alignment").to_dict()
@@ -89,7 +89,7 @@ class Coreset(Choosing):
             summary[part] = {name: last[name] for name in self.metrics if name in last}
         return Findings(summary, self.tables(shared, ends), self._drawings(shared, ends))
 
-    def _drawings(self, task: Task, ends: Mapping[str, End]) -> "list[Drawing]":
+    def _drawings(self, task: PickingTask, ends: Mapping[str, End]) -> "list[Drawing]":
         """Where the methods place their points."""
         from fedflow.pictures.coresets import placed
 

@@ -11,8 +11,8 @@ from scipy import sparse
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedflow.local.local_training import BETAS
 from fedflow.local.optimiser import AdamState
-from fedflow.local.training import BETAS
 
 
 class GCN:

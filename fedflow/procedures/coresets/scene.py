@@ -9,7 +9,6 @@ import numpy as np
 from scipy import sparse
 
 from fedflow.errors import BadInput
-from fedflow.procedures.base import World
 from fedflow.procedures.coresets.graph import (
     EDGE_WEIGHTS,
     SHARES_TEXT,
@@ -23,6 +22,7 @@ from fedflow.procedures.coresets.graph import (
 )
 from fedflow.procedures.coresets.measures import distances
 from fedflow.procedures.coresets.table import costs_of, in_one_piece, numbers, points_of, read_table
+from fedflow.procedures.interface import World
 from fedflow.seeding import generator, torch_seed
 from fedflow.settings import Settings, option
 

@@ -12,12 +12,12 @@ from torch.nn.functional import cross_entropy
 from fedflow.errors import BadInput
 from fedflow.local.samples import Batch, Samples
 from fedflow.models.flat import FlatModel
-from fedflow.procedures.base import Row, State
 from fedflow.procedures.distillation import losses
 from fedflow.procedures.distillation.guide import GUIDES
 from fedflow.procedures.distillation.methods import Method, Networks, SimKD, register
 from fedflow.procedures.distillation.networks import Known, check_known, known
-from fedflow.procedures.distillation.training import Course
+from fedflow.procedures.distillation.students import Course
+from fedflow.procedures.interface import Row, State
 from fedflow.seeding import torch_seed
 from fedflow.settings import option
 

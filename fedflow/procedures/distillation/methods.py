@@ -15,10 +15,10 @@ from torch.nn.functional import cross_entropy
 from fedflow.errors import unknown_name
 from fedflow.local.samples import Batch
 from fedflow.models.flat import FlatModel
-from fedflow.procedures.base import Row, State
 from fedflow.procedures.distillation import losses
 from fedflow.procedures.distillation.networks import check_known, hinted, projected, student_of, with_student
-from fedflow.procedures.distillation.training import Course, Objective, packed
+from fedflow.procedures.distillation.students import Course, Objective, packed
+from fedflow.procedures.interface import Row, State
 from fedflow.seeding import torch_seed
 from fedflow.settings import Settings, option, registering
 

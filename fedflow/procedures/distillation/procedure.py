@@ -20,16 +20,16 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from fedflow.arguments import check_name
 from fedflow.data import Dataset
 from fedflow.errors import BadInput, FedflowError
-from fedflow.local.central import evaluate
-from fedflow.local.training import LocalTraining
+from fedflow.local.central_training import evaluate
+from fedflow.local.local_training import LocalTraining
 from fedflow.metrics.cost import macs
-from fedflow.procedures.base import Column, End, Findings, Inputs, Procedure, Row, State, World, register
 from fedflow.procedures.distillation.guided import Guided
 from fedflow.procedures.distillation.methods import Method, Networks, Product
-from fedflow.procedures.distillation.training import Course
+from fedflow.procedures.distillation.students import Course
+from fedflow.procedures.interface import Column, End, Findings, Inputs, Procedure, Row, State, World, register
+from fedflow.project.arguments import check_name
 from fedflow.settings import option
 
 BINS = np.linspace(0, 1, 21)  # of the table of guidance

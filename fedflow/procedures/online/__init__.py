@@ -5,9 +5,9 @@ Source: Acar, thesis, Chapter 5 and Appendix A.1.4 (MOML, ICML 2021).
 
 from fedflow.procedures.online.hedge import hedge
 from fedflow.procedures.online.learners import LEARNERS, Learner
+from fedflow.procedures.online.meta_gradients import Expert, Lesson, accuracy, adapted, meta_gradient
 from fedflow.procedures.online.procedure import Online
-from fedflow.procedures.online.stream import Stream, Task
-from fedflow.procedures.online.training import Expert, Lesson, accuracy, adapted, meta_gradient
+from fedflow.procedures.online.stream import Stream, StreamTask
 
 __all__ = [
     "LEARNERS",
@@ -16,7 +16,7 @@ __all__ = [
     "Lesson",
     "Online",
     "Stream",
-    "Task",
+    "StreamTask",
     "accuracy",
     "adapted",
     "hedge",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput, unknown_name
-from fedflow.procedures.base import State
+from fedflow.procedures.interface import State
 from fedflow.settings import Settings, option, registering
 
 

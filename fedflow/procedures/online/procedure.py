@@ -23,13 +23,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedflow.arguments import check_name
 from fedflow.errors import BadInput, FedflowError
-from fedflow.procedures.base import Column, End, Findings, Inputs, Procedure, Row, State, World, register
+from fedflow.procedures.interface import Column, End, Findings, Inputs, Procedure, Row, State, World, register
 from fedflow.procedures.online.hedge import hedge
 from fedflow.procedures.online.learners import Learner
-from fedflow.procedures.online.stream import Stream, Task, stream_of
-from fedflow.procedures.online.training import Expert, Lesson, accuracy
+from fedflow.procedures.online.meta_gradients import Expert, Lesson, accuracy
+from fedflow.procedures.online.stream import Stream, StreamTask, stream_of
+from fedflow.project.arguments import check_name
 from fedflow.seeding import generator, torch_seed
 from fedflow.settings import option
 
@@ -179,7 +179,7 @@ class Online(Procedure):
         return {"memory": memory, **then}, row
 
     def _accuracy(
-        self, stream: Stream, expert: Expert, task: Task, w: Tensor, rows: np.ndarray | None = None
+        self, stream: Stream, expert: Expert, task: StreamTask, w: Tensor, rows: np.ndarray | None = None
     ) -> float:
         """Of ``w`` [D] on the test samples of a task, after adaptation to its training samples (``rows``)."""
         return accuracy(stream.model, task, w, expert, self.clip_norm, rows)

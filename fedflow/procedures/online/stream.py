@@ -34,7 +34,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Task:
+class StreamTask:
     """D_t, to which models adapt, and the samples on which they are tested."""
 
     train: Rows
@@ -45,7 +45,7 @@ class Task:
 class Stream:
     """The tasks, the network, and the first model w^1 [D], common to all learners."""
 
-    tasks: list[Task]
+    tasks: list[StreamTask]
     model: FlatModel
     first: Tensor
     seed: int
@@ -76,5 +76,5 @@ def stream_of(federation: Federation, name: str, tasks: int | None, first: int, 
                 f"and a test sample; client {k} has {len(train)} and {len(test)}"
             )
             raise BadInput("partition", name, accepted)
-        made.append(Task(Rows(federation.train, train), Rows(federation.own_test, test)))
+        made.append(StreamTask(Rows(federation.train, train), Rows(federation.own_test, test)))
     return Stream(made, model, model.init(first), seed)

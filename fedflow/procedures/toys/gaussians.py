@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedflow.models.flat import FlatModel
-from fedflow.procedures.base import Column, Row, World, register
-from fedflow.procedures.toys.base import Task, Toy
-from fedflow.procedures.toys.training import Samples, accuracies, batches, in_training, start
+from fedflow.procedures.interface import Column, Row, World, register
+from fedflow.procedures.toys.stacks import Samples, accuracies, batches, in_training, start
+from fedflow.procedures.toys.toy import Toy, ToyTask
 from fedflow.seeding import generator
 from fedflow.settings import option
 
@@ -83,7 +83,7 @@ class Gaussians(Toy):
         "mean_accuracy": Column("Mean accuracy", "%", "higher"),
     }
 
-    def open(self, world: World) -> Task:
+    def open(self, world: World) -> ToyTask:
         train, test = (
             self._samples(world, name, count)
             for name, count in (("train", self.samples), ("test", self.tests))
@@ -96,7 +96,7 @@ class Gaussians(Toy):
         known = torch.cat([features, logits.softmax(-1)], -1)
         share = accuracies(teacher, w[None], test).item()
         own_guide = FlatModel(guide, device=world.device)
-        return Task(world.seed, train, test, student, own_guide, logits, known, share)
+        return ToyTask(world.seed, train, test, student, own_guide, logits, known, share)
 
     def _samples(self, world: World, name: str, count: int) -> Samples:
         x, y = draw(count, self.spread, generator(world.seed, f"gaussians {name}"))
@@ -115,16 +115,16 @@ class Gaussians(Toy):
                 stack = self.sgd.step(model, stack, loss, (), x[rows], y[rows])
         return stack.w[0]
 
-    def minimum(self, task: Task, w: Tensor, accuracy: float) -> str:
+    def minimum(self, task: ToyTask, w: Tensor, accuracy: float) -> str:
         for name, (least, most) in BINS.items():
             if least <= accuracy <= most:
                 return name
         return "other"
 
-    def described(self, task: Task, w: Tensor) -> Row:
+    def described(self, task: ToyTask, w: Tensor) -> Row:
         return {}
 
-    def drawings(self, task: Task, students: pd.DataFrame, w: Mapping[str, Tensor]) -> "list[Drawing]":
+    def drawings(self, task: ToyTask, students: pd.DataFrame, w: Mapping[str, Tensor]) -> "list[Drawing]":
         """The regions of the first student in each minimum."""
         from fedflow.pictures.toys import regions  # matplotlib is slow to import
 

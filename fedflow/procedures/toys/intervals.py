@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fedflow.models.flat import FlatModel
-from fedflow.procedures.base import Column, Row, World, register
-from fedflow.procedures.toys.base import Task, Toy
-from fedflow.procedures.toys.training import Samples
+from fedflow.procedures.interface import Column, Row, World, register
+from fedflow.procedures.toys.stacks import Samples
+from fedflow.procedures.toys.toy import Toy, ToyTask
 from fedflow.seeding import generator
 from fedflow.settings import option
 
@@ -108,7 +108,7 @@ class Intervals(Toy):
         "high": Column("Median upper end", digits=2),
     }
 
-    def open(self, world: World) -> Task:
+    def open(self, world: World) -> ToyTask:
         (train, known), (test, known_test) = (
             self._samples(world, name, count)
             for name, count in (("train", self.samples), ("test", self.tests))
@@ -117,24 +117,24 @@ class Intervals(Toy):
         guide = FlatModel(_guide, device=world.device)
         logits = read_out(known.sum(-1), self.scale)
         right = (known_test.sum(-1) > 0.5) == test[1]
-        return Task(world.seed, train, test, student, guide, logits, known, right.double().mean().item())
+        return ToyTask(world.seed, train, test, student, guide, logits, known, right.double().mean().item())
 
     def _samples(self, world: World, name: str, count: int) -> tuple[Samples, Tensor]:
         """Points, and the two h of the teacher [n, 2]."""
         x, y = (part.to(world.device) for part in draw(count, generator(world.seed, f"intervals {name}")))
         return (x, y), torch.stack([inside(x[:, 0], torch.tensor(ends), self.kappa) for ends in BLUE], -1)
 
-    def minimum(self, task: Task, w: Tensor, accuracy: float) -> str:
+    def minimum(self, task: ToyTask, w: Tensor, accuracy: float) -> str:
         for name, ends in MINIMA.items():
             if (w - torch.tensor(ends)).abs().max() <= self.tolerance:
                 return name
         return "other"
 
-    def described(self, task: Task, w: Tensor) -> Row:
+    def described(self, task: ToyTask, w: Tensor) -> Row:
         low, high = w.tolist()
         return {"low": low, "high": high, "expected": expected_accuracy(low, high)}
 
-    def drawings(self, task: Task, students: pd.DataFrame, w: Mapping[str, Tensor]) -> "list[Drawing]":
+    def drawings(self, task: ToyTask, students: pd.DataFrame, w: Mapping[str, Tensor]) -> "list[Drawing]":
         from fedflow.pictures.toys import ends  # matplotlib is slow to import
 
         return [ends(students, MINIMA)]

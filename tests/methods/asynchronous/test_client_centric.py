@@ -11,7 +11,7 @@ from support import quadratics, run, with_cohorts
 
 from fedflow.methods import build_method
 from fedflow.methods.asynchronous.cc_fedadam import CCFedAdam
-from fedflow.methods.base import Round
+from fedflow.methods.method import Round
 from fedflow.simulation.federation import Federation
 
 METHOD_NAMES = ("cc_fedadagrad", "cc_fedadam", "cc_fedams")

@@ -15,7 +15,7 @@ from support import Ran, follow, prepare_run, quadratics, run, with_cohorts
 from fedflow.local.client import Client, Update
 from fedflow.methods import build_method
 from fedflow.methods.averaging.feddyn import FedDyn, State
-from fedflow.methods.base import Cohort, Diagnostics, Round
+from fedflow.methods.method import Cohort, Diagnostics, Round
 from fedflow.simulation.federation import Federation
 
 EXACT = {"epochs": 20, "lr": 0.5}

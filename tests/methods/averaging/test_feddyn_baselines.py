@@ -15,7 +15,7 @@ from fedflow.data import Examples
 from fedflow.local.client import Client, Update
 from fedflow.methods import build_method
 from fedflow.methods.averaging.scaffold import Scaffold, State
-from fedflow.methods.base import Cohort, Diagnostics, Round
+from fedflow.methods.method import Cohort, Diagnostics, Round
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation

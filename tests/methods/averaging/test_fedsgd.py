@@ -7,7 +7,7 @@ import torch
 from support import images, one_client, quadratics, run
 
 from fedflow.data import Dataset
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.simulation.federation import Federation
 
 

@@ -10,8 +10,8 @@ from support import Ran, images, quadratics, run, with_cohorts
 from fedflow.data import Dataset
 from fedflow.errors import BadInput
 from fedflow.methods import build_method
-from fedflow.methods.base import Round
 from fedflow.methods.clustered.fedcluster import FedCluster, State, shares
+from fedflow.methods.method import Round
 from fedflow.simulation.federation import Federation
 
 FOUR = quadratics(((1, 0), (1, 2), (1, 10), (1, 14)), (1,) * 4, start=4)

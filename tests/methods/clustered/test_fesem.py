@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.methods import build_method
-from fedflow.methods.base import Round
 from fedflow.methods.clustered.fesem import FeSEM, State
+from fedflow.methods.method import Round
 from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.gathered import Gathered

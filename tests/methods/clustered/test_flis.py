@@ -30,7 +30,6 @@ from torch import Tensor, nn
 from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
-from fedflow.experiment import Experiment
 from fedflow.heterogeneity import LINKAGES
 from fedflow.methods import build_method
 from fedflow.methods.clustered._flis import infer, similarity
@@ -41,6 +40,7 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 from fedflow.simulation.federation import Federation, random_examples
 from fedflow.simulation.loop import Simulation
+from fedflow.stages.experiment import Experiment
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 

@@ -31,7 +31,7 @@ from support import (
 from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
-from fedflow.experiment import Experiment
+from fedflow.finished.results import write_results
 from fedflow.heterogeneity.relatedness import signature
 from fedflow.local.encoder import autoencoder, embed, fine_tune, pretrain
 from fedflow.methods import build_method
@@ -39,10 +39,10 @@ from fedflow.methods.clustered.pca_km_hc import components
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
-from fedflow.results import write_results
 from fedflow.seeding import generator
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation
+from fedflow.stages.experiment import Experiment
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 

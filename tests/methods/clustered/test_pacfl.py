@@ -14,7 +14,7 @@ from support import Ran, consecutive, images, one_client, quadratics, run, with_
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.heterogeneity import LINKAGES, MODES, merge, proximity, sweep
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods.clustered._hierarchical import linkage_distances
 from fedflow.methods.clustered.pacfl import PACFL, State
 from fedflow.models import build

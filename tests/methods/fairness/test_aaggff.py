@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from lines import ONE_STEP, lines, outlier, three
 from support import Workers, prepare_run, quadratics, refused, run, same, with_cohorts
 
-from fedflow import identity
 from fedflow.config import load_params
-from fedflow.fingerprints import _run_code
 from fedflow.methods import METHODS, build_method
-from fedflow.methods.base import Cohort, Diagnostics, Round
 from fedflow.methods.fairness._decisions import exponentiated, hindsight
 from fedflow.methods.fairness._responses import CDFS, respond
 from fedflow.methods.fairness._simplex import minimise
 from fedflow.methods.fairness._weighing import HOSTS, Weighing, divergence
+from fedflow.methods.method import Cohort, Diagnostics, Round
+from fedflow.project import identity
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation
+from fedflow.stages.fingerprints import _run_code
 
 S, D = "aaggff_s", "aaggff_d"
 ROOT = Path(__file__).parents[3]

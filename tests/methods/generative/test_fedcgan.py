@@ -8,7 +8,7 @@ from support import images, one_client, run, suited
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.models.gan import Discriminator, Generator
 from fedflow.models.noise import Noise, noise_key

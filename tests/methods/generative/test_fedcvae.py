@@ -7,7 +7,7 @@ from support import images, one_client, run, suited, with_pixels
 from torch import nn
 
 from fedflow.data import Dataset
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.methods.generative.fedcvae import kl
 from fedflow.models.vae import Decoder, Encoder

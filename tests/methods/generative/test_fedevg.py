@@ -12,7 +12,7 @@ from support import a_round, follow, images, one_client, prepare_run, refused, r
 from torch import Tensor
 
 from fedflow.data import Dataset, Examples
-from fedflow.local.training import LocalTraining
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.methods.generative.fedevg import FedEvg, State, mixed
 from fedflow.metrics.generation import Gaussian

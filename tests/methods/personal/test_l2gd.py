@@ -8,7 +8,7 @@ import torch
 from support import Ran, follow, prepare_run, quadratics, run
 
 from fedflow.methods import build_method
-from fedflow.methods.base import Method
+from fedflow.methods.method import Method
 from fedflow.methods.personal.l2gd import L2GD
 from fedflow.simulation.federation import Federation
 

@@ -13,7 +13,7 @@ from support import Ran, Workers, by_hand, follow, images, prepare_run, quadrati
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
-from fedflow.local.compiled import compiled_gradient
+from fedflow.local.fast.compiled import compiled_gradient
 from fedflow.methods import build_method
 from fedflow.methods.personal._personal import TENTHS
 from fedflow.methods.personal.superfed import SuPerFed, mixture, orthogonal, products

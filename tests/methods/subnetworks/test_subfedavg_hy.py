@@ -215,7 +215,7 @@ def test_the_gates_decide_by_themselves_the_second_on_the_result_of_the_first(no
 
 def prepare_schedules(federation: Federation, k: int) -> Any:
     """Three epochs of full batches."""
-    from fedflow.local.training import LocalTraining
+    from fedflow.local.local_training import LocalTraining
 
     return one_client(federation, k, LocalTraining(batch_size=0, lr=0.1, epochs=3))._schedules
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from fedflow.data import Dataset, Examples
 from fedflow.local.client import Client, Update
-from fedflow.local.compiled import compiled_gradient
+from fedflow.local.fast.compiled import compiled_gradient
 from fedflow.methods import build_method
 from fedflow.methods.subnetworks.subfedavg_un import SubFedAvgUn
 from fedflow.models.flat import FlatModel

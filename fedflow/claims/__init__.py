@@ -1,0 +1,1 @@
+"""Published tables and claims, and the verdicts of finished runs on them."""

@@ -1,0 +1,315 @@
+"""Measures: numbers of a finished run by name, such as ``local_worst10`` or ``rounds_to(all_accuracy, 0.8)``.
+
+Published tables and claims name what they compare in this language:
+
+* a metric of ``metrics.json`` or a diagnostic (its last value): ``local_gini``, ``method/regret``
+* of the outcome of a procedure, a metric of its summary (`fedflow.procedures.Procedure.metrics`)
+* ``rounds_to``, ``transmissions``, ``bytes_to`` and ``gradients_to``, each with ``(column, target)`` or
+  ``(column, target, smooth)``: what it took to reach a target (`fedflow.claims.targets`)
+* ``best(column)``, ``worst(column)``, ``cumulative(column)`` (the sum), ``at(column, round)`` and
+  ``last(column, n)`` (the mean of the last n evaluated rounds), from ``rounds.csv``
+* ``top1``, ``top5`` (any number), ``auroc``, ``ece`` and ``mce`` of predictions: the mean over clients, each
+  on its own test set, or with ``_std`` (of the population), ``_weighted`` (by test samples), ``_worst10``,
+  ``_best10``, ``_gini``, ``_gap``; except for ``auroc``, also with ``(batch=10)``: the mean over batches of
+  that many test samples, as SuPerFed publishes it
+* ``pruned``, the share of the parameters that is not in the clients' networks at the end: 1 - ``kept``, the
+  mean over all clients (the diagnostic ``client/pruned/mean`` is that of the last cohort)
+* ``sweep(share)``, mean accuracy of the mixtures with this share of the personal model (`run.sweep`);
+  ``sweep_best``, that of every client at its best share; and ``sweep_plateau(width)``, the portion of the
+  shares whose mean accuracy is within ``width`` of the highest
+* ``mask_iou(number)``, mean IoU of the masks of two clients that share this number of labels; and
+  ``mask_overlap``, the rank correlation over all pairs of clients between IoU and shared labels: of the
+  clients that took part, and whose masks are recorded (`Outcome`: the first 1000, at most 1 GiB)
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from fedflow.claims.targets import NotMeasured, check_target, column_of, reach
+from fedflow.errors import BadInput, unknown_name
+from fedflow.finished.run import Run
+from fedflow.metrics import predictions
+from fedflow.metrics.table import DIAGNOSTICS, METRICS, NUMBER, SHARE, Metric, Unit, metric_of
+from fedflow.procedures import PROCEDURES, Column
+from fedflow.simulation.recorded import FILE as VECTORS
+
+# Columns that are sums over rounds already.
+TOTALS = ("bytes_down", "bytes_up", "clock", "gradients", "updates", "polls", "poll_bytes")
+EXPRESSION = re.compile(r"([\w/]+)(?:\(([^()]*)\))?")
+PREDICTED = re.compile(r"(top[1-9]\d*|auroc|ece|mce)(?:_(std|weighted|worst10|best10|gini|gap))?")
+BATCH = re.compile(r"batch\s*=\s*([1-9]\d*)")
+LABELS = {"auroc": "AUROC", "ece": "ECE", "mce": "MCE"}
+PARTS = {
+    "std": "std over clients",
+    "weighted": "by samples",
+    "worst10": "of the worst tenth",
+    "best10": "of the best tenth",
+    "gini": "Gini",
+    "gap": "gap of best and worst tenth",
+}
+COSTS = {  # measure: what of a `Reach`, and its metric
+    "rounds_to": ("rounds", METRICS["rounds_to_target"]),
+    "transmissions": ("transmissions", Metric("transmissions", "Transmissions", unit=Unit(), better="lower")),
+    "bytes_to": ("bytes", METRICS["bytes_to_target"]),
+    "gradients_to": ("gradients", METRICS["gradients"]),
+}
+SWEEPS = {"sweep_best": 0, "sweep": 1, "sweep_plateau": 1}  # and their number of arguments
+MASKS = {"mask_overlap": 0, "mask_iou": 1}  # and their number of arguments
+OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2, "last": 2}  # and their number of arguments
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a run.
+
+    ``of`` computes it: None where the run has no value, such as a target that it did not reach, whose lower
+    bound at the end of the run is ``least``. Both raise `NotMeasured` where a file or column is absent.
+    ``reaches`` is the column that has to reach a target.
+    """
+
+    text: str
+    label: str
+    unit: Unit
+    better: Literal["higher", "lower", ""]
+    of: Callable[[Run], float | None]
+    least: Callable[[Run], float | None] = lambda run: None
+    reaches: str = ""
+
+
+def measure(run: Run, text: str) -> float | None:
+    """The number called ``text``. Raises `BadInput` for unknown names, `NotMeasured` for absent columns."""
+    return parse(text).of(run)
+
+
+def parse(text: str, field: str = "measure", procedure: str = "") -> Measure:
+    """The measure called ``text``; ``field`` names it in the `BadInput` for an unknown one.
+
+    With ``procedure``, a metric of this registered procedure; without, measures of runs come first.
+    """
+    if procedure:
+        if (own := of_summary(procedure, text)) is None:
+            raise unknown_name(field, text, PROCEDURES[procedure].metrics)
+        return _measure(text, own, partial(_final, text))
+    matched = EXPRESSION.fullmatch(text.strip())
+    name, arguments = (matched[1], matched[2]) if matched else (text, None)
+    given = [argument.strip() for argument in arguments.split(",")] if arguments else []
+    if arguments is None and (metric_of(name) or name.startswith(DIAGNOSTICS)):
+        metric = metric_of(name) or Metric(name, name, unit=NUMBER, better="")
+        return _measure(text, metric, partial(_final, name))
+    if text.strip() == "pruned":
+        return Measure(text, "Pruned, %", SHARE, "higher", _pruned)
+    if predicted := PREDICTED.fullmatch(name):
+        if arguments is None:
+            return _predicted(text, predicted[1], predicted[2])
+        if (batch := BATCH.fullmatch(arguments.strip())) and predicted[1] != "auroc":
+            return _predicted(text, predicted[1], predicted[2], int(batch[1]))
+    if name in COSTS and len(given) in (2, 3):
+        return _cost(text, name, field, *given)
+    if SWEEPS.get(name) == len(given):
+        return _swept(text, name, field, *given)
+    if MASKS.get(name) == len(given):
+        return _of_masks(text, name, field, *given)
+    if name in OF_ROUNDS and len(given) == OF_ROUNDS[name]:
+        return _of_rounds(text, name, field, *given)
+    if found := next(filter(None, (of_summary(each, text) for each in PROCEDURES)), None):
+        return _measure(text, found, partial(_final, text))
+    shapes = [
+        *(f"{n}(column, target)" for n in COSTS),
+        *(f"{n}(column)" for n, many in OF_ROUNDS.items() if many == 1),
+    ]
+    shapes += [
+        "at(column, round)",
+        "last(column, n)",
+        "top1",
+        "top5",
+        "auroc",
+        "ece",
+        "mce",
+        "ece(batch=10)",
+        "pruned",
+    ]
+    shapes += ["sweep(share)", "sweep_best", "sweep_plateau(width)", "mask_iou(number)", "mask_overlap"]
+    raise unknown_name(field, text, [*METRICS, *shapes])
+
+
+def of_summary(procedure: str, name: str) -> Metric | None:
+    """A metric of the summary of a registered procedure; None if it has no such metric."""
+    column = PROCEDURES[procedure].metrics.get(name) if procedure in PROCEDURES else None
+    return None if column is None else as_metric(name, column)
+
+
+def as_metric(name: str, column: Column) -> Metric:
+    """A number of a procedure as a metric: with the unit in the label."""
+    usual = SHARE.digits if column.unit == SHARE.sign else NUMBER.digits
+    unit = Unit(column.unit, column.factor, usual if column.digits is None else column.digits)
+    return Metric(name, column.heading, unit=unit, better=column.better)
+
+
+def _measure(text: str, metric: Metric, of: Callable[[Run], float | None]) -> Measure:
+    return Measure(text, metric.label, metric.unit, metric.better, of)
+
+
+def _final(name: str, run: Run) -> float | None:
+    if name not in run.metrics:
+        file = run.folder / "metrics.json"
+        raise NotMeasured(f"{file} has no {name}: it was not measured with the settings of this run")
+    value = run.metrics[name]
+    return None if value is None else float(value)
+
+
+def _pruned(run: Run) -> float | None:
+    kept = _final("kept", run)
+    return None if kept is None else 1 - kept
+
+
+def _cost(text: str, name: str, field: str, column: str, target: str, smooth: str = "0") -> Measure:
+    what, metric = COSTS[name]
+    asked = (_number(field, text, target), _number(field, text, smooth))
+    try:
+        check_target(column, *asked)
+    except BadInput as error:
+        raise error.renamed(f"{field} {text}, {error.field}") from None
+
+    def of(run: Run, arrived: bool) -> float | None:
+        found = reach(run, column, *asked)
+        value = getattr(found, what)
+        if value is None:
+            column_of(run, "participants" if what == "transmissions" else what)  # raises
+        return float(value) if (found.round is not None) is arrived else None
+
+    return Measure(
+        text,
+        f"{metric.label} ({column} {target})",
+        metric.unit,
+        "lower",
+        partial(of, arrived=True),
+        partial(of, arrived=False),
+        column,
+    )
+
+
+def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -> Measure:
+    metric = metric_of(column) or Metric(column, column, unit=NUMBER, better="")
+    if not metric.rounds and not column.startswith(DIAGNOSTICS):
+        raise unknown_name(f"{field} {text}, column", column, [m.name for m in METRICS.values() if m.rounds])
+    if name in ("best", "worst") and not metric.better:
+        raise BadInput(f"{field} {text}", column, "a metric that is better higher or lower")
+    if name == "cumulative" and column in TOTALS:
+        raise BadInput(f"{field} {text}", column, "a column that is not a sum over rounds already")
+    wanted = _number(field, text, place) if place else 0
+    if name == "last" and (wanted < 1 or wanted != int(wanted)):
+        raise BadInput(f"{field} {text}", place, "a whole number >= 1")
+    highest = (metric.better == "higher") is (name == "best")
+
+    def of(run: Run) -> float | None:
+        values = column_of(run, column)
+        if name == "cumulative":
+            return float(values.sum())
+        if name == "last":
+            evaluated = values.dropna()
+            if len(evaluated) < wanted:
+                file = run.folder / "rounds.csv"
+                raise NotMeasured(f"{file} has {column} in {len(evaluated)} rounds, of at least {place}")
+            return float(evaluated.tail(int(wanted)).mean())
+        if name != "at":
+            return float(values.max() if highest else values.min())
+        value = values[run.rounds["round"] == wanted].dropna()
+        if value.empty:
+            known = run.rounds["round"][values.notna()]
+            many = (
+                f"{known.iloc[0]}, {known.iloc[1]}, ..., {known.iloc[-1]}" if len(known) > 2 else list(known)
+            )
+            file = run.folder / "rounds.csv"
+            raise NotMeasured(f"{file} has no {column} in round {place}: it was evaluated in {many}")
+        return float(value.iloc[0])
+
+    hows = {
+        "at": f"in round {place}",
+        "cumulative": "sum over rounds",
+        "last": f"mean of the last {place} evaluations",
+    }
+    how = hows.get(name, f"{name} round")
+    return _measure(text, replace(metric, label=f"{metric.label} ({how})"), of)
+
+
+def _predicted(text: str, name: str, part: str | None, batch: int | None = None) -> Measure:
+    def of(run: Run) -> float | None:
+        if (name, batch) not in run.predicted:
+            run.predicted[name, batch] = _summary(run, name, batch)
+        value = run.predicted[name, batch][part or "mean"]
+        return None if math.isnan(value) else value
+
+    small = name in predictions.CALIBRATION or part in ("std", "gini", "gap")
+    label = " ".join([LABELS.get(name, name.replace("top", "Top-")), *([PARTS[part]] if part else [])])
+    label += f", in batches of {batch}" if batch else ""
+    if part == "gini":
+        return Measure(text, label, Unit(digits=3), "lower", of)
+    return Measure(text, f"{label}, %", SHARE, "lower" if small else "higher", of)
+
+
+def _swept(text: str, name: str, field: str, argument: str = "0") -> Measure:
+    wanted = _number(field, text, argument)
+
+    def of(run: Run) -> float | None:
+        if run.sweep.empty:
+            raise NotMeasured(f"{run.folder / 'sweep.parquet'} has no mixtures")
+        by_share = run.sweep.groupby("value")["accuracy"].mean()
+        if name == "sweep_best":
+            return float(run.sweep.groupby("client")["accuracy"].max().mean())
+        if name == "sweep_plateau":
+            return float((by_share >= by_share.max() - wanted).mean())
+        if wanted not in by_share.index:
+            known = ", ".join(f"{share:g}" for share in by_share.index)
+            raise NotMeasured(f"{run.folder / 'sweep.parquet'} has no share {argument}, but {known}")
+        return float(by_share[wanted])
+
+    label = {
+        "sweep_best": "Accuracy at the best mixture of every client",
+        "sweep": f"Accuracy of mixtures with {argument} of the personal model",
+        "sweep_plateau": f"Mixtures with an accuracy within {argument} of the highest",
+    }[name]
+    return Measure(text, f"{label}, %", SHARE, "higher", of)
+
+
+def _of_masks(text: str, name: str, field: str, number: str = "0") -> Measure:
+    wanted = _number(field, text, number)
+
+    def of(run: Run) -> float | None:
+        path = run.folder / VECTORS
+        if run.masks is None:
+            raise NotMeasured(f"{path} has no masks")
+        if not (by_number := run.masks.by_shared_labels()):
+            raise NotMeasured(f"{path} has no labels")
+        if name == "mask_overlap":
+            return run.masks.correlation()
+        if wanted not in by_number:
+            known = ", ".join(map(str, by_number))
+            raise NotMeasured(f"{path} has no two clients that share {number} labels, but {known}")
+        return by_number[int(wanted)]
+
+    if name == "mask_overlap":
+        label = "Rank correlation of mask IoU and shared labels"
+        return Measure(text, label, Unit(digits=3), "higher", of)
+    return Measure(text, f"Mask IoU of clients that share {number} labels, %", SHARE, "higher", of)
+
+
+def _summary(run: Run, name: str, batch: int | None) -> dict[str, float]:
+    table, file = run.predictions, run.folder / "predictions.parquet"
+    if table.empty:
+        raise NotMeasured(f"{file} has no predictions: set run.keep_predictions: true")
+    try:
+        values = predictions.by_client(table, name, batch)
+    except BadInput as error:  # AUROC of more than two classes
+        raise NotMeasured(f"{file}: {error}") from None
+    return predictions.summary(values, predictions.sizes(table))
+
+
+def _number(field: str, text: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise BadInput(f"{field} {text}", value, "a number") from None

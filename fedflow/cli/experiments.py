@@ -1,0 +1,224 @@
+"""Commands that train: ``run``, ``sweep`` and ``tune``."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
+from fedflow.cli.printing import console, print_line, print_metrics, print_table
+from fedflow.cli.startup import importing
+from fedflow.errors import BadInput, asking_prefect
+
+if TYPE_CHECKING:
+    from fedflow.config import Params
+
+T = TypeVar("T")
+SWEEP = "repro"  # the MLflow parent run of the stages of dvc.yaml
+
+
+def run(
+    partition: Annotated[str, typer.Option(help="A name under `partitions` in params.yaml.")],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="A name under `methods` in params.yaml, or a registered method (`fedflow methods`)."
+        ),
+    ],
+    seed: Annotated[int, typer.Option(help="Experiment seed.", min=0)] = 0,
+    settings: Set = None,
+    executor: Executor = None,
+    workers: Workers = None,
+    out: Annotated[
+        str | None, typer.Option(help="Folder of the result files; default: below results.")
+    ] = None,
+    sweep: Annotated[str | None, typer.Option(help="MLflow parent run that groups this run.")] = None,
+    root: Root = Path(),
+) -> None:
+    """Run one experiment: one method on one partition with one seed.
+
+    Example: `fedflow run --partition mnist5k-dir --method ifca --set method.clusters=4`.
+    The same command resumes an interrupted run from its last checkpoint.
+    """
+    given = settings or executor or workers or out
+    if ready_results(root, sweep, given, partition=partition, method=method, seed=seed):
+        return
+
+    with ExitStack() as imports:
+        imports.enter_context(importing())
+        from fedflow.project.arguments import check_arguments
+        from fedflow.stages.all_stages import run_experiment
+        from fedflow.stages.central_network import prepare_network
+        from fedflow.stages.experiment import Experiment
+
+        def train(*arguments: Any) -> Path:
+            imports.close()
+            return prepare_network(*arguments)
+
+        changes = [_full_name(change, method) for change in settings or []] + engine(executor, workers)
+        check_arguments(out=out, sweep=sweep)
+        params = load(root, changes)
+        experiment = Experiment(params, partition, method, seed, root, sweep)
+        experiment.check()
+        folder = Path(out) if out else None
+        rounds = experiment.run.rounds
+        about = f"{rounds} round{'s' * (rounds > 1)}, {_resolved(params)}"
+        print_line(f"{experiment.title}: {about}; Ctrl-C stops, the same command resumes")
+        if params.engine.executor != "inline":
+            imports.close()
+        compute = partial(run_experiment, experiment, folder, train=train, opened=lambda _: imports.close())
+        metrics = start(params, "federate", compute, **experiment.parameters, out=out)
+    print_metrics(metrics, folder or experiment.results_folder)
+    if "fid" in metrics:
+        from fedflow.metrics.generation import features_of
+
+        print_line(f"the features of fid are {features_of(experiment.run.as_dict())[1]}")
+    if folder is None:
+        name = "/".join(experiment.results_folder.parts[-3:])
+        print_line(f"next: fedflow show {name}, fedflow report, fedflow ui")
+
+
+def sweep(
+    settings: Set = None,
+    executor: Executor = None,
+    workers: Workers = None,
+    name: Annotated[str, typer.Option(help="Name of the MLflow parent run.")] = "sweep",
+    root: Root = Path(),
+) -> None:
+    """Run the whole grid of params.yaml in one Prefect flow (`fedflow repro` skips what has not changed).
+
+    Example: `fedflow sweep --set grid.seeds=[0,1,2] --name three-seeds`.
+    """
+    from fedflow.config import Changes
+    from fedflow.project.arguments import check_arguments
+    from fedflow.project.terminal import counted
+    from fedflow.stages.all_stages import run_experiment
+    from fedflow.stages.experiment import Experiment, experiments
+    from fedflow.stages.procedure import ProcedureRun, procedure_runs, run_procedure
+
+    check_arguments(name=name)
+    params = load(root, [*(settings or []), *engine(executor, workers)])
+    cells, procedures = experiments(params, root, name), procedure_runs(params, root, name)
+
+    def inline() -> None:
+        every: list[Experiment | ProcedureRun] = [*cells, *procedures]
+        for one in counted(every):
+            run_experiment(one) if isinstance(one, Experiment) else run_procedure(one)
+
+    start(params, "sweep", inline, settings=Changes(params), root=str(root), name=name)
+    counts = f"{len(cells)} run{'s' * (len(cells) != 1)}"
+    counts += f" and {len(procedures)} outcome{'s' * (len(procedures) != 1)}" if procedures else ""
+    console.print(f"{counts}; `fedflow report` compares them")
+
+
+def tune(
+    partition: Annotated[str, typer.Option(help="A name under `partitions` in params.yaml.")],
+    method: Annotated[
+        list[str] | None, typer.Option(help="A method, as for `run`. Repeatable; default: those of the grid.")
+    ] = None,
+    settings: Set = None,
+    executor: Executor = None,
+    workers: Workers = None,
+    write: Annotated[bool, typer.Option(help="Write the choice to `tuned` in params.yaml.")] = True,
+    root: Root = Path(),
+) -> None:
+    """Choose each method's learning rate (or what `tuning` lists) on held-out training data.
+
+    Example: `fedflow tune --partition mnist5k-dir --method fedavg --method ditto`. Every method gets the
+    same small grid and the same rule; test data are not used. `fedflow run` then uses the chosen values.
+    """
+    from fedflow.config import Changes
+    from fedflow.stages import tune as stage
+
+    params = load(root, [*(settings or []), *engine(executor, workers)])
+    stage.searches(params, partition, method, root)  # checked before a server starts
+    chosen = start(
+        params,
+        "tune",
+        lambda: stage.tune(params, partition, methods=method, root=root, write=write),
+        partition=partition,
+        methods=method,
+        settings=Changes(params),
+        root=str(root),
+        write=write,
+    )
+    rows = [
+        (name, ", ".join(f"{key} {tried[key]}" for key in values), *_score(tried), "*" * tried["chosen"])
+        for name, values in chosen.items()
+        for tried in stage.scores(root, partition, name).to_dict("records")
+    ]
+    measure = params.tuning.measure
+    console.print(f"{measure} accuracy on held-out training samples of {partition}, %:")
+    print_table("", ("method", "settings", "mean", "std over clients", "chosen"), rows)
+
+
+def ready_results(root: Path, sweep: str | None, given: object, **item: object) -> bool:
+    """Take the results of a stage of dvc.yaml that `fedflow repro` computed; whether there are any.
+
+    ``given`` are options that a stage does not have, ``item`` the values of its matrix.
+    """
+    if sweep != SWEEP or given:
+        return False
+    from fedflow.project.cells import cell
+
+    found = cell(root, **item)
+    results = found and found.take()
+    if results:
+        print_line(f"results: {results} (computed by `fedflow repro`)")
+    return bool(results)
+
+
+def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters: Any) -> T:
+    """Call ``inline`` if ``engine.executor`` is inline, else this flow on the shared Prefect server."""
+    if params.engine.executor == "inline":
+        return inline()
+    with server_for(params), asking_prefect():
+        return load_flow(flow)(**parameters)
+
+
+def server_for(params: "Params") -> AbstractContextManager[Any]:
+    """Within this context the Prefect server runs that runs with these settings need, if any."""
+    return nullcontext() if params.engine.executor == "inline" else load_flow("server")()
+
+
+def load_flow(name: str) -> Callable[..., Any]:
+    """A flow of this project, run against the shared Prefect server."""
+    found = entry_points(group="fedflow.flows", name=name)
+    if not found:
+        raise BadInput(
+            "engine.executor", "a Prefect executor", "inline, because the flows are not installed here"
+        )
+    return next(iter(found)).load()
+
+
+def _resolved(params: "Params") -> str:
+    """Who trains, and on which device."""
+    from fedflow.stages.experiment import pick_device
+
+    engine, device = params.engine, pick_device(params.engine.device)
+    if engine.executor == "inline" or (device == "cuda" and engine.executor in ("auto", "threads")):
+        return f"this process, {device}"
+    executor, workers = "threads" if engine.executor == "auto" else engine.executor, engine.workers
+    if device == "cuda" and executor == "dask" and not engine.address:
+        import torch
+
+        gpus = torch.cuda.device_count()
+        workers = gpus if gpus > 1 else workers  # one each
+    return f"{executor}, {workers} worker{'s' * (workers > 1)}, {device}"
+
+
+def _full_name(change: str, method: str) -> str:
+    """``method.mu=1`` means this run's method; other names are as in params.yaml."""
+    return f"methods.{method}.{change.removeprefix('method.')}" if change.startswith("method.") else change
+
+
+def _score(tried: dict[Any, Any]) -> tuple[str, str]:
+    """Mean and spread of a candidate in per cent; the loss if there is no accuracy."""
+    known = {name: value for name, value in tried.items() if value == value}
+    if "accuracy" in known:
+        return f"{100 * known['accuracy']:.2f}", f"{100 * known['spread']:.2f}"
+    return (f"loss {known['loss']:.4g}" if "loss" in known else "diverged"), ""

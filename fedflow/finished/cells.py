@@ -1,0 +1,94 @@
+"""The tables of the page: text and sort key of each cell, and which is best."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fedflow.finished.run import Run
+from fedflow.finished.tables import Stat, best, stat
+from fedflow.metrics.table import SHARE, UNMEASURED, Metric, Unit, in_unit
+from fedflow.simulation.outcome import SERIES_CLIENTS
+
+Methods = dict[str, list[Run]]  # by variant
+SPREAD = "± sample std"  # over seeds
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text, the spread after it, a small note below it, and the number it sorts by."""
+
+    text: str
+    spread: str = ""
+    note: str = ""
+    sort: float | None = None
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    variant: str
+    label: str
+    cells: list[Cell]
+
+
+@dataclass(frozen=True)
+class Table:
+    columns: list[tuple[str, str, str]]  # heading, meaning of the spread in its cells, explanation
+    rows: list[Row]
+
+
+def metric_table(methods: Methods, metrics: Iterable[Metric]) -> Table:
+    """Mean ± sample std over seeds of every metric that some run has; a row per variant."""
+    targets = any(run.metrics.get("target_accuracy") is not None for runs in methods.values() for run in runs)
+    metrics = [
+        m
+        for m in metrics
+        if any(stat(runs, m.name) for runs in methods.values()) or (m.missing != UNMEASURED and targets)
+    ]
+    winners = {m.name: _winners(methods, m) for m in metrics}
+    rows = [
+        Row(name, label(runs), [_cell(runs, metric, name in winners[metric.name]) for metric in metrics])
+        for name, runs in methods.items()
+    ]
+    spreads = [SPREAD if any(row.cells[i].spread for row in rows) else "" for i in range(len(metrics))]
+    return Table([(m.label, spread, m.hint) for m, spread in zip(metrics, spreads, strict=True)], rows)
+
+
+def label(runs: Sequence[Run]) -> str:
+    """The method's name as its paper writes it, and how this variant differs from the plain one."""
+    return runs[0].label
+
+
+def write(value: Stat, unit: Unit = SHARE) -> tuple[str, str]:
+    """Mean and spread as text: ('97.1', '± 0.2'); one seed has no spread."""
+    spread = f"±\u2009{in_unit(value.std, unit)}" if len(value.values) > 1 else ""
+    return in_unit(value.mean, unit), spread
+
+
+def _cell(runs: Sequence[Run], metric: Metric, is_best: bool) -> Cell:
+    value, unit = stat(runs, metric.name), metric.unit
+    if value is None:
+        return Cell(metric.missing)
+    exact = not metric.better and value.std == 0  # counted, not measured: every seed has the same value
+    whole = exact and unit.whole and unit.factor == 1
+    text, spread = write(value, replace(unit, digits=0) if whole else unit)
+    spread = "" if exact else spread
+    some = f"{len(value.values)} of {len(runs)} seeds" if len(value.values) < len(runs) else ""
+    return Cell(text, spread, some, value.mean * unit.factor, is_best)
+
+
+def _winners(methods: Methods, metric: Metric) -> set[str]:
+    """The methods with the best printed mean; for a target, among those whose every seed reached it."""
+    shown: Callable[[float], str] = lambda mean: f"{mean * metric.unit.factor:.{metric.unit.digits}f}"  # noqa: E731
+    ranked = best(methods, metric.name, metric.better)
+    if metric.missing != UNMEASURED:
+        ranked = [(name, value) for name, value in ranked if len(value.values) == len(methods[name])]
+    if not metric.better or len(ranked) < 2:
+        return set()
+    first = {name for name, value in ranked if shown(value.mean) == shown(ranked[0][1].mean)}
+    return first if len(first) < len(ranked) else set()  # where all are level, none is best
+
+
+def of_clients(run: Run) -> str:
+    """The note on a picture with a line or row per client."""
+    shown, clients = SERIES_CLIENTS, run.metrics["clients"]
+    return f"Seed {run.seed}{f', the first {shown} of {clients:,} clients' if shown < clients else ''}."

@@ -1,0 +1,79 @@
+"""The files of a finished procedure, for DVC, the report and MLflow. Deterministic bytes."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from safetensors.torch import save_file
+
+from fedflow.errors import FedflowError
+from fedflow.files import PARTIAL, Write, replace_files, write_json
+from fedflow.procedures.interface import Findings, Row
+
+MARKER, STEPS, SUMMARY, VECTORS, PARAMS = (
+    "metrics.json",
+    "steps.csv",
+    "summary.csv",
+    "vectors.safetensors",
+    "params.json",
+)
+
+
+def write_outcome(
+    folder: Path,
+    facts: dict[str, Any],
+    params: dict[str, Any],
+    rows: Mapping[str, Sequence[Row]],
+    findings: Findings,
+) -> dict[str, float | None]:
+    """Write the files of an outcome in place of those of an earlier one; returns its metrics.
+
+    ``metrics.json``, written last, has the ``facts`` that identify the outcome and its final numbers,
+    as ``<metric>/<row>``, ``summary.csv`` the same as a table, ``steps.csv`` the numbers by part and step
+    (``rows``), ``tables/`` and ``pictures/`` those of the procedure, ``vectors.safetensors`` its vectors,
+    ``params.json`` its settings ``params``. Raises `FedflowError` for a number that is not finite, and if the
+    folder cannot be written.
+    """
+    numbers = {
+        f"{metric}/{row}" if row else metric: None if value is None else float(value)
+        for row, own in findings.summary.items()
+        for metric, value in own.items()
+    }
+    if bad := [name for name, value in numbers.items() if value is not None and not np.isfinite(value)]:
+        raise FedflowError(f"{folder}: {bad[0]} is {numbers[bad[0]]}, not a finite number")
+    steps = [{"part": part, "step": i} | row for part, own in rows.items() for i, row in enumerate(own, 1)]
+    summary = pd.DataFrame.from_dict(findings.summary, orient="index").rename_axis("row")
+    older = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    files: dict[str, Write | None] = {str(path): None for path in older if PARTIAL not in path.parts}
+    files |= {
+        PARAMS: partial(write_json, value=params),
+        STEPS: _csv(pd.DataFrame(steps), index=False),
+        SUMMARY: _csv(summary),
+        **{f"tables/{name}.csv": _csv(table, index=False) for name, table in findings.tables.items()},
+        **{f"pictures/{d.name}.svg": partial(_text, text=d.file) for d in findings.drawings},
+        VECTORS: partial(save_file, {n: t.contiguous() for n, t in findings.vectors.items()}),
+        MARKER: partial(
+            write_json, value=facts | {"steps": max(map(len, rows.values())), "metrics": numbers}
+        ),
+    }
+    replace_files(folder, files, MARKER)
+    return numbers
+
+
+def read_parts(path: Path) -> pd.DataFrame:
+    """``summary.csv`` or ``steps.csv``: names of rows and parts are text as it is, such as "01" or "NA"."""
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    for name in table.columns.difference(["row", "part"]):
+        table[name] = pd.to_numeric(table[name].where(table[name] != ""))
+    return table
+
+
+def _csv(table: pd.DataFrame, index: bool = True) -> Write:
+    return partial(table.to_csv, index=index, float_format="%.9g")
+
+
+def _text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

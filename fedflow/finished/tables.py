@@ -1,0 +1,201 @@
+"""Means and stds over seeds, the CSV tables, and the findings that head the page."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from fedflow.finished.collect import ENTRIES
+from fedflow.finished.run import Run
+from fedflow.metrics.table import METRICS, YARDSTICKS, Metric, diagnostics, metric_of, yardstick_first
+
+TABLES = ("accuracy", "fairness", "traffic", "clusters")
+SOME = ("generation", "privacy")  # tables of runs with images
+PLOTTED = ("local_accuracy", "global_accuracy")  # by DVC
+
+
+@dataclass(frozen=True)
+class Stat:
+    """One metric of one variant on one partition: its value by seed, without seeds that lack it."""
+
+    values: dict[int, float]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.values.values()) / len(self.values)
+
+    @property
+    def std(self) -> float:
+        """Sample std over seeds (ddof 1), 0 with one seed."""
+        squares = sum((v - self.mean) ** 2 for v in self.values.values())
+        return (squares / max(1, len(self.values) - 1)) ** 0.5
+
+    @property
+    def low(self) -> float:
+        return min(self.values.values())
+
+    @property
+    def high(self) -> float:
+        return max(self.values.values())
+
+
+def stat(runs: Iterable[Run], metric: str) -> Stat | None:
+    """The metric over the seeds of ``runs`` (one partition, one variant); None when no seed has it."""
+    values = {run.seed: float(run.metrics[metric]) for run in runs if run.metrics.get(metric) is not None}
+    return Stat(values) if values else None
+
+
+def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """``runs`` grouped by method and settings, in their order: the rows of the page."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.variant, []).append(run)
+    return groups
+
+
+def by_partition(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """``runs`` grouped by partition, in their order."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.partition, []).append(run)
+    return groups
+
+
+def most_used(groups: dict[str, list[Run]]) -> list[str]:
+    """Variants by the number of partitions they ran on, then by name: the first get distinct colours."""
+    used = Counter(method for runs in groups.values() for method in by_method(runs))
+    return sorted(used, key=lambda method: (-used[method], method))
+
+
+def best(methods: dict[str, list[Run]], metric: str, better: str | None = None) -> list[tuple[str, Stat]]:
+    """Methods that have the metric, best mean first; equal means by name. ``better``: by default its own."""
+    about = metric_of(metric)
+    usual = about.better if about is not None else ""
+    sign = 1 if (usual if better is None else better) == "lower" else -1
+    found = [(name, value) for name, runs in methods.items() if (value := stat(runs, metric)) is not None]
+    return sorted(found, key=lambda item: (sign * item[1].mean, item[0]))
+
+
+def yardstick(methods: dict[str, list[Run]]) -> str:
+    """The metric that orders the methods: the first of `YARDSTICKS` that was measured."""
+    return next((name for name in YARDSTICKS if best(methods, name)), YARDSTICKS[-1])
+
+
+def verdict(first: Stat, second: Stat, name: str, metric: str = "local_accuracy") -> str:
+    """How far ``first`` is ahead of ``second``, called ``name``, and whether the seeds support it."""
+    sign = -1 if METRICS[metric].better == "lower" else 1
+    distance = abs(first.mean - second.mean)
+    gap = f"{distance * 100:.1f} points" if METRICS[metric].unit.sign == "%" else f"{distance:.3g}"
+    shared = sorted(first.values.keys() & second.values.keys())
+    wins = sum(sign * (first.values[seed] - second.values[seed]) > 0 for seed in shared)
+    if len(first.values) == 1 or len(second.values) == 1:
+        return f"{gap} ahead of {name}, on one seed: the effect of chance is unknown."
+    apart = first.low > second.high if sign > 0 else first.high < second.low
+    on = f"{gap} ahead of {name} on average, and ahead on {wins} of {len(shared)} shared seeds"
+    return (
+        f"{on}; the ranges over seeds do not overlap."
+        if apart
+        else f"{on}. The ranges over seeds overlap: no clear winner."
+    )
+
+
+def columns(table: str) -> list[Metric]:
+    """The metrics of one of `TABLES` or `SOME`, in their order."""
+    return sorted((m for m in METRICS.values() if m.table == table), key=lambda metric: metric.rank)
+
+
+def long_table(runs: Sequence[Run], metrics: Sequence[str]) -> pd.DataFrame:
+    """A row per partition, variant and metric: seeds that have it, mean, sample std, min, max."""
+    rows = []
+    for partition, group in by_partition(runs).items():
+        for repeats in by_method(group).values():
+            for metric in metrics:
+                value = stat(repeats, metric)
+                numbers = (len(value.values), value.mean, value.std, value.low, value.high) if value else (0,)
+                names = (partition, repeats[0].method, repeats[0].label, repeats[0].settings, metric)
+                rows.append(dict(zip(LONG_COLUMNS, names + numbers, strict=False)))
+    return pd.DataFrame(rows, columns=list(LONG_COLUMNS))
+
+
+LONG_COLUMNS = ("partition", "method", "label", "settings", "metric", "seeds", "mean", "std", "min", "max")
+
+
+def run_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """A row per run with every entry of its ``metrics.json``, diagnostics last."""
+    present = {name for run in runs for name in run.metrics}
+    listed = [name for name in METRICS if name in present and name not in ENTRIES]
+    names = [*ENTRIES, *listed, *diagnostics(present)]
+    rows = [{name: run.metrics.get(name) for name in names} for run in runs]
+    return pd.DataFrame(rows, columns=names, dtype=object)
+
+
+def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """A row per run and evaluated round: partition, variant as method, seed, round, and what has curves.
+
+    Columns that DVC does not plot are left out where no run has them.
+    """
+    present = {name for run in runs for name in run.rounds if run.rounds[name].notna().any()}
+    curved = [m.name for m in yardstick_first(METRICS.values()) if m.curves]
+    drawn = [name for name in curved if name in present or name in PLOTTED]
+    parts = []
+    for run in runs:
+        rows = run.rounds.reindex(columns=["round", *drawn]).dropna(subset=drawn, how="all").copy()
+        names: dict[str, str | int] = {"partition": run.partition, "method": run.variant, "seed": run.seed}
+        for place, (name, value) in enumerate(names.items()):
+            rows.insert(place, name, value)
+        parts.append(rows)
+    named = ["partition", "method", "seed", "round", *drawn]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=named)
+
+
+def headline(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
+    """Mean accuracy over seeds, by metric (local, global), partition and method."""
+    values: dict[str, dict[str, dict[str, float]]] = {}
+    for metric in PLOTTED:
+        for partition, group in by_partition(runs).items():
+            found = {name: stat(repeats, metric) for name, repeats in by_method(group).items()}
+            means = {name: round(value.mean, 4) for name, value in found.items() if value is not None}
+            values.setdefault(metric.removesuffix("_accuracy"), {})[partition] = means
+    return values
+
+
+def one_number(runs: Sequence[Run]) -> dict[str, float]:
+    """By method, for ``dvc exp show``: local accuracy, the mean over seeds, then over partitions.
+
+    It is the loss where there is no accuracy. A method that did not run on all partitions has no number.
+    """
+    metric = yardstick(by_method(runs))
+    groups = [by_method(group) for group in by_partition(runs).values()]
+    found: dict[str, float] = {}
+    for name in by_method(runs):
+        means = [stat(group.get(name, ()), metric) for group in groups]
+        known = [value.mean for value in means if value is not None]
+        if len(known) == len(groups):
+            found[name] = round(sum(known) / len(known), 4)
+    return found
+
+
+def write_tables(runs: Sequence[Run], out_dir: Path) -> None:
+    """Write a table for each of `TABLES`, ``runs.csv``, ``accuracy_curves.csv``, and two JSON files for DVC.
+
+    A table of `SOME` is written if a run has one of its metrics, or else removed.
+    """
+    for table in (*TABLES, *SOME):
+        names, path = [metric.name for metric in columns(table)], out_dir / f"{table}.csv"
+        having = [run for run in runs if table in TABLES or any(name in run.metrics for name in names)]
+        if having or table in TABLES:
+            write_csv(long_table(having, names), path)
+        else:
+            path.unlink(missing_ok=True)
+    write_csv(run_table(runs), out_dir / "runs.csv")
+    write_csv(curve_table(runs), out_dir / "accuracy_curves.csv")
+    for name, numbers in (("metrics", headline(runs)), ("summary", one_number(runs))):
+        (out_dir / f"{name}.json").write_text(json.dumps(numbers, indent=1) + "\n")
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table with the same bytes on every machine."""
+    table.to_csv(path, index=False, float_format="%.9g", lineterminator="\n")

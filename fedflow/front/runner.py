@@ -1,0 +1,158 @@
+"""`run`: one federated run in this process."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedflow.errors import BadInput, meant, unknown_name
+from fedflow.front.inputs import (
+    Data,
+    Division,
+    Network,
+    as_division,
+    built_method,
+    cache,
+    described,
+    federation,
+    network_entry,
+    prepared,
+    scheme,
+    titles,
+)
+from fedflow.front.result import Result
+from fedflow.local.local_training import LocalTraining
+from fedflow.methods.method import Method
+from fedflow.metrics.table import completed
+from fedflow.partition import SCHEMES, PartitionParams
+from fedflow.project.arguments import argument
+from fedflow.project.terminal import RoundBar
+from fedflow.seeding import undisturbed
+from fedflow.simulation.compiling import with_compiled
+from fedflow.simulation.job import Job
+from fedflow.simulation.levels import check_architecture
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import RoundReport
+from fedflow.simulation.settings import check_division, check_settings
+from fedflow.simulation.setup import RunSettings
+from fedflow.stages.experiment import pick_device
+
+DIVISION = {field.name for cls in (PartitionParams, SCHEMES["dirichlet"]) for field in fields(cls)}
+DEVICES, COMPILE = ("auto", "cpu", "cuda"), ("auto", "always", "never")
+
+
+@undisturbed()
+def run(
+    data: Data = "mnist5k",
+    partition: Division | None = None,
+    method: str | Method | type[Method] | Mapping[str, Any] = "fedavg",
+    *,
+    model: Network | None = None,
+    rounds: int = 20,
+    participation: float = 1.0,
+    seed: int = 0,
+    training: LocalTraining | Mapping[str, Any] | None = None,
+    device: str = "auto",
+    compile: str = "auto",
+    progress: bool = True,
+    record: str | Path | None = None,
+    **settings: Any,
+) -> Result:
+    """Train a federation in this process; returns its `Result`.
+
+    No params.yaml is read, no server is started and nothing is recorded, unless ``record`` names a folder.
+    The same settings and seed give the numbers of ``fedflow run``, bit for bit on a CPU.
+
+    Args:
+        data: a source such as "mnist5k", a mapping as an entry of ``data`` in params.yaml, or `dataset(...)`
+        partition: a scheme such as ``dirichlet(alpha=0.1, clients=20)``, a mapping as an entry of
+            ``partitions``, or a list of the training positions of every client; default:
+            ``dirichlet(alpha=0.5, clients=10)``
+        method: an object such as ``Ditto(lam=1.0)``, its class, its name, or a mapping of ``method`` and
+            hyper-parameters
+        model: the name of a network, a mapping of ``name`` and options, a ``torch.nn.Module``, or a function
+            that makes one; default: LeNet-5 for images from 28x28, one hidden layer for other inputs
+        rounds: number of rounds
+        participation: share of the clients in a round
+        seed: seed of every random choice except the division of the data, whose scheme has another
+        training: ``Training(lr=0.1, epochs=5)``, or a mapping of its fields
+        device: "auto", "cpu" or "cuda"
+        compile: "auto", "always" or "never": compile local steps on a CPU
+        progress: print the progress
+        record: a project folder: write the settings to its params.yaml and record the run in MLflow and
+            ``results``, as ``fedflow run`` does; only with what params.yaml can name
+        settings: fields of `run` in params.yaml, such as ``fine_tune=False``; ``evaluate_every`` is a
+            twentieth of the rounds by default
+
+    Raises `fedflow.errors.FedflowError` (one line) for values that are not accepted.
+    """
+    for name, value, accepted in (("device", device, DEVICES), ("compile", compile, COMPILE)):
+        if value not in accepted:
+            raise BadInput(name, value, f"one of {', '.join(accepted)}")
+    seed = argument("seed", seed)
+    if type(rounds) is int:
+        settings.setdefault("evaluate_every", max(1, rounds // 20))
+    wanted = _run_settings({"rounds": rounds, "participation": participation, **settings})
+    built, place = built_method(method), pick_device(device)
+    division: Division = as_division(partition)
+    if partition is None:
+        division = scheme("dirichlet", alpha=0.5, clients=10)
+    local = (
+        training
+        if isinstance(training, LocalTraining)
+        else LocalTraining.parse({} if training is None else training)
+    )
+    check_settings(wanted, built, local)  # before data are downloaded
+    if isinstance(model, str | Mapping):
+        check_architecture(built, network_entry(model)["name"])
+    if isinstance(division, PartitionParams):
+        check_division(built, division.selection, division.public)
+    label, reports, folder = titles(built)[1], list[RoundReport](), None
+    with _one_thread(), RoundBar(label) as bar:
+        listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
+        whole = federation(prepared(data, telling=progress), division, model, built, place, "matmul")
+        simulation = Simulation(Job(whole, built, built.trains(local), seed), wanted)  # checks all of it
+        if record is None:
+            simulation.job, _ = with_compiled(simulation.job, wanted, compile, cache() / "compiled")
+            for report in simulation.rounds():
+                for listener in listeners:
+                    listener(report, simulation.settings.rounds)
+            outcome = simulation.outcome()
+            outcome.metrics = completed(outcome.metrics, reports[-1].values)
+        else:
+            from fedflow.front.record import recorded  # imports MLflow, which is slow
+
+            changes = [f"engine.device={device}", f"engine.compile={compile}"]
+            simulation, outcome, folder = recorded(
+                Path(record), data, division, model, built, local, wanted, seed, changes, listeners
+            )
+    about = described(data, division, model, whole)
+    return Result(label, seed, simulation, reports, outcome, about, folder)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Within this context torch computes in one thread, which is what makes runs bit-identical."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run_settings(given: dict[str, Any]) -> RunSettings:
+    """The fields of `run`; the error for another keyword says where it belongs."""
+    known, local = ({field.name for field in fields(cls)} for cls in (RunSettings, LocalTraining))
+    ours = {*known, *inspect.signature(run).parameters} - {"settings"}
+    for name in given.keys() - known:
+        if (own := meant(name, local)) and not meant(name, ours):
+            raise BadInput(name, given[name], f"within training={{{own!r}: ...}}", "" if own == name else own)
+        if (own := meant(name, DIVISION)) and not meant(name, ours):
+            raise BadInput(name, given[name], f"within the partition, such as fedflow.dirichlet({own}=...)")
+        raise unknown_name("fedflow.run", name, ours)
+    return RunSettings.parse(given)

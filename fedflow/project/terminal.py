@@ -1,0 +1,116 @@
+"""Progress in the terminal: a bar over rounds or epochs, or plain lines if the output is not a terminal.
+
+Text may contain anything (reasons of failures, names), so rich does not interpret brackets and colons.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol, Self, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+def plain() -> Console:
+    """A console that prints text as it is."""
+    return Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def say(line: str) -> None:
+    """Print one plain line, also during a progress bar or a flow."""
+    plain().print(line)
+
+
+def time_left(began: float, done: int, total: int) -> str:
+    """How long the rest takes at the pace since ``began``: ", about 5 min left" if it is a minute or more.
+
+    ``began`` is in seconds of `time.monotonic`.
+    """
+    seconds = (time.monotonic() - began) / max(1, done) * (total - done)
+    if done == 0 or seconds < 60:
+        return ""
+    return (
+        f", about {seconds / 60:.0f} min left" if seconds < 5400 else f", about {seconds / 3600:.1f} h left"
+    )
+
+
+class Titled(Protocol):
+    @property
+    def title(self) -> str: ...
+
+
+class Reported(Protocol):
+    """One round of a run, such as a `RoundReport`."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def values(self) -> Mapping[str, float]: ...
+    @property
+    def failed(self) -> Mapping[int, str]: ...
+    @property
+    def replayed(self) -> bool: ...
+
+
+T = TypeVar("T", bound=Titled)
+
+
+def counted(items: Sequence[T]) -> Iterator[T]:
+    """``items``, each announced by number and title, from the second on with the time that is left."""
+    began = time.monotonic()
+    for done, item in enumerate(items):
+        say(f"{done + 1} of {len(items)}: {item.title}{time_left(began, done, len(items))}")
+        yield item
+
+
+class RoundBar:
+    """Shows a run's rounds or epochs, its accuracy when measured, and every client that is left out."""
+
+    def __init__(self, title: str) -> None:
+        self.title, self.console = title, plain()
+        self.bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.task = self.bar.add_task(title, total=None, note="")
+        self._first: tuple[int, float] | None = None  # the first step that was computed here, and when
+        self._estimated = False  # whether the time that is left could be told before
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def round(self, report: Reported, rounds: int) -> None:
+        """Advance the bar to ``report``, one of ``rounds`` rounds."""
+        accuracy = report.values.get("local_accuracy")
+        note = "" if accuracy is None else f"local accuracy {accuracy:.3f}"
+        for k, reason in report.failed.items():
+            self.console.print(f"{self.title}: round {report.round}: client {k} left out: {reason}")
+        self.step("round", report.round, rounds, note, silent=report.replayed)
+
+    def step(self, what: str, number: int, total: int, note: str, silent: bool = False) -> None:
+        """Advance the bar; where there is none, print the ``note``, if any, unless ``silent``."""
+        left = self._left(number, total, silent)
+        news = note or (left and not self._estimated)  # the first estimate does not wait for an evaluation
+        self._estimated |= bool(left)
+        if news and not silent and not self.console.is_terminal:
+            self.console.print(f"{self.title}: {what} {number}/{total}{', ' * bool(note)}{note}{left}")
+        if note:
+            self.bar.update(self.task, note=note)
+        self.bar.update(self.task, completed=number, total=total)
+
+    def _left(self, number: int, total: int, silent: bool) -> str:
+        """How long the rest will take; the first step computed here does not count, as it warms up."""
+        if silent or self._first is None:
+            self._first = None if silent else (number, time.monotonic())
+            return ""
+        first, then = self._first
+        return time_left(then, number - first, total - first)

@@ -1,0 +1,285 @@
+"""A run without its loop: the job, its settings, the federation and the state."""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from fedflow.errors import BadInput, FedflowError
+from fedflow.local.client import TRAINED
+from fedflow.local.curriculum import Curriculum
+from fedflow.methods.method import Generative, Levelled, Message, Method, Pretrained, Round, ServerState
+from fedflow.project.identity import code_digest, modules_of, versions
+from fedflow.seeding import generator, torch_seed
+from fedflow.simulation.checkpoint import load_checkpoint
+from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
+from fedflow.simulation.clients import ClientStore, FirstOf
+from fedflow.simulation.executors import Executor, Inline
+from fedflow.simulation.history import History
+from fedflow.simulation.job import Job
+from fedflow.simulation.levels import check_levels, clients_by_level, first_trained, level
+from fedflow.simulation.messages import Messages, pack
+from fedflow.simulation.real_images import check_generative
+from fedflow.simulation.reporting import TrainedMeans
+from fedflow.simulation.sampling import cohort_size
+from fedflow.simulation.settings import RunSettings, check_selection, check_server_data, check_settings
+from fedflow.simulation.state import State
+
+
+def content(values: Tensor) -> str:
+    """A hash of the values of a tensor."""
+    return hashlib.blake2b(values.cpu().contiguous().numpy().data, digest_size=12).hexdigest()
+
+
+class RunSetup:
+    """One federated run: its job, settings, federation and state.
+
+    ``clients`` (N) take part, with ``sizes`` [N] training samples and planted ``groups`` [N], if any.
+    Newcomers of the partition, numbered N and up, do not. Raises `BadInput` for incompatible settings.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        settings: RunSettings,
+        executor: Executor | None = None,
+        checkpoints: Path | None = None,
+    ) -> None:
+        self.executor: Executor = executor or Inline()
+        self.federation = job.federation.open()
+        partition = self.federation.partition
+        self.clients = partition.training_clients
+        self.sizes = partition.sizes[: self.clients]
+        self.groups = None if partition.groups is None else partition.groups[: self.clients]
+        self.cohort_size = cohort_size(settings.participation, self.clients)
+        self.turns: list[Turn] = []  # by round, of the client curriculum
+        if settings.client_curriculum:
+            self.turns = settings.client_curriculum.turns(self.clients, self.cohort_size, settings.rounds)
+            settings = replace(settings, rounds=len(self.turns))
+        self.settings = settings
+        self.job = replace(
+            job,
+            training=job.method.trains(job.training),
+            rounds=settings.rounds,
+            keep_trained=settings.keep_trained or bool(settings.means) or job.training.compares,
+            timing=settings.timing,
+        )
+        self._check()
+        self._checkpoints = checkpoints
+
+    @cached_property
+    def folder(self) -> Path | None:
+        """The folder of the checkpoint, if any."""
+        return self._checkpoints / self.fingerprint if self._checkpoints else None
+
+    @cached_property
+    def state(self) -> State:
+        """The state to start from: that of the checkpoint, if one exists."""
+        return self._start()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies the run: only its own checkpoint is resumed."""
+        teacher, difficulty = self.federation.teacher, self.federation.difficulty
+        features = self.federation.features
+        about = {
+            "method": [self.job.method.name, self.job.method.as_dict()],
+            "training": self.job.training.as_dict(),
+            "run": {k: v for k, v in self.settings.as_dict().items() if k != "checkpoint_every"},
+            "seed": self.job.seed,
+            "partition": self.federation.partition.hash,
+            "public": None if self.federation.public is None else self.federation.public.digest,
+            "teacher": None if teacher is None else [teacher.model.architecture, content(teacher.w)],
+            "difficulty": None if difficulty is None else content(difficulty),
+            "features": None if features is None else [features.model.architecture, content(features.w)],
+            "model": self.federation.model.architecture,
+            "code": code_digest(
+                type(self).__module__,
+                *modules_of(self.job.method, self.job.training),
+                *self.federation.model.modules,
+            ),
+            "libraries": versions(),
+            "compiled": bool(self.job.compiled),  # changes the last bits
+        }
+        return hashlib.blake2b(
+            json.dumps(about, sort_keys=True, default=str).encode(), digest_size=12
+        ).hexdigest()
+
+    def round(self, t: int, purpose: str, *keys: int, cycle: int = 0) -> Round:
+        """Round ``t`` for a hook; its random numbers are keyed by ``purpose`` and ``keys``."""
+        return Round(
+            t,
+            self.settings.rounds,
+            self.job.training.lr_in(t),
+            self.sizes,
+            self.federation.model,
+            self.federation.public,
+            partial(generator, self.job.seed, purpose, *keys),
+            cycle,
+        )
+
+    def messages(
+        self,
+        clients: Sequence[int],
+        send: Callable[[int], Message],
+        names: Sequence[str] | None = None,
+        newcomer: Mapping[str, str] | None = None,
+    ) -> Messages:
+        """What each client receives and keeps: by default all vectors of the method.
+
+        For clients that never took part, ``newcomer`` maps kept vectors to received ones that replace them.
+        """
+
+        def replaced(k: int) -> Mapping[str, str]:
+            never = k >= self.clients or not self.state.participations[k]
+            return (newcomer or {}) if never else {}
+
+        written = [TRAINED] if names is None and self.job.training.compares else []
+        names = self.state.own_vectors if names is None else names
+        return pack(clients, send, self.state.store, names, replaced, written)
+
+    def _check(self) -> None:
+        """Raise `BadInput` unless method, run and partition are compatible; warn about odd settings."""
+        settings, method, training = self.settings, self.job.method, self.job.training
+        partition = self.federation.partition
+        check_settings(settings, method, training)
+        method.check_clients(self.clients)
+        check_levels(method, self.federation.model)
+        settings.timing.check(len(partition.sizes))
+        training.check(self.federation.model, self.federation.train, self.federation.teacher)
+        for i, adaptation in enumerate(settings.adapt):
+            adaptation.check(self.federation.model, self.federation.train, f"run.adapt[{i}]")
+        check_selection(method, partition.selection_offsets is not None)
+        check_server_data(method, self.federation.public is not None)
+        smallest, of = self.cohort_size, f"the cohort at participation {settings.participation:g}"
+        if self.turns:
+            smallest = min(turn.end - turn.start for turn in self.turns)
+            of = "the smallest cohort of run.client_curriculum"
+        if settings.min_cohort > smallest:
+            raise BadInput("run.min_cohort", settings.min_cohort, f"at most {smallest}, {of}")
+        self._check_curriculum()
+        if isinstance(method, Generative):
+            check_generative(method.name, self.federation)
+        central = {"teacher": self.federation.teacher, "expert": self.federation.difficulty}
+        if partition.held_out and (seen := [name for name, used in central.items() if used is not None]):
+            tests = "validation" if partition.params.get("validation") else "test"
+            reason = f"learned from all samples, also those that clients hold out as {tests} samples"
+            warnings.warn(f"{method.name}: its {' and its '.join(seen)} {reason}", stacklevel=4)
+        if settings.keep_predictions and not self.federation.labelled:
+            raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
+        least = 0.001 / self.clients  # below, nearly every draw is empty and repeated
+        if settings.sampling == "bernoulli" and settings.participation < least:
+            raise BadInput("run.participation", settings.participation, f"at least {least:g} with bernoulli")
+        if (curriculum := settings.client_curriculum) is not None:
+            self._need_losses(curriculum)
+            pool = self.turns[-1].clients
+            if pool < self.clients:
+                reason = f"the run ends when {pool} of {self.clients} clients are in the pool"
+                warnings.warn(f"run.client_curriculum: {reason}", stacklevel=4)
+        if (
+            training.lr_decay != 1
+            and training.lr_decay_every > 1
+            and training.lr_decay_every >= settings.rounds
+        ):
+            reason = f"the rate does not decay in {settings.rounds} rounds"
+            about = f"as lr_decay_every is {training.lr_decay_every}"
+            warnings.warn(f"training.lr_decay: {reason}, {about}", stacklevel=4)
+        twice = settings.sampling == "proportional" and getattr(method, "weighting", "") == "samples"
+        if twice and self.cohort_size < self.clients:
+            asked = "run.sampling: proportional and weighting: samples"
+            warnings.warn(f"{method.name}: {asked} both count a client's samples", stacklevel=4)
+        if method.serves_adapted() and settings.adapt and settings.adapt_from == "served":
+            reason = "the served models, which are adapted already; run.adapt_from can be active or all"
+            warnings.warn(f"{method.name}: run.adapt adapts {reason}", stacklevel=4)
+
+    def _need_losses(self, curriculum: Curriculum | ClientCurriculum) -> None:
+        by_expert = curriculum.scores and curriculum.score == "expert"
+        if by_expert and self.federation.difficulty is None:
+            accepted = "a network of `central` whose losses this federation has"
+            raise BadInput(f"{curriculum.section}.expert", curriculum.expert, accepted)
+
+    def _check_curriculum(self) -> None:
+        training, method = self.job.training, self.job.method
+        curriculum = training.curriculum
+        if curriculum is None:
+            return
+        if curriculum.score.endswith("_pred") and not self.federation.labelled:
+            accepted = "a score by losses, as the samples do not have one label each"
+            raise BadInput("training.curriculum.score", curriculum.score, accepted)
+        self._need_losses(curriculum)
+        if type(method).epochs is not Method.epochs:  # known in the round only
+            return
+        usual = method.streams(training).values()
+        short = sum(
+            any(max(training.passes(n, epochs)).prefix < n for epochs in usual) for n in self.sizes.tolist()
+        )
+        if short:
+            reason = "has too few local steps in a round to reach all samples"
+            warnings.warn(
+                f"{method.name}: the curriculum of {short} of {self.clients} clients {reason}", stacklevel=5
+            )
+
+    def level(self, client: int) -> str:
+        """The level of a client's network; empty if all have the network of the run."""
+        return level(self.job.method, self.federation, client)
+
+    @cached_property
+    def levels(self) -> dict[str, list[int]]:
+        """The clients of every level, newcomers excepted; one level "" if all have the network of the run."""
+        return clients_by_level(self.job.method, self.clients)
+
+    @property
+    def levelled(self) -> bool:
+        """Whether clients hold networks of different sizes."""
+        return isinstance(self.job.method, Levelled)
+
+    def _start(self) -> State:
+        model, method, seed = self.federation.model, self.job.method, self.job.seed
+
+        def initial(i: int) -> Tensor:
+            return model.init(torch_seed(seed, "initial model", i))
+
+        def first_of(name: str, make: Callable[[int], Tensor]) -> FirstOf:
+            def of(client: int) -> Tensor:
+                return make(torch_seed(seed, f"first {name}", client))
+
+            return FirstOf(of, of(0))
+
+        first: dict[str, Tensor | FirstOf] = {
+            name: value if isinstance(value, Tensor) else first_of(name, value)
+            for name, value in method.client_state(model, initial(0)).items()
+        }
+        if missing := [name for name in method.records if name not in first]:
+            raise FedflowError(f"{method.name}: its clients do not keep {', '.join(missing)} to be recorded")
+        if self.settings.keep_trained or "all" in self.settings.means or self.job.training.compares:
+            first[TRAINED] = first_trained(method, self.federation, initial(0))
+        store = ClientStore(first, self.clients, self.folder)
+        weights = self.sizes if method.weighs_samples() else np.ones(self.clients)
+        state = State(
+            server=method.setup(model, initial),
+            store=store,
+            means=TrainedMeans(self.settings.means, weights, store, self.levels),
+            participations=np.zeros(self.clients, dtype=np.int64),
+            assignment=np.full(self.clients, -1),
+            pool=np.empty(0, dtype=np.int64),
+            history=History(self.folder),
+        )
+        if not isinstance(state.server, ServerState):
+            raise FedflowError(
+                f"{method.name}.setup must return a ServerState, not {type(state.server).__name__}"
+            )
+        if isinstance(method, Generative):
+            state.server = method.begin(self.round(0, "first images"), state.server)
+        saved = load_checkpoint(self.folder) if self.folder else None
+        if saved is None or saved[1]["fingerprint"] != self.fingerprint:
+            if isinstance(method, Pretrained) and self.federation.public is not None:
+                state.server = method.pretrain_server(state.server, self.federation.public, seed)
+            return state
+        state.unpack(*saved, model.device)
+        return state

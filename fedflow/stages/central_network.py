@@ -1,0 +1,279 @@
+"""From prepared samples to a network that is trained on all of them: a teacher, an expert, a reference."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fedflow.config import CentralParams, ModelParams, Params
+from fedflow.data import Dataset, Examples, load_prepared
+from fedflow.errors import BadInput, FedflowError
+from fedflow.files import central_folder, intact, locked, prepared_folder
+from fedflow.local.central_training import Central, SmoothedModel, epochs, evaluate
+from fedflow.local.precision import need_float32
+from fedflow.local.teacher import Teacher
+from fedflow.local.trained import TrainedNetwork, load_network, save_network
+from fedflow.models import ARCHITECTURES, build
+from fedflow.models.flat import FlatModel
+from fedflow.procedures.interface import Row, State
+from fedflow.procedures.steps import Here
+from fedflow.project.identity import code_digest, modules_of, versions
+from fedflow.project.terminal import RoundBar, say
+from fedflow.simulation.checkpoint import FILE, drop_checkpoint
+from fedflow.simulation.executors import Inline
+from fedflow.simulation.fits import need_fit
+from fedflow.stages.experiment import pick_device
+from fedflow.stages.prepare import prepare_dataset
+from fedflow.stages.steps import Listener, load_progress, run_steps
+from fedflow.tracking import ModelCard, Record, open_record
+
+TABLE = "epochs.csv"
+FINAL = ("parameters", "train_loss", "test_loss", "test_accuracy")  # metrics of the end
+
+
+def prepare_network(
+    params: Params,
+    name: str,
+    root: Path = Path(),
+    prepare: Callable[..., Any] = prepare_dataset,
+    listeners: Sequence[Listener] = (),
+    opened: Callable[[Record], None] = lambda record: None,
+) -> Path:
+    """Make ``data/central/<name>`` unless it exists, intact, from the same data, settings and code.
+
+    Its data set and its teachers are made first if necessary. Resumes an interrupted training from its last
+    epoch, and records one MLflow run; ``opened`` is called with its record before the first epoch. Returns
+    the folder. Raises `FedflowError`, for example if the training diverges.
+    """
+    params.network(name)
+    for needed in params.networks(name):
+        prepare(params, params.network(needed).dataset, root)
+        training = CentralRun(params, needed, root)
+        with locked(root / ".fedflow" / "locks" / f"central-{needed}", partial(_wait, training.title)):
+            if not training.is_current():
+                training.run(listeners, opened)
+    return central_folder(root, name)
+
+
+def results(root: Path, name: str) -> dict[str, Any]:
+    """The final metrics of a central network."""
+    facts = load_network(central_folder(root, name)).facts
+    return {metric: facts[metric] for metric in FINAL}
+
+
+@dataclass(frozen=True)
+class CentralRun:
+    """The training of one central network: its data set and its teacher, if any, exist."""
+
+    params: Params
+    name: str
+    root: Path = Path()
+
+    @property
+    def title(self) -> str:
+        return f"central · {self.name}"
+
+    @property
+    def folder(self) -> Path:
+        return central_folder(self.root, self.name)
+
+    @cached_property
+    def settings(self) -> CentralParams:
+        return self.params.network(self.name)
+
+    @cached_property
+    def network(self) -> ModelParams:
+        return self.settings.model or self.params.model(self.settings.dataset)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        return load_prepared(prepared_folder(self.root, self.settings.dataset))
+
+    @cached_property
+    def teacher(self) -> TrainedNetwork | None:
+        name = self.settings.teacher
+        return load_network(central_folder(self.root, name)) if name else None
+
+    @cached_property
+    def origin(self) -> str:
+        """A digest of all that the network depends on: settings, data, teacher and code."""
+        about = {
+            "settings": self.settings.as_dict(),
+            "data": self.dataset.hash,
+            "teacher": self.teacher and self.teacher.hash,
+            "code": network_code(self.params, self.name),
+            "libraries": versions(),
+        }
+        return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=12).hexdigest()
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / ".fedflow" / "checkpoints" / self.origin
+
+    def is_current(self) -> bool:
+        """Whether the network exists, intact, was trained from the same things, and is recorded."""
+        there = intact(lambda: load_network(self.folder))
+        current = there is not None and there.facts.get("origin") == self.origin
+        return current and not (self.checkpoint / FILE).exists()  # deleted last
+
+    def run(self, listeners: Sequence[Listener], opened: Callable[[Record], None]) -> None:
+        """Train, record and write the network."""
+        torch.set_num_threads(1)
+        need_float32()
+        settings, dataset, network = self.settings, self.dataset, self.network
+        device = torch.device(pick_device(self.params.engine.device))
+        factory = partial(build, network.name, dataset.input_shape, dataset.num_classes, **network.options)
+        smoothing = settings.label_smoothing
+        kind = partial(SmoothedModel, smoothing=smoothing) if smoothing else FlatModel
+        train, test = dataset.train.to(device), dataset.test.to(device)
+        teacher = self.teacher.teacher(device) if self.teacher else None
+        try:
+            model = kind(factory, device=device)
+            need_fit(model, train, network.name, len(dataset.classes))
+            settings.training.check(model, train, teacher)
+        except BadInput as error:
+            field = f"central.{self.name}.{error.field.removeprefix('central.')}"
+            raise error.renamed(field) from error
+        progress = load_progress(self.checkpoint)
+        steps = CentralSteps(model, train, test, settings, teacher)
+        record = open_record(
+            Record,
+            self.root,
+            experiment=f"{settings.dataset}/central",
+            name=self.name,
+            key=self.origin,
+            params={"central": settings.as_dict(), "device": str(device)},
+            tags={"central": self.name, "dataset": settings.dataset, "seed": settings.seed},
+            datasets=[self._input()],
+            params_file=self.root / "params.yaml",
+            resumes=progress is not None,  # also if it was killed after its end was recorded
+        )
+        with record, RoundBar(self.title) as bar:
+            opened(record)
+            try:
+                progress = run_steps(
+                    Here(steps, str(device)),
+                    Inline(),
+                    self.checkpoint,
+                    record,
+                    bar,
+                    "epoch",
+                    progress,
+                    listeners,
+                    note=_note,
+                    seconds=0,  # an epoch is a block
+                )
+                ((part, state),) = progress.states.items()
+                assert state is not None
+                w = state["w"].to(device)
+                losses, _ = evaluate(model, w, train)
+                if not np.isfinite(losses).all():
+                    count = np.count_nonzero(~np.isfinite(losses))
+                    raise FedflowError(
+                        f"diverged: {count} training samples have no finite loss; try a smaller rate"
+                    )
+            except FedflowError as error:
+                raise FedflowError(f"central.{self.name}: {error}") from error
+            rows = [{"epoch": number} | row for number, row in enumerate(progress.rows[part], 1)]
+            facts = self._facts(model, rows[-1])
+            made = save_network(
+                self.folder,
+                w,
+                losses,
+                facts,
+                {TABLE: partial(pd.DataFrame(rows).to_csv, index=False, float_format="%.9g")},
+                model.frozen,
+            )
+            final = {metric: made.facts[metric] for metric in FINAL}
+            record.end(final, len(rows), self.folder, self._card(), {0: w})
+        drop_checkpoint(self.checkpoint)
+
+    def _facts(self, model: FlatModel, last: dict[str, Any]) -> dict[str, Any]:
+        """What ``metrics.json`` says, except the hash."""
+        settings, network, dataset = self.settings, self.network, self.dataset
+        return {
+            "name": self.name,
+            "dataset": settings.dataset,
+            "model": network.name,
+            "options": network.options,
+            "input_shape": list(dataset.input_shape),
+            "outputs": dataset.num_classes,
+            "parameters": model.size,
+            "train_samples": len(dataset.y_train),
+            "epochs": settings.training.epochs,
+            "seed": settings.seed,
+            "train_loss": last["train_loss"],
+            "test_loss": last["test_loss"],
+            "test_accuracy": last.get("test_accuracy"),
+            "data_hash": dataset.hash,
+            "teacher": settings.teacher,
+            "settings": settings.as_dict(),
+            "origin": self.origin,
+        }
+
+    def _input(self) -> dict[str, Any]:
+        folder = prepared_folder(self.root, self.settings.dataset)
+        about = {"name": self.settings.dataset, "digest": self.dataset.hash}
+        return about | {"source": str(folder), "context": "data"}
+
+    def _card(self) -> ModelCard:
+        """How to rebuild the model; its registered name is ``central.<name>``."""
+        return ModelCard.of(
+            self.dataset,
+            self.network.name,
+            self.network.options,
+            partition="central",
+            method=self.name,
+            seed=self.settings.seed,
+        )
+
+
+def network_code(params: Params, name: str) -> dict[str, Any]:
+    """The code that trains a central network, and the options that are part of its architecture."""
+    training = CentralRun(params, name)
+    network = ARCHITECTURES[training.network.name]
+    code = code_digest(Central.__module__, *modules_of(training.settings.training), network.build.__module__)
+    return {"digest": code, "network": network.options}
+
+
+@dataclass(frozen=True)
+class CentralSteps:
+    """The epochs of a central training, one part of steps."""
+
+    model: FlatModel
+    train: Examples
+    test: Examples
+    settings: Central
+    teacher: Teacher | None
+
+    def names(self) -> list[str]:
+        return [""]
+
+    def steps(self, part: str) -> int:
+        return self.settings.training.epochs
+
+    def start(self, part: str) -> State:
+        return {}
+
+    def step(self, part: str, state: State, number: int) -> tuple[State, Row]:
+        model, train, test, settings, teacher = (getattr(self, field.name) for field in fields(self))
+        epoch = next(epochs(model, train, test, settings, teacher, number - 1, state))
+        return epoch.state, epoch.values
+
+
+def _note(values: Row) -> str:
+    """What the terminal shows of an epoch."""
+    name = "test_accuracy" if "test_accuracy" in values else "test_loss"
+    return f"{name.replace('_', ' ')} {values[name]:.3f}"
+
+
+def _wait(title: str) -> None:
+    """The network of the other process will be the one that is wanted."""
+    say(f"{title}: waiting for another process that trains it")

@@ -1,0 +1,217 @@
+"""One experiment: a partition, a method and a seed of ``params.yaml``."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedflow.config import Changes, Params, digest
+from fedflow.data.prepared import file_sum
+from fedflow.errors import FedflowError
+from fedflow.files import central_folder, partition_folder, prepared_folder, read_fact
+from fedflow.local.trained import MARKER
+from fedflow.methods.method import ServerData, server_data
+from fedflow.project.arguments import argument
+from fedflow.simulation.federation import EXPERTS, FEATURES, TEACHER, FederationFiles, Stored
+from fedflow.simulation.job import Job
+from fedflow.simulation.levels import check_architecture
+from fedflow.simulation.settings import check_division, check_settings
+from fedflow.simulation.setup import RunSettings
+from fedflow.tracking.addresses import absolute
+
+SHORT = 8  # digits of the settings' digest in the name of a folder
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What to run, and where its files are below ``root``."""
+
+    params: Params
+    partition: str
+    method: str  # a registered one, or another name under methods
+    seed: int
+    root: Path = Path()
+    sweep: str | None = None  # the MLflow parent run that this run belongs to
+
+    def __post_init__(self) -> None:
+        for name in ("partition", "method", "seed", "sweep"):
+            object.__setattr__(self, name, argument(name, getattr(self, name)))
+        object.__setattr__(self, "method", self.params.method_name(self.method))
+
+    @property
+    def dataset(self) -> str:
+        return self.params.partition(self.partition).dataset
+
+    @property
+    def run(self) -> RunSettings:
+        return self.params.run_of(self.method, self.partition)
+
+    @property
+    def datasets(self) -> list[str]:
+        """The data set that is divided, and the one that the method gives the server, if any."""
+        public = self.params.public(self.method, self.partition)
+        return [self.dataset, *([public] if public else [])]
+
+    @property
+    def networks(self) -> list[str]:
+        """The central networks of run and partition and their teachers, each after those that it needs."""
+        return self.params.networks(*self.params.used_networks(self.method, self.partition).values())
+
+    @property
+    def read_networks(self) -> dict[str, str]:
+        """The central networks that the run itself reads, by the field that names them."""
+        used = self.params.used_networks(self.method, self.partition)
+        return {field: name for field, name in used.items() if field in (TEACHER, *EXPERTS, FEATURES)}
+
+    @property
+    def _server_data(self) -> ServerData:
+        return server_data(self.params.method(self.method, self.partition)[0])
+
+    @property
+    def title(self) -> str:
+        return f"{self.partition} · {self.method} · seed {self.seed}"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the flow `federate` that runs it, in this process."""
+        about = {name: getattr(self, name) for name in ("partition", "method", "seed", "sweep")}
+        return about | {"settings": Changes(self.params), "root": str(self.root)}
+
+    @property
+    def grid(self) -> dict[str, list] | None:
+        """The grid of the settings, if this run is a cell of it."""
+        grid = self.params.grid
+        named = self.partition in grid.partitions and self.method in grid.methods
+        return grid.as_dict() if named and self.seed in grid.seeds else None
+
+    @property
+    def prepared_folder(self) -> Path:
+        return prepared_folder(self.root, self.dataset)
+
+    @property
+    def partition_folder(self) -> Path:
+        return partition_folder(self.root, self.partition)
+
+    @cached_property
+    def effective(self) -> dict[str, Any]:
+        """By section, defaults included: all settings that can change the results, except the seed."""
+        params, (method, training) = self.params, self.params.method(self.method, self.partition)
+        return {
+            "method": {"name": method.name, **method.as_dict()},
+            "training": training.as_dict(),
+            "run": {k: v for k, v in self.run.as_dict().items() if k != "checkpoint_every"},
+            "model": params.model(self.dataset).as_dict(),
+            "data": {name: params.dataset(name).as_dict() for name in self.datasets},
+            "partition": params.partition(self.partition).as_dict(),
+            "central": {name: params.network(name).as_dict() for name in self.networks},
+        }
+
+    @cached_property
+    def settings(self) -> str:
+        """A digest of `effective`: runs with different settings are never averaged."""
+        return digest(self.effective)
+
+    @cached_property
+    def results_folder(self) -> Path:
+        """``results/<partition>/<method>/<seed>`` where params.yaml itself gives these settings.
+
+        With other settings, their digest follows the seed.
+        """
+        name = str(self.seed) if self._as_in_the_file() else f"{self.seed}-{self.settings[:SHORT]}"
+        return self.root / "results" / self.partition / self.method / name
+
+    def _as_in_the_file(self) -> bool:
+        plain = self.params.plain
+        try:
+            return plain is not None and replace(self, params=plain).settings == self.settings
+        except FedflowError:  # for example, the file has no such partition
+            return False
+
+    def check(self) -> None:
+        """Raise `BadInput` for any name or value that this experiment cannot run with.
+
+        Raises `FedflowError` for a folder that cannot hold its record.
+        """
+        absolute(self.root)
+        method, training = self.params.method(self.method, self.partition)
+        check_settings(self.run, method, training)
+        check_architecture(method, self.params.model(self.dataset).name)
+        partition = self.params.partition(self.partition)
+        check_division(method, partition.selection, partition.public)
+        for name in self.datasets:
+            self.params.dataset(name)
+        self.params.used_networks(self.method, self.partition)
+        pick_device(self.params.engine.device)
+
+    @cached_property
+    def job(self) -> Job:
+        """What every worker of the run needs to know."""
+        method, training = self.params.method(self.method, self.partition)
+        model, engine = self.params.model(self.dataset), self.params.engine
+        public = [prepared_folder(self.root, name) for name in self.datasets[1:]]
+        files = FederationFiles(
+            prepared=stored(self.prepared_folder, "meta.json"),
+            partition=stored(self.partition_folder, "summary.json"),
+            model=model.name,
+            model_options=json.dumps(model.options, sort_keys=True),
+            device=pick_device(engine.device),
+            convolution=engine.convolution,
+            public=stored(public[0], "meta.json") if public else None,
+            noise=self._server_data.noise,
+            teacher=self._network(TEACHER),
+            expert=self._network(*EXPERTS),
+            features=self._network(FEATURES),
+            inception=self._inception(),
+            expert_field=next((field for field in EXPERTS if field in self.read_networks), EXPERTS[0]),
+        )
+        return Job(
+            files, method, method.trains(training), self.seed, cohort=engine.cohort, width=engine.width
+        )
+
+    def _inception(self) -> Stored | None:
+        """The file of weights of Inception v3, if any."""
+        if (name := self.run.inception) is None:
+            return None
+        file = (self.root / name).resolve()
+        return Stored(str(file), file_sum(file) if file.is_file() else "")
+
+    def _network(self, *fields: str) -> Stored | None:
+        """The central network that one of these fields names, if any."""
+        names = [name for field, name in self.read_networks.items() if field in fields]
+        return stored(central_folder(self.root, names[0]), MARKER) if names else None
+
+
+def experiments(
+    params: Params,
+    root: Path,
+    sweep: str,
+    partitions: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+) -> list[Experiment]:
+    """Every cell of a grid (default: that of ``params``), all checked before the first one runs."""
+    methods = [params.method_name(name) for name in methods or []]
+    given = {"partitions": partitions, "methods": methods, "seeds": seeds}
+    grid = replace(params.grid, **{name: [*values] for name, values in given.items() if values})
+    params, cells = params.replace(grid=grid), product(grid.partitions, grid.methods, grid.seeds)
+    made = [Experiment(params, *cell, root, sweep) for cell in cells]
+    for experiment in made:
+        experiment.check()
+    return made
+
+
+def pick_device(wanted: str) -> str:
+    """``auto`` becomes cuda if there is a GPU; `FedflowError` for cuda without one."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise FedflowError("engine.device: 'cuda' was requested, but torch sees no GPU here; use cpu or auto")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+
+
+def stored(folder: Path, facts: str) -> Stored:
+    """The folder, and the hash that its file ``facts`` records; no hash if it is not made yet."""
+    return Stored(str(folder.resolve()), read_fact(folder / facts, "hash") or "")
