@@ -1,6 +1,6 @@
 """On a GPU: clients of a cohort at once (vmap) against one by one, by the width of a vmapped call.
 
-Timed is a worker's whole shard: batches drawn, images normalised, local SGD, updates checked
+Timed is a worker's whole shard: batches drawn, images normalized, local SGD, updates checked
 and summed. A cell says if its clients trained one by one after all, without a graph, or fewer in a call
 than asked. Beside client steps per second it reports the arithmetic rate: floating-point operations of the
 forward and the backward pass (counted on the plain network; updates and sums are not counted) over the

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.memory import peak_memory
 from benchmarks.workload import significant
 
-NODES, NEIGHBOURS, PICKS, TIMED, STEPS = 20_000, 12, 200, 20, (1, 4)  # 12 neighbours: a mean degree of 14
+NODES, NEIGHBOURS, PICKS, TIMED, STEPS = 20_000, 12, 200, 20, (1, 4)  # 12 neighbors: a mean degree of 14
 FORMS = ("incremental", "sparse", "dense")
 Product = Callable[[np.ndarray], np.ndarray]
 

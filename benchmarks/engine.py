@@ -18,7 +18,7 @@ TARGETS = {"engine, loop": 0.95, "engine, compiled": 1.4}
 
 
 def hand_written(work: Federation, clients: int = CLIENTS, training: LocalTraining = TRAINING) -> float:
-    """Seconds for plain modules and ``torch.optim.SGD``, on images that are normalised beforehand."""
+    """Seconds for plain modules and ``torch.optim.SGD``, on images that are normalized beforehand."""
     device, samples = work.model.device, int(work.partition.sizes[0])
     positions = [torch.as_tensor(work.partition.train(k), device=device) for k in range(clients)]
     data = [(work.train.inputs(own), work.train.targets(own)) for own in positions]
@@ -29,18 +29,18 @@ def hand_written(work: Federation, clients: int = CLIENTS, training: LocalTraini
     started = time.perf_counter()
     for x, y in data:
         module.load_state_dict(initial)
-        optimiser = torch.optim.SGD(module.parameters(), lr=training.lr)
+        optimizer = torch.optim.SGD(module.parameters(), lr=training.lr)
         for batch in torch.randperm(samples, device=device).split(training.batch_size):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(module(x[batch]), y[batch]).backward()
-            optimiser.step()
+            optimizer.step()
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - started
 
 
 def engine(work: Federation, **options: Any) -> float:
-    """Seconds for one worker's shard: batches drawn, images normalised, updates checked and summed."""
+    """Seconds for one worker's shard: batches drawn, images normalized, updates checked and summed."""
     job = Job(work, build_method("fedavg"), TRAINING, seed=0, cohort="loop", **options)
     shard = Shard(1, list(range(CLIENTS)), [work.model.init(0)], [{"model": 0}] * CLIENTS, [{}] * CLIENTS)
     started = time.perf_counter()

@@ -761,7 +761,7 @@ class Training(_Training):
         batch_size: samples per batch; the last one may be smaller; 0 = full gradient (a whole number >=
             0 and <= 1e+09; default 10)
         lr: client learning rate (a number > 0; default 0.05)
-        optimiser: takes the local steps: sgd, or adam with weight decay in the gradient and eps 1e-8
+        optimizer: takes the local steps: sgd, or adam with weight decay in the gradient and eps 1e-8
             (one of sgd, adam; default sgd)
         momentum: SGD momentum (a number >= 0 and < 1; default 0.0)
         betas: decay of the two moments of adam (a list, each item a number >= 0 and < 1; default [0.9,
@@ -773,7 +773,7 @@ class Training(_Training):
             16x16 (one of none, flip_crop, flip_crop_cutout; default none)
         objective: side losses beside the data loss: robustness, distillation, or both; null = none (a
             mapping or null; default null)
-        adaptation: clients minimise the loss of the model after adaptation to other own samples; null =
+        adaptation: clients minimize the loss of the model after adaptation to other own samples; null =
             none (a mapping or null; default null)
         curriculum: local steps see a growing prefix of the samples, sorted by difficulty; null = all
             samples (a mapping or null; default null)
@@ -790,7 +790,7 @@ class Training(_Training):
         least_epochs: fewest epochs of a straggler (a whole number >= 1; default 1)
         drop_stragglers: drop stragglers from the cohort (true or false; default false)
     """
-    def __init__(self, *, epochs: int = 1, steps: int | None = None, batch_size: int = 10, lr: float = 0.05, optimiser: Literal['sgd', 'adam'] = 'sgd', momentum: float = 0.0, betas: Sequence[float] = ..., weight_decay: float = 0.0, clip_norm: float | None = None, augment: Literal['none', 'flip_crop', 'flip_crop_cutout'] = 'none', objective: Settings | Mapping[str, Any] | None = None, adaptation: Settings | Mapping[str, Any] | None = None, curriculum: Settings | Mapping[str, Any] | None = None, precision: Literal['float32', 'tf32', 'bf16'] = 'float32', lr_decay: float = 1.0, lr_decay_every: int = 1, lr_within: Sequence[float] | None = None, stragglers: float = 0.0, least_epochs: int = 1, drop_stragglers: bool = False) -> None: ...
+    def __init__(self, *, epochs: int = 1, steps: int | None = None, batch_size: int = 10, lr: float = 0.05, optimizer: Literal['sgd', 'adam'] = 'sgd', momentum: float = 0.0, betas: Sequence[float] = ..., weight_decay: float = 0.0, clip_norm: float | None = None, augment: Literal['none', 'flip_crop', 'flip_crop_cutout'] = 'none', objective: Settings | Mapping[str, Any] | None = None, adaptation: Settings | Mapping[str, Any] | None = None, curriculum: Settings | Mapping[str, Any] | None = None, precision: Literal['float32', 'tf32', 'bf16'] = 'float32', lr_decay: float = 1.0, lr_decay_every: int = 1, lr_within: Sequence[float] | None = None, stragglers: float = 0.0, least_epochs: int = 1, drop_stragglers: bool = False) -> None: ...
 
 class AAggFFD(_AAggFFD):
     """AAggFF-D: a server that learns the weights of many clients, of which few take part, by exponentiated steps.
@@ -861,11 +861,11 @@ class CCFedAMS(_CCFedAMS):
             or null; default null)
         beta: decay of the first moment m (a number >= 0 and < 1; default 0.9)
         eps: added to sqrt(v) (a number > 0; default 1e-08)
-        normalise: divide updates by the number K of local steps; by the sum of their eta_i / eta with
+        normalize: divide updates by the number K of local steps; by the sum of their eta_i / eta with
             lr_within (true or false; default true)
         gamma: decay of the second moment v (a number >= 0 and < 1; default 0.99)
     """
-    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'uniform', server_lr: float = 0.01, concurrency: float = 2.0, most_epochs: int | None = None, beta: float = 0.9, eps: float = 1e-08, normalise: bool = True, gamma: float = 0.99) -> None: ...
+    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'uniform', server_lr: float = 0.01, concurrency: float = 2.0, most_epochs: int | None = None, beta: float = 0.9, eps: float = 1e-08, normalize: bool = True, gamma: float = 0.99) -> None: ...
 
 class CCFedAdagrad(_CCFedAdagrad):
     """CC-FedAdagrad: asynchronous clients, and Adagrad steps of the server on the updates that have arrived.
@@ -880,10 +880,10 @@ class CCFedAdagrad(_CCFedAdagrad):
             or null; default null)
         beta: decay of the first moment m (a number >= 0 and < 1; default 0.9)
         eps: added to sqrt(v) (a number > 0; default 1e-08)
-        normalise: divide updates by the number K of local steps; by the sum of their eta_i / eta with
+        normalize: divide updates by the number K of local steps; by the sum of their eta_i / eta with
             lr_within (true or false; default true)
     """
-    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'uniform', server_lr: float = 0.01, concurrency: float = 2.0, most_epochs: int | None = None, beta: float = 0.9, eps: float = 1e-08, normalise: bool = True) -> None: ...
+    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'uniform', server_lr: float = 0.01, concurrency: float = 2.0, most_epochs: int | None = None, beta: float = 0.9, eps: float = 1e-08, normalize: bool = True) -> None: ...
 
 class CCFedAdam(_CCFedAdam):
     """CC-FedAdam: asynchronous clients, and Adam steps of the server on the updates that have arrived.
@@ -898,11 +898,11 @@ class CCFedAdam(_CCFedAdam):
             or null; default null)
         beta: decay of the first moment m (a number >= 0 and < 1; default 0.9)
         eps: added to sqrt(v) (a number > 0; default 1e-08)
-        normalise: divide updates by the number K of local steps; by the sum of their eta_i / eta with
+        normalize: divide updates by the number K of local steps; by the sum of their eta_i / eta with
             lr_within (true or false; default true)
         gamma: decay of the second moment v (a number >= 0 and < 1; default 0.99)
     """
-    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'uniform', server_lr: float = 0.01, concurrency: float = 2.0, most_epochs: int | None = None, beta: float = 0.9, eps: float = 1e-08, normalise: bool = True, gamma: float = 0.99) -> None: ...
+    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'uniform', server_lr: float = 0.01, concurrency: float = 2.0, most_epochs: int | None = None, beta: float = 0.9, eps: float = 1e-08, normalize: bool = True, gamma: float = 0.99) -> None: ...
 
 class CFL(_CFL):
     """CFL: clients train together until their updates disagree; then the server splits them in two, recursively.
@@ -984,10 +984,10 @@ class FLISHC(_FLISHC):
         inference: what is compared: predicted classes (one_hot) or probabilities (soft) (one of
             one_hot, soft; default one_hot)
         beta: smallest similarity of clients in one cluster (a number >= 0; default 0.45)
-        variant: disjoint clusters, or neighbours of every client (one of clusters, neighbourhood;
-            default clusters)
+        variant: disjoint clusters, or neighbors of every client (one of clusters, neighborhood; default
+            clusters)
     """
-    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, linkage: Literal['single', 'complete', 'upgma', 'wpgma'] = 'wpgma', assign: Literal['attach', 'rehc'] = 'attach', public: str | None = None, noise: int = 0, inference: Literal['one_hot', 'soft'] = 'one_hot', beta: float = 0.45, variant: Literal['clusters', 'neighbourhood'] = 'clusters') -> None: ...
+    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, linkage: Literal['single', 'complete', 'upgma', 'wpgma'] = 'wpgma', assign: Literal['attach', 'rehc'] = 'attach', public: str | None = None, noise: int = 0, inference: Literal['one_hot', 'soft'] = 'one_hot', beta: float = 0.45, variant: Literal['clusters', 'neighborhood'] = 'clusters') -> None: ...
 
 class FLT(_FLT):
     """FLT: clients whose images an auto-encoder maps to similar points are averaged, as a graph or as clusters.
@@ -1016,7 +1016,7 @@ class FLT(_FLT):
             the means of earlier ones (one of at_once, in_place; default at_once)
         assign: newcomers are related to the clients that took part, or all clients are related again
             (one of attach, all; default attach)
-        encoder: auto-encoder; null = conv for grey images, residual for colour; pixels: none; labels:
+        encoder: auto-encoder; null = conv for gray images, residual for color; pixels: none; labels:
             clients with the same set of labels are related (an upper bound) (one of conv, residual,
             pixels, labels; default null)
         latent: dimensions of an embedded image (a whole number >= 1; default 128)
@@ -1031,23 +1031,23 @@ class FLT(_FLT):
     def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, case: Literal['graph', 'clusters'] = 'graph', clusters: int | None = None, k: int | None = 5, reducer: Literal['none', 'pca', 'umap', 'tsne'] = 'none', dimensions: int = 2, distance: Literal['matching', 'matching_sq', 'min_pair'] = 'matching', gamma: float | None = None, absent: Literal['omit', 'stale'] = 'omit', members: Literal['right', 'leaf_order'] = 'right', averaging: Literal['at_once', 'in_place'] = 'at_once', assign: Literal['attach', 'all'] = 'attach', encoder: Literal['conv', 'residual', 'pixels', 'labels'] | None = None, latent: int = 128, pretraining: int = 40, finetuning: int = 5, finetune: Literal['per_client', 'sequential', 'central'] = 'per_client', public: str | None = None) -> None: ...
 
 class FeSEM(_FeSEM):
-    """FeSEM: the server keeps several centres; clients whose models are close to each other share one.
+    """FeSEM: the server keeps several centers; clients whose models are close to each other share one.
 
     Keywords:
         weighting: weights: n_k or uniform (one of samples, uniform; default uniform)
         server_lr: server learning rate (a number > 0; default 1.0)
-        centres: number of centres (a whole number >= 1; default 2)
+        centers: number of centers (a whole number >= 1; default 2)
         cluster_over: models that are assigned and averaged: the cohort's, or all clients' by k-means
             (one of cohort, all; default cohort)
         compared: name patterns of the parameters that are compared; null = all (a list, each item text
             or null; default null)
         recluster_every: rounds between assignments (a whole number >= 1; default 1)
-        first: first centres: models far apart, or means of random parts of the clients (one of
+        first: first centers: models far apart, or means of random parts of the clients (one of
             farthest, random; default farthest)
-        empty: a centre without clients moves to the model farthest from all others, or stays (one of
+        empty: a center without clients moves to the model farthest from all others, or stays (one of
             farthest, keep; default farthest)
     """
-    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'uniform', server_lr: float = 1.0, centres: int = 2, cluster_over: Literal['cohort', 'all'] = 'cohort', compared: Sequence[str] | None = None, recluster_every: int = 1, first: Literal['farthest', 'random'] = 'farthest', empty: Literal['farthest', 'keep'] = 'farthest') -> None: ...
+    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'uniform', server_lr: float = 1.0, centers: int = 2, cluster_over: Literal['cohort', 'all'] = 'cohort', compared: Sequence[str] | None = None, recluster_every: int = 1, first: Literal['farthest', 'random'] = 'farthest', empty: Literal['farthest', 'keep'] = 'farthest') -> None: ...
 
 class FedAC(_FedAC):
     """FedAC: personal models are pulled towards their cluster's centroid, embeddings towards the mean of all.
@@ -1172,10 +1172,10 @@ class FedCluster(_FedCluster):
     def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, mu: float = 0.0, clusters: int = 2, grouping: Literal['random', 'similar'] = 'random', given: Sequence[int] | None = None, order: Literal['reshuffle', 'fixed'] = 'reshuffle') -> None: ...
 
 class FedDyn(_FedDyn):
-    """FedDyn: a dynamic regulariser changes each client's objective so that a consensus is optimal for all.
+    """FedDyn: a dynamic regularizer changes each client's objective so that a consensus is optimal for all.
 
     Keywords:
-        alpha: weight of the dynamic regulariser (a number > 0; default 0.1)
+        alpha: weight of the dynamic regularizer (a number > 0; default 0.1)
         weighting: objective: clients count equally, or in proportion to n_k (one of uniform, samples;
             default uniform)
         served: the model served and scored: theta, or the mean of the last cohort's models (one of
@@ -1207,7 +1207,7 @@ class FedEff(_FedEff):
     def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, policy: Literal['UEC', 'EC', 'UEIC', 'EIC', 'random'] = 'UEC', tau: float = 0.5, base_epochs: int = 5, unit: float = 1.0, slow: Literal['clamp', 'skip'] = 'clamp', most_epochs: int | None = None) -> None: ...
 
 class FedEvg(_FedEvg):
-    """FedEvg: the server draws labelled images from the mixture of all clients' energy-based models.
+    """FedEvg: the server draws labeled images from the mixture of all clients' energy-based models.
 
     Keywords:
         spc: images per class (a whole number >= 1; default 10)
@@ -1257,9 +1257,9 @@ class FedMGDA(_FedMGDA):
             default uniform)
         server_lr: server learning rate (a number > 0; default 1.0)
         eps: largest |lambda_k - p_k| (a number >= 0 and <= 1; default 0.1)
-        normalise: scale every update to length 1 (true or false; default true)
+        normalize: scale every update to length 1 (true or false; default true)
     """
-    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'uniform', server_lr: float = 1.0, eps: float = 0.1, normalise: bool = True) -> None: ...
+    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'uniform', server_lr: float = 1.0, eps: float = 0.1, normalize: bool = True) -> None: ...
 
 class FedNova(_FedNova):
     """FedNova: each update is divided by its client's amount of local work before the average.
@@ -1453,7 +1453,7 @@ class LCFL(_LCFL):
         distance: what D compares: losses, models (L2), or the warm-up's last updates (1 - cosine) (one
             of loss, model, update; default loss)
         eps: radius of DBSCAN, instead of k-medoids (a number > 0 or null; default null)
-        min_samples: neighbours, including itself, of a core client (DBSCAN) (a whole number >= 1;
+        min_samples: neighbors, including itself, of a core client (DBSCAN) (a whole number >= 1;
             default 2)
     """
     def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, clusters: int = 2, warmup: int = 5, distance: Literal['loss', 'model', 'update'] = 'loss', eps: float | None = None, min_samples: int = 2) -> None: ...
@@ -1480,7 +1480,7 @@ class LocalOnly(_LocalOnly):
     def __init__(self, *, everyone: bool = False) -> None: ...
 
 class MTL(_MTL):
-    """MTL: every client keeps a personal model that is pulled towards the mean of all (mean-regularised).
+    """MTL: every client keeps a personal model that is pulled towards the mean of all (mean-regularized).
 
     Keywords:
         weighting: weights p_k of the mean: uniform or n_k (one of uniform, samples; default uniform)
@@ -1530,11 +1530,11 @@ class PACFL(_PACFL):
         p: singular vectors (a whole number >= 1; default 3)
         signature: singular vectors of all data of a client, or of each label's data (one of whole,
             per_class; default whole)
-        input: pixels 0..255, or as the network receives them (one of raw, normalised; default raw)
+        input: pixels 0..255, or as the network receives them (one of raw, normalized; default raw)
         proximity: angle between two signatures (one of principal_min, principal_sum, entry_min,
             entry_min_abs, trace, trace_abs, greedy_repo; default principal_min)
     """
-    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, linkage: Literal['single', 'complete', 'upgma', 'wpgma'] = 'wpgma', assign: Literal['attach', 'rehc'] = 'attach', beta: float | None = None, clusters: int | None = None, p: int = 3, signature: Literal['whole', 'per_class'] = 'whole', input: Literal['raw', 'normalised'] = 'raw', proximity: Literal['principal_min', 'principal_sum', 'entry_min', 'entry_min_abs', 'trace', 'trace_abs', 'greedy_repo'] = 'principal_min') -> None: ...
+    def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'samples', server_lr: float = 1.0, linkage: Literal['single', 'complete', 'upgma', 'wpgma'] = 'wpgma', assign: Literal['attach', 'rehc'] = 'attach', beta: float | None = None, clusters: int | None = None, p: int = 3, signature: Literal['whole', 'per_class'] = 'whole', input: Literal['raw', 'normalized'] = 'raw', proximity: Literal['principal_min', 'principal_sum', 'entry_min', 'entry_min_abs', 'trace', 'trace_abs', 'greedy_repo'] = 'principal_min') -> None: ...
 
 class PAvg(_PAvg):
     """P-Avg: FedAvg for the model that is best after every client has adapted it to its own samples.
@@ -1586,7 +1586,7 @@ class PFLDyn(_PFLDyn):
     """PFLDyn: FedDyn for the model that is best after every client has adapted it to its own samples.
 
     Keywords:
-        alpha: weight of the dynamic regulariser (a number > 0; default 0.1)
+        alpha: weight of the dynamic regularizer (a number > 0; default 0.1)
         weighting: objective: clients count equally, or in proportion to n_k (one of uniform, samples;
             default uniform)
         served: the model served and scored: theta, or the mean of the last cohort's models (one of
@@ -1651,7 +1651,7 @@ class PerFedAvg(_PerFedAvg):
     def __init__(self, *, weighting: Literal['samples', 'uniform'] = 'uniform', server_lr: float = 1.0, alpha: float = 0.01, beta: float | None = None, order: Literal['first', 'hessian_free', 'second'] = 'first', delta: float = 0.001, adaptation: int = 1) -> None: ...
 
 class PropFair(_PropFair):
-    """PropFair: clients maximise log(M - loss), so that no one gains at a greater relative cost to others.
+    """PropFair: clients maximize log(M - loss), so that no one gains at a greater relative cost to others.
 
     Keywords:
         weighting: weights p_k: n_k or uniform (one of samples, uniform; default samples)

@@ -21,7 +21,7 @@ _OURS = {  # `bare` names of ours, and of other tools
         "participationrate"
     ),
     "batchsize": "batch bs localbs localbatchsize trainbatchsize",
-    "optimizer optimiser": "optimizer optim localoptimizer",
+    "optimizer optimizer": "optimizer optim localoptimizer",
     "method methods": "algorithm algo strategy aggregator",
     "model models name": "modelname network net architecture arch",
     "dataset data": "dataset datasets datasetname",
@@ -41,7 +41,7 @@ PLACES = {  # where params.yaml has a name that another section is asked for
     "momentum": "training.momentum",
     "batchsize": "training.batch_size",
     "weightdecay": "training.weight_decay",
-    "optimizer": "training.optimiser",
+    "optimizer": "training.optimizer",
     "clipnorm": "training.clip_norm",
     "rounds": "run.rounds",
     "participation": "run.participation",

@@ -28,7 +28,7 @@ def torch_seed(seed: int, purpose: str, *counters: int) -> int:
 def undisturbed() -> Iterator[None]:
     """Leave the caller's generators of Python, NumPy and torch as they were before this context.
 
-    Networks are initialised, and functions of the caller draw, from global generators.
+    Networks are initialized, and functions of the caller draw, from global generators.
     """
     import torch
 

@@ -116,7 +116,7 @@ def stores(session_folder: Path) -> Iterator[Callable]:
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Real images, 8x8 grey: 1,438 for training and 359 for testing."""
+    """Real images, 8x8 gray: 1,438 for training and 359 for testing."""
     folder: Path = tmp_path_factory.mktemp("digits")
     return prepare(DatasetParams(source="digits"), folder)
 

@@ -130,7 +130,7 @@ def images(
 ) -> Federation:
     """Real images, sorted by label before they are dealt; every client is tested on the labels that it has.
 
-    ``order`` renumbers the clients. The server has 60 test images. The inputs are normalised
+    ``order`` renumbers the clients. The server has 60 test images. The inputs are normalized
     floats, so that a test can spoil them. Clients select models by two of the samples that they train on.
     """
     if network == "mlp":

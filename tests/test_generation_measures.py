@@ -6,7 +6,7 @@ import torch
 from scipy.linalg import sqrtm
 from torch import Tensor, nn
 
-from fedflow.metrics.generation import Gaussian, frechet, nearest, neighbours, radii
+from fedflow.metrics.generation import Gaussian, frechet, nearest, neighbors, radii
 
 
 def rows(n: int, d: int, seed: int = 0) -> Tensor:
@@ -56,26 +56,26 @@ def test_the_frechet_distance_is_that_of_torchmetrics() -> None:
 
 
 @pytest.mark.parametrize(("k", "density", "coverage"), [(1, 1.5, 0.6), (2, 1.375, 0.8)])
-def test_neighbours_of_the_worked_example(k: int, density: float, coverage: float) -> None:
+def test_neighbors_of_the_worked_example(k: int, density: float, coverage: float) -> None:
     real, fake = torch.tensor([[0.0], [1], [2], [4], [8]]), torch.tensor([[0.4], [1.1], [1.5], [20]])
-    assert neighbours(real, fake, k) == pytest.approx((0.75, 1.0, density, coverage))
+    assert neighbors(real, fake, k) == pytest.approx((0.75, 1.0, density, coverage))
 
 
 @pytest.mark.parametrize("k", [1, 5])
-def test_neighbours_are_those_of_prdc(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbors_are_those_of_prdc(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     prdc = pytest.importorskip("prdc")
     real, fake = rows(60, 4), rows(40, 4, seed=1) - 1
-    found = neighbours(real, fake, k)._asdict()
+    found = neighbors(real, fake, k)._asdict()
     assert found == pytest.approx(prdc.compute_prdc(real.numpy(), fake.numpy(), nearest_k=k))
 
 
 @pytest.mark.parametrize("block", [7, 1000])
 def test_blocks_and_the_order_of_rows_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     real, fake = rows(50, 4), rows(30, 4) + 0.5
-    expected = neighbours(real, fake, 3)
+    expected = neighbors(real, fake, 3)
     every = torch.cdist(real, fake)
     monkeypatch.setattr("fedflow.metrics.generation.BLOCK", block)
-    assert neighbours(real, fake.flip(0), 3, radii(real, 3)) == pytest.approx(expected)
+    assert neighbors(real, fake.flip(0), 3, radii(real, 3)) == pytest.approx(expected)
     index, distance = nearest(real, fake)
     assert torch.equal(index, every.argmin(1)) and torch.allclose(distance, every.min(1).values)
     assert nearest(real[:1], torch.cat([real[:1]] * 20))[0].item() == 0  # the first of equal rows
@@ -83,6 +83,6 @@ def test_blocks_and_the_order_of_rows_change_nothing(block: int, monkeypatch: py
 
 def test_copies_of_real_images_are_near_and_precise() -> None:
     real = rows(40, 3)
-    copies = neighbours(real, real.clone(), 2)
+    copies = neighbors(real, real.clone(), 2)
     assert (copies.precision, copies.recall, copies.coverage) == (1, 1, 1)
     assert nearest(real, real)[1].max() == pytest.approx(0, abs=1e-6)

@@ -47,10 +47,10 @@ def test_planes_around_models_are_drawn_written_and_logged(capsys, project):
     assert [line[0] for line in lines] == ["FedAvg", "IFCA, client 2", "Local, client 5"]
     found = table(project, "planes")
     assert len(found) == 27 and np.isfinite(found["loss"]).all()
-    centre = found.query("x == 0 and y == 0")
-    np.testing.assert_allclose(centre["loss"], [float(line[1]) for line in lines], rtol=1e-3)
+    center = found.query("x == 0 and y == 0")
+    np.testing.assert_allclose(center["loss"], [float(line[1]) for line in lines], rtol=1e-3)
     metrics = json.loads((project / "results" / "skewed" / "fedavg" / "0" / "metrics.json").read_text())
-    assert centre["accuracy"].iloc[0] == pytest.approx(metrics["global_accuracy"])
+    assert center["accuracy"].iloc[0] == pytest.approx(metrics["global_accuracy"])
     folder = project / "report" / "landscapes"
     assert imread(folder / "planes.png").std() > 0.05
     assert "FedAvg" in (folder / "planes.svg").read_text()
@@ -77,8 +77,8 @@ def test_a_client_is_scored_on_its_own_test_samples(capsys, project):
     more = (*FEW, "--own", "--name", "own", "--root", project)
     assert fedflow(capsys, "landscape", "skewed/local/0:5", *more).code == 0
     clients = pd.read_parquet(project / "results" / "skewed" / "local" / "0" / "clients.parquet")
-    centre = table(project, "own").query("x == 0 and y == 0")
-    assert centre["accuracy"].item() == pytest.approx(clients["local_accuracy"][5])
+    center = table(project, "own").query("x == 0 and y == 0")
+    assert center["accuracy"].item() == pytest.approx(clients["local_accuracy"][5])
 
 
 @pytest.mark.parametrize(

@@ -5,40 +5,40 @@ import pytest
 
 from fedflow.metrics import clustering
 from fedflow.metrics.clustering import agreement, clustering_error
-from fedflow.metrics.distribution import summarise
+from fedflow.metrics.distribution import summarize
 
 
 def test_gini_of_worked_examples_knows_neither_order_nor_scale():
     ginis = {(0.5, 0.6, 0.9, 1.0): 0.15, (0.4, 0.4, 0.4): 0, (0, 0, 0, 1): 0.75, (0, 0): 0, (0.3,): 0}
     for values, gini in ginis.items():
-        assert summarise(np.array(values, dtype=float))["gini"] == pytest.approx(gini, abs=1e-12), values
+        assert summarize(np.array(values, dtype=float))["gini"] == pytest.approx(gini, abs=1e-12), values
 
     values = np.random.default_rng(0).random(50)
     shuffled = np.random.default_rng(1).permutation(values) * 7
-    assert summarise(shuffled)["gini"] == pytest.approx(summarise(values)["gini"])
+    assert summarize(shuffled)["gini"] == pytest.approx(summarize(values)["gini"])
 
 
 def test_a_tenth_of_the_clients_is_the_worst_and_the_best():
-    spread = summarise(np.arange(25) / 100)
+    spread = summarize(np.arange(25) / 100)
     assert spread["worst10"] == pytest.approx(0.005) and spread["best10"] == pytest.approx(0.235)
-    few = summarise(np.array([0.2, 0.7, 0.4]))
+    few = summarize(np.array([0.2, 0.7, 0.4]))
     assert (few["worst10"], few["best10"]) == (0.2, 0.7)
 
 
 def test_mean_and_population_deviation_leave_out_what_was_not_measured_and_are_nan_without_a_rest():
-    spread = summarise(np.array([0.2, np.nan, 0.6]))
+    spread = summarize(np.array([0.2, np.nan, 0.6]))
     assert spread["mean"] == pytest.approx(0.4) and spread["std"] == pytest.approx(0.2)
 
 
 def test_clients_count_by_their_weights_or_alike():
     values, samples = np.array([0.5, np.nan, 1.0, 0.25]), np.array([10, 1000, 30, 0])
-    spread = summarise(values, samples)
+    spread = summarize(values, samples)
     assert spread["weighted"] == pytest.approx((0.5 * 10 + 1.0 * 30) / 40)
-    assert summarise(values)["weighted"] == pytest.approx(spread["mean"]) == pytest.approx(1.75 / 3)
+    assert summarize(values)["weighted"] == pytest.approx(spread["mean"]) == pytest.approx(1.75 / 3)
     assert spread["variance"] == pytest.approx(np.var([0.5, 1.0, 0.25])) == pytest.approx(spread["std"] ** 2)
     assert (spread["lowest"], spread["highest"]) == (0.25, 1.0)
 
-    assert all(np.isnan(value) for value in summarise(np.array([np.nan, np.nan])).values())
+    assert all(np.isnan(value) for value in summarize(np.array([np.nan, np.nan])).values())
 
 
 def test_clusters_are_compared_up_to_their_numbers():

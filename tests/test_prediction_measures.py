@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score, top_k_accuracy_score
 from support import refused
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from fedflow.metrics.distribution import summarise
+from fedflow.metrics.distribution import summarize
 from fedflow.metrics.predictions import by_client, ece, mce, reliability, sizes, summary
 
 
@@ -132,7 +132,7 @@ def test_clients_are_averaged_by_test_samples_and_the_tenths_too() -> None:
     assert spread["weighted"] == pytest.approx(np.average(np.arange(25) / 100, weights=np.arange(25) + 1))
     alike = summary(values, weights * 0 + 7)
     assert {n: alike[n] for n in ("worst10", "best10", "gini")} == pytest.approx(
-        {n: summarise(values.to_numpy())[n] for n in ("worst10", "best10", "gini")}, abs=1e-12
+        {n: summarize(values.to_numpy())[n] for n in ("worst10", "best10", "gini")}, abs=1e-12
     )
 
 

@@ -44,7 +44,7 @@ def changed(change):
         "models.digits=mlp",
         "run.target_accuracy=null",
         "tuned.mnist5k-dir.fedavg.training.lr=0.1",
-        "data.digits.normalise={mean: [0.5], std: [0.5]}",
+        "data.digits.normalize={mean: [0.5], std: [0.5]}",
         "data.tables={source: table, path: a.csv, target: y}",
         "methods.aaggff_s.host={name: fedprox, mu: 1e-3}",
         "methods.fedavg={method: fedavg, label: Ours}",

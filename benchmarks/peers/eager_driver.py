@@ -17,12 +17,12 @@ def run(clients: int, rounds: int, laps: Laps) -> None:
         total = {name: torch.zeros_like(value) for name, value in server.items()}
         for k in sorted(draw.sample(range(clients), COHORT)):
             module.load_state_dict(server)
-            optimiser = torch.optim.SGD(module.parameters(), lr=LR)
+            optimizer = torch.optim.SGD(module.parameters(), lr=LR)
             own_x, own_y = x[place(k)], y[place(k)]
             for batch in shuffled().split(BATCH):
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 F.cross_entropy(module(own_x[batch]), own_y[batch]).backward()
-                optimiser.step()
+                optimizer.step()
             for name, value in module.state_dict().items():
                 total[name] += value / COHORT
         server = total

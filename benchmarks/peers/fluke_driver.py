@@ -28,13 +28,13 @@ def run(clients: int, rounds: int, laps: Laps) -> None:
     environment.set_device(str(DEVICE))
     environment.set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=False)
     x, y = images()
-    optimiser = OptimizerConfigurator(DDict(name="SGD", lr=LR))
+    optimizer = OptimizerConfigurator(DDict(name="SGD", lr=LR))
     everyone = [
         Client(
             index=k,
             train_set=FastDataLoader(x[place(k)], y[place(k)], num_labels=10, batch_size=BATCH, shuffle=True),
             test_set=None,
-            optimizer_cfg=optimiser,
+            optimizer_cfg=optimizer,
             loss_fn=torch.nn.CrossEntropyLoss(),
             local_epochs=1,
         )

@@ -37,11 +37,11 @@ def train(message: Message, context: Context) -> Message:
     own_x, own_y = x[mine], y[mine]
     module = network()
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimiser, steps = torch.optim.SGD(module.parameters(), lr=LR), 0
+    optimizer, steps = torch.optim.SGD(module.parameters(), lr=LR), 0
     for batch in shuffled().split(BATCH):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(module(own_x[batch]), own_y[batch]).backward()
-        optimiser.step()
+        optimizer.step()
         steps += 1
     metrics = MetricRecord({"num-examples": SAMPLES, "steps": steps})
     content = RecordDict({"arrays": ArrayRecord(module.state_dict()), "metrics": metrics})

@@ -34,11 +34,11 @@ def trained(k: int, module: nn.Module, server: dict[str, Tensor], total: dict[st
     x, y = images()
     own_x, own_y = x[place(k)], y[place(k)]
     module.load_state_dict(server)
-    optimiser = torch.optim.SGD(module.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(module.parameters(), lr=LR)
     for batch in shuffled().split(BATCH):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(module(own_x[batch]), own_y[batch]).backward()
-        optimiser.step()
+        optimizer.step()
         yield
     for name, value in module.state_dict().items():
         total[name] += value / COHORT

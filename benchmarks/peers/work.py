@@ -89,7 +89,7 @@ def raw_images() -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def images() -> tuple[Tensor, Tensor]:
-    """The same, normalised once and for all to float32; once in every process."""
+    """The same, normalized once and for all to float32; once in every process."""
     x, y = raw_images()
     return x.float().div_(255).sub_(MEAN).div_(STD), y
 

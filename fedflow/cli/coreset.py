@@ -28,10 +28,10 @@ def coreset(
     ignore: Annotated[
         list[str] | None, typer.Option(help="A column to ignore, such as a name. Repeatable.")
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Do not standardise the columns.")] = False,
-    neighbours: Annotated[int, typer.Option(help="Nearest neighbours that each row is connected to.")] = 10,
+    raw: Annotated[bool, typer.Option("--raw", help="Do not standardize the columns.")] = False,
+    neighbors: Annotated[int, typer.Option(help="Nearest neighbors that each row is connected to.")] = 10,
     edge_weights: Annotated[
-        str, typer.Option(help="Weights of edges between neighbours: binary, or gaussian in their distance.")
+        str, typer.Option(help="Weights of edges between neighbors: binary, or gaussian in their distance.")
     ] = "binary",
     adjacency: Annotated[
         Path | None, typer.Option(help="Edges between rows instead: a row `from,to[,weight]` each, from 0.")
@@ -48,7 +48,7 @@ def coreset(
     """Choose a few rows of a table that represent all rows, and weights for means over them.
 
     Example: `fedflow coreset houses.csv --cost price --k 20 --kappa 0.2`. A larger k keeps the rows of a
-    smaller one. Columns are standardised; rows are connected to their nearest neighbours.
+    smaller one. Columns are standardized; rows are connected to their nearest neighbors.
     """
     from fedflow.errors import BadInput
     from fedflow.files import check_output, make_writable, naming
@@ -76,7 +76,7 @@ def coreset(
         columns or None,
         ignore or (),
         not raw,
-        neighbours,
+        neighbors,
         walk,
         budget,
         weights,
@@ -105,7 +105,7 @@ def coreset(
     if len(rows) < picks:
         print_line(f"{picks} picks: some gave more weight to a row chosen before, or replaced rows")
     if found.points is not None and not raw:
-        print_line("columns were standardised (--raw: not)")
+        print_line("columns were standardized (--raw: not)")
     print_line(
         f"{len(rows)} of {n} rows, total cost {rows['cost'].sum():.4g}, weights sum to "
         f"{rows['weight'].sum():.4g}, objective error {found.selection.error:.3g}"

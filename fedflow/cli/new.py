@@ -36,7 +36,7 @@ METHOD = '''\
 
 Source: {authors}, "{title}", 2026.
 
-Client: minimise F_k(w) + strength/2 ||w - w_t||^2 by SGD from w_t. Server: as FedAvg.
+Client: minimize F_k(w) + strength/2 ||w - w_t||^2 by SGD from w_t. Server: as FedAvg.
 *Reduces to* FedAvg when strength = 0.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
 """
@@ -140,12 +140,12 @@ import numpy as np
 
 # Replace these with your samples: images (uint8, n x height x width [x channels]) or rows of features.
 rng = np.random.default_rng(0)
-centres = rng.normal(size=(5, 16))
+centers = rng.normal(size=(5, 16))
 
 
 def samples(n: int) -> tuple[np.ndarray, np.ndarray]:
     y = rng.integers(0, 5, n)
-    return (centres[y] + rng.normal(size=(n, 16))).astype(np.float32), y
+    return (centers[y] + rng.normal(size=(n, 16))).astype(np.float32), y
 
 
 x_train, y_train = samples(2000)

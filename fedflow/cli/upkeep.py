@@ -26,10 +26,10 @@ def doctor(as_json: Json = False, root: Root = Path()) -> None:
     from fedflow.doctor import examine
 
     findings = examine(root)
-    colours = {"ok": "green", "note": "yellow", "bad": "red"}
+    colors = {"ok": "green", "note": "yellow", "bad": "red"}
     table = Table(show_header=False, box=None, pad_edge=False)
     for finding in findings:
-        table.add_row(Text(finding.status, colours[finding.status]), finding.what, finding.detail)
+        table.add_row(Text(finding.status, colors[finding.status]), finding.what, finding.detail)
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:

@@ -24,7 +24,7 @@ def checked(raw: RawData, origin: str, classes: tuple[str, ...], shape: tuple | 
         raise FedflowError(f"{origin}: {problem}")  # the first one: the others may follow from it
     raw = replace(raw, columns={name: _whole(column) for name, column in raw.columns.items()})
     try:
-        return _labelled(raw, classes)
+        return _labeled(raw, classes)
     except ValueError as error:
         raise FedflowError(f"{origin}: {error}") from None
 
@@ -36,13 +36,13 @@ def _inputs(raw: RawData, shape: tuple | None) -> Iterator[str]:
         layout = f"x_{split} is {x.dtype} {list(x.shape)}"
         if x.dtype not in KINDS or x.dtype != raw.x_train.dtype:
             yield f"{layout}; needs {TYPES}"
-        colour = x.ndim == 4 and x.shape[-1] == 3
-        fits = {"images": x.ndim == 3 or colour, "features": x.ndim > 1, "tokens": x.ndim == 2}
+        color = x.ndim == 4 and x.shape[-1] == 3
+        fits = {"images": x.ndim == 3 or color, "features": x.ndim > 1, "tokens": x.ndim == 2}
         if not fits.get(raw.kind) or not x.size:
             yield f"{layout}; needs {LAYOUTS.get(raw.kind)}{_turned(x) if raw.kind == 'images' else ''}"
         if x.shape[1:] != raw.x_train.shape[1:]:
             yield f"{layout}; x_train has {list(raw.x_train.shape)}"
-        found = (3 if colour else 1, *x.shape[1:3])
+        found = (3 if color else 1, *x.shape[1:3])
         if shape is not None and found != shape:
             yield f"images are {found} (channels, height, width), not {shape}"
         if raw.kind == "features" and not np.isfinite(x).all():
@@ -111,7 +111,7 @@ def _whole(column: DataColumn) -> DataColumn:
     return DataColumn(column.train.astype(np.int64), column.test.astype(np.int64), column.names)
 
 
-def _labelled(raw: RawData, classes: tuple[str, ...]) -> RawData:
+def _labeled(raw: RawData, classes: tuple[str, ...]) -> RawData:
     """``raw`` with labels of ``classes``; ValueError if they do not fit."""
     if raw.y_train.dtype.kind == "f":
         if classes or raw.classes:

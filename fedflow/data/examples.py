@@ -1,4 +1,4 @@
-"""Examples on one device: images are stored as uint8 and normalised when they are gathered."""
+"""Examples on one device: images are stored as uint8 and normalized when they are gathered."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 class Examples:
     """Inputs ``x`` [n, ...] and targets ``y`` [n] (or [n, L]: one at each position) on one device.
 
-    ``x`` is uint8 images [n, C, H, W], normalised on the fly to ``(x / 255 - mean) / std`` with ``mean`` and
+    ``x`` is uint8 images [n, C, H, W], normalized on the fly to ``(x / 255 - mean) / std`` with ``mean`` and
     ``std`` of length C (default: 0 and 1), float features of any shape, or whole numbers: tokens [n, L].
     With ``domain`` [n], numbers 0..D-1, ``mean`` and ``std`` are [D, C], a row per domain. ``y`` holds int64
     labels or float values. Raises ValueError if the parts do not fit together.
@@ -77,7 +77,7 @@ class Examples:
                 setattr(moved, name, value.to(device))
         return moved
 
-    def relabelled(self, y: np.ndarray | None) -> "Examples":
+    def relabeled(self, y: np.ndarray | None) -> "Examples":
         """The same inputs with targets ``y`` [n]; ``self`` if ``y`` is None."""
         return self if y is None else Examples(self.x, torch.as_tensor(y), self.mean, self.std, self.domain)
 
@@ -89,7 +89,7 @@ class Examples:
     def inputs(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Inputs at ``index`` (int64, any shape S, on the same device): [*S, ...].
 
-        Normalised images and features have ``dtype``; tokens are int64. It uses tensor operations only, so it
+        Normalized images and features have ``dtype``; tokens are int64. It uses tensor operations only, so it
         also runs under ``torch.func.vmap`` with a batched ``index``.
         """
         x = _at(self.x, index)

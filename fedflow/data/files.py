@@ -45,11 +45,11 @@ class DataColumn:
 class RawData:
     """Both splits of a data set, as read from its files.
 
-    ``x_*`` is uint8 images, [n, h, w] for grey and [n, h, w, 3] for colour (RGB), or float32 features
+    ``x_*`` is uint8 images, [n, h, w] for gray and [n, h, w, 3] for color (RGB), or float32 features
     [n, ...], or int32 tokens [n, L]. ``y_*`` holds labels [n], or float32 targets [n] (regression), or for
     tokens a target at each position [n, L]. ``classes`` names label 0, 1, ...: it is empty for regression,
     and if the files do not name them; for tokens it is the vocabulary. ``columns`` are metadata of samples.
-    ``mean`` and ``std`` normalise images: a value per channel, or one such tuple for every value of the
+    ``mean`` and ``std`` normalize images: a value per channel, or one such tuple for every value of the
     column ``domain``; empty if unknown. ``notes`` are lines for the user: what was read, and what was not.
     """
 
@@ -179,12 +179,12 @@ def _stacked(
     classes = _in_order({label for label, _ in found["train"]})
     if unknown := sorted({label for label, _ in found["test"]} - set(classes)):
         raise FedflowError(f"{path}: class {unknown[0]!r} is in test/ but not in train/")
-    colour = any(image.ndim == 3 for split in SPLITS for image in found[split].values())
+    color = any(image.ndim == 3 for split in SPLITS for image in found[split].values())
     number = {label: i for i, label in enumerate(classes)}
     keys = {split: sorted(found[split], key=lambda key: (number[key[0]], key[1])) for split in SPLITS}
 
     def arrays(split: str) -> tuple[np.ndarray, np.ndarray]:
-        x = np.stack([_coloured(found[split][key], colour) for key in keys[split]])
+        x = np.stack([_colored(found[split][key], color) for key in keys[split]])
         return x, np.array([number[label] for label, _ in keys[split]], np.int64)
 
     files = {split: ["/".join((split, *key)) for key in keys[split]] for split in SPLITS}
@@ -298,7 +298,7 @@ def _first_repeated(names: list[str]) -> str | None:
 
 
 def decode_image(stream: IO[bytes]) -> np.ndarray:
-    """One image of a file as uint8, turned upright by its EXIF data: [h, w] if it is grey, else [h, w, 3]."""
+    """One image of a file as uint8, turned upright by its EXIF data: [h, w] if it is gray, else [h, w, 3]."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
@@ -306,7 +306,7 @@ def decode_image(stream: IO[bytes]) -> np.ndarray:
     except UnidentifiedImageError:  # its text shows an object in memory
         raise ValueError("not an image of a known format") from None
     with opened as image:
-        # Pillow reads 16-bit colour images as 8-bit; only the arguments of its decoders show it.
+        # Pillow reads 16-bit color images as 8-bit; only the arguments of its decoders show it.
         deep = any(
             re.search(";16[BLN]", str(how))
             or name == "SGI16"
@@ -319,5 +319,5 @@ def decode_image(stream: IO[bytes]) -> np.ndarray:
         return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
 
 
-def _coloured(image: np.ndarray, colour: bool) -> np.ndarray:
-    return np.stack([image] * 3, axis=-1) if colour and image.ndim == 2 else image
+def _colored(image: np.ndarray, color: bool) -> np.ndarray:
+    return np.stack([image] * 3, axis=-1) if color and image.ndim == 2 else image

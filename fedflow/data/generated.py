@@ -86,7 +86,7 @@ class GeneratedOptions(Settings):
     section = "data"
     round: int | None = option(None, "the evaluated round whose images are used; null = the last", ge=1)
     test_of: dict = option(
-        doc="an entry of data: its test samples, classes and normalisation are those of the images"
+        doc="an entry of data: its test samples, classes and normalization are those of the images"
     )
 
 

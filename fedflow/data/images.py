@@ -1,4 +1,4 @@
-"""Operations on uint8 images, [n, h, w] (grey) or [n, h, w, 3] (colour), before they are stored."""
+"""Operations on uint8 images, [n, h, w] (gray) or [n, h, w, 3] (color), before they are stored."""
 
 import numpy as np
 
@@ -29,8 +29,8 @@ def padded(x: np.ndarray, pad: int) -> np.ndarray:
     return np.pad(x, [(0, 0), (pad, pad), (pad, pad), *[(0, 0)] * (x.ndim - 3)]) if pad else x
 
 
-def coloured(x: np.ndarray) -> np.ndarray:
-    """Images in colour; grey ones are repeated, as a read-only view."""
+def colored(x: np.ndarray) -> np.ndarray:
+    """Images in color; gray ones are repeated, as a read-only view."""
     return x if x.ndim == 4 else np.broadcast_to(x[..., None], (*x.shape, 3))
 
 
@@ -56,6 +56,6 @@ def mean_and_std(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def repeated(constants: Constants) -> Constants:
-    """Constants of grey images for three equal channels (of every domain, if there are several)."""
+    """Constants of gray images for three equal channels (of every domain, if there are several)."""
     several = tuple(c * 3 for c in constants if isinstance(c, tuple))
     return several or constants * 3

@@ -71,8 +71,8 @@ class RedditOptions(LeafOptions):
 
 
 def femnist(path: Path, options: LeafOptions) -> RawData:
-    """Handwritten characters by writer: grey images [n, 28, 28], labels 0..61 (digits, capitals, small)."""
-    return _read(path, options, _grey)
+    """Handwritten characters by writer: gray images [n, 28, 28], labels 0..61 (digits, capitals, small)."""
+    return _read(path, options, _gray)
 
 
 def shakespeare(path: Path, options: ShakespeareOptions) -> RawData:
@@ -82,7 +82,7 @@ def shakespeare(path: Path, options: ShakespeareOptions) -> RawData:
 
 
 def celeba(path: Path, options: CelebaOptions) -> RawData:
-    """Faces by celebrity: colour images [n, size, size, 3], label 1 = smiling, 0 = not."""
+    """Faces by celebrity: color images [n, size, size, 3], label 1 = smiling, 0 = not."""
     pictures = partial(_pictures, path / options.images, options.size)
     return _read(path, options, pictures, ("not smiling", "smiling"))
 
@@ -190,7 +190,7 @@ def _need_agreement(content: dict[str, Any]) -> None:
             raise ValueError(f"user {user!r} has {len(data['y'])} samples, num_samples says {count}")
 
 
-def _grey(x: list, y: list) -> tuple[np.ndarray, np.ndarray]:
+def _gray(x: list, y: list) -> tuple[np.ndarray, np.ndarray]:
     pixels = np.array(x, np.float64).reshape(len(x), SIDE, SIDE)
     if len(x) and not (pixels.min() >= 0 and pixels.max() <= 1):
         raise ValueError("holds pixels outside 0..1")

@@ -41,7 +41,7 @@ class MiniImageNetOptions(Settings):
 
 
 def mini_imagenet(path: Path, options: MiniImageNetOptions) -> RawData:
-    """Colour images [n, size, size, 3] by class, then by name; labels 0..99 in alphabetical order of classes.
+    """Color images [n, size, size, 3] by class, then by name; labels 0..99 in alphabetical order of classes.
 
     Raises `FedflowError` for pickles, another layout, missing or damaged images, and classes of unequal size.
     """

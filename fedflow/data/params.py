@@ -12,13 +12,13 @@ from fedflow.settings import Settings, option
 
 NORMALISE = ("source", "train", "none")
 LEFT_TO_MIX = ("pad", "channels")  # no defaults: the mix chooses them if a part does not
-FOR_IMAGES = ("resize", "crop", "pad", "channels", "rotations", "normalise")
+FOR_IMAGES = ("resize", "crop", "pad", "channels", "rotations", "normalize")
 
 
-class Normalisation(Settings):
+class Normalization(Settings):
     """Constants that the user gives."""
 
-    section = "data.normalise"
+    section = "data.normalize"
     mean: list[float] = option(doc="mean of pixels scaled to [0, 1], one per channel")
     std: list[float] = option(doc="their standard deviation, one per channel", gt=0)
 
@@ -44,15 +44,15 @@ class DatasetParams(Settings):
         None, "height and width of the images: bilinear, antialiased if they shrink", ge=1
     )
     crop: bool = option(False, "crop oblong images to their central square before they are resized")
-    pad: int = option(0, "zeros added on each side, before normalisation", ge=0)
-    channels: int | None = option(None, "3 repeats grey images into three channels", choices=(1, 3))
+    pad: int = option(0, "zeros added on each side, before normalization", ge=0)
+    channels: int | None = option(None, "3 repeats gray images into three channels", choices=(1, 3))
     rotations: list[int] = option(
         factory=list,
         doc="repeat every image at each of these angles (degrees counter-clockwise); the column"
         " `rotation` holds the angle",
         choices=(0, 90, 180, 270),
     )
-    normalise: str | Normalisation = option(
+    normalize: str | Normalization = option(
         "source",
         "constants of (pixel / 255 - mean) / std: source = those of the source, or computed from all its "
         "training images; train = computed from the images kept; none = 0 and 1; or {mean: [..], std: [..]}",
@@ -75,9 +75,9 @@ class DatasetParams(Settings):
         if takes_path != bool(self.path):
             accepted = f"a file or folder, for source {self.source!r}" if takes_path else "null"
             raise BadInput("data.path", self.path, accepted)
-        if isinstance(self.normalise, str) and self.normalise not in NORMALISE:
+        if isinstance(self.normalize, str) and self.normalize not in NORMALISE:
             accepted = f"one of {', '.join(NORMALISE)}, or a mapping of mean and std"
-            raise BadInput("data.normalise", self.normalise, accepted)
+            raise BadInput("data.normalize", self.normalize, accepted)
         if self.crop and self.resize is None:
             raise BadInput("data.crop", True, "false, without resize")
         for name in ("keep_labels", "rotations"):

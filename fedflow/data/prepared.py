@@ -41,7 +41,7 @@ class Dataset:
     labels [n], float32 targets [n] (regression: no classes), or int64 tokens [n, L], with the vocabulary as
     classes. ``columns`` are metadata of samples.
 
-    ``mean`` and ``std`` normalise pixels scaled to [0, 1]: one value per channel, or one such tuple for
+    ``mean`` and ``std`` normalize pixels scaled to [0, 1]: one value per channel, or one such tuple for
     each value of the column ``domain``; empty for other inputs. ``hash`` identifies the content (16
     hexadecimal digits). The tensors may be mapped from a file: do not write to them. ``notes`` are lines for
     the user: what was read, and what was not.
@@ -71,7 +71,7 @@ class Dataset:
 
     @property
     def by_domain(self) -> bool:
-        """Whether every domain has its own normalisation constants."""
+        """Whether every domain has its own normalization constants."""
         return bool(self.mean) and isinstance(self.mean[0], tuple)
 
     @property
@@ -248,7 +248,7 @@ def _load_split(
 
 
 def _content_hash(meta: dict[str, Any]) -> str:
-    """16 hexadecimal digits over both files' contents and the normalisation constants."""
+    """16 hexadecimal digits over both files' contents and the normalization constants."""
     sums = [meta["files"][_file(split)]["sha256"] for split in SPLITS]
     parts = json.dumps([sums, meta["mean"], meta["std"]])
     return hashlib.sha256(parts.encode()).hexdigest()[:16]

@@ -15,7 +15,7 @@ from fedflow.settings import Settings, option
 
 TURNS, FLIPS, SIZES = 4, 3, 2
 SHIFTS = ((0, 0), (4, 0), (-4, 0), (0, 4), (0, -4))  # none, down, up, right, left
-EDGE = 33  # the grey level next to 0.1307, MNIST's mean: zero once it is normalised
+EDGE = 33  # the gray level next to 0.1307, MNIST's mean: zero once it is normalized
 
 
 class SMNISTOptions(Settings):
@@ -33,8 +33,8 @@ def smnist(raw: RawData, options: SMNISTOptions) -> RawData:
     """Images uint8 [n, 28, 28] by task; ``raw`` holds the images of the source.
 
     Training images are permuted and dealt in runs, so are test images: a task may lack a class. More tasks
-    only add tasks. The authors transform normalised images. Here pixels stay whole levels: images of half
-    the size are rounded and cut to 0..255, and a shift fills with level 33, which is -0.004 normalised.
+    only add tasks. The authors transform normalized images. Here pixels stay whole levels: images of half
+    the size are rounded and cut to 0..255, and a shift fills with level 33, which is -0.004 normalized.
     Raises `BadInput` if there are too few images.
     """
     most = min(len(raw.y_train) // options.train, len(raw.y_test) // options.test)
@@ -77,15 +77,15 @@ def turned(x: np.ndarray, turn: np.ndarray, flip: np.ndarray) -> np.ndarray:
 
 
 def scaled(x: np.ndarray, small: np.ndarray) -> np.ndarray:
-    """Images [n, 28, 28] with those where ``small`` [n] at half their size, around the centre.
+    """Images [n, 28, 28] with those where ``small`` [n] at half their size, around the center.
 
     Their central 26x26 pixels become 13x13 (bicubic and antialiased, as in Pillow), at rows and columns 7 to
     19; the mean of the 108 pixels around the 26x26 fills the rest.
     """
-    x, centre = x.copy(), torch.from_numpy(x[small, None, 1:-1, 1:-1]).float()
-    if len(centre):
-        half = torch.nn.functional.interpolate(centre, size=13, mode="bicubic", antialias=True)[:, 0].numpy()
-        outside = x[small].sum((1, 2)) - centre.sum((1, 2, 3)).numpy()
+    x, center = x.copy(), torch.from_numpy(x[small, None, 1:-1, 1:-1]).float()
+    if len(center):
+        half = torch.nn.functional.interpolate(center, size=13, mode="bicubic", antialias=True)[:, 0].numpy()
+        outside = x[small].sum((1, 2)) - center.sum((1, 2, 3)).numpy()
         made = np.broadcast_to((outside / 108)[:, None, None], (len(half), 28, 28)).copy()
         made[:, 7:20, 7:20] = half
         x[small] = made.round().clip(0, 255)

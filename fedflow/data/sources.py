@@ -1,7 +1,7 @@
 """The registry of named data sources: what each one is, and where its samples come from.
 
 A data root (`data_root`) is searched first, for ``<name>.npz``, then ``<name>.tar``, then torchvision's
-own files; only then is anything downloaded. Normalisation constants are the usual ones of each set
+own files; only then is anything downloaded. Normalization constants are the usual ones of each set
 (USPS and FashionMNIST use MNIST's); a source without constants gets those of its training images.
 """
 
@@ -249,7 +249,7 @@ SOURCES: dict[str, Source] = {
             shape=(3, 32, 32), constants=CIFAR100_CONSTANTS,
         ),
         Source(
-            name="stl10", title="STL-10", about="labelled photographs, 5,000 / 8,000", kind="download",
+            name="stl10", title="STL-10", about="labeled photographs, 5,000 / 8,000", kind="download",
             origin="Coates, Ng, Lee 2011", fetch=tv.stl10, classes=STL10, shape=(3, 96, 96),
             constants=((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
         ),

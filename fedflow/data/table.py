@@ -25,12 +25,12 @@ class TableOptions(Settings):
     columns: list[str] = option(factory=list, doc="further columns to keep as facts, such as attributes")
     features: list[str] | None = option(None, "numeric input columns; null = all without another use")
     ignore: list[str] = option(factory=list, doc="columns without use, such as text, ids and row numbers")
-    dummies: list[str] = option(factory=list, doc="features that are not standardised, such as one-hot ones")
+    dummies: list[str] = option(factory=list, doc="features that are not standardized, such as one-hot ones")
     split: str | None = option(None, "column with train or test; null = a random split")
     test_share: float = option(0.2, "share of the random test set, in each class", gt=0, lt=1)
     within: str = option(
         "table",
-        "split at random and standardise the whole table, or the rows of each user",
+        "split at random and standardize the whole table, or the rows of each user",
         choices=("table", "user"),
         source="AAggFF on Berka: user",
     )
@@ -60,7 +60,7 @@ class TableOptions(Settings):
 def read_table(path: Path, options: TableOptions) -> RawData:
     """Features [n, d] float32, labels [n] numbered in the order of the classes, or real targets [n].
 
-    Features, except ``dummies``, are standardised with the mean and standard deviation of the training rows
+    Features, except ``dummies``, are standardized with the mean and standard deviation of the training rows
     (0 if a column is constant there), of the whole table or of each user. Rows keep their order. Columns of
     whole numbers are unchanged, ``user`` and text are numbered in sorted order. An empty cell is a missing
     value; "NA" or "None" is missing in a column of numbers, and text in a column of text. A column without a
@@ -89,7 +89,7 @@ def read_table(path: Path, options: TableOptions) -> RawData:
         if test[own].all():
             name = table[options.user][own].iloc[0]
             raise FedflowError(f"{path}: {str(name)!r} has no training row (data.within: user)")
-        x[np.ix_(own, scaled)] = _standardised(x[np.ix_(own, scaled)], ~test[own])
+        x[np.ix_(own, scaled)] = _standardized(x[np.ix_(own, scaled)], ~test[own])
     x = x.astype(np.float32)
 
     facts = {name: _codes(table[name], keep_numbers=True) for name in options.columns}
@@ -225,7 +225,7 @@ def _targets(table: "pd.DataFrame", options: TableOptions, path: Path) -> tuple[
     return _codes(column.astype(np.int64) if column.dtype.kind == "f" else column)
 
 
-def _standardised(x: np.ndarray, train: np.ndarray) -> np.ndarray:
+def _standardized(x: np.ndarray, train: np.ndarray) -> np.ndarray:
     """``x`` [n, d] with mean 0 and standard deviation 1 in the ``train`` [n] rows; 0 if constant there."""
     mean, std, constant = x[train].mean(0), x[train].std(0), np.ptp(x[train], axis=0) == 0
     return np.where(constant, 0, (x - mean) / np.where(constant, 1, std))

@@ -82,7 +82,7 @@ def svhn(root: Path) -> RawData:
 
 
 def stl10(root: Path) -> RawData:
-    """The labelled part of STL-10."""
+    """The labeled part of STL-10."""
     from torchvision import datasets
 
     return _pair(datasets.STL10, root, {"split": "train"}, {"split": "test"})

@@ -17,7 +17,7 @@ from fedflow.seeding import generator
 def transformed(params: DatasetParams, root: Path | str | None = None) -> RawData:
     """The samples of one entry of ``data``, processed as its fields say.
 
-    Images get the normalisation constants that ``normalise`` names. "source": those of the source, or else
+    Images get the normalization constants that ``normalize`` names. "source": those of the source, or else
     computed from all its training images as read; "train": computed from the training images that are kept,
     before they are resized or padded. With a column ``domain``, they are computed for each domain.
     Raises `FedflowError` if the source cannot be read, `BadInput` for what cannot be done to its samples.
@@ -28,11 +28,11 @@ def transformed(params: DatasetParams, root: Path | str | None = None) -> RawDat
             if (value := getattr(params, name)) and value != "source":
                 raise BadInput(f"data.{name}", value, f"its default: {params.title} holds {raw.kind}")
         return _limited(_kept(raw, params), params)
-    if params.normalise == "source":
+    if params.normalize == "source":
         raw = _with_constants(raw, params)
     raw = _limited(_kept(raw, params), params)
-    if params.normalise != "source":
-        raw = _normalised(raw, params)
+    if params.normalize != "source":
+        raw = _normalized(raw, params)
     return _drawn(raw, params)
 
 
@@ -55,16 +55,16 @@ def _with_constants(raw: RawData, params: DatasetParams) -> RawData:
     return _computed(raw, params)
 
 
-def _normalised(raw: RawData, params: DatasetParams) -> RawData:
+def _normalized(raw: RawData, params: DatasetParams) -> RawData:
     """With constants other than those of the source."""
-    channels, chosen = 3 if raw.x_train.ndim == 4 else 1, params.normalise
+    channels, chosen = 3 if raw.x_train.ndim == 4 else 1, params.normalize
     if chosen == "train":
         return _computed(raw, params)
     if isinstance(chosen, str):
         return replace(raw, mean=(0.0,) * channels, std=(1.0,) * channels)
     if {len(chosen.mean), len(chosen.std)} != {channels}:
         accepted = f"{channels} numbers each in mean and std, one per channel of {params.title}"
-        raise BadInput("data.normalise", chosen.as_dict(), accepted)
+        raise BadInput("data.normalize", chosen.as_dict(), accepted)
     return replace(raw, mean=tuple(chosen.mean), std=tuple(chosen.std))
 
 
@@ -144,19 +144,19 @@ def _chosen(raw: RawData, train: np.ndarray, test: np.ndarray) -> RawData:
 
 
 def _drawn(raw: RawData, params: DatasetParams) -> RawData:
-    """Resized, padded, in colour and rotated, as the fields say."""
+    """Resized, padded, in color and rotated, as the fields say."""
 
     def each(change: Callable[[np.ndarray], np.ndarray]) -> RawData:
         return replace(raw, x_train=change(raw.x_train), x_test=change(raw.x_test))
 
-    colour = raw.x_train.ndim == 4
+    color = raw.x_train.ndim == 4
     if (side := params.resize) is not None:
         raw = each(lambda x: images.resized(x, side, params.crop))
     raw = each(lambda x: images.padded(x, params.pad))
-    if params.channels == 1 and colour:
-        raise BadInput("data.channels", 1, f"3 or null; the images of {params.title} are in colour")
-    if params.channels == 3 and not colour:
-        raw = replace(each(images.coloured), mean=images.repeated(raw.mean), std=images.repeated(raw.std))
+    if params.channels == 1 and color:
+        raise BadInput("data.channels", 1, f"3 or null; the images of {params.title} are in color")
+    if params.channels == 3 and not color:
+        raw = replace(each(images.colored), mean=images.repeated(raw.mean), std=images.repeated(raw.std))
     return _turned(raw, params.rotations) if params.rotations else raw
 
 

@@ -65,7 +65,7 @@ def by_partition(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def most_used(groups: dict[str, list[Run]]) -> list[str]:
-    """Variants by the number of partitions they ran on, then by name: the first get distinct colours."""
+    """Variants by the number of partitions they ran on, then by name: the first get distinct colors."""
     used = Counter(method for runs in groups.values() for method in by_method(runs))
     return sorted(used, key=lambda method: (-used[method], method))
 

@@ -172,8 +172,8 @@ def _need_inputs(name: str, x: np.ndarray, y: np.ndarray) -> None:
         one = f"; of one feature: {name}[:, None]" if x.ndim == 1 and len(x) == count else ""
         raise BadInput(name, shape, f"inputs [n, ...] with n = {count} > 0 targets{one}")
     if x.dtype == np.uint8:
-        grey, colour = x.ndim == 3, x.ndim == 4 and shape[1] in (1, 3)
-        if not (grey or colour):
+        gray, color = x.ndim == 3, x.ndim == 4 and shape[1] in (1, 3)
+        if not (gray or color):
             last = (
                 f"; channels first: {name}.transpose(0, 3, 1, 2)"
                 if x.ndim == 4 and shape[3] in (1, 3)

@@ -309,7 +309,7 @@ def federation(
     partition = divided(division, samples)
     if partition.classes:
         samples = replace(samples, classes=tuple(map(str, range(partition.classes))))
-    train = samples.train.relabelled(partition.train_labels).to(where)
+    train = samples.train.relabeled(partition.train_labels).to(where)
     try:
         model = flat_model(network, samples, where, convolution)
         need_fit(model, train, model.title, len(samples.classes))
@@ -320,7 +320,7 @@ def federation(
     return Federation(
         model,
         train,
-        samples.test.relabelled(partition.test_labels).to(where),
+        samples.test.relabeled(partition.test_labels).to(where),
         partition,
         _public(method, train, partition),
     )

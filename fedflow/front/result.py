@@ -30,7 +30,7 @@ WIDTH = 560  # pixels of a picture in a notebook
 COLUMNS = 6  # numbers in a table in a notebook
 CELL = 'style="text-align:right;white-space:nowrap;padding:2px 8px"'
 COLOURS = ";".join(
-    [  # pictures take the colours of the notebook, which may be dark
+    [  # pictures take the colors of the notebook, which may be dark
         "stroke-linejoin:round",
         "stroke-linecap:butt",
         "--ink:currentColor",
@@ -213,11 +213,11 @@ class Comparison:
         table = "".join(f"<tr>{line}</tr>" for line in lines)
         # All outputs of a notebook are one page, so that the ids in a picture must be its own.
         name = f"n{hashlib.blake2b(table.encode(), digest_size=6).hexdigest()}"
-        colours = ";".join([COLOURS, *(f"--s{i}:{colour}" for i, colour in enumerate(SERIES))])
+        colors = ";".join([COLOURS, *(f"--s{i}:{color}" for i, color in enumerate(SERIES))])
         picture = self._drawn(None, "round", name).svg
         return (
             f'<div style="overflow-x:auto"><table>{table}</table></div>'
-            f'<div style="max-width:{WIDTH}px;{colours}">{picture}</div>'
+            f'<div style="max-width:{WIDTH}px;{colors}">{picture}</div>'
         )
 
     @cached_property

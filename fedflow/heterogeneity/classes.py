@@ -13,7 +13,7 @@ from fedflow.heterogeneity.subspace import proximity, signature
 def class_proximity(x: np.ndarray, y: np.ndarray, p: int = 3, mode: str = "entry_min_abs") -> np.ndarray:
     """Angles in degrees [K, K] between the classes of samples ``x`` [n, ...] with labels ``y`` [n] = 0..K-1.
 
-    Pixels are used unscaled, 0..255, and not centred, as in the released code.
+    Pixels are used unscaled, 0..255, and not centered, as in the released code.
     """
     counts = np.bincount(y)
     if not counts.all():

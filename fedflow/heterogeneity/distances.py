@@ -119,9 +119,9 @@ def mmd(samples: Sequence[np.ndarray], width: float | None = None) -> np.ndarray
 
 
 def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
-    """Linear centred kernel alignment of ``x`` [n, F] and ``y`` [n, G], rows paired, in [0, 1]: 1 = equal.
+    """Linear centered kernel alignment of ``x`` [n, F] and ``y`` [n, G], rows paired, in [0, 1]: 1 = equal.
 
-    |Y^T X|^2 / (|X^T X| |Y^T Y|) in Frobenius norms, columns centred (Kornblith et al. 2019). Invariant
+    |Y^T X|^2 / (|X^T X| |Y^T Y|) in Frobenius norms, columns centered (Kornblith et al. 2019). Invariant
     to shifts, scaling and rotation of the columns of either. nan if either is constant.
     """
     x, y = x - x.mean(0), y - y.mean(0)
@@ -135,7 +135,7 @@ def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
 def gradient_diversity(gradients: np.ndarray, weights: np.ndarray | None = None) -> float:
     """How much the ``gradients`` [C, P] disagree: 1 if all are equal, infinite if they cancel out.
 
-    sum_k w_k |g_k|^2 / |sum_k w_k g_k|^2, weights [C] normalised to sum 1 and equal by default, which
+    sum_k w_k |g_k|^2 / |sum_k w_k g_k|^2, weights [C] normalized to sum 1 and equal by default, which
     is C sum |g_k|^2 / |sum g_k|^2 (Yin et al. 2018; Haddadpour and Mahdavi 2019).
     """
     w = np.ones(len(gradients)) if weights is None else np.asarray(weights, np.float64)
@@ -150,14 +150,14 @@ def gradient_spread(
     """How far the ``gradients`` [C, P] are from their mean, sum_k p_k |g_k - g|^2: H_device.
 
     With ``clusters`` [C], those are replaced by the mean gradients of clusters: H_cluster, never
-    larger (FedCluster, Chen et al. 2020). ``weights`` [C] are normalised to sum 1 and equal by default.
+    larger (FedCluster, Chen et al. 2020). ``weights`` [C] are normalized to sum 1 and equal by default.
     """
     w = np.ones(len(gradients)) if weights is None else np.asarray(weights, np.float64)
     groups = np.arange(len(gradients)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
     belongs = w / w.sum() * (groups == np.arange(groups.max() + 1)[:, None])  # [K, C]
     mass = belongs.sum(1)
-    centred = belongs @ gradients / mass[:, None] - belongs.sum(0) @ gradients
-    return float(mass @ np.square(centred).sum(1))
+    centered = belongs @ gradients / mass[:, None] - belongs.sum(0) @ gradients
+    return float(mass @ np.square(centered).sum(1))
 
 
 def weight_divergence(model: np.ndarray, central: np.ndarray) -> float:

@@ -111,8 +111,8 @@ def _cka(views: Views) -> np.ndarray:
     moments of the clients' features. nan for a client with constant features.
     """
     axes = signature(views.pool - views.pool.mean(1, keepdims=True), COMPONENTS)
-    centred = [(x - x.mean(1, keepdims=True)) @ axes for x in views.inputs()]
-    moments = np.stack([(z.T @ z).ravel() for z in centred])
+    centered = [(x - x.mean(1, keepdims=True)) @ axes for x in views.inputs()]
+    moments = np.stack([(z.T @ z).ravel() for z in centered])
     lengths = np.linalg.norm(moments, axis=1)
     with np.errstate(invalid="ignore"):
         return moments @ moments.T / np.outer(lengths, lengths)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflow.heterogeneity.centres import k_means
+from fedflow.heterogeneity.centers import k_means
 
 SEPARATED = (
     5.0  # on digits, halves of one group (or of IID clients) have 0.7 to 4, of two groups 15, of three 9
@@ -25,19 +25,19 @@ def centroids(points: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:
     return clusters, torch.stack([points[clusters == k].mean(0) for k in range(len(numbers))])
 
 
-def spread(points: Tensor, clusters: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+def spread(points: Tensor, clusters: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
     """intra [K] and inter [K], float64 on the CPU."""
-    intra = [(points[clusters == k] - c).double().square().sum(1).mean() for k, c in enumerate(centres)]
-    inter = [(centres - c).double().square().sum() for c in centres]
-    return torch.stack(intra).cpu(), torch.stack(inter).cpu() / (len(centres) - 1)
+    intra = [(points[clusters == k] - c).double().square().sum(1).mean() for k, c in enumerate(centers)]
+    inter = [(centers - c).double().square().sum() for c in centers]
+    return torch.stack(intra).cpu(), torch.stack(inter).cpu() / (len(centers) - 1)
 
 
-def merged(clusters: Tensor, g: Tensor, centres: Tensor, below: float) -> Tensor | None:
+def merged(clusters: Tensor, g: Tensor, centers: Tensor, below: float) -> Tensor | None:
     """Clusters [N] after the one with the smallest G has joined the nearest; None if no G is ``below``."""
     if not (g < below).any():
         return None
     k = int(g.nan_to_num(torch.inf).argmin())
-    away = (centres - centres[k]).double().square().sum(1)
+    away = (centers - centers[k]).double().square().sum(1)
     away[k] = torch.inf
     return clusters.where(clusters != k, away.argmin().cpu())
 

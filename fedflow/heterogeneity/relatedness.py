@@ -12,7 +12,7 @@ import scipy
 from torch import Tensor
 
 from fedflow.errors import BadInput, extra
-from fedflow.heterogeneity.centres import k_means
+from fedflow.heterogeneity.centers import k_means
 from fedflow.heterogeneity.hierarchy import cut_into, renumbered
 
 DISTANCES = ("matching", "matching_sq", "min_pair")
@@ -28,7 +28,7 @@ def signature(points: Tensor, k: int, rng: np.random.Generator) -> Tensor:
 def reduce(points: np.ndarray, reducer: str, dimensions: int, rng: np.random.Generator) -> np.ndarray:
     """``points`` [n, e] reduced to ``dimensions`` [n, u]; unchanged if ``reducer`` is "none".
 
-    UMAP and t-SNE use their libraries' defaults, with neighbours limited to the points there are. UMAP fits
+    UMAP and t-SNE use their libraries' defaults, with neighbors limited to the points there are. UMAP fits
     and embeds all points at once (``fit_transform``); FLT's code fits all means too, but then passes those of
     each client through ``transform``, which gives slightly different places.
     """
@@ -44,8 +44,8 @@ def reduce(points: np.ndarray, reducer: str, dimensions: int, rng: np.random.Gen
                 reducer,
                 f"none, pca or tsne, unless fedflow is installed as by {extra('umap')}",
             ) from None
-        neighbours = max(2, min(15, len(points) - 1))
-        umap = UMAP(n_components=dimensions, n_neighbors=neighbours, random_state=seed, n_jobs=1)
+        neighbors = max(2, min(15, len(points) - 1))
+        umap = UMAP(n_components=dimensions, n_neighbors=neighbors, random_state=seed, n_jobs=1)
         return umap.fit_transform(points)
     if reducer == "tsne":
         from sklearn.manifold import TSNE  # takes seconds to import

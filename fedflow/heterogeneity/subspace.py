@@ -1,7 +1,7 @@
 """Client data as subspaces: truncated-SVD signatures and the angles between them.
 
 A signature holds the leading left singular vectors of the data matrix D [F, n], one flattened sample a
-column, not centred. The distance of two clients is an angle between their signatures (Morafah et al., PACFL,
+column, not centered. The distance of two clients is an angle between their signatures (Morafah et al., PACFL,
 2022, Eq. 3.1 and 3.2). All angles are in degrees.
 """
 
@@ -74,7 +74,7 @@ def proximity(
     ``greedy_repo``     min(p, q) times ``entry_min_abs``: the published values of Eq. 3.2
     ==================  =====================================================================================
 
-    The principal modes orthonormalise columns; the others only scale them to length 1. Sums run over
+    The principal modes orthonormalize columns; the others only scale them to length 1. Sums run over
     min(p, q) angles. Memory is bounded: each block of pairs is one matrix product.
     """
     if mode not in MODES:

@@ -1,6 +1,6 @@
 """Adaptation T: from a model w and support samples to a model that is adapted to them, differentiable in w.
 
-Source: Acar, thesis, Chapter 3 (PFL, ICML 2021). Clients minimise F_k(T(w; support)) on other samples, the
+Source: Acar, thesis, Chapter 3 (PFL, ICML 2021). Clients minimize F_k(T(w; support)) on other samples, the
 query: training finds a model that is good after adaptation.
 
 maml   ``steps`` gradient steps on the support: w <- w - lr (grad F(w; support) + weight_decay w). The
@@ -133,9 +133,9 @@ def per_class(features: Tensor, batch: Batch, model: FlatModel) -> tuple[Tensor,
 
 def with_prototypes(model: FlatModel, w: Tensor, sums: Tensor, counts: Tensor) -> Tensor:
     """``w`` [D] with the means of ``sums`` [K, d] over ``counts`` [K] samples as its last layer."""
-    centres = sums / counts.clamp(min=1)[:, None]
+    centers = sums / counts.clamp(min=1)[:, None]
     # From the mean of all: another term common to all classes, and smaller numbers, which lose less in bf16.
     mean = (sums.sum(0) / counts.sum().clamp(min=1)).detach()
-    bias = torch.where(counts > 0, -((centres - mean) * (centres + mean)).sum(-1), ABSENT)
-    layer = {"weight": 2 * (centres - mean), "bias": bias}
+    bias = torch.where(counts > 0, -((centers - mean) * (centers + mean)).sum(-1), ABSENT)
+    layer = {"weight": 2 * (centers - mean), "bias": bias}
     return model.replaced(w, {f"{model.last_linear}.{name}": values for name, values in layer.items()})

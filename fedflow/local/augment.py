@@ -2,7 +2,7 @@
 
 ``flip_crop``: with probability 1/2 an image is mirrored left to right; then, with probability 1/2, it is
 padded by 4 zeros on every side and cropped at random to its own size. ``flip_crop_cutout``: then a square of
-16x16 pixels around a random pixel becomes zero, as far as it is inside the image. Pixels are normalised
+16x16 pixels around a random pixel becomes zero, as far as it is inside the image. Pixels are normalized
 before, so zero is the mean.
 Sources: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, authors' code for
 CIFAR-10 and CIFAR-100; DeVries, Taylor, "Improved Regularization of Convolutional Neural Networks with
@@ -17,24 +17,24 @@ PAD = 4
 SHIFTS = 2 * PAD + 1  # offsets 0..8 of a crop in each direction
 FLIP_CROP = 3  # numbers of a view without Cutout
 CUTOUT = 16  # side of the square
-FINE = 1 << 15  # positions of its centre in each direction, in parts of a side of the image
+FINE = 1 << 15  # positions of its center in each direction, in parts of a side of the image
 
 
 def draw_views(rng: np.random.Generator, shape: tuple[int, ...], cutout: bool = False) -> Tensor:
     """Views of images, uint8 [*shape, 3]: whether it is mirrored (0 or 1), and the crop's offsets dy, dx.
 
-    Offsets 4, 4 leave the image where it is. With ``cutout``, int16 [*shape, 5]: also the centre y, x of the
+    Offsets 4, 4 leave the image where it is. With ``cutout``, int16 [*shape, 5]: also the center y, x of the
     square, in 1/`FINE` of the sides. Every view takes one random number, so the views of fewer epochs are the
     first of those of more.
     """
     kinds = 4 * SHIFTS**2
-    centre, kind = np.divmod(rng.integers(kinds * (FINE**2 if cutout else 1), size=shape), kinds)
+    center, kind = np.divmod(rng.integers(kinds * (FINE**2 if cutout else 1), size=shape), kinds)
     choice, crop = np.divmod(kind, SHIFTS**2)
     offsets = np.stack(np.divmod(crop, SHIFTS), axis=-1)
     view = [(choice % 2)[..., None], np.where((choice >= 2)[..., None], offsets, PAD)]
     if not cutout:
         return torch.from_numpy(np.concatenate(view, axis=-1).astype(np.uint8))
-    view.append(np.stack(np.divmod(centre, FINE), axis=-1))
+    view.append(np.stack(np.divmod(center, FINE), axis=-1))
     return torch.from_numpy(np.concatenate(view, axis=-1).astype(np.int16))
 
 
@@ -57,14 +57,14 @@ def flip_crop(x: Tensor, views: Tensor) -> Tensor:
     return pixels.view(x.shape).where(inside[:, None], 0)
 
 
-def cutout(x: Tensor, centres: Tensor) -> Tensor:
-    """Images ``x`` [B, C, H, W] with a square of zeros around ``centres`` [B, 2], in 1/`FINE` of a side."""
+def cutout(x: Tensor, centers: Tensor) -> Tensor:
+    """Images ``x`` [B, C, H, W] with a square of zeros around ``centers`` [B, 2], in 1/`FINE` of a side."""
 
-    def hidden(centre: Tensor, side: int) -> Tensor:  # [B, side]
-        places = torch.arange(side, device=x.device) - (centre.long() * side // FINE)[:, None]
+    def hidden(center: Tensor, side: int) -> Tensor:  # [B, side]
+        places = torch.arange(side, device=x.device) - (center.long() * side // FINE)[:, None]
         return _within(places + CUTOUT // 2, CUTOUT)
 
-    rows, columns = (hidden(centre, side) for centre, side in zip(centres.unbind(-1), x.shape[-2:]))
+    rows, columns = (hidden(center, side) for center, side in zip(centers.unbind(-1), x.shape[-2:]))
     return x.where(~(rows[:, :, None] & columns[:, None])[:, None], 0)
 
 

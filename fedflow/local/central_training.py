@@ -90,7 +90,7 @@ class SmoothedModel(FlatModel):
 
 
 class Epoch(NamedTuple):
-    """The end of an epoch: its numbers by name, and the state of the optimiser, for a checkpoint."""
+    """The end of an epoch: its numbers by name, and the state of the optimizer, for a checkpoint."""
 
     number: int
     values: dict[str, float]  # lr, train_loss, test_loss, test_accuracy (absent for regression)
@@ -149,12 +149,12 @@ def evaluate(model: FlatModel, w: Tensor, examples: Examples) -> tuple[np.ndarra
 
 
 def _packed(state: Any) -> dict[str, Tensor]:
-    """The fields of an optimiser's state, a named tuple; counts become tensors."""
+    """The fields of an optimizer's state, a named tuple; counts become tensors."""
     return {name: torch.as_tensor(value) for name, value in state._asdict().items() if value is not None}
 
 
 def _restored(like: Any, saved: Mapping[str, Tensor], device: torch.device) -> Any:
-    """The state that was `_packed`; ``like`` is another one of this optimiser."""
+    """The state that was `_packed`; ``like`` is another one of this optimizer."""
     fields = {
         name: saved[name].to(device) if isinstance(value, Tensor) else type(value)(saved[name].item())
         for name, value in like._asdict().items()

@@ -137,7 +137,7 @@ class Curriculum(Pacing):
         return torch.stack([measure(w) for w in models]).mean(0)
 
 
-def normalised(losses: Tensor) -> Tensor:
+def normalized(losses: Tensor) -> Tensor:
     """The scores [n] of samples with these ``losses``, which sum to 1: the higher, the easier."""
     inverse = 1 / losses.clamp(min=1e-12)
     return inverse / inverse.sum()

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimiser import AdamState, Moving
+from fedflow.local.optimizer import AdamState, Moving
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.trainer import Trainer
 from fedflow.models.autoencoder import Autoencoder, ConvAE, ResidualAE
@@ -93,7 +93,7 @@ def _train(
     least, best = math.inf, None
     for epoch in range(epochs):
         lr = 1e-3 * 0.5 ** (epoch // 10)
-        training = LocalTraining.parse({"batch_size": 64, "lr": lr, "optimiser": "adam"})
+        training = LocalTraining.parse({"batch_size": 64, "lr": lr, "optimizer": "adam"})
         now = _epoch(Trainer.central(model, Pixels(x, span), training, rng), now)
         if held is not None and len(held):
             error = _validation(model, now.w, Pixels(held, span))

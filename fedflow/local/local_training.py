@@ -26,9 +26,9 @@ class Workload(NamedTuple):
 
 
 class LocalTraining(Settings):
-    """Local training of one client in one round. The state of the optimiser is reset in every round.
+    """Local training of one client in one round. The state of the optimizer is reset in every round.
 
-    BatchNorm cannot normalise a batch with one value per channel. Such a batch of one sample takes its step
+    BatchNorm cannot normalize a batch with one value per channel. Such a batch of one sample takes its step
     in evaluation mode: with the running statistics, which do not change, and without dropout.
 
     ``augment`` changes the images of all steps on batches, also those of fine-tuning and of a server's own
@@ -51,7 +51,7 @@ class LocalTraining(Settings):
         10, "samples per batch; the last one may be smaller; 0 = full gradient", symbol="B", ge=0, le=10**9
     )
     lr: float = option(0.05, "client learning rate", symbol="eta", gt=0)
-    optimiser: str = option(
+    optimizer: str = option(
         "sgd",
         "takes the local steps: sgd, or adam with weight decay in the gradient and eps 1e-8",
         choices=("sgd", "adam"),
@@ -73,7 +73,7 @@ class LocalTraining(Settings):
     )
     adaptation: Adaptation | None = option(
         None,
-        "clients minimise the loss of the model after adaptation to other own samples; null = none",
+        "clients minimize the loss of the model after adaptation to other own samples; null = none",
         source="PFL",
     )
     curriculum: Curriculum | None = option(
@@ -114,12 +114,12 @@ class LocalTraining(Settings):
             raise BadInput("training.epochs", self.epochs, "1, its default, with steps")
         if self.steps is not None and self.stragglers:
             raise BadInput("training.stragglers", self.stragglers, "0 with steps, as stragglers train epochs")
-        if self.optimiser == "adam" and self.momentum:
-            raise BadInput("training.momentum", self.momentum, "0 with optimiser: adam")
+        if self.optimizer == "adam" and self.momentum:
+            raise BadInput("training.momentum", self.momentum, "0 with optimizer: adam")
         if len(self.betas) != 2:
             raise BadInput("training.betas", self.betas, "two numbers, for both moments")
-        if self.optimiser != "adam" and self.betas != BETAS:
-            raise BadInput("training.betas", self.betas, f"{BETAS}, its default, without optimiser: adam")
+        if self.optimizer != "adam" and self.betas != BETAS:
+            raise BadInput("training.betas", self.betas, f"{BETAS}, its default, without optimizer: adam")
         if self.lr_decay_every > 1 and self.lr_decay == 1:
             raise BadInput("training.lr_decay_every", self.lr_decay_every, "1, its default, with lr_decay: 1")
         if self.lr_within is not None and len(self.lr_within) != 2:
@@ -169,8 +169,8 @@ class LocalTraining(Settings):
 
     def need_sgd(self, by: str, why: str) -> None:
         """Raise `BadInput` unless local steps are those of SGD, which the method ``by`` this name needs."""
-        if self.optimiser != "sgd":
-            raise BadInput("training.optimiser", self.optimiser, f"sgd with {by}, {why}")
+        if self.optimizer != "sgd":
+            raise BadInput("training.optimizer", self.optimizer, f"sgd with {by}, {why}")
 
     def need_no_adaptation(self, by: str, why: str) -> None:
         """Raise `BadInput` if there is an adaptation, which the method ``by`` this name would ignore."""

@@ -1,4 +1,4 @@
-"""Objectives: what a client minimises in place of its mean data loss (cross-entropy, CE).
+"""Objectives: what a client minimizes in place of its mean data loss (cross-entropy, CE).
 
 Source: Acar, thesis, Chapter 7, Eq. 7.2 to 7.4. w^tau is the softmax of the logits divided by tau,
 KL(p, q) = sum p log(p / q), and x1, x2 are two independent random views of a sample.

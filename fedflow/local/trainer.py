@@ -23,7 +23,7 @@ from fedflow.local.augment import augmented
 from fedflow.local.fast.compiled import Gradient
 from fedflow.local.fast.pieces import Pieces, Product
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimiser import AdamState, Moving, SGDState
+from fedflow.local.optimizer import AdamState, Moving, SGDState
 from fedflow.local.precision import tf32
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
@@ -31,7 +31,7 @@ from fedflow.local.teacher import Teacher
 from fedflow.models.flat import FlatModel
 from fedflow.settings import shown
 
-HELD = 16 << 20  # numbers: below this size, inputs are normalised once instead of in every step
+HELD = 16 << 20  # numbers: below this size, inputs are normalized once instead of in every step
 
 Loss = Callable[[Tensor, Batch], Tensor]
 State = TypeVar("State", bound=tuple)  # of tensors, None, numbers, and tuples of them such as `SGDState`
@@ -133,7 +133,7 @@ class Trainer:
         return Trainer(replace(self._task, training=training), self._data, self._schedules)
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
-        """What the client minimises, F_k of ``w`` [D] on one batch, scalar, in training mode.
+        """What the client minimizes, F_k of ``w`` [D] on one batch, scalar, in training mode.
 
         The data loss, or `training.objective`; with `training.adaptation`, that of the adapted model. A batch
         without a second view has no loss of robustness: it is 0 for two equal views. Statistics of BatchNorm
@@ -314,7 +314,7 @@ class Trainer:
         changed = settings.objective, settings.adaptation, settings.clip_norm
         usual = settings.curriculum is None if vmapped else settings.precision == "float32"
         none = all(each is None for each in changed)
-        return usual and none and not self.model.buffers and settings.optimiser == "sgd"
+        return usual and none and not self.model.buffers and settings.optimizer == "sgd"
 
     def _fit_pieces(self, start: Tensor, stream: str, lr: float | None, correction: Tensor | None) -> Tensor:
         """`fit` by `Pieces`, the same bits."""
@@ -383,7 +383,7 @@ class Trainer:
 
     def initial_state(self, w: Tensor) -> Moving:
         """``w`` [D] at the start of its training."""
-        if self.training.optimiser == "adam":
+        if self.training.optimizer == "adam":
             return AdamState.of(w)
         return SGDState(w, torch.zeros_like(w) if self.training.momentum else None)
 
@@ -413,7 +413,7 @@ class Trainer:
         correction: Tensor | None = None,
         decay: Tensor | float | None = None,
     ) -> Moving:
-        """One step of the optimiser: clipping, then weight decay, momentum or Adam, and ``correction``."""
+        """One step of the optimizer: clipping, then weight decay, momentum or Adam, and ``correction``."""
         w, g, settings = now.w, step.gradient, self.training
         if settings.clip_norm is not None:
             g = g * (settings.clip_norm / g.norm().clamp(min=settings.clip_norm))
@@ -536,7 +536,7 @@ class Trainer:
 
     @cached_property
     def _held(self) -> tuple[Tensor, Tensor]:
-        """All inputs, normalised, and targets."""
+        """All inputs, normalized, and targets."""
         index, examples = self._data.index, self._data.examples
         return examples.inputs(index, self.model.dtype), examples.targets(index)
 

@@ -102,7 +102,7 @@ class Cohort(Protocol):
     def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
         """Weighted mean [.] of an uploaded vector, over the cohort or over one of its ``groups``.
 
-        ``weights`` [m], not normalised, replace the uploaded ones (for methods that declare ``gathers``).
+        ``weights`` [m], not normalized, replace the uploaded ones (for methods that declare ``gathers``).
         """
 
     def stack(self, name: str) -> Tensor:
@@ -116,7 +116,7 @@ class Cohort(Protocol):
 
     @property
     def weights(self) -> np.ndarray:
-        """Every client's weight [m], float64, not normalised."""
+        """Every client's weight [m], float64, not normalized."""
 
 
 class Passes(NamedTuple):
@@ -403,17 +403,17 @@ class Cyclic:
 
 
 class Images(NamedTuple):
-    """Labelled images: ``x`` [N, C, H, W] with pixels in [0, 1], and labels ``y`` [N], int64."""
+    """Labeled images: ``x`` [N, C, H, W] with pixels in [0, 1], and labels ``y`` [N], int64."""
 
     x: Tensor
     y: Tensor
 
 
 class Generative:
-    """For methods whose server makes labelled images instead of a model.
+    """For methods whose server makes labeled images instead of a model.
 
     The model that clients are served is trained on these images, once per evaluation. Images of clients are
-    those of a data set with ``normalise: none``, pixels in [0, 1].
+    those of a data set with ``normalize: none``, pixels in [0, 1].
     """
 
     def begin(self, now: Round, server: Any) -> Any:

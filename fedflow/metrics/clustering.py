@@ -10,7 +10,7 @@ def agreement(
 ) -> dict[str, float | None]:
     """``ari``, ``nmi`` and ``clustering_error`` of the clients that have a cluster (>= 0).
 
-    The first two are the adjusted Rand index and the normalised mutual information of ``clusters`` [N] and
+    The first two are the adjusted Rand index and the normalized mutual information of ``clusters`` [N] and
     planted ``groups`` [N]. Without planted groups, they are None, and the error is that of the ``labels``
     [N, C], True if a client has the label.
     """

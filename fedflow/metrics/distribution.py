@@ -5,7 +5,7 @@ import numpy as np
 NAMES = ("mean", "weighted", "variance", "std", "lowest", "highest", "worst10", "best10", "gap", "gini")
 
 
-def summarise(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
+def summarize(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
     """Statistics of per-client values [N], ignoring nan; all nan if no value is left.
 
     ``weighted`` is the mean by ``weights`` [N], such as test samples (default: equal); variance and std

@@ -1,7 +1,7 @@
 """How near generated images are to real ones, from features or pixels: one row per image, in float64.
 
 Fréchet distance (Heusel et al. 2017), precision and recall (Kynkäänniemi et al. 2019), density and coverage
-(Naeem et al. 2020), nearest neighbours. Every function gives the same value for rows in another order.
+(Naeem et al. 2020), nearest neighbors. Every function gives the same value for rows in another order.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ def frechet(x: Tensor, y: Tensor) -> float:
     return Gaussian.of(x).distance(Gaussian.of(y))
 
 
-class Neighbours(NamedTuple):
+class Neighbors(NamedTuple):
     """Measures by balls around images; the radius is the distance to the k-th nearest image of the same set.
 
     ``precision``: the share of fake images within the ball of some real image. ``recall``: the share of real
@@ -68,7 +68,7 @@ class Neighbours(NamedTuple):
     coverage: float
 
 
-def neighbours(real: Tensor, fake: Tensor, k: int, around: Tensor | None = None) -> Neighbours:
+def neighbors(real: Tensor, fake: Tensor, k: int, around: Tensor | None = None) -> Neighbors:
     """Compare rows ``real`` [n, d] and ``fake`` [m, d] by balls, whose edges are outside; k < n and k < m.
 
     ``around`` [n]: the radii of the real balls, if they are known (`radii`).
@@ -82,11 +82,11 @@ def neighbours(real: Tensor, fake: Tensor, k: int, around: Tensor | None = None)
         covered += int(within.any(1).sum())
         recalled += int((far < own).any(1).sum())
     precision, density = (inside > 0).double().mean(), inside.double().mean() / k
-    return Neighbours(float(precision), recalled / len(real), float(density), covered / len(real))
+    return Neighbors(float(precision), recalled / len(real), float(density), covered / len(real))
 
 
 def radii(x: Tensor, k: int) -> Tensor:
-    """The distance [n] of every row of ``x`` [n, d] to its k-th neighbour among the others, k < n."""
+    """The distance [n] of every row of ``x`` [n, d] to its k-th neighbor among the others, k < n."""
     found = []
     for start in range(0, len(x), BLOCK):
         far = _distances(x[start : start + BLOCK], x)

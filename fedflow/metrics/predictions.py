@@ -11,7 +11,7 @@ import pandas as pd
 import scipy
 
 from fedflow.errors import BadInput
-from fedflow.metrics.distribution import summarise, tenths
+from fedflow.metrics.distribution import summarize, tenths
 
 BINS = 15
 CALIBRATION = ("ece", "mce")  # expected and maximum calibration error
@@ -80,7 +80,7 @@ def summary(values: pd.Series, weights: pd.Series) -> dict[str, float]:
     are ``left_out``. Source: AAggFF's metrics.
     """
     numbers, samples = values.to_numpy(float), weights.reindex(values.index).to_numpy(float)
-    spread, (worst, best) = summarise(numbers, samples), tenths(numbers, samples)
+    spread, (worst, best) = summarize(numbers, samples), tenths(numbers, samples)
     measured = int(values.notna().sum())
     return {name: spread[name] for name in ("mean", "std", "weighted", "gini")} | {
         "worst10": worst,

@@ -261,7 +261,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         Unit(digits=3, least=-1, most=1), rounds=True, table="clusters", headline=True,
     ),
     Metric(
-        "nmi", "NMI", "normalised mutual information with the planted groups", INDEX, rounds=True,
+        "nmi", "NMI", "normalized mutual information with the planted groups", INDEX, rounds=True,
         table="clusters",
     ),
     Metric(
@@ -288,7 +288,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     ),
     Metric(
         "precision", "Precision, %", "share of generated images within the ball of some test image, up to "
-        "its 5th neighbour", rounds=True, sparse=True, table="generation",
+        "its 5th neighbor", rounds=True, sparse=True, table="generation",
     ),
     Metric(
         "recall", "Recall, %", "share of test images within the ball of some generated image", rounds=True,

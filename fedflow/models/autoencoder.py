@@ -24,7 +24,7 @@ class Autoencoder(nn.Module):
 
 
 class ConvAE(Autoencoder):
-    """FLT's for grey images: two convolutions with pools, a dense layer, and two transposed convolutions.
+    """FLT's for gray images: two convolutions with pools, a dense layer, and two transposed convolutions.
 
     51,577 parameters for 1x28x28 and e = 128, of which the encoder has 25,956. Source: Jamali-Rad et al.,
     Table 13; two pools and 4 channels give its total.
@@ -57,7 +57,7 @@ class ConvAE(Autoencoder):
 
 
 class ResidualAE(Autoencoder):
-    """FLT's for colour images: strided convolutions with BatchNorm and two residual blocks on each side.
+    """FLT's for color images: strided convolutions with BatchNorm and two residual blocks on each side.
 
     For 3x32x32: 812,123 parameters with e = 64, 877,723 with e = 128. Source: the authors' code.
     """

@@ -27,7 +27,7 @@ WIDTHS = (
 
 
 class Channels(NamedTuple):
-    """The outputs of the layer ``conv``, which ``norm`` normalises channel by channel and ``then`` reads.
+    """The outputs of the layer ``conv``, which ``norm`` normalizes channel by channel and ``then`` reads.
 
     These are names of layers; an architecture lists its channels in the attribute ``channels``. A dense
     layer reads all pixels of a channel, in the order of ``flatten``.

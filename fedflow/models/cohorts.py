@@ -21,7 +21,7 @@ class Real(threading.local):
     samples: Tensor | None = None
 
 
-class _Normalised(torch.autograd.Function):
+class _Normalized(torch.autograd.Function):
     """Every group of channels of images [B, C, ...] with mean 0 and variance 1; a cohort's are one batch.
 
     PyTorch's rule takes the gradient of a cohort apart, into a dozen passes over all images.
@@ -44,12 +44,12 @@ class _Normalised(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: tuple, x: Tensor, groups: int, eps: float) -> tuple[tuple, tuple]:
-        outputs = _Normalised.apply(x.movedim(dims[0], 0).flatten(0, 1), groups, eps)
+        outputs = _Normalized.apply(x.movedim(dims[0], 0).flatten(0, 1), groups, eps)
         return tuple(out.unflatten(0, (info.batch_size, -1)) for out in outputs), (0, 0, 0)
 
 
 class _Gradient(torch.autograd.Function):
-    """The gradient of `_Normalised`, from that of its output ``g`` [B, C, ...]."""
+    """The gradient of `_Normalized`, from that of its output ``g`` [B, C, ...]."""
 
     @staticmethod
     def forward(g: Tensor, x: Tensor, mean: Tensor, scale: Tensor, groups: int, eps: float) -> Tensor:
@@ -93,7 +93,7 @@ class CohortGroupNorm(nn.GroupNorm):
     """`nn.GroupNorm` of all clients' images as one batch, scaled per client."""
 
     def forward(self, x: Tensor) -> Tensor:
-        out, *_ = _Normalised.apply(x, self.num_groups, self.eps)
+        out, *_ = _Normalized.apply(x, self.num_groups, self.eps)
         return _scaled(out, self.weight, self.bias) if self.affine else out
 
 

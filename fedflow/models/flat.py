@@ -2,7 +2,7 @@
 
 The vector holds the P trainable parameters first, then the Q floating-point buffers (BatchNorm
 statistics), D = P + Q. So buffers are averaged, stored, clustered and sent with the model, and cannot be
-forgotten; computations without them (gradients, norms, cosines, control variates, server optimisers) use
+forgotten; computations without them (gradients, norms, cosines, control variates, server optimizers) use
 ``w[:P]`` or `FlatModel.with_buffers` (docs/decisions/0001). Frozen parameters (without ``requires_grad``) and
 integer counters stay in the module: nothing trains, sends or averages them.
 """
@@ -122,7 +122,7 @@ class FlatModel:
         self._noise, self._real = Noise(), Real()
 
     def init(self, seed: int) -> Tensor:
-        """Fresh initial vector [D] by the network's own initialisation."""
+        """Fresh initial vector [D] by the network's own initialization."""
         with DRAWING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.from_module(self.factory())
@@ -172,7 +172,7 @@ class FlatModel:
 
         Or else the result of the method ``part`` of the network. ``real`` as in `outputs`.
 
-        A single sample that BatchNorm cannot normalise runs in evaluation mode, with the buffers.
+        A single sample that BatchNorm cannot normalize runs in evaluation mode, with the buffers.
         """
         pieces, trained = self._cut(w)
         if not self.buffers:
@@ -189,7 +189,7 @@ class FlatModel:
         return outputs, torch.cat([table[key].reshape(-1) for table, key in slots[trained : len(pieces)]])
 
     def needs_two(self, x: Tensor) -> bool:
-        """Whether BatchNorm cannot normalise a batch of one sample ``x`` [1, ...]: one value per channel."""
+        """Whether BatchNorm cannot normalize a batch of one sample ``x`` [1, ...]: one value per channel."""
         if self.batch_norms:
             try:
                 self._call(True, self.pieces(self.init(0)), x)

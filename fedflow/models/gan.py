@@ -24,7 +24,7 @@ def side_of(input_shape: tuple[int, ...]) -> int:
 class Generator(nn.Module):
     """Images [B, ch, R, R] of noise and one-hot labels [B, 128 + C]: transposed convolutions without biases.
 
-    Source, for side 32: 1,222,528 parameters for 10 classes of grey images.
+    Source, for side 32: 1,222,528 parameters for 10 classes of gray images.
     """
 
     widths: ClassVar = (128, 128, 64)  # between the first stage and the last, for side 64
@@ -47,7 +47,7 @@ class Generator(nn.Module):
             wide = width
         layers += [nn.ConvTranspose2d(wide, input_shape[0], 4, 2, 1, bias=False), nn.Tanh()]
         self.layers = nn.Sequential(*layers)
-        self.apply(_initialise)
+        self.apply(_initialize)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
@@ -56,7 +56,7 @@ class Generator(nn.Module):
 class Discriminator(nn.Module):
     """Logits [B, 1 + C]: whether an image is real, and its class. Convolutions without biases, dropout 0.5.
 
-    Source, for side 32: 1,708,555 parameters for 10 classes of grey images.
+    Source, for side 32: 1,708,555 parameters for 10 classes of gray images.
     """
 
     widths: ClassVar = (64, 128, 256, 256)  # of the strided stages, for side 64
@@ -70,13 +70,13 @@ class Discriminator(nn.Module):
             wide = width
         layers += [nn.Conv2d(wide, 256, 4, bias=False), nn.Dropout(0.5), nn.Flatten()]
         self.layers = nn.Sequential(*layers, nn.Linear(256, 1 + classes))
-        self.apply(_initialise)
+        self.apply(_initialize)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
 
 
-def _initialise(layer: nn.Module) -> None:
+def _initialize(layer: nn.Module) -> None:
     if isinstance(layer, nn.BatchNorm2d):
         nn.init.normal_(layer.weight, 1, 0.02)
     elif isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):

@@ -3,7 +3,7 @@
 Sources: Li et al., Visualizing the Loss Landscape of Neural Nets, 2018 (directions); Garipov et al., Loss
 Surfaces, Mode Connectivity, and Fast Ensembling of DNNs, 2018 (the plane through three models).
 
-A random *direction* is filter-normalised: every row of a weight (what leads to one filter or neuron) has the
+A random *direction* is filter-normalized: every row of a weight (what leads to one filter or neuron) has the
 norm of that row in the model. A step of 0.1 along it changes every row by a tenth of its norm, and networks
 that differ only in the scale of their layers have the same surface. Biases and parameters of norms, which
 have one dimension, do not move. Two directions are drawn independently and, as by Li et al., not made
@@ -45,7 +45,7 @@ class Surface:
 
 
 class Landscape:
-    """Loss and accuracy of models with one network on ``examples``, normalised once for all of them."""
+    """Loss and accuracy of models with one network on ``examples``, normalized once for all of them."""
 
     def __init__(self, model: FlatModel, examples: Examples) -> None:
         self.model, self.samples = model, len(examples)
@@ -115,7 +115,7 @@ class Landscape:
 
 
 def direction(model: FlatModel, w: Tensor, seed: int, number: int) -> Tensor:
-    """A random filter-normalised direction [D] at w; equal draws for all models of a network."""
+    """A random filter-normalized direction [D] at w; equal draws for all models of a network."""
     source = torch.Generator().manual_seed(torch_seed(seed, "landscape", number))
     drawn = torch.zeros(model.size, dtype=torch.float64)
     drawn[: model.parameters] = torch.randn(model.parameters, generator=source, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""MobileViT: convolutions for neighbouring pixels, attention between patches of them."""
+"""MobileViT: convolutions for neighboring pixels, attention between patches of them."""
 
 from functools import partial
 

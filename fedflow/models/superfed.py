@@ -1,6 +1,6 @@
 """The convolutional networks of SuPerFed (Hahn et al., KDD 2022, Table 2.2), by their layers in its code.
 
-Only BatchNorm has biases. It keeps no running statistics, as in that code: it normalises with the mean and
+Only BatchNorm has biases. It keeps no running statistics, as in that code: it normalizes with the mean and
 variance of the batch, in evaluation too, so that a model is its parameters alone. The head is two dense
 layers with 256 units between. Xavier's normal start.
 """

@@ -31,7 +31,7 @@ class Attention(nn.Module):
 
 
 class _Transformer(nn.Module):
-    """Blocks of `Attention` with GELU and normalisation first, over tokens that have learnt positions."""
+    """Blocks of `Attention` with GELU and normalization first, over tokens that have learnt positions."""
 
     head_patterns = ("classifier.*",)
 
@@ -79,7 +79,7 @@ class CharTransformer(_Transformer):
     """A causal transformer over characters, whole numbers 0..K-1: the next one after the last.
 
     82,128 parameters for sequences of 80 of 80 characters. Source: Vaswani et al., NeurIPS 2017, with
-    normalisation first and learnt positions.
+    normalization first and learnt positions.
     """
 
     tokens = True

@@ -20,7 +20,7 @@ LATENT = 128
 class Encoder(nn.Module):
     """Means and standard deviations [B, 2 * 128] of the latent vectors of images, whatever their classes.
 
-    Source, for side 32: 985,856 parameters for grey images.
+    Source, for side 32: 985,856 parameters for gray images.
     """
 
     widths: ClassVar = (64, 64, 128, 256)
@@ -33,7 +33,7 @@ class Encoder(nn.Module):
             layers += [nn.Conv2d(wide, width, 4, 2, 1), nn.BatchNorm2d(width), nn.ReLU()]
             wide = width
         self.layers = nn.Sequential(*layers, nn.Flatten(), nn.Linear(wide * side * side, 2 * LATENT))
-        self.apply(_initialise)
+        self.apply(_initialize)
 
     def forward(self, x: Tensor) -> Tensor:
         mean, spread = self.layers(x).chunk(2, 1)
@@ -43,7 +43,7 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """Images [B, ch, R, R] of latent vectors and one-hot labels [B, 128 + C].
 
-    Source, for side 32: 865,025 parameters for 10 classes of grey images.
+    Source, for side 32: 865,025 parameters for 10 classes of gray images.
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
@@ -59,7 +59,7 @@ class Decoder(nn.Module):
             layers += [nn.ConvTranspose2d(wide, width, 4, 2, 1), nn.BatchNorm2d(width), nn.ReLU()]
             wide = width
         self.layers = nn.Sequential(*layers, nn.ConvTranspose2d(wide, input_shape[0], 4, 2, 1), nn.Sigmoid())
-        self.apply(_initialise)
+        self.apply(_initialize)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
@@ -72,7 +72,7 @@ def _stages(input_shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
     return Encoder.widths[4 - count :], side >> count
 
 
-def _initialise(layer: nn.Module) -> None:
+def _initialize(layer: nn.Module) -> None:
     if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
         nn.init.xavier_normal_(layer.weight)
         assert layer.bias is not None

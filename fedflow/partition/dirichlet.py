@@ -1,7 +1,7 @@
 """Dirichlet: the samples of every label are divided in proportions drawn from Dir(alpha).
 
 Order of sampling: for every label in turn, its samples are permuted and p ~ Dir(alpha, .., alpha) [N] is
-drawn; clients that already hold n / N samples or more get p = 0 (``balance``); p is renormalised, and the
+drawn; clients that already hold n / N samples or more get p = 0 (``balance``); p is renormalized, and the
 samples are cut at floor(cumsum(p) n_c). All of this is repeated until the smallest client has ``min_size``
 samples: at most 1,000 times, or 20 times if each of these leaves at least 20 clients too small. Every sample
 is used once. Smaller alpha is *more* skewed (0.1: about 4 of 10 labels).

@@ -1,7 +1,7 @@
 """Dirichlet by client: every client draws its label shares, and labels are divided in proportion to them.
 
 Order of sampling: q_k ~ Dir(alpha K p) [K] for every client, where p are the shares of the labels in the
-data (so Dir(alpha) if they are balanced); for every label, the q_k are normalised over the clients, and its
+data (so Dir(alpha) if they are balanced); for every label, the q_k are normalized over the clients, and its
 samples are cut at floor(cumsum(q) n_c). All q are drawn again until the smallest client has ``min_size``
 samples, with the limits of `dirichlet`; then samples are permuted and dealt label by label. Every sample is
 used once. Sizes are far more equal than those of `dirichlet`: with a mean of 500 samples and alpha 0.05,

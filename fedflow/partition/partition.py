@@ -283,12 +283,12 @@ def _split(
         return scheme.split(samples, clients, rng)
     rest = np.setdiff1d(np.arange(len(samples.labels)), public)
     split = scheme.split(samples.only(rest), clients, rng)
-    relabelled = None
+    relabeled = None
     if split.train_labels is not None:
-        relabelled = samples.labels.copy()
-        relabelled[rest] = split.train_labels
-        relabelled[public] = 0  # the server has no use for labels
-    return replace(split, train=[rest[rows] for rows in split.train], train_labels=relabelled)
+        relabeled = samples.labels.copy()
+        relabeled[rest] = split.train_labels
+        relabeled[public] = 0  # the server has no use for labels
+    return replace(split, train=[rest[rows] for rows in split.train], train_labels=relabeled)
 
 
 def _test_pools(

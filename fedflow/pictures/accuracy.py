@@ -13,14 +13,14 @@ from fedflow.metrics.table import Metric, metric_of, unit_of
 from fedflow.pictures.drawing import CARD, INK, MUTED, SMALLEST, Drawing, drawing, look
 
 
-class Labelled(Protocol):
+class Labeled(Protocol):
     """A run with the name that is printed."""
 
     @property
     def label(self) -> str: ...
 
 
-class Curve(Labelled, Protocol):
+class Curve(Labeled, Protocol):
     """What a curve needs of one run."""
 
     @property
@@ -53,12 +53,12 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
         for row, (method, runs) in enumerate(methods.items()):
             seeds = [_percent(runs, metric) for metric in ("local_accuracy", "global_accuracy")]
             ours, whole = map(_mean, seeds)
-            colour = look(places[method])["color"]
-            axes.plot([ours, whole], [row, row], color=colour, lw=1, alpha=0.45)
+            color = look(places[method])["color"]
+            axes.plot([ours, whole], [row, row], color=color, lw=1, alpha=0.45)
             for values in seeds:
-                axes.plot([min(values), max(values)], [row, row], color=colour, lw=4, alpha=0.35)
-            axes.plot(whole, row, "o", ms=7, mfc=CARD, mec=colour, mew=1.3)
-            axes.plot(ours, row, "o", ms=4.2, color=colour)
+                axes.plot([min(values), max(values)], [row, row], color=color, lw=4, alpha=0.35)
+            axes.plot(whole, row, "o", ms=7, mfc=CARD, mec=color, mew=1.3)
+            axes.plot(ours, row, "o", ms=4.2, color=color)
             if row == 0:  # name the dot and the ring once
                 left, right = sorted(((whole, "global"), (ours, "local")))
                 for (at, word), side in ((left, "right"), (right, "left")):
@@ -195,7 +195,7 @@ def _over_seeds(runs: Sequence[Curve], column: str) -> pd.DataFrame:
 
 
 class End(NamedTuple):
-    """The end of a line: where it is, its name and colour, and the place of its method in the page's list.
+    """The end of a line: where it is, its name and color, and the place of its method in the page's list.
 
     The page shows and hides what has the place in its id: ``line-3``, ``band-3``, ``link-3`` and ``name-3``.
     """
@@ -203,7 +203,7 @@ class End(NamedTuple):
     x: float
     y: float
     label: str
-    colour: str
+    color: str
     place: int | None = None
 
 
@@ -222,7 +222,7 @@ def name_ends(axes: Axes, ends: list[End]) -> None:
     wanted = scale.transform(np.array([end.y for end in ends])) - steps
     at = np.clip(isotonic_regression(wanted).x, bottom, max(bottom, top - steps[-1])) + steps
     at = scale.inverted().transform(at)
-    for (x, y, label, colour, number), place in zip(ends, at, strict=True):
+    for (x, y, label, color, number), place in zip(ends, at, strict=True):
         start = right if np.isnan(x) else x
         link = axes.annotate(
             "",
@@ -232,7 +232,7 @@ def name_ends(axes: Axes, ends: list[End]) -> None:
             textcoords=("axes fraction", "data"),
             arrowprops={
                 "arrowstyle": "-",
-                "color": colour,
+                "color": color,
                 "lw": 0.8,
                 "alpha": 0.75,
                 "shrinkA": 0,
@@ -271,9 +271,9 @@ def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
         for row, (method, runs) in enumerate(methods.items()):
             counts = np.histogram(clients[method], bins)[0]
             heights = 0.82 * counts / max(1, counts.max())
-            colour = look(places[method])["color"]
+            color = look(places[method])["color"]
             axes.stairs(
-                row + 0.45 - heights, bins, baseline=row + 0.45, fill=True, color=colour, alpha=0.5, lw=0
+                row + 0.45 - heights, bins, baseline=row + 0.45, fill=True, color=color, alpha=0.5, lw=0
             )
             ends = ("local_worst10", "local_accuracy", "local_best10")
             low, mean, high = (_mean(_percent(runs, metric)) for metric in ends)
@@ -296,7 +296,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def room(methods: Mapping[str, Sequence[Labelled]]) -> float:
+def room(methods: Mapping[str, Sequence[Labeled]]) -> float:
     """Inches for the longest name of a variant, with a margin."""
     return margin(runs[0].label for runs in methods.values())
 

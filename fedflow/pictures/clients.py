@@ -8,7 +8,7 @@ from fedflow.pictures.accuracy import LONGEST, margin
 from fedflow.pictures.drawing import Drawing, drawing
 
 WIDTH, ROW = 6.4, 0.24  # inches, of the picture and of a method
-SCALE = "viridis"  # also told apart in grey
+SCALE = "viridis"  # also told apart in gray
 
 
 def heat(values: np.ndarray, labels: Sequence[str], name: str) -> Drawing:

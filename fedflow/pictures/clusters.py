@@ -1,6 +1,6 @@
 """The pictures of a clustered run: clusters by round, dissimilarities of clients, and an embedding.
 
-In all of them a colour is a found cluster: the last one, except in the picture by round. Planted groups, if
+In all of them a color is a found cluster: the last one, except in the picture by round. Planted groups, if
 there are any, are stripes or shapes.
 """
 
@@ -28,7 +28,7 @@ from fedflow.methods.method import Dissimilarity
 from fedflow.pictures.drawing import CARD, INK, LINE, MUTED, SMALLEST, Drawing, drawing
 from fedflow.pictures.drawing import WIDTH as PANEL
 
-# Tol's light palette, safe for colour-blind readers; other colours than those of the methods.
+# Tol's light palette, safe for color-blind readers; other colors than those of the methods.
 FILLS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00")
 SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p")
 WIDTH = 3.7  # inches: three side by side are legible
@@ -97,13 +97,13 @@ class Grouping:
 
     @cached_property
     def palette(self) -> dict[int, str]:
-        """The colour of every cluster, assigned in `order`."""
+        """The color of every cluster, assigned in `order`."""
         past = [cluster for step in reversed(self.steps.values()) for cluster in np.unique(step).tolist()]
         return dealt([*self.found[self.order].tolist(), *past])
 
     @cached_property
     def stripes(self) -> dict[int, str]:
-        """The colour of every planted group: that of its cluster if clusters are groups."""
+        """The color of every planted group: that of its cluster if clusters are groups."""
         return dealt([*self.planted[self.order].tolist(), *self.planted.tolist()])
 
 
@@ -143,22 +143,22 @@ def renamed(clusters: np.ndarray, later: np.ndarray) -> np.ndarray:
 
 
 def dealt(labels: Sequence[int]) -> dict[int, str]:
-    """A colour for every label in order of appearance, none for -1; from the ninth on, darker repeats."""
-    colours = {-1: "none"}
+    """A color for every label in order of appearance, none for -1; from the ninth on, darker repeats."""
+    colors = {-1: "none"}
     for place, label in enumerate(dict.fromkeys(label for label in labels if label >= 0)):
         shade = 0.72 ** (place // len(FILLS)) * np.array(to_rgb(FILLS[place % len(FILLS)]))
-        colours[label] = to_hex((shade[0], shade[1], shade[2]))
-    return colours
+        colors[label] = to_hex((shade[0], shade[1], shade[2]))
+    return colors
 
 
-def painted(labels: np.ndarray, colours: Mapping[int, str]) -> np.ndarray:
+def painted(labels: np.ndarray, colors: Mapping[int, str]) -> np.ndarray:
     """RGBA [..., 4] of every label [...]."""
     present, at = np.unique(labels, return_inverse=True)
-    return to_rgba_array([colours[label] for label in present.tolist()])[at.reshape(labels.shape)]
+    return to_rgba_array([colors[label] for label in present.tolist()])[at.reshape(labels.shape)]
 
 
 def timeline(grouping: Grouping, name: str) -> Drawing:
-    """Clients by round, coloured by cluster; clients are sorted by planted group, then by last cluster."""
+    """Clients by round, colored by cluster; clients are sorted by planted group, then by last cluster."""
     n, order = len(grouping.order), grouping.order
     rows = order[np.arange(min(n, ROWS)) * n // min(n, ROWS)]
     table = np.full((grouping.rounds, len(rows)), -1)  # [T, rows]
@@ -197,8 +197,8 @@ def timeline(grouping: Grouping, name: str) -> Drawing:
 def moves(grouping: Grouping, name: str) -> Drawing:
     """The share of clients that changed cluster, by round; below, from which cluster to which.
 
-    A column is the end of a round, a band is as wide as the number of its clients and has the colour of the
-    cluster that they come from; grey had none yet.
+    A column is the end of a round, a band is as wide as the number of its clients and has the color of the
+    cluster that they come from; gray had none yet.
     """
     moved, palette = grouping.moved, grouping.palette | {-1: LINE}
     rounds = [min(grouping.steps), *moved]
@@ -312,9 +312,9 @@ def proximity(grouping: Grouping, name: str) -> Drawing:
         if n <= NAMED:
             axes.yaxis.tick_right()
             axes.set_yticks(np.arange(n) + 0.5, clients[leaves].tolist(), fontsize=SMALL)
-        for place, (word, labels, colours) in enumerate(stripes):
+        for place, (word, labels, colors) in enumerate(stripes):
             strip = work.beside(0.83 + 0.15 * place, bottom, 0.11, side)
-            _stripe(strip, labels[clients[leaves]], colours)
+            _stripe(strip, labels[clients[leaves]], colors)
             strip.set_xlabel(word, rotation=90, fontsize=SMALL, labelpad=3)
         _branches(work.beside(0.03, bottom, 0.78, side), tree, leaves, grouping)
         bar = work.figure.colorbar(
@@ -328,7 +328,7 @@ def proximity(grouping: Grouping, name: str) -> Drawing:
 
 
 def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Grouping) -> None:
-    """The dendrogram, its root to the left; branches within a cluster have its colour, others are grey.
+    """The dendrogram, its root to the left; branches within a cluster have its color, others are gray.
 
     So are those of clients that never had a cluster.
     """
@@ -336,15 +336,15 @@ def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Groupi
     clusters = [{int(z)} for z in grouping.found[np.array(compared.clients)]]  # below each node
     place, height = np.empty(2 * n - 1), np.append(np.zeros(n), tree[:, 2])
     place[leaves] = np.arange(n) + 0.5
-    lines, colours, palette = [], [], grouping.palette | {-1: MUTED}
+    lines, colors, palette = [], [], grouping.palette | {-1: MUTED}
     for node, (first, second) in enumerate(tree[:, :2].astype(int), n):
         ends = [first, first, second, second]
         lines.append(np.column_stack([height[[first, node, node, second]], place[ends]]))
         place[node] = place[[first, second]].mean()
         clusters.append(clusters[first] | clusters[second])
-        colours.append(palette[min(clusters[-1])] if len(clusters[-1]) == 1 else MUTED)
+        colors.append(palette[min(clusters[-1])] if len(clusters[-1]) == 1 else MUTED)
     top = 1.04 * max(tree[-1, 2], compared.height or 0, 1e-12)
-    axes.add_collection(LineCollection(lines, colors=colours, linewidths=1.4 if n <= NAMED else 1.0))
+    axes.add_collection(LineCollection(lines, colors=colors, linewidths=1.4 if n <= NAMED else 1.0))
     axes.set(xlim=(top, 0), ylim=(n, 0))
     _bare(axes)
     if compared.height is not None:
@@ -364,7 +364,7 @@ def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Groupi
 def embedding(grouping: Grouping, name: str) -> Drawing:
     """Clients as points of the plane, at about their dissimilarities: classical scaling.
 
-    A colour is a cluster (grey: never had one), a shape a planted group.
+    A color is a cluster (gray: never had one), a shape a planted group.
     """
     compared = _compared(grouping)
     clients, n = np.array(compared.clients), len(compared.clients)
@@ -400,7 +400,7 @@ def embedding(grouping: Grouping, name: str) -> Drawing:
 
 
 def _legend(axes: Axes, marks: Mapping[str, Line2D], **where: Any) -> None:
-    """A small legend of colours or shapes; only if there are few."""
+    """A small legend of colors or shapes; only if there are few."""
     if len(marks) <= FEW:
         axes.legend(
             list(marks.values()),
@@ -423,9 +423,9 @@ def _compared(grouping: Grouping) -> Dissimilarity:
     return grouping.compared
 
 
-def _stripe(axes: Axes, labels: np.ndarray, colours: Mapping[int, str]) -> None:
+def _stripe(axes: Axes, labels: np.ndarray, colors: Mapping[int, str]) -> None:
     """A column of cells, one per client."""
-    cells = painted(labels[:, None], colours)
+    cells = painted(labels[:, None], colors)
     axes.imshow(cells, aspect="auto", interpolation="none", extent=(0, 1, len(labels), 0))
     _bare(axes)
 

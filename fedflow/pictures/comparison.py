@@ -58,9 +58,9 @@ def _panels(part: SubFigure, comparisons: Sequence[PartitionComparison], shared:
     for axes, name in zip(panels.flat, shared):
         values = [c.means[name] for c in comparisons]
         for row, value in enumerate(values):
-            colour = COLOURS[row % len(COLOURS)]
-            axes.plot([0, value], [row, row], color=colour, lw=1.5)
-            axes.plot(value, row, "o", color=colour, ms=6, clip_on=False)
+            color = COLOURS[row % len(COLOURS)]
+            axes.plot([0, value], [row, row], color=color, lw=1.5)
+            axes.plot(value, row, "o", color=color, ms=6, clip_on=False)
             axes.annotate(
                 f"{value:#.3g}", (value, row), (7, 0), textcoords="offset points", va="center", fontsize=8
             )
@@ -85,8 +85,8 @@ def _matrices(
     for axes, comparison, order in zip(panels, comparisons, orders):
         matrix = comparison.matrices[name][np.ix_(order, order)].copy()
         np.fill_diagonal(matrix, np.nan)
-        colours = "cividis_r" if MEASURES[name].similarity else "cividis"
-        image = axes.imshow(matrix, vmin=low, vmax=high, cmap=colours, interpolation="nearest")
+        colors = "cividis_r" if MEASURES[name].similarity else "cividis"
+        image = axes.imshow(matrix, vmin=low, vmax=high, cmap=colors, interpolation="nearest")
         if comparison.groups is not None:
             for edge in np.flatnonzero(np.diff(comparison.groups[order])) + 0.5:
                 axes.axhline(edge, color="white", lw=1)

@@ -20,7 +20,7 @@ def plane(points: np.ndarray | None, adjacency: sparse.csr_array) -> tuple[np.nd
     """Places of the nodes in a picture [n, 2], and the names of its axes.
 
     Points of more than two dimensions are projected on their first two principal components. Without points,
-    the second and third eigenvectors of D^-1/2 A D^-1/2 place neighbours together.
+    the second and third eigenvectors of D^-1/2 A D^-1/2 place neighbors together.
     """
     if points is None:
         scale = sparse.diags_array(1 / np.sqrt(np.maximum(adjacency.sum(1), 1e-12)))
@@ -29,8 +29,8 @@ def plane(points: np.ndarray | None, adjacency: sparse.csr_array) -> tuple[np.nd
         return vectors[:, [1, 0]], ("eigenvector 2", "eigenvector 3")
     if points.shape[1] <= 2:
         return np.pad(points, ((0, 0), (0, 2 - points.shape[1]))), ("", "")
-    centred = points - points.mean(0)
-    return centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T, ("component 1", "component 2")
+    centered = points - points.mean(0)
+    return centered @ np.linalg.svd(centered, full_matrices=False)[2][:2].T, ("component 1", "component 2")
 
 
 def placed(
@@ -40,7 +40,7 @@ def placed(
     chosen: Mapping[str, tuple[np.ndarray, np.ndarray]],
     name: str = "placed",
 ) -> Drawing:
-    """A panel per method: the nodes on the `plane`, in colours by ``groups`` [n], and the chosen ones.
+    """A panel per method: the nodes on the `plane`, in colors by ``groups`` [n], and the chosen ones.
 
     ``chosen``: indices and weights by method; the area of a pick grows with its weight. Of many nodes, only
     some are drawn, the same in all panels.
@@ -61,13 +61,13 @@ def placed(
             panel.spines["bottom"].set_visible(False)
             panel.set(xticks=[], yticks=[], xlabel=axes[0])
             for kind in np.unique(kinds):
-                colour = SERIES[kind % len(SERIES)]
+                color = SERIES[kind % len(SERIES)]
                 some, own = behind[kinds[behind] == kind], kinds[nodes] == kind
                 panel.plot(
-                    *points[some].T, ".", ms=3, alpha=0.35, mew=0, color=MUTED if groups is None else colour
+                    *points[some].T, ".", ms=3, alpha=0.35, mew=0, color=MUTED if groups is None else color
                 )
                 area = AREA * weights[own] / weights.max()
-                panel.scatter(*points[nodes[own]].T, 8 + area, color=colour, edgecolors=INK, linewidths=0.9)
+                panel.scatter(*points[nodes[own]].T, 8 + area, color=color, edgecolors=INK, linewidths=0.9)
         for row in panels:
             row[0].set_ylabel(axes[1])
     described = f"Where {', '.join(chosen)} place their points"

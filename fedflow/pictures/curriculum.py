@@ -21,7 +21,7 @@ from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 SAMPLES, CLIENTS = "training.curriculum", "run.client_curriculum"
 SECTIONS = (SAMPLES, CLIENTS)  # of the settings
 SAMPLERS = ("easy_first", "sweep", "uniform")  # without an order of clients; the first two are then equal
-ORDERS = {"curriculum": 0, "anti": 1, "random": 2, "vanilla": 6}  # and the places of their colours
+ORDERS = {"curriculum": 0, "anti": 1, "random": 2, "vanilla": 6}  # and the places of their colors
 COLUMNS = (  # what is drawn by round, and its name: of each kind, the first that was measured
     {"global_accuracy": "global accuracy", "local_accuracy": "local accuracy"},
     {"client/difficulty/mean": "difficulty"},

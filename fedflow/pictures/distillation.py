@@ -23,10 +23,10 @@ def by_epoch(parts: Mapping[str, pd.DataFrame], summary: Mapping[str, Mapping[st
             style, values = look(place), 100 * rows["test_accuracy"]
             axes.plot(rows["epochs"], values, lw=1.6, marker="." if len(rows) == 1 else "", **style)
             ends.append(End(rows["epochs"].iloc[-1], values.iloc[-1], part, style["color"]))
-        for name, colour in (("teacher", INK), ("student", MUTED)):
+        for name, color in (("teacher", INK), ("student", MUTED)):
             level = 100 * (summary[name]["test_accuracy"] or 0)
-            axes.axhline(level, color=colour, lw=1, linestyle=(0, (1, 1.2)))
-            ends.append(End(last, level, name, colour))
+            axes.axhline(level, color=color, lw=1, linestyle=(0, (1, 1.2)))
+            ends.append(End(last, level, name, color))
         axes.set(xlabel="epochs of the student after its first training", ylabel="test accuracy, %")
         axes.margins(x=0.01)
         axes.locator_params(axis="x", integer=True, nbins=6)
@@ -50,10 +50,10 @@ def guidance(table: pd.DataFrame) -> Drawing:
         for place, (panel, method) in enumerate(zip(panels.flat, methods)):
             own = table[table["method"] == method]
             edges = [*own["from"], own["to"].iloc[-1]]
-            for name, colour in (("right", SERIES[0]), ("wrong", SERIES[1])):
+            for name, color in (("right", SERIES[0]), ("wrong", SERIES[1])):
                 shares = 100 * own[name] / max(1, own[name].sum())
-                panel.stairs(shares, edges, color=colour, lw=1.6, label=f"{name}, {own[name].sum():,}")
-                panel.stairs(shares, edges, color=colour, fill=True, alpha=0.15)
+                panel.stairs(shares, edges, color=color, lw=1.6, label=f"{name}, {own[name].sum():,}")
+                panel.stairs(shares, edges, color=color, fill=True, alpha=0.15)
             panel.set_title(method, loc="left", fontsize=9)
             panel.legend(frameon=False, fontsize=8, handlelength=1.2, loc="upper center")
             panel.set_xlabel("guidance g")

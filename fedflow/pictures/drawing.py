@@ -1,7 +1,7 @@
-"""Matplotlib figures as inline SVG that takes colours and font from the page, for light and dark themes.
+"""Matplotlib figures as inline SVG that takes colors and font from the page, for light and dark themes.
 
-Colours are drawn as fixed hex values and then replaced by CSS variables. From the eighth method on,
-colours repeat with dashes; every line also has its name. Equal inputs give equal bytes.
+Colors are drawn as fixed hex values and then replaced by CSS variables. From the eighth method on,
+colors repeat with dashes; every line also has its name. Equal inputs give equal bytes.
 """
 
 import io
@@ -24,7 +24,7 @@ from fedflow.errors import FedflowError
 from fedflow.files import check_output, make_writable
 from fedflow.pictures.foreign import COLOURS, RULE, rewritten
 
-# Okabe and Ito's colours, without yellow; those too pale for a line on white are darkened.
+# Okabe and Ito's colors, without yellow; those too pale for a line on white are darkened.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5478c", "#b97f00", "#3b9bd6", "#6b6b6b")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
 INK, MUTED, LINE, CARD = "#1a1a1a", "#757575", "#e2e2e2", "#fefefe"
@@ -51,7 +51,7 @@ STYLE: Any = {
 
 
 def look(place: int) -> dict[str, Any]:
-    """Colour and dash of the method at ``place`` in the list of all methods."""
+    """Color and dash of the method at ``place`` in the list of all methods."""
     return {"color": SERIES[place % len(SERIES)], "linestyle": DASHES[place // len(SERIES) % len(DASHES)]}
 
 
@@ -77,7 +77,7 @@ class Drawing:
         return self.figure.add_axes((left / whole, bottom / tall, width / whole, height / tall))
 
     def scale(self, shown: AxesImage, left: float, bottom: float, width: float) -> None:
-        """A scale of colours, placed in inches, with its numbers above."""
+        """A scale of colors, placed in inches, with its numbers above."""
         place = self.beside(left, bottom, width, 0.09)
         bar = self.figure.colorbar(shown, cax=place, orientation="horizontal", ticklocation="top")
         bar.outline.set_visible(False)
@@ -86,7 +86,7 @@ class Drawing:
 
     @cached_property
     def svg(self) -> Markup:
-        """Inline SVG in the colours and with the style sheet of the page."""
+        """Inline SVG in the colors and with the style sheet of the page."""
         return Markup(SHEET.sub("", self._text))
 
     @cached_property
@@ -99,9 +99,9 @@ class Drawing:
 
     @cached_property
     def file(self) -> str:
-        """The SVG with its colours, as a file; `inlined` takes them from it again."""
-        colours = ";".join(f"--{name}:{colour}" for colour, name in VARIABLES.items())
-        style = f'<style id="{COLOURS}">:root{{{colours};background:#fff;font-family:sans-serif}}</style>'
+        """The SVG with its colors, as a file; `inlined` takes them from it again."""
+        colors = ";".join(f"--{name}:{color}" for color, name in VARIABLES.items())
+        style = f'<style id="{COLOURS}">:root{{{colors};background:#fff;font-family:sans-serif}}</style>'
         opening, rest = self._text.split(">", 1)
         return f"{opening} {NAMESPACES}>{style}{rest}\n"
 
@@ -112,7 +112,7 @@ class Drawing:
 
 
 def inlined(text: str, prefix: str) -> Markup:
-    """The text of `Drawing.file` for a page: in its colours, and with ``prefix`` before all ids.
+    """The text of `Drawing.file` for a page: in its colors, and with ``prefix`` before all ids.
 
     Raises `FedflowError` for other SVG, which could run scripts in the page or load what is elsewhere.
     """
@@ -161,7 +161,7 @@ def save_png(figure: Figure, path: Path, dpi: int) -> None:
 
 
 def save_svg(figure: Figure, path: Path, name: str) -> None:
-    """Write an SVG on white, in fixed colours, with deterministic bytes. Raises `FedflowError`."""
+    """Write an SVG on white, in fixed colors, with deterministic bytes. Raises `FedflowError`."""
     no_metadata: Any = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with mpl.rc_context(rc=STYLE | {"svg.hashsalt": name}):
         _save(figure, path, ".svg", facecolor="white", metadata=no_metadata)
@@ -194,11 +194,11 @@ def _inline(text: str, name: str, described: str) -> str:
 
 
 def _adapted(tag: str, name: str, sizes: list[float]) -> str:
-    """A tag with the ids, fonts and colours of the page; ``sizes`` gets its size of text."""
+    """A tag with the ids, fonts and colors of the page; ``sizes`` gets its size of text."""
     tag = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag)  # ids are shared by the whole page
     tag = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", tag)
     tag = re.sub(r"font-family: [^;\"]*;? ?", "", tag)
     sizes += map(float, re.findall(r"font-size: ([\d.]+)px", tag))
-    for colour, variable in VARIABLES.items() if "#" in tag else ():
-        tag = tag.replace(colour, f"var(--{variable})")
+    for color, variable in VARIABLES.items() if "#" in tag else ():
+        tag = tag.replace(color, f"var(--{variable})")
     return tag

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 from fedflow.errors import FedflowError
 
 SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
-COLOURS = "colours"  # id of the style of an SVG file
+COLOURS = "colors"  # id of the style of an SVG file
 RULE = "*{stroke-linejoin: round; stroke-linecap: butt}"  # the style sheet of matplotlib; pages have it, too
 LARGEST = 20_000_000  # bytes of a file
 DEEPEST = 40  # elements around an element; matplotlib nests about ten
@@ -42,7 +42,7 @@ VALUE = re.compile(r"[\w#.,% +-]*|var\(--[\w-]+\)", re.ASCII)  # no addresses, e
 
 
 def rewritten(text: str, prefix: str) -> str:
-    """The SVG in ``text`` without its colours, and with ``prefix`` before all ids.
+    """The SVG in ``text`` without its colors, and with ``prefix`` before all ids.
 
     Raises `FedflowError` for anything that fedflow does not draw with.
     """

@@ -63,7 +63,7 @@ def mosaic(rows: Sequence[Tensor]) -> np.ndarray:
     for i, row in enumerate(rows):
         for j, image in enumerate(row.permute(0, 2, 3, 1).numpy()):
             place = whole[i * (height + gap) :, j * (width + gap) :][:height, :width]
-            place[..., :3], place[..., 3] = image, 255  # grey is repeated
+            place[..., :3], place[..., 3] = image, 255  # gray is repeated
     return whole
 
 

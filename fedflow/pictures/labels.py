@@ -16,7 +16,7 @@ from fedflow.partition import Partition, PartitionParams, make_partition
 from fedflow.partition.catalogue import pictures, toy_samples
 from fedflow.pictures.drawing import CARD, INK, MUTED, SERIES, SMALLEST, Drawing, drawing, save_png
 
-# Tol's muted palette, safe for colour-blind readers, with a darker grey; for more labels, a colour scale.
+# Tol's muted palette, safe for color-blind readers, with a darker gray; for more labels, a color scale.
 COLOURS = (
     "#332288",
     "#ddcc77",
@@ -49,16 +49,16 @@ def draw_labels(partition: Partition, path: Path) -> None:
     Clients are ordered by planted group, main label and size. Of more than 400 clients, 400 evenly spaced
     ones are shown. Deterministic bytes. Raises `FedflowError`.
     """
-    labelled = partition.label_counts is not None
+    labeled = partition.label_counts is not None
     counts = partition.label_counts if partition.label_counts is not None else partition.sizes[:, None]
-    draw_counts(counts, title(partition.params), path, labelled, partition.groups, partition.newcomers)
+    draw_counts(counts, title(partition.params), path, labeled, partition.groups, partition.newcomers)
 
 
 def draw_counts(
     counts: np.ndarray,
     heading: str,
     path: Path,
-    labelled: bool = True,
+    labeled: bool = True,
     groups: np.ndarray | None = None,
     newcomers: int = 0,
 ) -> None:
@@ -67,16 +67,16 @@ def draw_counts(
     late = np.arange(clients) >= clients - newcomers
     order = ordered(counts, groups, newcomers)
     few = classes <= len(COLOURS)
-    colours: Any = ListedColormap(COLOURS[:classes]) if few else colormaps["viridis"]
+    colors: Any = ListedColormap(COLOURS[:classes]) if few else colormaps["viridis"]
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     axis = figure.subplots()
     bottom, edges = np.zeros(len(order)), np.arange(len(order) + 1) - 0.5
     for c in range(classes):
-        top, colour = bottom + counts[order, c], colours(c if few else c / (classes - 1))
+        top, color = bottom + counts[order, c], colors(c if few else c / (classes - 1))
         if clients <= 60:
-            axis.bar(np.arange(len(order)), top - bottom, 0.9, bottom, color=colour, label=str(c))
+            axis.bar(np.arange(len(order)), top - bottom, 0.9, bottom, color=color, label=str(c))
         else:  # one shape per label: thousands of bars take seconds
-            axis.stairs(top, edges, baseline=bottom, fill=True, color=colour, lw=0, label=str(c))
+            axis.stairs(top, edges, baseline=bottom, fill=True, color=color, lw=0, label=str(c))
         bottom = top
     joined = int((~late[order]).sum()) - 0.5  # where the newcomers begin
     if groups is not None:
@@ -86,14 +86,14 @@ def draw_counts(
     if newcomers:
         shade_newcomers(axis, joined, len(order), newcomers)
     axis.set_title(heading, loc="left", fontsize=10, pad=16 if newcomers else 6)
-    by = [*(["planted group"] if groups is not None else []), *(["main label"] if labelled else []), "size"]
+    by = [*(["planted group"] if groups is not None else []), *(["main label"] if labeled else []), "size"]
     shown = counted(clients) if clients == 1 else f"{counted(clients)}, ordered by {', '.join(by)}"
     axis.set(xlabel=shown, ylabel="training samples", xlim=(-0.7, len(order) - 0.3), xticks=[])
     axis.spines[["top", "right"]].set_visible(False)
-    if labelled and few:
+    if labeled and few:
         axis.legend(title="label", loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
-    elif labelled:
-        scale = ScalarMappable(Normalize(0, classes - 1), colours)
+    elif labeled:
+        scale = ScalarMappable(Normalize(0, classes - 1), colors)
         figure.colorbar(scale, ax=axis, label="label", pad=0.01, fraction=0.03)
     save_png(figure, path, 110)
 
@@ -111,7 +111,7 @@ def label_shares(
 ) -> Drawing:
     """A column per client in the order of `ordered`, a row per label; above them, the samples of each client.
 
-    The deeper the colour, the larger the label's share of the client's samples ``counts`` [N, K].
+    The deeper the color, the larger the label's share of the client's samples ``counts`` [N, K].
     """
     order = ordered(counts, groups, newcomers)
     n, classes = len(order), counts.shape[1]
@@ -206,7 +206,7 @@ def counted(clients: int) -> str:
 
 
 def shade_newcomers(axis: Axes, start: float, shown: int, newcomers: int) -> None:
-    """Grey behind the newcomers, the last of the ``shown`` clients, from ``start`` on."""
+    """Gray behind the newcomers, the last of the ``shown`` clients, from ``start`` on."""
     axis.axvline(start, color="black", lw=1.5)
     axis.axvspan(start, shown - 0.5, color="black", alpha=0.08, lw=0, zorder=0)
     word = "newcomer" if newcomers == 1 else f"{newcomers} newcomers"

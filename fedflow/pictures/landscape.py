@@ -15,11 +15,11 @@ from fedflow.pictures.drawing import MUTED, SERIES, STYLE
 SIDE = 2.9  # inches, of one panel
 ROW = 4  # panels side by side
 SMALLEST = 1e-6  # loss on the logarithmic scale
-LINES, SHADES = 10, 60  # contour lines, and shades of colour between them
+LINES, SHADES = 10, 60  # contour lines, and shades of color between them
 
 
 def planes(surfaces: Mapping[str, Surface], axes: tuple[str, str], names: Sequence[str] = ()) -> Figure:
-    """A panel per surface, with its title; losses have one logarithmic scale of colours and contour lines.
+    """A panel per surface, with its title; losses have one logarithmic scale of colors and contour lines.
 
     ``axes`` say what x and y are, ``names`` which models the marks are. Losses that are not finite are blank.
     """

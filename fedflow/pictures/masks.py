@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedflow.metrics.masks import Masks
-from fedflow.pictures.accuracy import End, Labelled, name_ends, room
+from fedflow.pictures.accuracy import End, Labeled, name_ends, room
 from fedflow.pictures.drawing import CARD, INK, LINE, SERIES, Drawing, drawing, look
 from fedflow.pictures.series import SCALE, WIDTH
 from fedflow.simulation.outcome import GATE, PRUNED
@@ -19,7 +19,7 @@ BETWEEN = (10, 90)  # percentiles of clients that a bar shows
 MANY = 20  # layers, above which their rows are lower
 
 
-class Compared(Labelled, Protocol):
+class Compared(Labeled, Protocol):
     """A run with masks."""
 
     @property

@@ -6,14 +6,14 @@ from typing import Protocol
 
 import pandas as pd
 
-from fedflow.pictures.accuracy import End, Labelled, name_ends, room
+from fedflow.pictures.accuracy import End, Labeled, name_ends, room
 from fedflow.pictures.drawing import Drawing, drawing, look
 
 SCORES = {"accuracy": "Local accuracy by λ", "ece": "ECE by λ"}  # column: heading
 HOW = "Mean over clients and seeds; band: ± std over clients. λ is the personal model's share in the mixture."
 
 
-class Mixed(Labelled, Protocol):
+class Mixed(Labeled, Protocol):
     """What is drawn of one run."""
 
     @property

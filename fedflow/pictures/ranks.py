@@ -18,7 +18,7 @@ def differences(
 ) -> Drawing:
     """``labels`` with mean ranks ``means``, sorted; ``bars`` join the first and last of those that are level.
 
-    ``places`` are those of the methods' colours. The better half is named on the left.
+    ``places`` are those of the methods' colors. The better half is named on the left.
     """
     half = -(-len(labels) // 2)
     below = BAR * (len(bars) + 1) + ROW * half
@@ -46,9 +46,9 @@ def differences(
             row = i if left else len(labels) - 1 - i
             y = -inch * (BAR * (len(bars) + 1) + ROW * (row + 0.5))
             end = 1.0 if left else float(len(labels))
-            colour = look(place)["color"]
-            axes.plot([mean, mean, end], [0, y, y], color=colour, lw=1.1, clip_on=False)
-            axes.plot(mean, 0, "o", ms=4.5, color=colour, clip_on=False)
+            color = look(place)["color"]
+            axes.plot([mean, mean, end], [0, y, y], color=color, lw=1.1, clip_on=False)
+            axes.plot(mean, 0, "o", ms=4.5, color=color, clip_on=False)
             offset, side = ((-5, 0), "right") if left else ((5, 0), "left")
             axes.annotate(
                 f"{label}  {mean:.2f}",

@@ -20,7 +20,7 @@ def diagram(seeds: Iterable[pd.DataFrame], place: int, name: str) -> Drawing:
 
     The area of a dot, and the histogram below, show the share of samples in each bin. The histogram and the
     printed ECE and MCE are means over ``seeds``, without those that have NaN among their confidences.
-    ``place`` is that of the method's colour.
+    ``place`` is that of the method's color.
     """
     found = [(reliability(table), ece(table), mce(table)) for table in seeds]
     box = (LEFT, BELOW + SHARES + 0.15, RIGHT, 0.28)

@@ -9,7 +9,7 @@ from fedflow.pictures.drawing import LINE, Drawing, drawing, look
 FEW = 12  # clients up to which each has a line
 WIDTH = 3.8  # inches, like the curves beside them
 COLUMNS = 400  # of the heat map: of more rounds, a column is the mean of several
-SCALE = "viridis"  # neither end is the colour of the page, light or dark, which means "no value"
+SCALE = "viridis"  # neither end is the color of the page, light or dark, which means "no value"
 
 
 def series(table: pd.DataFrame, clients: int, rounds: int, name: str, described: str) -> Drawing:
@@ -37,7 +37,7 @@ def lines(table: pd.DataFrame, name: str, described: str) -> Drawing:
 
 
 def heat(table: pd.DataFrame, clients: int, rounds: int, name: str, described: str) -> Drawing:
-    """A row per client, a column per round, with the scale of colours above; blank: no value."""
+    """A row per client, a column per round, with the scale of colors above; blank: no value."""
     step = -(-rounds // COLUMNS)
     cells = table.assign(column=(table["round"] - 1) // step).pivot_table("value", "client", "column")
     grid = cells.reindex(index=range(clients), columns=range(-(-rounds // step))).to_numpy()

@@ -9,7 +9,7 @@ from matplotlib.ticker import NullFormatter
 from fedflow.pictures.accuracy import LARGEST, End, margin, name_ends
 from fedflow.pictures.drawing import INK, MUTED, Drawing, drawing, look
 
-FEW = 14  # parts up to which each has a colour and its name
+FEW = 14  # parts up to which each has a color and its name
 
 
 def by_step(

@@ -55,7 +55,7 @@ def regions(
     """A panel per title: ``classes`` [h, w] on the ``grid`` (its x [w] and y [h]), and ``points`` [n, 2]."""
     x, y = grid
     count = labels.max() + 1
-    colours = ListedColormap(SERIES[:count])
+    colors = ListedColormap(SERIES[:count])
     with mpl.rc_context(rc=STYLE):
         figure, panels = _panels(len(classes), np.ptp(y) / np.ptp(x), ("", ""))
         for panel, (title, predicted) in zip(panels, classes.items(), strict=True):
@@ -64,7 +64,7 @@ def regions(
             edges = (x[0], x[-1], y[0], y[-1])
             panel.imshow(
                 predicted,
-                cmap=colours,
+                cmap=colors,
                 vmin=0,
                 vmax=count - 1,
                 alpha=0.3,

@@ -22,7 +22,7 @@ class Tried:
     """The tries of one method: a row each, with ``value``, ``score`` and ``chosen``."""
 
     label: str
-    place: int  # of its colour
+    place: int  # of its color
     tries: pd.DataFrame
 
 

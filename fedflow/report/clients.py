@@ -12,18 +12,18 @@ from fedflow.metrics.table import in_unit, unit_of
 
 SHOWN = 100  # clients in a table: those that all methods serve worst
 PAIRED = 400  # clients, evenly spaced, whose pairs are compared
-DEEPEST = 62  # percent of the colour in a cell with the highest accuracy, so that its number can be read
+DEEPEST = 62  # percent of the color in a cell with the highest accuracy, so that its number can be read
 
 
 @dataclass(frozen=True)
 class Client:
-    """One row: its number, samples and labels in words, and by method its accuracy and depth of colour."""
+    """One row: its number, samples and labels in words, and by method its accuracy and depth of color."""
 
     number: int
     samples: int
     labels: str
     group: str
-    cells: list[tuple[str, float, float]]  # text, percent of the colour, number to sort by
+    cells: list[tuple[str, float, float]]  # text, percent of the color, number to sort by
 
 
 @dataclass(frozen=True)

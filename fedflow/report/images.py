@@ -8,7 +8,7 @@ from markupsafe import Markup
 from fedflow.finished.cells import Methods, metric_table
 from fedflow.finished.run import Run
 from fedflow.finished.tables import columns
-from fedflow.metrics.generation import Neighbours, features_of
+from fedflow.metrics.generation import Neighbors, features_of
 from fedflow.metrics.table import METRICS
 from fedflow.naming import text
 from fedflow.pictures.accuracy import curve, heading, measured
@@ -16,7 +16,7 @@ from fedflow.pictures.images import by_round, closest, grid
 from fedflow.report.subnetworks import Section
 
 BESIDE = ("local_weighted", "global_accuracy")  # of the classifier that is trained on the images
-BY_FEATURES = ("fid", *Neighbours._fields)
+BY_FEATURES = ("fid", *Neighbors._fields)
 CURVES = ("fid", "global_accuracy")
 
 

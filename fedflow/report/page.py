@@ -120,7 +120,7 @@ def build_report(
         "known_data": ", ".join(known_data()),
         "claims": judged,
         "verdicts": {name: sum(one.verdict == name for one in judged) for name in (*VERDICTS, *BY_TESTS)},
-        "colours": len(SERIES),
+        "colors": len(SERIES),
         "dashes": len(DASHES),
     }
     page = Path(out_dir) / "index.html"
@@ -215,7 +215,7 @@ def _labels(runs: Sequence[Run], facts: PartitionFacts | None, name: str) -> tup
     counts, dealt = facts.counts, _dealt(runs, facts)
     shown = counts[label_pictures.ordered(counts, *dealt)]
     deepest = (shown / shown.sum(1, keepdims=True).clip(1)).max()
-    note = f"The deepest colour is {100 * deepest:.0f} % of a client's samples; above, its number of samples."
+    note = f"The deepest color is {100 * deepest:.0f} % of a client's samples; above, its number of samples."
     return label_pictures.label_shares(counts, name, *dealt).svg, note
 
 

@@ -203,7 +203,7 @@ class Section:
     others: str
     warnings: list[str]
     table: Table
-    places: dict[str, int]  # of the parts, which have the colours of their lines, by row
+    places: dict[str, int]  # of the parts, which have the colors of their lines, by row
     curves: list[tuple[str, Markup, str]]  # heading, picture, note
     pictures: list[tuple[str, Markup, bool]]  # of the first seed: name, picture, whether it is wide
     tables: list[Kept]  # of the first seed

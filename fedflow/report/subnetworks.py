@@ -62,13 +62,13 @@ def pruning(methods: Methods, places: Mapping[str, int], key: str) -> Section | 
     ]
     costs = [METRICS[name] for name in COSTS]
     table = metric_table(methods, [METRICS["local_accuracy"], METRICS["global_accuracy"], *shares, *costs])
-    labelled = {variant: runs for variant, runs in masked.items() if all(map(_labelled, runs))}
+    labeled = {variant: runs for variant, runs in masked.items() if all(map(_labeled, runs))}
     figures = []
-    if labelled:
-        drawn = by_shared_labels(labelled, places, f"{key}-shared-labels").svg
-        correlations = ", ".join(f"{_correlation(runs)} for {runs[0].label}" for runs in labelled.values())
+    if labeled:
+        drawn = by_shared_labels(labeled, places, f"{key}-shared-labels").svg
+        correlations = ", ".join(f"{_correlation(runs)} for {runs[0].label}" for runs in labeled.values())
         note = f"Rank correlation over pairs of clients, mean over seeds: {correlations}."
-        if any(_first(run) for runs in labelled.values() for run in runs):
+        if any(_first(run) for runs in labeled.values() for run in runs):
             note += " Masks are those of the first clients only."
         figures.append(("Mask IoU by number of shared labels", drawn, note))
     for place, runs in enumerate(masked.values()):
@@ -100,7 +100,7 @@ def _first(run: Run) -> str:
     return f", the first of {took_part:,}" if run.masks and len(run.masks.clients) < took_part else ""
 
 
-def _labelled(run: Run) -> bool:
+def _labeled(run: Run) -> bool:
     return run.masks is not None and run.masks.labels is not None
 
 

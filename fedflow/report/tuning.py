@@ -34,11 +34,11 @@ class Tuned:
     name: str
     table: Table
     figures: list[tuple[str, Markup]]  # setting, picture
-    places: dict[str, int]  # of the methods' colours
+    places: dict[str, int]  # of the methods' colors
 
 
 def tuning(folder: Path, labels: Labels, known: Mapping[str, int]) -> list[Tuned]:
-    """The section of every partition; ``known`` are the places of the colours that the page has given."""
+    """The section of every partition; ``known`` are the places of the colors that the page has given."""
     partitions: dict[str, dict[str, pd.DataFrame]] = {}
     for file in score_files(folder):
         partitions.setdefault(file.parent.name, {})[file.stem] = _read(file)

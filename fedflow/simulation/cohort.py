@@ -136,7 +136,7 @@ def cohort_call(
         padded = pad_schedules(schedules, shape(max(map(len, schedules))), shape(max(sizes)))
         inputs |= {f"schedule {stream}/{name}": t for name, t in padded.items()}
     if least == 1 and model.needs_two(federation.train.inputs(torch.tensor(indices[0][:1]), model.dtype)):
-        raise ValueError("BatchNorm cannot normalise a batch of one sample")
+        raise ValueError("BatchNorm cannot normalize a batch of one sample")
     inputs = {name: t.to(device, non_blocking=True) for name, t in inputs.items()}
     each = set(inputs)
     for kind, names in (("received", shard.received), ("kept", shard.kept)):

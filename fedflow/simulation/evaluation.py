@@ -170,7 +170,7 @@ def sweep_shard(job: Job, shard: Shard) -> pd.DataFrame:
             np.arange(len(values)),
             [k] * len(values),
             False,
-            kept if federation.labelled else None,
+            kept if federation.labeled else None,
             [client.model] * len(values),
         )
         own: dict[str, Any] = {"client": k, "value": values, "accuracy": scores[0], "loss": scores[1]}

@@ -57,7 +57,7 @@ class Federation:
         return self.train if self.partition.held_out else self.test
 
     @property
-    def labelled(self) -> bool:
+    def labeled(self) -> bool:
         """Whether every sample has one label: not in regression, nor with a target at each position."""
         return self.train.y.ndim == 1 and not self.train.y.is_floating_point()
 
@@ -159,7 +159,7 @@ def _open(files: FederationFiles) -> Federation:
         build, files.model, dataset.input_shape, classes, **json.loads(files.model_options)
     )
     device = torch.device(files.device)
-    train = dataset.train.relabelled(partition.train_labels).to(device)
+    train = dataset.train.relabeled(partition.train_labels).to(device)
     public = found(files.public, _load_whole).train.to(device) if files.public else None
     if files.noise:
         public = random_examples(train, files.noise)
@@ -183,7 +183,7 @@ def _open(files: FederationFiles) -> Federation:
     return Federation(
         model=model,
         train=train,
-        test=dataset.test.relabelled(partition.test_labels).to(device),
+        test=dataset.test.relabeled(partition.test_labels).to(device),
         partition=partition,
         public=public,
         teacher=teacher.teacher(device) if teacher else None,

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedflow.data.generated import LastImages
 from fedflow.errors import FedflowError
 from fedflow.methods.method import Generative, Images
-from fedflow.metrics.generation import Gaussian, nearest, neighbours
+from fedflow.metrics.generation import Gaussian, nearest, neighbors
 from fedflow.simulation.predict import predict
 from fedflow.simulation.real_images import NEIGHBOURS, RealImages
 from fedflow.simulation.setup import RunSetup
@@ -67,7 +67,7 @@ class Generation:
         distance = nearest(x.flatten(1), real.train)[1]
         return {
             "fid": Gaussian.of(features).distance(real.gaussian),
-            **neighbours(real.test_features, features, k, real.radii(k))._asdict(),
+            **neighbors(real.test_features, features, k, real.radii(k))._asdict(),
             "nearest_train": float(distance.mean()),
             "nearest_test": float(nearest(x.flatten(1), real.test)[1].mean()),
             "near_copies": float((distance < real.close).double().mean()),

@@ -27,7 +27,7 @@ from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS, Outcome, RoundRep
 from fedflow.simulation.sampling import sample, take_turn
 from fedflow.simulation.scoring import Scoring
 from fedflow.simulation.setup import RunSetup
-from fedflow.simulation.summary import final_metrics, summarised
+from fedflow.simulation.summary import final_metrics, summarized
 from fedflow.simulation.timing import LOSS
 from fedflow.simulation.worker import onboard_shard, train_shard
 
@@ -254,7 +254,7 @@ class Simulation(RunSetup):
         report.values |= numbers
         report.series |= series
         self._add_series(report, gathered)
-        report.values |= summarised(gathered.sent)
+        report.values |= summarized(gathered.sent)
         return [sent.train_loss for sent in gathered.sent]
 
     def _add_series(self, report: RoundReport, gathered: Gathered) -> None:

@@ -63,7 +63,7 @@ class RealImages:
         return Gaussian.of(self.test_features)
 
     def radii(self, k: int) -> Tensor:
-        """The distances [m] of the features of the complete test set to their k-th neighbours."""
+        """The distances [m] of the features of the complete test set to their k-th neighbors."""
         if k not in self._radii:
             self._radii[k] = generation.radii(self.test_features, k)
         return self._radii[k]
@@ -108,12 +108,12 @@ class RealImages:
 def check_generative(name: str, federation: Federation) -> None:
     """Raise `BadInput` unless clients hold images in [0, 1], of every class."""
     train, partition = federation.train, federation.partition
-    if train.x.ndim != 4 or not federation.labelled:
+    if train.x.ndim != 4 or not federation.labeled:
         shape = list(train.x.shape[1:])
-        accepted = f"labelled images with {name}, which generates them, not inputs of shape {shape}"
+        accepted = f"labeled images with {name}, which generates them, not inputs of shape {shape}"
         raise BadInput("data.source", partition.params.get("dataset", ""), accepted)
     if not _unit(train):
-        raise BadInput("data.normalise", "source", f"none with {name}, whose images have pixels in [0, 1]")
+        raise BadInput("data.normalize", "source", f"none with {name}, whose images have pixels in [0, 1]")
     if federation.features and federation.features.model.last_linear is None:
         network = federation.features.model.title
         raise BadInput(FEATURES, network, "a network that ends in a linear layer with biases")

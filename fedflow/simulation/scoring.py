@@ -13,7 +13,7 @@ from fedflow.errors import BadInput
 from fedflow.local.wire import message_bytes
 from fedflow.methods.method import Clustered, Dissimilarity, Generative, Message, Method
 from fedflow.metrics.clustering import agreement
-from fedflow.metrics.distribution import summarise
+from fedflow.metrics.distribution import summarize
 from fedflow.metrics.table import METRICS, level_metric
 from fedflow.seeding import generator
 from fedflow.simulation.evaluation import (
@@ -57,7 +57,7 @@ class Scoring:
         personal = self.method.serves == "personal"  # N models on the complete test set: only at the end
         title = f"round {report.round} · evaluate"
         scores = self.scores(title, report.round, self.scored, full=not personal)
-        local, known = summarise(scores.local_accuracy, scores.test_samples), self.run.state.assignment
+        local, known = summarize(scores.local_accuracy, scores.test_samples), self.run.state.assignment
         measured: dict[str, float | None] = {
             "local_accuracy": local.pop("mean"),
             **{name: value for what, value in local.items() if METRICS[name := f"local_{what}"].rounds},
@@ -82,7 +82,7 @@ class Scoring:
         """Accuracy after each adaptation of `run.adapt`: the mean over clients, the lowest, the highest."""
         found: dict[str, float | None] = {}
         for adaptation in self.run.settings.adapt:
-            values = summarise(getattr(scores, f"{adaptation.name}_accuracy"))
+            values = summarize(getattr(scores, f"{adaptation.name}_accuracy"))
             for what, name in (("accuracy", "mean"), ("min", "lowest"), ("max", "highest")):
                 found[f"{adaptation.name}_{what}"] = None if np.isnan(values[name]) else values[name]
         return found
@@ -272,9 +272,9 @@ class Scoring:
 
     @cached_property
     def _labels(self) -> np.ndarray | None:
-        """Which client has which label [N, C], bool; None unless the federation is ``labelled``."""
+        """Which client has which label [N, C], bool; None unless the federation is ``labeled``."""
         federation, sizes = self.run.federation, self.run.sizes
-        if not federation.labelled:
+        if not federation.labeled:
             return None
         labels = federation.train.y.cpu().numpy()
         own = np.zeros((self.run.clients, labels.max() + 1), dtype=np.bool_)

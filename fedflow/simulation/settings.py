@@ -19,7 +19,7 @@ from fedflow.simulation.reporting import MEANS, REPORTS
 from fedflow.simulation.timing import Timing
 
 # Settings of training that only batches follow.
-STREAMED = ("augment", "steps", "lr_within", "optimiser", "curriculum", "adaptation")
+STREAMED = ("augment", "steps", "lr_within", "optimizer", "curriculum", "adaptation")
 
 
 class RunSettings(Settings):

@@ -171,7 +171,7 @@ class RunSetup:
             tests = "validation" if partition.params.get("validation") else "test"
             reason = f"learned from all samples, also those that clients hold out as {tests} samples"
             warnings.warn(f"{method.name}: its {' and its '.join(seen)} {reason}", stacklevel=4)
-        if settings.keep_predictions and not self.federation.labelled:
+        if settings.keep_predictions and not self.federation.labeled:
             raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
         least = 0.001 / self.clients  # below, nearly every draw is empty and repeated
         if settings.sampling == "bernoulli" and settings.participation < least:
@@ -209,7 +209,7 @@ class RunSetup:
         curriculum = training.curriculum
         if curriculum is None:
             return
-        if curriculum.score.endswith("_pred") and not self.federation.labelled:
+        if curriculum.score.endswith("_pred") and not self.federation.labeled:
             accepted = "a score by losses, as the samples do not have one label each"
             raise BadInput("training.curriculum.score", curriculum.score, accepted)
         self._need_losses(curriculum)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedflow.metrics.distribution import summarise
+from fedflow.metrics.distribution import summarize
 from fedflow.metrics.target import first_reaching
 from fedflow.simulation.costs import costs
 from fedflow.simulation.evaluation import Scores
@@ -15,7 +15,7 @@ from fedflow.simulation.scoring import Scoring, mean_or_none
 from fedflow.simulation.setup import RunSetup
 
 
-def summarised(sent: Sequence[ClientResult]) -> dict[str, float]:
+def summarized(sent: Sequence[ClientResult]) -> dict[str, float]:
     """Mean, minimum and maximum of the finite values of every scalar that clients of a round report."""
     values: dict[str, float] = {}
     for name in sorted({name for result in sent for name in result.reported}):
@@ -34,7 +34,7 @@ def final_metrics(
     last = history[-1].values
     local = {
         name: None if np.isnan(value) else value
-        for name, value in summarise(scores.local_accuracy, scores.test_samples).items()
+        for name, value in summarize(scores.local_accuracy, scores.test_samples).items()
     }
     target = settings.target_accuracy
     scored = [r.values.get("local_accuracy") for r in history]

@@ -195,7 +195,7 @@ def _stackable(job: Job, federation: Federation, shard: Shard) -> list[list[int]
     """
     groups: dict[tuple, list[int]] = {}
     sizes = federation.partition.sizes
-    # Neighbours in size share a call, so that little is wasted on padding.
+    # Neighbors in size share a call, so that little is wasted on padding.
     for i in np.argsort(-sizes[shard.clients], kind="stable").tolist():
         messages = shard.received[i], shard.kept[i]
         form = tuple(

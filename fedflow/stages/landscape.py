@@ -171,14 +171,14 @@ def _test(facts: dict[str, Any], client: int | None, own: bool, grid: Grid, root
                 f"the {what} of {facts['partition']} has changed since this run; run the experiment again"
             )
     if not own:
-        examples = dataset.test.relabelled(partition.test_labels)
+        examples = dataset.test.relabeled(partition.test_labels)
         rows = np.arange(len(examples))
     elif client is None:
         raise BadInput("--own", True, f"runs with a client: {FORM}")
     elif partition.held_out:
-        examples, rows = dataset.train.relabelled(partition.train_labels), partition.test(client)
+        examples, rows = dataset.train.relabeled(partition.train_labels), partition.test(client)
     else:
-        examples, rows = dataset.test.relabelled(partition.test_labels), partition.test(client)
+        examples, rows = dataset.test.relabeled(partition.test_labels), partition.test(client)
     if not len(rows):
         raise BadInput("--own", True, f"a client with test samples; client {client} has none")
     if 0 < grid.samples < len(rows):

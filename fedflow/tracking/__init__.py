@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     )
     from fedflow.tracking.pages import runs_pages
     from fedflow.tracking.record import Record, RunRecord, open_record, open_run
-    from fedflow.tracking.store import check_store, initialise, move_store, ui_command
+    from fedflow.tracking.store import check_store, initialize, move_store, ui_command
 
 __all__ = [
     "ModelCard",
@@ -27,7 +27,7 @@ __all__ = [
     "check_store",
     "export_model",
     "import_model",
-    "initialise",
+    "initialize",
     "load_model",
     "load_served",
     "move_store",
@@ -51,7 +51,7 @@ PLACES = {  # modules, imported when they are used, as most import PyTorch
     ),
     "pages": ("runs_pages",),
     "record": ("Record", "RunRecord", "open_record", "open_run"),
-    "store": ("check_store", "initialise", "move_store", "ui_command"),
+    "store": ("check_store", "initialize", "move_store", "ui_command"),
 }
 
 

@@ -64,11 +64,11 @@ REQUIREMENTS = ("mlflow", "numpy", "safetensors", "torch")
 
 @dataclass(frozen=True)
 class ModelCard:
-    """How to build the network of a run, how its inputs were normalised, and where it comes from.
+    """How to build the network of a run, how its inputs were normalized, and where it comes from.
 
     ``input_shape`` is (C, H, W) for images; ``mean`` and ``std`` have one value per channel, for pixels in
     [0, 1]. Without them (features, tokens, images with constants per domain), inputs of ``input_type`` are
-    used unchanged: such images must already be normalised. ``serves`` is "global", "cluster", "level" or
+    used unchanged: such images must already be normalized. ``serves`` is "global", "cluster", "level" or
     "personal", as the method declares it. ``levels`` has the options of the network of each level, which
     replace ``options``, and its clients. ``held_out``: accuracies are those of held-out training samples, so
     that they may choose the champion among the versions of a model.
@@ -98,16 +98,16 @@ class ModelCard:
         **about: Any,
     ) -> "ModelCard":
         """That of a network for ``dataset``; ``classes`` replace those of the data set."""
-        normalises = bool(dataset.mean) and not dataset.by_domain
+        normalizes = bool(dataset.mean) and not dataset.by_domain
         tokens = dataset.x_train.dtype == torch.int32
         return cls(
             architecture=architecture,
             options=dict(options),
             input_shape=dataset.input_shape,
             classes=classes or dataset.classes,
-            mean=dataset.mean if normalises else None,
-            std=dataset.std if normalises else None,
-            input_type="uint8" if normalises else "int64" if tokens else "float32",
+            mean=dataset.mean if normalizes else None,
+            std=dataset.std if normalizes else None,
+            input_type="uint8" if normalizes else "int64" if tokens else "float32",
             **about,
         )
 
@@ -138,7 +138,7 @@ def export_model(
 ) -> nn.Module:
     """Write the compact network of `load_model` to one safetensors ``file`` with its card; returns it.
 
-    The card, JSON in the header, says how the network is built and how its inputs were normalised.
+    The card, JSON in the header, says how the network is built and how its inputs were normalized.
     """
     card, weights, row = _recorded(run_id, which, client, root)
     network = _loaded(card, weights, row, compact=True)

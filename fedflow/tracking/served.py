@@ -47,7 +47,7 @@ class ServedModel(PythonModel):
     ) -> np.ndarray:
         """Outputs [n, K] for uint8 images [n, C, H, W] (or floats already scaled to [0, 1]).
 
-        Without one mean and std for all images, inputs must be as in training: normalised, or tokens.
+        Without one mean and std for all images, inputs must be as in training: normalized, or tokens.
 
         ``params={"client": k}`` chooses among personal models; `BadInput` if client k has none.
         """

@@ -188,7 +188,7 @@ def move_store(root: Path | str = ".") -> tuple[int, Path]:
     return changed, store.artifact_folder
 
 
-def initialise(root: Path | str = ".") -> str:
+def initialize(root: Path | str = ".") -> str:
     """`open_store`, and its URI: call it once before any fan-out."""
     return open_store(root).uri
 
@@ -269,7 +269,7 @@ def _check_place(store: Store) -> None:
 def _elsewhere(store: Store) -> dict[str, Path]:
     """Artifact folders of other stores that experiments of this database name: address and path.
 
-    They are recognised by the names that `Store.artifacts` gives to experiments; experiments that were put
+    They are recognized by the names that `Store.artifacts` gives to experiments; experiments that were put
     elsewhere on purpose have other names.
     """
     file = database(store.uri)

@@ -146,7 +146,7 @@ def fedsem() -> Claim:
     """Second table, 6: FLT against FedSEM as published and as FLT ran it."""
     cases = []
     for partition in ("apart", "ring"):
-        ran = "methods.fesem={centres: 5, cluster_over: all, weighting: samples}"
+        ran = "methods.fesem={centers: 5, cluster_over: all, weighting: samples}"
         cases += [
             Case(f"{partition}, FLT", partition, "flt"),
             Case(f"{partition}, FLT, the absent count", partition, "flt", ("methods.flt.absent=stale",)),

@@ -86,7 +86,7 @@ SUITED: dict[str, dict[str, dict]] = {
         },
         "partitions": {"digits-6": PARAMS["partitions"]["digits-6"] | {"selection": 0.2}},
     },
-    "fedevg": {"data": {"digits": {"source": "digits", "normalise": "none"}}},
+    "fedevg": {"data": {"digits": {"source": "digits", "normalize": "none"}}},
 }
 CASES = [(method, SUITED.get(method, {})) for method in PARAMS["methods"]]
 CASES += [("scaffold", {"run": SLOW_POOLS})]

@@ -123,7 +123,7 @@ def test_html(several: Comparison, runs: dict[str, Result]) -> None:
     html = several._repr_html_()
     ElementTree.fromstring(f'<div xmlns:xlink="http://www.w3.org/1999/xlink">{html}</div>')  # well-formed
     assert "FedAvg · lr 0.001" in html and " ± " in html and "<svg" in html and "nan" not in html
-    # It styles nothing outside itself, and takes the colours of the page.
+    # It styles nothing outside itself, and takes the colors of the page.
     assert ":root" not in html and "<style" not in html and "--ink:currentColor" in html
     used = set(re.findall(r"var\(--(\w+)\)", html))
     assert used <= set(re.findall(r"--(\w+):", html))

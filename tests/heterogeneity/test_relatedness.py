@@ -126,7 +126,7 @@ def test_ward_recovers_blocks_also_with_an_edge_too_many():
 
 
 def test_ward_takes_a_ring_apart():
-    """Pairs on a ring of five, each related to both neighbours: every row has 6 of 10."""
+    """Pairs on a ring of five, each related to both neighbors: every row has 6 of 10."""
     pair = np.arange(10) // 2
     related = np.isin((pair[:, None] - pair) % 5, (0, 1, 4))
     assert (related.sum(1) == 6).all()
@@ -199,8 +199,8 @@ def test_t_sne_keeps_groups_together():
     x = np.concatenate([generator(0, "groups").standard_normal((6, 5)), np.full((6, 5), 50.0)])
     flat = reduce(x, "tsne", 2, generator(0, "t-SNE"))
     assert np.array_equal(flat, reduce(x, "tsne", 2, generator(0, "t-SNE")))
-    centre, other = flat[:6].mean(0), flat[6:].mean(0)
-    assert (np.linalg.norm(flat[:6] - centre, axis=1) < np.linalg.norm(flat[:6] - other, axis=1)).all()
+    center, other = flat[:6].mean(0), flat[6:].mean(0)
+    assert (np.linalg.norm(flat[:6] - center, axis=1) < np.linalg.norm(flat[:6] - other, axis=1)).all()
 
 
 @pytest.mark.slow  # it compiles for ten seconds and more
@@ -208,13 +208,13 @@ def test_t_sne_keeps_groups_together():
 def test_umap_finds_the_planted_groups_and_is_repeatable():
     """FLT's rule, gamma = 1 in units of UMAP: 40 clients in five groups, each with means of four clusters."""
     rng = generator(0, "groups")
-    centres = np.repeat(10 * rng.standard_normal((5, 1, 4, 16)), 8, axis=1).reshape(-1, 16)
-    points = centres + 0.1 * rng.standard_normal(centres.shape)
+    centers = np.repeat(10 * rng.standard_normal((5, 1, 4, 16)), 8, axis=1).reshape(-1, 16)
+    points = centers + 0.1 * rng.standard_normal(centers.shape)
     flat = reduce(points, "umap", 2, generator(0, "UMAP"))
     assert np.array_equal(flat, reduce(points, "umap", 2, generator(0, "UMAP")))
     related = graph(distances(np.split(flat, 40)), 1.0)
     assert np.array_equal(related, np.kron(np.eye(5, dtype=bool), np.ones((8, 8), bool)))
-    assert reduce(points[:6], "umap", 2, generator(0, "UMAP")).shape == (6, 2)  # fewer than its 15 neighbours
+    assert reduce(points[:6], "umap", 2, generator(0, "UMAP")).shape == (6, 2)  # fewer than its 15 neighbors
 
 
 def test_umap_is_an_extra(monkeypatch):

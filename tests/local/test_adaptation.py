@@ -70,7 +70,7 @@ def convolution() -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def normalised() -> nn.Module:
+def normalized() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
 
 
@@ -208,11 +208,11 @@ def plain(model: FlatModel, adaptation: Adaptation, w: Tensor, query: tuple, sup
             v = v - adaptation.lr * (g.detach() if adaptation.order == "first" else g)
         return cross_entropy(outputs(v, x), y)
     classes = labels.unique()
-    centres = torch.stack([features(near)[labels == label].mean(0) for label in classes])
+    centers = torch.stack([features(near)[labels == label].mean(0) for label in classes])
     kept = torch.isin(y, classes)
     if not kept.any():
         return 0 * w.sum()
-    distances = torch.cdist(features(x[kept]), centres).square()
+    distances = torch.cdist(features(x[kept]), centers).square()
     return cross_entropy(-distances, torch.searchsorted(classes, y[kept]))
 
 
@@ -315,7 +315,7 @@ def test_names_of_classes_do_not_matter_to_prototypes(
 ) -> None:
     """Up to rounding; the last layer only decays."""
     federation = federations["mlp"]
-    renamed = federation.train.relabelled((federation.train.y.numpy() * 3 + 4) % 10)
+    renamed = federation.train.relabeled((federation.train.y.numpy() * 3 + 4) % 10)
     settings: dict[str, Any] = {"training": training(PROTO, weight_decay=0.1), "rounds": 1}
     ran, other = (
         run("fedavg", replace(federation, train=train), cohort=cohort, **settings)
@@ -373,7 +373,7 @@ def test_every_other_sample_is_equally_often_in_the_support() -> None:
 def test_query_and_support_have_their_own_views(
     padded: Dataset, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if how == "gathered":  # as for more images than are kept normalised
+    if how == "gathered":  # as for more images than are kept normalized
         monkeypatch.setattr("fedflow.local.trainer.HELD", 0)
     federation, seen = images(padded, (20, 7)), list[Batch]()
     settings = parsed(MAML, augment="flip_crop")
@@ -429,8 +429,8 @@ def test_fine_tuning_and_losses_are_those_of_the_model_as_it_is(federations: dic
 def test_statistics_of_batch_norm_are_those_of_the_query(
     federations: dict[str, Federation], kind: str, samples: int
 ) -> None:
-    """The support leaves them as they are; one sample alone is not normalised."""
-    model = FlatModel(normalised, dtype=torch.float64)
+    """The support leaves them as they are; one sample alone is not normalized."""
+    model = FlatModel(normalized, dtype=torch.float64)
     client = one_client(replace(federations["mlp"], model=model), 3, parsed(KINDS[kind]))
     w, (x, y) = model.init(0), client.data()
     batch = Batch(x[:4], y[:4], support=Batch(x[4 : 4 + samples], y[4 : 4 + samples]))
@@ -452,7 +452,7 @@ def test_a_run_with_dropout_or_batch_norm(digits: Dataset, network: str, kind: s
     """The noise is keyed; without adaptation steps, it is that of the host."""
     federation = images(digits, dropout=0.5)
     if network == "batch norm":
-        federation = replace(federation, model=FlatModel(normalised))
+        federation = replace(federation, model=FlatModel(normalized))
     go = partial(run, "fedavg", federation, rounds=2)
     one, again = (go(training=training(KINDS[kind])) for _ in range(2))
     assert same(one.state(), again.state()) and one.rounds[-1].values["train_loss"] > 0

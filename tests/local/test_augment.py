@@ -64,10 +64,10 @@ def test_half_are_mirrored_half_are_cropped_at_any_offset() -> None:
     assert (moved - 1e5 / 162).abs().max() < 4.5 * (1e5 / 162) ** 0.5
 
 
-def holes_by_numpy(image: np.ndarray, centre: np.ndarray) -> np.ndarray:
+def holes_by_numpy(image: np.ndarray, center: np.ndarray) -> np.ndarray:
     """As the authors' code of Cutout: the square around a pixel, cut at the borders."""
     height, width = image.shape[1:]
-    y, x = (int(c * side) >> 15 for c, side in zip(centre.tolist(), (height, width)))
+    y, x = (int(c * side) >> 15 for c, side in zip(center.tolist(), (height, width)))
     mask = np.ones((height, width))
     mask[max(0, y - 8) : y + 8, max(0, x - 8) : x + 8] = 0
     return image * mask
@@ -83,10 +83,10 @@ def test_cutout_is_that_of_plain_numpy_after_the_crop(shape: tuple[int, ...]) ->
 
 
 def test_cutout_hides_a_fifth_of_an_image_on_average() -> None:
-    """Over all centres of 32x32 pixels: 14 of 32 rows and columns, and nothing of nan leaks."""
+    """Over all centers of 32x32 pixels: 14 of 32 rows and columns, and nothing of nan leaks."""
     at = torch.arange(32) * (FINE // 32)
-    centres = torch.cartesian_prod(at, at).to(torch.int16)
-    made = cutout(torch.full((1024, 1, 32, 32), torch.nan), centres)
+    centers = torch.cartesian_prod(at, at).to(torch.int16)
+    made = cutout(torch.full((1024, 1, 32, 32), torch.nan), centers)
     assert float((made == 0).double().mean()) == (14 / 32) ** 2
     assert int((made == 0).sum((1, 2, 3)).max()) == CUTOUT**2
     drawn = draw_views(np.random.default_rng(0), (100_000,), cutout=True)
@@ -113,7 +113,7 @@ def test_the_batches_stay_and_views_have_their_own_key() -> None:
 def test_a_step_sees_the_views_of_its_batch(
     federation: Federation, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kind == "gathered":  # as for more images than are kept normalised
+    if kind == "gathered":  # as for more images than are kept normalized
         monkeypatch.setattr("fedflow.local.trainer.HELD", 0)
     ours, seen = one_client(federation, 0, LocalTraining.parse(SGD)), []
 

@@ -1,4 +1,4 @@
-"""Training on all samples: against PyTorch's own optimiser, by hand, and from a checkpoint."""
+"""Training on all samples: against PyTorch's own optimizer, by hand, and from a checkpoint."""
 
 from functools import partial
 from itertools import islice
@@ -45,12 +45,12 @@ def test_training_is_sgd_on_all_samples(federation: Federation, smoothing: float
         *_, last = epochs(model, train, federation.test, settings)
     module = model.to_module(start).train()
     loss = nn.CrossEntropyLoss(label_smoothing=smoothing)
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.9, weight_decay=0.01)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.9, weight_decay=0.01)
     for _ in range(3):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         before = loss(module(train.x), train.y)
         before.backward()
-        optimiser.step()
+        optimizer.step()
     assert last.w == pytest.approx(model.from_module(module), abs=1e-5)
     assert last.values["train_loss"] == pytest.approx(before.item(), abs=1e-5)
     outputs = module.eval()(federation.test.x)
@@ -79,7 +79,7 @@ def test_rates_follow_the_schedule() -> None:
 
 @pytest.mark.parametrize(
     ("name", "training"),
-    [("mlp", {}), ("mlp", {"optimiser": "adam", "momentum": 0.0}), ("resnet10_bn", {})],
+    [("mlp", {}), ("mlp", {"optimizer": "adam", "momentum": 0.0}), ("resnet10_bn", {})],
     ids=["dropout", "Adam", "BatchNorm"],
 )
 def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(digits: Dataset, name, training) -> None:

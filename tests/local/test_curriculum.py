@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedflow.data import Dataset
 from fedflow.local.client import Client
-from fedflow.local.curriculum import SCORES, Curriculum, normalised
+from fedflow.local.curriculum import SCORES, Curriculum, normalized
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, draw_schedule, pad_schedules
@@ -95,9 +95,9 @@ def test_a_number_of_steps_is_the_budget(mode: str) -> None:
 
 def test_scores_and_order_of_worked_losses() -> None:
     expected = torch.tensor([0.7407, 0.1481, 0.0370, 0.0741])
-    torch.testing.assert_close(normalised(LOSSES), expected, rtol=0, atol=5e-5)
+    torch.testing.assert_close(normalized(LOSSES), expected, rtol=0, atol=5e-5)
     assert order(LOSSES) == [0, 1, 3, 2]
-    assert normalised(torch.tensor([0.0, 1.0])).isfinite().all()
+    assert normalized(torch.tensor([0.0, 1.0])).isfinite().all()
 
 
 def order(difficulty: Tensor, ties: Sequence[int] | None = None, **curriculum: Any) -> list[int]:
@@ -106,7 +106,7 @@ def order(difficulty: Tensor, ties: Sequence[int] | None = None, **curriculum: A
 
 
 def test_orders() -> None:
-    for change in (torch.exp, torch.log, lambda x: 3 * x - 1, lambda x: -normalised(x)):
+    for change in (torch.exp, torch.log, lambda x: 3 * x - 1, lambda x: -normalized(x)):
         assert order(change(LOSSES)) == order(LOSSES)
     assert order(LOSSES, order="anti") == order(-LOSSES) == order(LOSSES)[::-1]
 

@@ -1,4 +1,4 @@
-"""The traced form of group normalisation and its gradients against PyTorch's own."""
+"""The traced form of group normalization and its gradients against PyTorch's own."""
 
 import pytest
 import torch

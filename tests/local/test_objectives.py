@@ -31,7 +31,7 @@ def plain(client: Client) -> Loss:
     return client.loss
 
 
-def penalised(client: Client) -> Loss:
+def penalized(client: Client) -> Loss:
     return lambda w, batch: client.loss(w, batch) + 3 + 0 * w.sum()
 
 
@@ -56,7 +56,7 @@ def with_objective(make: Callable[[Client], Loss]) -> FedAvg:
     return Own()
 
 
-@pytest.mark.parametrize("make", [penalised, doubtful, mixed])
+@pytest.mark.parametrize("make", [penalized, doubtful, mixed])
 def test_the_recorded_loss_is_that_of_the_data(federation: Federation, make: Any, cohort: str) -> None:
     """Penalties do not count; with several data losses, the value of the objective is recorded."""
     ours, theirs = (run(with_objective(each), federation, cohort=cohort) for each in (make, plain))
@@ -72,7 +72,7 @@ def test_an_objective_may_have_no_data_loss(federation: Federation, cohort: str)
     torch.testing.assert_close(ran.servers[0]["model"], 0.64 * w)
 
 
-@pytest.mark.parametrize(("make", "moves"), [(doubtful, True), (penalised, True), (without_data, False)])
+@pytest.mark.parametrize(("make", "moves"), [(doubtful, True), (penalized, True), (without_data, False)])
 def test_statistics_are_those_after_the_first_data_loss(normed: Federation, make: Any, moves: bool) -> None:
     client, w = one_client(normed), normed.model.init(0)
     _, expected = normed.model.train_outputs(w, client.data()[0])

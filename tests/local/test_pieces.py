@@ -48,7 +48,7 @@ def test_steps_in_place_have_the_bits_of_flat_ones(
 @pytest.mark.parametrize(
     "settings",
     [
-        {"optimiser": "adam"},
+        {"optimizer": "adam"},
         {"clip_norm": 1.0},
         {"precision": "bf16"},
         {"objective": {"name": "robust"}, "augment": "flip_crop"},

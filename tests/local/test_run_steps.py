@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimiser import Moving
+from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, draw_schedule, pad_schedules
 from fedflow.local.trainer import Task
@@ -53,10 +53,10 @@ def test_a_step_gets_a_batch_of_every_stream(federation: Federation) -> None:
     assert any(one.tolist() != other.tolist() for one, other in seen)  # drawn independently
 
 
-@pytest.mark.parametrize("optimiser", [ALL, {"optimiser": "adam", "lr_within": [1.0, 0.5]}], ids=str)
-def test_padded_steps_have_no_effect(federation: Federation, optimiser: dict) -> None:
-    """Seven samples make four of the eight steps that a neighbour with twenty needs; states are nested."""
-    w, training = federation.model.init(0), LocalTraining(epochs=2, batch_size=5, lr=0.1, **optimiser)
+@pytest.mark.parametrize("optimizer", [ALL, {"optimizer": "adam", "lr_within": [1.0, 0.5]}], ids=str)
+def test_padded_steps_have_no_effect(federation: Federation, optimizer: dict) -> None:
+    """Seven samples make four of the eight steps that a neighbor with twenty needs; states are nested."""
+    w, training = federation.model.init(0), LocalTraining(epochs=2, batch_size=5, lr=0.1, **optimizer)
 
     def trained(ours: Client) -> tuple[Moving, Tensor]:
         def step(now: tuple[Moving, Tensor], batch: Batch) -> tuple[tuple[Moving, Tensor], Tensor]:

@@ -213,7 +213,7 @@ def test_workers_and_a_resume_do_not_change_a_bit(ragged: Federation, name: str,
 def test_a_step_gets_two_independent_views(
     padded: Dataset, how: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if how == "gathered":  # as for more images than are kept normalised
+    if how == "gathered":  # as for more images than are kept normalized
         monkeypatch.setattr("fedflow.local.trainer.HELD", 0)
     federation, seen = images(padded, (12, 7)), []
     settings = LocalTraining.parse(training("robust") | {"augment": kind})
@@ -281,7 +281,7 @@ def test_a_central_training_has_objectives_too(digits: Dataset, ragged: Federati
 
 def test_an_objective_is_not_compiled(ragged: Federation) -> None:
     reasons = [why_not(ragged.model, LocalTraining.parse(training(name))) for name in (None, "distil")]
-    assert reasons == [None, "clients minimise side losses"]
+    assert reasons == [None, "clients minimize side losses"]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_they_go_with_a_curriculum_and_adam(ragged: Federation, monkeypatch: pyt
     """Views belong to places in a batch, and samples are sorted by their data loss."""
     settings = training("both") | {
         "momentum": 0,
-        "optimiser": "adam",
+        "optimizer": "adam",
         "lr": 0.01,
         "curriculum": {"a": 0.4, "b": 0.5},
     }

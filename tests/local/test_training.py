@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedflow.data import Dataset
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimiser import AdamState
+from fedflow.local.optimizer import AdamState
 from fedflow.local.samples import Batch
 from fedflow.local.schedule import draw_schedule
 from fedflow.simulation.federation import Federation
@@ -26,26 +26,26 @@ def by_torch(federation: Federation, training: LocalTraining, w: Tensor) -> tupl
     """The same training by ``torch.optim`` on a module; the clipping is exact, torch's adds 1e-6."""
     module = copy.deepcopy(federation.model.to_module(w)).train()
     parameters, options = module.parameters(), {"lr": training.lr, "weight_decay": training.weight_decay}
-    optimiser: torch.optim.Optimizer = (
+    optimizer: torch.optim.Optimizer = (
         torch.optim.SGD(parameters, **options, momentum=training.momentum)
-        if training.optimiser == "sgd"
+        if training.optimizer == "sgd"
         else torch.optim.Adam(parameters, **options, betas=tuple(training.betas))
     )
     a, b = training.lr_within or (0, 0)
-    rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda i: (1 + a * i) ** -b)
+    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: (1 + a * i) ** -b)
     index, losses = torch.as_tensor(federation.partition.train(0)), []
     schedule = draw_schedule(training, len(index), training.epochs, 0, "batches", 1, 0)
     for batch, *_ in schedule.batches():
         rows = index[batch]
         x, y = federation.train.x[rows].double(), federation.train.y[rows]
         loss = nn.functional.cross_entropy(module(x), y)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         if training.clip_norm is not None:
             norm = torch.cat([p.grad.reshape(-1) for p in module.parameters()]).norm()  # type: ignore[union-attr]
             for p in module.parameters():
                 p.grad *= min(1.0, training.clip_norm / float(norm))  # type: ignore[operator]
-        optimiser.step()
+        optimizer.step()
         rates.step()
         losses.append(float(loss.detach()))
     return federation.model.from_module(module), losses
@@ -55,8 +55,8 @@ def by_torch(federation: Federation, training: LocalTraining, w: Tensor) -> tupl
     "options",
     [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"clip_norm": 0.5}, {"clip_norm": 1e3}, {"batch_size": 0},
      {"momentum": 0.9, "weight_decay": 0.1, "clip_norm": 0.5}, {"lr_within": [0.5, 0.75], "momentum": 0.9},
-     {"steps": 7, "epochs": 1}, {"optimiser": "adam"},
-     {"optimiser": "adam", "betas": [0.8, 0.99], "weight_decay": 0.1, "clip_norm": 0.5, "lr_within": [1, 2]}],
+     {"steps": 7, "epochs": 1}, {"optimizer": "adam"},
+     {"optimizer": "adam", "betas": [0.8, 0.99], "weight_decay": 0.1, "clip_norm": 0.5, "lr_within": [1, 2]}],
     ids=lambda options: " ".join(options) or "plain",
 )  # fmt: skip
 def test_local_training_is_that_of_torch(federation: Federation, options: dict) -> None:
@@ -138,12 +138,12 @@ def test_a_rate_of_the_method_does_not_change_within_a_round(federation: Federat
         ({"lr_within": [0.1, -1]}, "lr_within: -1.0 .* >= 0"),
         (
             {"betas": [0.8, 0.99]},
-            r"betas: \[0.8, 0.99\] .* \[0.9, 0.999\], its default, without optimiser: adam",
+            r"betas: \[0.8, 0.99\] .* \[0.9, 0.999\], its default, without optimizer: adam",
         ),
         ({"betas": [0.9]}, r"betas: \[0.9\] .* two numbers"),
         ({"betas": [0.9, 1]}, r"betas\[1\]: 1.0 .* < 1"),
-        ({"optimiser": "adma"}, "optimiser: 'adma' .*did you mean 'adam'"),
-        ({"optimiser": "adam", "momentum": 0.9}, "momentum: 0.9 .* 0 with optimiser: adam"),
+        ({"optimizer": "adma"}, "optimizer: 'adma' .*did you mean 'adam'"),
+        ({"optimizer": "adam", "momentum": 0.9}, "momentum: 0.9 .* 0 with optimizer: adam"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(values: dict, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Behaviour that methods share: weights of averages, the model that is served, how cohorts are drawn."""
+"""Behavior that methods share: weights of averages, the model that is served, how cohorts are drawn."""
 
 from typing import Any
 

@@ -12,7 +12,7 @@ from fedflow.data import Dataset
 from fedflow.methods import METHODS
 from fedflow.simulation.federation import Federation
 
-STEPS, RATES, ADAM = {"steps": 3}, {"lr_within": [0.5, 0.75]}, {"optimiser": "adam"}
+STEPS, RATES, ADAM = {"steps": 3}, {"lr_within": [0.5, 0.75]}, {"optimizer": "adam"}
 FULL_GRADIENTS = [STEPS, RATES, ADAM]
 REFUSED: dict[str, list[dict[str, Any]]] = {
     "apfl": [ADAM],

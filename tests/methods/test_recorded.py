@@ -26,7 +26,7 @@ from fedflow.tracking import load_model
 from fedflow.tracking.store import open_store
 
 PARAMS = """
-data: {digits: {source: digits, train_limit: 200, test_limit: 60, normalise: none}}
+data: {digits: {source: digits, train_limit: 200, test_limit: 60, normalize: none}}
 models: {digits: mlp}
 partitions: {few: {dataset: digits, scheme: label_groups, groups: 2, clients: 4, newcomers: 0.25, public: 20,
   selection: 0.1}}

@@ -145,7 +145,7 @@ def test_convolutions_with_batch_norm_train_as_in_the_loop(
 
 
 @pytest.mark.parametrize(("sizes", "alone"), [((6, 9), False), ((5, 9), True)])
-def test_a_batch_of_one_sample_that_cannot_be_normalised_trains_in_the_loop(
+def test_a_batch_of_one_sample_that_cannot_be_normalized_trains_in_the_loop(
     digits: Dataset, monkeypatch, sizes: tuple[int, int], alone: bool
 ) -> None:
     """Batches of 4 leave one of 5 and of 9 samples; those of 3 leave none."""
@@ -159,7 +159,7 @@ def test_a_batch_of_one_sample_that_cannot_be_normalised_trains_in_the_loop(
     settings = SETTINGS | {"training": SETTINGS["training"] | {"batch_size": 4 if alone else 3}}
     loop = run("fedavg", federation, cohort="loop", **settings)
     if alone:
-        with pytest.warns(UserWarning, match="BatchNorm cannot normalise a batch of one sample"):
+        with pytest.warns(UserWarning, match="BatchNorm cannot normalize a batch of one sample"):
             vmap = run("fedavg", federation, cohort="vmap", **settings)
         assert torch.equal(vmap.servers[-1]["model"], loop.servers[-1]["model"])
     else:

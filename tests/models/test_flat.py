@@ -209,7 +209,7 @@ def test_a_batch_of_one_sample_is_no_obstacle(digits, sizes, batch):
     assert [report.failed for report in ran.rounds] == [{}, {}]
 
 
-def test_a_single_sample_is_normalised_by_the_buffers_where_it_must_be(normed):
+def test_a_single_sample_is_normalized_by_the_buffers_where_it_must_be(normed):
     layers = (nn.Flatten(), nn.BatchNorm1d(784), nn.Dropout(0.5), nn.Linear(784, 10))
     dense = FlatModel(lambda: nn.Sequential(*copy.deepcopy(layers)))
     w, x = dense.init(0), normed.train.x[:1]

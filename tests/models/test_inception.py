@@ -35,7 +35,7 @@ def images(channels: int, side: int) -> Tensor:
 
 
 def test_features_are_those_of_torchvision(published: tuple[nn.Module, Path]) -> None:
-    """Its auxiliary outputs are left out; grey images become colour images of 299 pixels in [-1, 1]."""
+    """Its auxiliary outputs are left out; gray images become color images of 299 pixels in [-1, 1]."""
     network, file = published
     x, seen = images(1, 8), list[Tensor]()
     network.fc.register_forward_pre_hook(lambda _, given: seen.append(given[0]))

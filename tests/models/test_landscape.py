@@ -93,7 +93,7 @@ def test_the_loss_of_a_parabola_rises_by_the_squared_size_of_the_step(squares):
     np.testing.assert_allclose(rises, 0.01 * 29)
 
 
-def test_the_centre_of_the_plane_is_the_model_with_its_buffers(padded):
+def test_the_center_of_the_plane_is_the_model_with_its_buffers(padded):
     network = FlatModel(partial(build, "lenet5_bn", (1, 28, 28), 10), dtype=torch.float64)
     landscape, w = Landscape(network, images(padded)), network.init(0)
     assert network.buffers

@@ -13,7 +13,7 @@ from tests.support import forbid_fallback, images, run
 
 
 def test_attention_is_a_mean_weighted_by_similarity() -> None:
-    """Of one head with identities as maps: softmax(x x^T / sqrt(d)) x, after normalisation."""
+    """Of one head with identities as maps: softmax(x x^T / sqrt(d)) x, after normalization."""
     layer = Attention(3, 4, heads=1, width=3, activation=torch.nn.GELU).double()
     with torch.no_grad():
         layer.qkv.weight.copy_(torch.eye(3).repeat(3, 1))
@@ -61,7 +61,7 @@ def test_a_cohort_trains_a_vit_as_the_loop_does(digits: Dataset, monkeypatch, me
 def test_a_vit_learns_digits(digits: Dataset) -> None:
     options = {"patch": 2, "dim": 16, "heads": 2, "depth": 1, "mlp": 32}
     federation = images(digits, (700, 700), "vit", **options)
-    training = {"batch_size": 20, "epochs": 5, "lr": 0.003, "optimiser": "adam"}
+    training = {"batch_size": 20, "epochs": 5, "lr": 0.003, "optimizer": "adam"}
     assert run("fedavg", federation, training=training, rounds=5).values("global_accuracy")[-1] > 0.7
 
 

@@ -91,7 +91,7 @@ def test_a_set_up_of_the_literature_is_accepted(recipe):
     _, _, data, entry = recipe
     params = DatasetParams.parse(yaml.safe_load(data))
     others = {"synthetic_convex", "mixed_regression", "leaf_shakespeare", "tinyshakespeare"}  # no images
-    assert ("normalise" in yaml.safe_load(data)) != (params.source in others)
+    assert ("normalize" in yaml.safe_load(data)) != (params.source in others)
     PartitionParams.parse(yaml.safe_load(entry) | {"dataset": "mine"})
 
 

@@ -77,8 +77,8 @@ def test_facts_describe_all_clients_that_have_samples(made):
 
 def test_a_partition_with_its_own_labels_is_measured_by_them(made):
     data, partition = made
-    relabelled = split(*(partition.train(k) for k in range(4)), train_labels=np.repeat([1, 0], 30))
-    assert compare(relabelled, data, ["label_tv"]).facts["labels_per_client"] == 1
+    relabeled = split(*(partition.train(k) for k in range(4)), train_labels=np.repeat([1, 0], 30))
+    assert compare(relabeled, data, ["label_tv"]).facts["labels_per_client"] == 1
 
 
 def test_cka_is_that_of_data_matrices_with_features_as_rows(made):

@@ -33,7 +33,7 @@ def test_scenario_1_has_pairs_of_labels_and_250_of_each_for_every_client():
     assert set.union(*owns) == set(range(10)) and sum(map(len, owns)) == 10
 
 
-def test_scenario_2_is_a_ring_of_five_groups_that_share_one_label_with_each_neighbour():
+def test_scenario_2_is_a_ring_of_five_groups_that_share_one_label_with_each_neighbor():
     made = split(LabelGroups(groups=5, labels_per_group=3, overlap=1, sampler="slice"))
     owns = group_labels(CIFAR10, made)
     shared = [[len(a & b) for b in owns] for a in owns]

@@ -52,21 +52,21 @@ def test_stripes_of_groups_and_clusters_are_alike_where_they_agree():
         assert np.array_equal(planted, found) == alike
 
 
-def test_branches_within_a_cluster_have_its_colour():
-    """Four clients: two branches below the cut in the colours of two clusters, and the root in neither."""
+def test_branches_within_a_cluster_have_its_color():
+    """Four clients: two branches below the cut in the colors of two clusters, and the root in neither."""
     made = grouping([0, 0, 1, 1], [0, 0, 1, 1])
     (branches,) = proximity(made, "x").figure.axes[3].collections
-    colours = [to_hex(colour) for colour in branches.get_colors()]
-    assert set(colours[:2]) == {made.palette[0], made.palette[1]} and colours[2] not in made.palette.values()
+    colors = [to_hex(color) for color in branches.get_colors()]
+    assert set(colors[:2]) == {made.palette[0], made.palette[1]} and colors[2] not in made.palette.values()
 
 
 def test_clients_whose_cluster_was_never_asked_for_are_seen_all_the_same():
     made = grouping([0, 0, 1, 1], [0, 0, -1, -1])
     (branches,) = proximity(made, "x").figure.axes[3].collections
-    assert {to_hex(colour) for colour in branches.get_colors()} == {made.palette[0], MUTED}
-    assert all(colour[3] == 1 for colour in branches.get_colors())
+    assert {to_hex(color) for color in branches.get_colors()} == {made.palette[0], MUTED}
+    assert all(color[3] == 1 for color in branches.get_colors())
     points = [marks.get_facecolors() for marks in embedding(made, "x").axes.collections]
-    assert [{to_hex(colour) for colour in group} for group in points] == [{made.palette[0]}, {MUTED}]
+    assert [{to_hex(color) for color in group} for group in points] == [{made.palette[0]}, {MUTED}]
 
 
 def test_the_embedding_keeps_distances():
@@ -89,7 +89,7 @@ def test_the_timeline_shows_who_moved_when():
     """Client 2 goes to the other cluster in round 3; before round 2 nobody has one."""
     made = Grouping({2: [0, 0, 0, -1], 3: [0, 0, 1, 1]}, 4, [0, 0, 1, 1])
     cells = timeline(made, "x").axes.images[0].get_array()
-    names = {colour: cluster for cluster, colour in made.palette.items()}
+    names = {color: cluster for cluster, color in made.palette.items()}
     shown = [[names[to_hex(cell)] if cell[3] else -1 for cell in row] for row in cells]
     assert shown == [[-1, 0, 0, 0], [-1, 0, 0, 0], [-1, 0, 1, 1], [-1, -1, 1, 1]]
 
@@ -136,7 +136,7 @@ def test_the_timeline_of_very_many_clients_has_a_row_for_some_of_each_cluster():
     assert (cells[:, 0] == cells[0, 0]).all(1).sum() == pytest.approx(2000 * 2 / 3, abs=1)
 
 
-def test_clusters_that_are_renumbered_keep_the_colour_of_most_of_their_clients():
+def test_clusters_that_are_renumbered_keep_the_color_of_most_of_their_clients():
     """Rounds call the same two clusters 0 and 1, then 1 and 4; a third one is new."""
     history = {1: [0, 0, 1, 1, 5], 2: [1, 1, 4, 4, 4]}
     *known, new = Grouping(history, 2, stable_cluster_ids=False).steps[1].tolist()
@@ -155,7 +155,7 @@ def test_clients_that_are_not_compared_have_a_timeline_only(compared):
 
 
 def test_pictures_of_a_hundred_clients_have_the_same_bytes_again(tmp_path):
-    """Twelve groups, as many clusters as colours and more, and the server compares every other client."""
+    """Twelve groups, as many clusters as colors and more, and the server compares every other client."""
     groups = sorted(list(range(12)) * 8 + [0] * 4)
     compared = Dissimilarity(apart(groups[::2]), range(0, 100, 2), "loss")
     made = Grouping({3: groups, 7: groups[::-1]}, 10, groups, compared)

@@ -76,7 +76,7 @@ SHOWN = {  # refused by none, and harmless
     "text that looks like an element": f"<text>{LIVE.replace('<', '&lt;')}</text>",
     "text in a section": f"<text><![CDATA[{LIVE}</text></svg>]]></text>",
     "text after an end": f"<g/>{LIVE.replace('<', '&lt;')}",
-    "colours with an element in their text": f'<style id="{COLOURS}"><![CDATA[</style>{LIVE}]]></style>',
+    "colors with an element in their text": f'<style id="{COLOURS}"><![CDATA[</style>{LIVE}]]></style>',
     "style sheet of matplotlib": f"<style>{RULE}</style>",
 }
 

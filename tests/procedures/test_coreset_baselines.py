@@ -90,7 +90,7 @@ def test_shares_of_frank_wolfe_are_those_of_the_nearest_nodes():
 @pytest.mark.parametrize("name", ["kmeans", "spectral"])
 def test_clusters_far_apart_weigh_what_they_hold(name):
     rng = np.random.default_rng(0)
-    points = np.concatenate([centre + rng.normal(size=(size, 2)) for centre, size in ((0, 20), (50, 30))])
+    points = np.concatenate([center + rng.normal(size=(size, 2)) for center, size in ((0, 20), (50, 30))])
     with pytest.warns(UserWarning, match="2 components"):
         found = chosen(name, problem(knn_graph(points, 5), points=points), 2)
     (first, second), weights = np.flatnonzero(found), found[found > 0]

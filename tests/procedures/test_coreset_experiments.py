@@ -175,12 +175,12 @@ def test_runs_that_resume_between_two_picks_and_any_number_of_workers_end_alike(
     ("settings", "message"),
     [
         (
-            "graph: {kind: table, file: apart.csv, value: y, neighbours: 1}, picks: 2",
-            "graph.neighbours: 1 .*more, as the graph has 2 components",
+            "graph: {kind: table, file: apart.csv, value: y, neighbors: 1}, picks: 2",
+            "graph.neighbors: 1 .*more, as the graph has 2 components",
         ),
         (
-            "graph: {kind: table, file: apart.csv, value: y, neighbours: 4}, picks: 2",
-            "graph.neighbours: 4 .*< 4",
+            "graph: {kind: table, file: apart.csv, value: y, neighbors: 4}, picks: 2",
+            "graph.neighbors: 4 .*< 4",
         ),
         ("graph: {kind: edges, file: apart.txt}, picks: 2", "graph.file: 'a disconnected graph' .*connected"),
         ("graph: {kind: edges, file: empty.txt}, picks: 2", "graph.file: 'empty.txt' .*two node numbers"),
@@ -223,7 +223,7 @@ def test_a_table_of_ones_own(houses: Path, capsys: pytest.CaptureFixture[str]) -
         out = houses / "out" / "rows.csv"
         given = houses / "houses.csv", "--cost", "price", *IGNORED, "--out", out
         done = fedflow(capsys, "coreset", *given, *more)
-        assert done.code == 0 and "were standardised" in done.out and out.with_suffix(".png").exists()
+        assert done.code == 0 and "were standardized" in done.out and out.with_suffix(".png").exists()
         return pd.read_csv(out)
 
     plain, cheap = rows("--k", 6), rows("--k", 6, "--kappa", 0.2)
@@ -235,7 +235,7 @@ def test_a_table_of_ones_own(houses: Path, capsys: pytest.CaptureFixture[str]) -
     assert found.rows["row"].tolist() == plain["row"].tolist()
 
 
-def test_edges_between_neighbours_have_gaussian_weights(
+def test_edges_between_neighbors_have_gaussian_weights(
     houses: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the command, by `choose`, and of a graph of the procedure."""
@@ -251,7 +251,7 @@ def test_edges_between_neighbours_have_gaussian_weights(
     assert plain.rows["weight"].tolist() != chosen.rows["weight"].tolist()
     of_table = {"kind": "table", "file": "t.csv", "value": "year"}
     for about in ({"kind": "mixture", "nodes": 50}, of_table):
-        graph = Graph.parse({**about, "edge_weights": "gaussian", "neighbours": 5})
+        graph = Graph.parse({**about, "edge_weights": "gaussian", "neighbors": 5})
         scene = make_scene(graph, world(**{"t.csv": houses / "t.csv"}))
         expected = knn_graph(scene.points, 5, "gaussian")
         assert np.allclose(scene.adjacency.toarray(), expected.toarray())
@@ -291,7 +291,7 @@ def test_tables_of_other_kinds_and_graphs(houses: Path, capsys: pytest.CaptureFi
         (("houses.csv", *IGNORED, "--kappa", "2", "--cost", "price"), "kappa: 2"),
         (("houses.csv", *IGNORED, "--weights", "x"), "weights: 'x'"),
         (("houses.csv", *IGNORED, "--edge-weights", "x"), "edge_weights: 'x' .*binary or gaussian"),
-        (("houses.csv", *IGNORED, "--neighbours", "1"), "neighbours: 1 .*components"),
+        (("houses.csv", *IGNORED, "--neighbors", "1"), "neighbors: 1 .*components"),
         (("houses.csv", *IGNORED, "--cost", "price", "--budget", "0"), "budget: 0.0 .*at least the cost"),
         (("none.csv",), "there is no table .*none.csv"),
         (("houses.txt",), "table: .*ends in .csv"),

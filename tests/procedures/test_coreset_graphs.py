@@ -119,7 +119,7 @@ def test_what_cannot_be_walked_on_is_refused(graph, settings, message):
         Operator(graph, **settings)
 
 
-def test_nearest_neighbours_are_joined_if_either_is_near_the_other():
+def test_nearest_neighbors_are_joined_if_either_is_near_the_other():
     points = np.random.default_rng(0).normal(size=(40, 3))
     distances = cdist(points, points)
     near = np.argsort(distances, axis=1)[:, 1:4]
@@ -136,8 +136,8 @@ def test_the_mixture_has_the_shares_of_the_text_or_of_the_figure():
     for shares, sizes in ((SHARES_TEXT, [200, 300, 500]), ((0.3, 0.5, 0.2), [300, 500, 200])):
         points, component = gaussian_mixture(1000, shares, np.random.default_rng(0))
         assert np.bincount(component).tolist() == sizes
-        centres = [points[component == c].mean(0) for c in range(3)]
-        assert np.allclose(centres, [(1, -3), (-3, 2), (3, 0)], atol=0.2)
+        centers = [points[component == c].mean(0) for c in range(3)]
+        assert np.allclose(centers, [(1, -3), (-3, 2), (3, 0)], atol=0.2)
         assert points.std(0).shape == (2,) and points[component == 0].std() > 0.8
 
 
@@ -166,7 +166,7 @@ def test_trees_and_random_graphs_are_connected_and_follow_the_seed():
     ("make", "message"),
     [
         (lambda: knn_graph([[0.0], [np.nan]], 1), "points: nan .* finite numbers"),
-        (lambda: knn_graph(np.zeros((3, 2)), 3), "neighbours: 3 .* >= 1 and < 3"),
+        (lambda: knn_graph(np.zeros((3, 2)), 3), "neighbors: 3 .* >= 1 and < 3"),
         (lambda: knn_graph(np.zeros((3, 2)), 1, "cosine"), "weights: 'cosine' .* binary or gaussian"),
         (lambda: block_model([], 0.1, 0.1, np.random.default_rng(0)), "sizes: .* at least one block"),
         (lambda: block_model([5], 1.5, 0.1, np.random.default_rng(0)), "p_in: 1.5 .* a probability"),

@@ -17,7 +17,7 @@ from fedflow.procedures.coresets.measures import (
     beta,
     error_bound,
     objective_error,
-    penalised,
+    penalized,
     smooth,
     squared_error,
     tightest_bound,
@@ -145,7 +145,7 @@ def test_example_5_scaled_weights_have_the_error_of_the_corrected_6_7():
         assert best < min(factors)
         costs = np.ones(60)
         spent = 0.1 * (weights > 0).sum()
-        assert penalised(operator, weights, costs, 0.1) == pytest.approx(alignment(operator, weights) - spent)
+        assert penalized(operator, weights, costs, 0.1) == pytest.approx(alignment(operator, weights) - spent)
 
 
 def test_without_a_positive_alignment_it_stops():
@@ -301,7 +301,7 @@ def test_one_node_against_all_of_them(steps):
         assert found.picks[0] == np.argmin(operator.norms)
         for kappa in (0.1, 0.5, 0.9):
             trade = (1 - kappa) / (costs.max() * operator.norms.min() * np.sqrt(30))
-            best = np.argmax([penalised(operator, single, costs, trade) for single in singles])
+            best = np.argmax([penalized(operator, single, costs, trade) for single in singles])
             assert operator.zeta0[best] >= kappa * operator.zeta0.max()
             window = np.flatnonzero(operator.zeta0 >= kappa * operator.zeta0.max())
             assert select(operator, 1, costs, kappa).picks[0] == window[np.argmin(costs[window])]

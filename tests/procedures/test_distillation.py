@@ -150,16 +150,16 @@ def test_alpha_of_one_is_cross_entropy(few: Dataset) -> None:
 
 
 def test_first_round_of_ce_is_sgd(few: Dataset) -> None:
-    """Full batches, so that the order does not matter; PyTorch's own optimiser and BatchNorm."""
+    """Full batches, so that the order does not matter; PyTorch's own optimizer and BatchNorm."""
     walk = Walk(few, {"ce": {}}, batch_size=1000).all()
     module = walk.opened.course.student.model.to_module(walk.states["ce"][0]["student.w"]).train()
-    optimiser = torch.optim.SGD(module.parameters(), momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(module.parameters(), momentum=0.9, weight_decay=5e-4)
     x, y = few.train.inputs(torch.arange(193)), few.y_train
     for epoch in range(4):
-        optimiser.param_groups[0]["lr"] = 0.05 * (1 + math.cos(math.pi * epoch / 4)) / 2
-        optimiser.zero_grad()
+        optimizer.param_groups[0]["lr"] = 0.05 * (1 + math.cos(math.pi * epoch / 4)) / 2
+        optimizer.zero_grad()
         nn.functional.cross_entropy(module(x), y).backward()
-        optimiser.step()
+        optimizer.step()
     assert walk.student("ce") == pytest.approx(walk.opened.course.student.model.from_module(module), abs=1e-4)
 
 
@@ -275,7 +275,7 @@ def test_fitted_temperature_of_a_student_that_is_the_teacher(few: Dataset) -> No
 
 def test_preset_of_the_code() -> None:
     release = DiSK.parse({"preset": "release", "top_k": 3})
-    assert release.top_k == 3 and release.label_in_mask and release.log_normaliser
+    assert release.top_k == 3 and release.label_in_mask and release.log_normalizer
     assert (release.order, release.against, release.guide) == ("student", "teacher", "conv")
     assert (release.lambda_min, release.lambda_max, release.tau_s, release.restart) == (1, 5, 3.5, 50)
     paper = DiSK.parse({})

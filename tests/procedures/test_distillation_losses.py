@@ -9,7 +9,7 @@ from fedflow.procedures.distillation.losses import (
     distillation,
     guided,
     guided_cost,
-    log_normaliser,
+    log_normalizer,
     masked_target,
     multiplier,
     student_temperature,
@@ -75,21 +75,21 @@ def test_temperature_of_the_student() -> None:
     assert [dist(g, 2, 2.0).item() for g in (0.0, 0.5)] == close(10.780779, 5.154408)
 
 
-def test_the_normaliser_makes_an_inner_minimum() -> None:
+def test_the_normalizer_makes_an_inner_minimum() -> None:
     def both(g: Tensor, k: int) -> Tensor:
-        return dist(g, k) + TAU * TAU * log_normaliser(g, k)
+        return dist(g, k) + TAU * TAU * log_normalizer(g, k)
 
     guides = torch.tensor([0, 0.25, 0.5, 1], dtype=torch.float64)
     values = [both(g[None], 2).item() for g in guides]
     assert values == close(21.506084, 20.626230, 20.753142, 21.487147)
     assert (torch.stack([both(g[None], 4) for g in guides]).diff() > 0).all()
-    slopes = {"free": list[float](), "normalised": list[float]()}
+    slopes = {"free": list[float](), "normalized": list[float]()}
     for g in (0.0, 0.5, 1.0):
         leaf = torch.tensor([g], dtype=torch.float64, requires_grad=True)
-        for name, loss in (("free", dist(leaf, 2)), ("normalised", both(leaf, 2))):
+        for name, loss in (("free", dist(leaf, 2)), ("normalized", both(leaf, 2))):
             slopes[name].append(torch.autograd.grad(loss, leaf)[0].item())
     assert slopes["free"] == close(-41.182649, -14.869753, -9.086863)
-    assert slopes["normalised"] == close(-9.182649, 1.130247, 1.579803)
+    assert slopes["normalized"] == close(-9.182649, 1.130247, 1.579803)
 
 
 def test_guidance_can_turn_the_gradient_of_the_top_class() -> None:

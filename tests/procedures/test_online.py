@@ -41,14 +41,14 @@ BUFFERS = {
 
 
 class Free(MOML):
-    """MOML without its regulariser."""
+    """MOML without its regularizer."""
 
     def pull(self, now: State, alpha: float, w: Tensor) -> Tensor | float:
         return 0.0
 
 
 class FreeBuffer(BMOML):
-    """B-MOML without its regulariser."""
+    """B-MOML without its regularizer."""
 
     def pull(self, now: State, alpha: float, w: Tensor) -> Tensor | float:
         return 0.0
@@ -122,7 +122,7 @@ def test_reductions_hold_bit_for_bit(tasks: Federation) -> None:
         },
     ).all()
     assert equal(walk, "mogd", "free", "w")
-    assert equal(walk, "moml", "one", "w", "centre", "linear", "memory")
+    assert equal(walk, "moml", "one", "w", "center", "linear", "memory")
     assert equal(walk, "ftml", "buffered", "w", "memory")
     assert equal(walk, "last", "always", "w", "memory")
     assert torch.equal(walk.of("ftml")[1]["w"], walk.of("mogd")[1]["w"])
@@ -281,7 +281,7 @@ def test_findings_combine_experts_of_a_learner(tasks: Federation) -> None:
         ({"learners": {"bmoml": {"policy": "fifo_coin"}}}, "learners.bmoml.accept: None .* with fifo_coin"),
         ({"learners": {"bmoml": {"accept": 0.5}}}, "learners.bmoml.accept: 0.5 .* null without fifo_coin"),
         ({"learners": {"moml": {"buffer": 3}}}, "learners.moml.buffer"),
-        ({"learners": {"mogd": {"alpha": [1.0]}}}, "learners.mogd.alpha: .* no regulariser"),
+        ({"learners": {"mogd": {"alpha": [1.0]}}}, "learners.mogd.alpha: .* no regularizer"),
         ({"learners": {"moml": {"alpha": []}}}, "learners.moml.alpha: .* one or more different"),
         ({"alpha": [0.0]}, r"alpha\[0\]: 0.0 .* > 0"),
         ({"gradient_steps": [5, 5]}, "gradient_steps: .* different"),

@@ -41,19 +41,19 @@ OTHERS: dict[str, Learner] = {
     [
         (MOML(), 1.0, None, {
             "suffered": [0.5, 3.125, 0.125, 0.6328125], "w": [0.5, 1.5, 1.125, 0.5],
-            "linear": [-0.5, -1.5, -0.875, 0.5], "centre": [0.5, 1.75, 1.875, 0.9375],
+            "linear": [-0.5, -1.5, -0.875, 0.5], "center": [0.5, 1.75, 1.875, 0.9375],
         }),
         (MOML(), 2.0, None, {
             "suffered": [0.5, 3.555556, 0.5, 0.302469], "w": [0.333333, 1, 0.777778, 0.444444],
-            "linear": [-0.666667, -2, -1.222222, 0.444444], "centre": [0.333333, 1.166667, 1.277778, 0.75],
+            "linear": [-0.666667, -2, -1.222222, 0.444444], "center": [0.333333, 1.166667, 1.277778, 0.75],
         }),
-        (MOML(), 1.0, 2, {"w": [0.18, 0.6552], "linear": [-0.18, -0.6552], "centre": [0.18, 0.7452]}),
+        (MOML(), 1.0, 2, {"w": [0.18, 0.6552], "linear": [-0.18, -0.6552], "center": [0.18, 0.7452]}),
         (Proximal(), 1.0, None, {
-            "w": [0.5, 1.625, 1.46875, 0.6015625], "centre": [0.25, 0.9375, 1.203125, 0.90234375],
+            "w": [0.5, 1.625, 1.46875, 0.6015625], "center": [0.25, 0.9375, 1.203125, 0.90234375],
         }),
         (BMOML(buffer=2), 1.0, None, {
             "w": [0.5, 1, 1.375, 0.875], "linear": [-0.5, -1, -1.125, -0.125],
-            "centre": [0.5, 1.25, 1.875, 1.4375],
+            "center": [0.5, 1.25, 1.875, 1.4375],
         }),
         (LEARNERS["ftml"](), 1.0, None, {"w": follow_the_leader(MINIMA)}),
         (LEARNERS["toe"](), 1.0, None, {"w": follow_the_leader(MINIMA)}),
@@ -88,11 +88,11 @@ def test_identities_hold_for_any_inner_solver(alpha: float) -> None:
     for t in range(1, 7):
         states.append(MOML().learn(states[-1], AnySolver(none, none, t, [t], alpha)))
     for before, now in pairwise(states):
-        w, centre, linear = now["w"], now["centre"], now["linear"]
-        torch.testing.assert_close(centre, w - before["linear"] / (2 * alpha))  # 1
-        z, earlier = (s["centre"] + s["linear"] / (2 * alpha) for s in (now, before))
+        w, center, linear = now["w"], now["center"], now["linear"]
+        torch.testing.assert_close(center, w - before["linear"] / (2 * alpha))  # 1
+        z, earlier = (s["center"] + s["linear"] / (2 * alpha) for s in (now, before))
         torch.testing.assert_close(z, earlier - linear / (2 * alpha))  # 2
-        torch.testing.assert_close(centre, (before["centre"] + w - linear / alpha) / 2)  # 4: FedDyn's server
+        torch.testing.assert_close(center, (before["center"] + w - linear / alpha) / 2)  # 4: FedDyn's server
     for a, b, c in zip(states[1:], states[2:], states[3:]):
         step = (b["linear"] - c["linear"] - a["linear"] / 2) / alpha
         torch.testing.assert_close(c["w"] - b["w"], step)  # 3
@@ -103,31 +103,31 @@ def test_lambda_is_the_gradient_only_after_an_exact_solution() -> None:
     for found, same in ((exact, True), (short, False), (long, True)):
         gradients = np.array(found["w"]) - MINIMA
         assert np.allclose(found["linear"], gradients, atol=1e-9) is same  # (5.10), identity 7
-    assert play(OTHERS["gradient"], MINIMA)["centre"] == pytest.approx(exact["centre"])
+    assert play(OTHERS["gradient"], MINIMA)["center"] == pytest.approx(exact["center"])
     true = play(OTHERS["gradient"], MINIMA, steps=2)
     assert true["linear"] == pytest.approx(list(np.array(true["w"]) - MINIMA))
 
 
-def test_centres_follow_gradient_descent_if_alpha_is_the_curvature() -> None:
+def test_centers_follow_gradient_descent_if_alpha_is_the_curvature() -> None:
     rng = np.random.default_rng(0)
     minima = rng.normal(size=30).tolist()
     for h in (0.5, 2.0):
         found = play(MOML(), minima, [h] * 30, alpha=h)
-        assert found["centre"] == pytest.approx(
+        assert found["center"] == pytest.approx(
             gradient_descent(minima, 0.5).tolist()
         )  # identity 6: h / (2 h)
 
 
 def test_averaged_states_by_hand() -> None:
     found = play(OTHERS["averaged"], MINIMA)
-    w1 = 0.5  # lambda and centre are 0
+    w1 = 0.5  # lambda and center are 0
     s1 = w1 - 1
-    centre = (0 + w1 - s1) / 2
-    w2 = ((1 + 3) / 2 + s1 + centre) / 2  # mean loss of both tasks
+    center = (0 + w1 - s1) / 2
+    w2 = ((1 + 3) / 2 + s1 + center) / 2  # mean loss of both tasks
     mean = (s1 + w2 - 3) / 2
     assert found["w"][:2] == pytest.approx([w1, w2])
     assert found["linear"][:2] == pytest.approx([s1, mean])
-    assert found["centre"][1] == pytest.approx((centre + w2 - mean) / 2)
+    assert found["center"][1] == pytest.approx((center + w2 - mean) / 2)
 
 
 def test_regret_is_below_the_bound() -> None:

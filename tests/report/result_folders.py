@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedflow.metrics.clustering import agreement
-from fedflow.metrics.distribution import summarise
+from fedflow.metrics.distribution import summarize
 from fedflow.simulation.evaluation import PREDICTIONS
 from fedflow.simulation.recorded import FILE, ClientVectors
 
@@ -135,7 +135,7 @@ def write_run(
     pd.concat([of_clients, late]).to_parquet(folder / "clients.parquet", index=False)
     table.to_csv(folder / "rounds.csv", index=False)
     reached = table[table["local_accuracy"] >= 0.9]
-    spread = summarise(scores)
+    spread = summarize(scores)
     total = table["bytes_down"] + table["bytes_up"]
     (folder / "metrics.json").write_text(json.dumps({
         "partition": partition, "method": method, "method_label": label or METHODS.get(method, method),

@@ -80,8 +80,8 @@ def test_controls_work_under_the_policy(tmp_path: Path, tab: Browser) -> None:
     tab.ask("document.querySelector('.toggles input[data-place=\"1\"]').click()")
     hidden = "[...document.querySelectorAll('#curves [id$=-line-1]')].map((e) => getComputedStyle(e).display)"
     assert set(tab.ask(hidden)) == {"none"}
-    colours = "[...document.querySelectorAll('.swatch')].map((e) => getComputedStyle(e).borderTopColor)"
-    assert "rgb(0, 114, 178)" in tab.ask(colours)
+    colors = "[...document.querySelectorAll('.swatch')].map((e) => getComputedStyle(e).borderTopColor)"
+    assert "rgb(0, 114, 178)" in tab.ask(colors)
     joins = "[...document.querySelectorAll('svg path')].map((e) => getComputedStyle(e).strokeLinejoin)"
     assert "round" in tab.ask(joins)
     assert tab.said == []

@@ -45,7 +45,7 @@ def headings(root: Path) -> list[str]:
     return re.findall("<h4>(.*?)</h4>", shown(root))
 
 
-def test_orders_of_a_host_share_a_picture_and_have_their_own_colours(tmp_path):
+def test_orders_of_a_host_share_a_picture_and_have_their_own_colors(tmp_path):
     runs(tmp_path, None, "anti", "random", "curriculum")
     runs(tmp_path, "vanilla", "curriculum", method="scaffold")
     section = shown(tmp_path)
@@ -53,8 +53,8 @@ def test_orders_of_a_host_share_a_picture_and_have_their_own_colours(tmp_path):
     columns = ("global accuracy", "difficulty")
     expected = [f"{host}: {what} by round" for host in ("FedAvg", "SCAFFOLD") for what in columns]
     assert sorted(found) == sorted([*expected, "Growing prefix: linear, a 0.8, b 0.2"])
-    colours = {order: f"var(--s{place})" for order, place in ORDERS.items()}
-    assert colours["vanilla"] != colours["curriculum"] and look(ORDERS["vanilla"])["linestyle"] == "-"
+    colors = {order: f"var(--s{place})" for order, place in ORDERS.items()}
+    assert colors["vanilla"] != colors["curriculum"] and look(ORDERS["vanilla"])["linestyle"] == "-"
     drawn = {
         "FedAvg: global accuracy by round": set(ORDERS),
         "SCAFFOLD: global accuracy by round": {"vanilla", "curriculum"},
@@ -62,7 +62,7 @@ def test_orders_of_a_host_share_a_picture_and_have_their_own_colours(tmp_path):
     }
     for heading, orders in drawn.items():
         named = {order for order in ORDERS if f">{order}</text>" in found[heading]}
-        assert named == orders and {o for o in ORDERS if colours[o] in found[heading]} == orders
+        assert named == orders and {o for o in ORDERS if colors[o] in found[heading]} == orders
 
 
 def test_orders_of_clients_share_a_picture_too(tmp_path):

@@ -27,11 +27,11 @@ from fedflow.stages.fingerprints import FOLDER, fingerprint_files, fingerprint_i
 
 PARAMS = """
 data:
-  digits: {source: digits, normalise: none}
+  digits: {source: digits, normalize: none}
   made:
     source: generated
     path: results/skewed/blend/0/images.safetensors
-    test_of: {source: digits, normalise: none}
+    test_of: {source: digits, normalize: none}
 models: {digits: {name: mlp, options: {hidden: [16]}}, made: {name: mlp, options: {hidden: [16]}}}
 partitions:
   skewed: {dataset: digits, scheme: dirichlet, alpha: 0.5, clients: 4}

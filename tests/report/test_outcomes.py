@@ -233,7 +233,7 @@ def test_an_outcome_of_another_folder_is_refused(root: Path) -> None:
         write_report(root)
 
 
-def test_a_picture_is_a_file_of_its_own_colours(root: Path) -> None:
+def test_a_picture_is_a_file_of_its_own_colors(root: Path) -> None:
     write(root)
     text = (root / "outcomes" / "walk" / "0" / "pictures" / "places.svg").read_text()
     assert 'xmlns="http://www.w3.org/2000/svg"' in text and "--s0:#0072b2" in text

@@ -73,7 +73,7 @@ def test_equal_inputs_give_equal_bytes(built):
         assert first.read_bytes() == (root / "again" / first.name).read_bytes(), first.name
 
 
-def test_figures_take_their_colours_from_the_page(built):
+def test_figures_take_their_colors_from_the_page(built):
     drawn = "".join(re.findall(r"<svg.*?</svg>", built[1], flags=re.DOTALL))
     assert "var(--s0)" in drawn and "var(--ink)" in drawn
     fixed = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", drawn))
@@ -347,7 +347,7 @@ def test_mixtures_of_all_methods_are_one_picture(tmp_path):
 
 
 @pytest.mark.full
-def test_more_methods_than_colours_stay_apart(tmp_path):
+def test_more_methods_than_colors_stay_apart(tmp_path):
     for place in range(16):
         write_run(tmp_path / "results", "p", f"m{place:02}", 0)
     page = build(tmp_path)

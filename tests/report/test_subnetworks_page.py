@@ -95,14 +95,14 @@ def test_methods_without_masks_have_no_section(tmp_path: Path) -> None:
 def test_measures_of_masks(tmp_path: Path) -> None:
     """Two clients of the same label have one mask; others keep the same 2 of 6 entries."""
     pruned_run(tmp_path)
-    pruned_run(tmp_path, "unlabelled", vectors=vectors(None))
+    pruned_run(tmp_path, "unlabeled", vectors=vectors(None))
     write(tmp_path, "fedavg")
-    fedavg, un, unlabelled = collect_runs(tmp_path / "results")
+    fedavg, un, unlabeled = collect_runs(tmp_path / "results")
     assert measure(un, "mask_iou(1)") == 1 and measure(un, "mask_iou(0)") == pytest.approx(2 / 6)
     assert measure(un, "mask_overlap") == pytest.approx(1)
     for run, text, says in (
         (fedavg, "mask_overlap", f"{FILE} has no masks"),
-        (unlabelled, "mask_iou(1)", f"{FILE} has no labels"),
+        (unlabeled, "mask_iou(1)", f"{FILE} has no labels"),
         (un, "mask_iou(2)", f"{FILE} has no two clients that share 2 labels, but 0, 1"),
     ):
         with refused(says, NotMeasured):

@@ -32,8 +32,8 @@ def expected(federation: Federation, w: torch.Tensor, k: int) -> list[float]:
     test = torch.isin(federation.test.y, classes)
     queries, truth = federation.test.x[test], federation.test.y[test]
     near, own = model.features(w, queries), model.features(w, x)
-    centres = torch.stack([own[y == label].mean(0) for label in classes])
-    proto = classes[torch.cdist(near, centres).argmin(1)] == truth
+    centers = torch.stack([own[y == label].mean(0) for label in classes])
+    proto = classes[torch.cdist(near, centers).argmin(1)] == truth
     for _ in range(MAML["steps"]):
         leaf = w.clone().requires_grad_()
         (g,) = torch.autograd.grad(model.loss(model.outputs(leaf, x), y), leaf)

@@ -17,7 +17,7 @@ from fedflow.data.generated import load_generated, save_generated
 from fedflow.errors import FedflowError
 from fedflow.local.teacher import Teacher
 from fedflow.methods.method import Images, Round
-from fedflow.metrics.generation import frechet, nearest, neighbours
+from fedflow.metrics.generation import frechet, nearest, neighbors
 from fedflow.metrics.table import METRICS
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
@@ -31,7 +31,7 @@ ONCE = {"fid_floor", "real_accuracy", "nearest_real", "lowest_class"}
 @pytest.fixture(scope="module")
 def pixels(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """Digits with pixels in [0, 1]."""
-    params = DatasetParams.parse({"source": "digits", "normalise": "none"})
+    params = DatasetParams.parse({"source": "digits", "normalize": "none"})
     return prepare(params, tmp_path_factory.mktemp("pixels"))
 
 
@@ -61,7 +61,7 @@ def test_images_are_measured_at_every_evaluation_and_compared_at_the_end(clients
     fake, real = x.flatten(1) / 255, clients.test.inputs(torch.arange(359)).flatten(1)
     train = clients.train.inputs(torch.arange(1200)).flatten(1)
     assert last["fid"] == pytest.approx(frechet(fake, real))
-    expected = neighbours(real, fake, 5)._asdict()
+    expected = neighbors(real, fake, 5)._asdict()
     assert {name: last[name] for name in expected} == pytest.approx(expected)
     row, distance = nearest(fake, train)
     assert last["nearest_train"] == pytest.approx(distance.mean().item())

@@ -68,7 +68,7 @@ def test_a_cohort_has_its_share_of_distinct_clients(rate: float, size: int) -> N
         assert cohort == sorted(cohort)
 
 
-def test_proportional_sampling_favours_large_clients() -> None:
+def test_proportional_sampling_favors_large_clients() -> None:
     ran = run("fedavg", TEN, {"weighting": "uniform"}, rounds=200, participation=0.1, sampling="proportional")
     counts = np.bincount([k for cohort in cohorts(ran) for k in cohort], minlength=10)
     expected = 200 * TEN.partition.sizes / TEN.partition.sizes.sum()
@@ -268,7 +268,7 @@ def test_a_cohort_that_must_have_clients_stops_the_run_at_once() -> None:
         ("pacfl", {"clusters": 9}),
         ("flt", {"case": "clusters", "clusters": 9}),
         ("pca_km_hc", {"case": "clusters", "clusters": 9}),
-        ("fesem", {"cluster_over": "all", "centres": 9}),
+        ("fesem", {"cluster_over": "all", "centers": 9}),
     ],
 )
 def test_more_clusters_than_clients_are_refused_before_anyone_trains(

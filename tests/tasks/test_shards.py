@@ -224,10 +224,10 @@ def test_a_cluster_that_stops_answering_is_named_in_one_line(runner, monkeypatch
 
 def test_a_shard_that_cannot_be_sent_is_not_called_a_wrong_address(runner, monkeypatch):
     def submit(self, task, parameters):
-        raise ValueError("cannot be serialised")
+        raise ValueError("cannot be serialized")
 
     monkeypatch.setattr(runner, "submit", submit)
-    with pytest.raises(ValueError, match=r"^cannot be serialised$"):
+    with pytest.raises(ValueError, match=r"^cannot be serialized$"):
         train("dask", address="scheduler-without-port")
 
 

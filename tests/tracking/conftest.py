@@ -18,7 +18,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.outcome import Outcome, RoundReport
-from fedflow.tracking import ModelCard, initialise
+from fedflow.tracking import ModelCard, initialize
 
 SHAPE, CLASSES = (1, 16, 16), tuple("abc")
 NETWORK = ("lenet5", SHAPE, len(CLASSES))  # with BatchNorm, so that a round trip must keep buffers too
@@ -35,9 +35,9 @@ def default_store():
 KILLED_RUN = """
 import json, os, signal, sys
 from fedflow.simulation.outcome import RoundReport
-from fedflow.tracking import initialise, open_run
+from fedflow.tracking import initialize, open_run
 imported = "mlflow" in sys.modules
-print(json.dumps({"imported": imported, "uri": initialise(sys.argv[1])}), flush=True)
+print(json.dumps({"imported": imported, "uri": initialize(sys.argv[1])}), flush=True)
 record = open_run(
     sys.argv[1], experiment="killed", name="fedavg-0", key="k1", params={"workers": 1}, sweep="first",
     system_metrics=False,
@@ -77,7 +77,7 @@ def other_process(tmp_path_factory, real) -> dict:
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     with real():
-        mine = initialise(root)
+        mine = initialize(root)
     out, err = other.communicate(timeout=120)
     assert other.returncode == -signal.SIGKILL, err.decode()
     return json.loads(out) | {"root": root, "stderr": err.decode(), "mine": mine}

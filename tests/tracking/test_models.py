@@ -228,7 +228,7 @@ def test_a_model_of_a_plug_in_names_the_package_that_it_needs(root, outcome, car
         mlflow.pyfunc.load_model(str(source))
 
 
-def test_images_of_several_domains_are_served_as_they_are_normalised(root, model, outcome, card, rounds):
+def test_images_of_several_domains_are_served_as_they_are_normalized(root, model, outcome, card, rounds):
     import mlflow
 
     options = {"experiment": "domains", "name": "n", "key": "domains", "params": {}, "system_metrics": False}

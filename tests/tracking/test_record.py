@@ -234,13 +234,13 @@ def test_a_run_says_which_command_made_it_and_who_gave_it(start, api, monkeypatc
         assert (tagged["mlflow.source.type"], tagged["mlflow.user"]) == ("LOCAL", "ada")
 
 
-@pytest.mark.parametrize("error", [ValueError("no colour"), Timeout("orders.lock")])
+@pytest.mark.parametrize("error", [ValueError("no color"), Timeout("orders.lock")])
 def test_a_run_whose_orders_cannot_be_drawn_has_finished(start, api, rounds, outcome, monkeypatch, error):
     def fail(*given: object) -> None:
         raise error
 
     monkeypatch.setattr("fedflow.tracking.record.log_orders", fail)
-    drawn = pytest.warns(UserWarning, match=r"the orders of its curriculum are not drawn \(.*(colour|lock)")
+    drawn = pytest.warns(UserWarning, match=r"the orders of its curriculum are not drawn \(.*(color|lock)")
     with drawn, start() as record:
         for report in rounds:
             record.round(report)

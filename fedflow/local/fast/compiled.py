@@ -115,9 +115,9 @@ def why_not(model: FlatModel, training: LocalTraining) -> str | None:
     if training.precision == "bf16":
         return "local steps are in bf16"
     if training.objective is not None:
-        return "clients minimise side losses"
+        return "clients minimize side losses"
     if training.adaptation is not None:
-        return "clients minimise the loss of an adapted model, which needs second derivatives"
+        return "clients minimize the loss of an adapted model, which needs second derivatives"
     if not training.batch_size:
         return "full-gradient batches have a different shape for every client"
     return None

@@ -1,4 +1,4 @@
-"""Group normalisation of images with adjacent channels, in a form that TorchInductor makes fast.
+"""Group normalization of images with adjacent channels, in a form that TorchInductor makes fast.
 
 Sums over positions, channel by channel, come before those over the channels of a group. What is summed is
 stored first: the compiler would compute it again for every sum, which took half of a step.

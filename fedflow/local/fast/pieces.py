@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedflow.local.optimiser import SGDState
+from fedflow.local.optimizer import SGDState
 from fedflow.models.flat import FlatModel
 
 Tensors = list[Tensor] | tuple[Tensor, ...]

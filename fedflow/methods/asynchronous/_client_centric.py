@@ -32,7 +32,7 @@ class ClientCentric(Buffered):
     eps: float = option(
         1e-8, "added to sqrt(v)", symbol="eps", gt=0, grid=(1e-8, 1e-3), source="code of FADAS"
     )
-    normalise: bool = option(
+    normalize: bool = option(
         True,
         "divide updates by the number K of local steps; by the sum of their eta_i / eta with lr_within",
         source="Algorithm 3",
@@ -45,7 +45,7 @@ class ClientCentric(Buffered):
     def local(self, client: Client) -> Update:
         x = client.received["model"]
         moved = x - client.fit(start=x)
-        steps = client.rates().sum() if self.normalise else 1.0
+        steps = client.rates().sum() if self.normalize else 1.0
         return client.update(d=client.model.with_buffers(moved / steps, moved), weight=self.weight(client))
 
     def second(self, server: Any, square: Tensor) -> dict[str, Tensor]:

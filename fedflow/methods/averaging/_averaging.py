@@ -13,7 +13,7 @@ class Averaging(Method):
     )
 
     def weight(self, client: Client) -> Tensor | float:
-        """The client's weight, not normalised."""
+        """The client's weight, not normalized."""
         return client.samples if self.weighting == "samples" else 1.0
 
     def weighs_samples(self) -> bool:

@@ -1,4 +1,4 @@
-"""Base of FedAdagrad, FedAdam and FedYogi: an adaptive optimiser on the server, applied to mean updates."""
+"""Base of FedAdagrad, FedAdam and FedYogi: an adaptive optimizer on the server, applied to mean updates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""FedDyn: a dynamic regulariser changes each client's objective so that a consensus is optimal for all.
+"""FedDyn: a dynamic regularizer changes each client's objective so that a consensus is optimal for all.
 
 Source: Acar, Zhao, Matas, Mattina, Whatmough, Saligrama, "Federated Learning Based on Dynamic
 Regularization", ICLR 2021, arXiv 2111.04263, Algorithm 1.
@@ -12,8 +12,8 @@ theta_{t+1} = mean of the cohort's m models theta_k - h / alpha. Initially g_k =
 mean of omega_k g_k, omega_k = n_k / mean n. If clients join or leave, `recomputed` restores it.
 *State*: server theta, h; client g_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model, g_k = 0.
 *Ambiguous*: h is a mean and moves by 1/N (the text once calls it a sum); with weighting: samples, alpha_k =
-alpha / omega_k, as in the authors' code, so that the sum of n_k F_k is minimised. Gradients are clipped with
-the regulariser and without weight decay; the authors' code adds alpha to the weight decay, and so clips
+alpha / omega_k, as in the authors' code, so that the sum of n_k F_k is minimized. Gradients are clipped with
+the regularizer and without weight decay; the authors' code adds alpha to the weight decay, and so clips
 grad F_k - g_k - alpha theta_t (clip: replicate). A client that fails is left out; the authors' code for
 PFLDyn replaces its model by the mean of the previous cohort's, and keeps its g_k (failed: replace). The
 authors report the mean of clients' models, not theta.
@@ -46,7 +46,7 @@ class State(GlobalModel):
 class FedDyn(Method):
     alpha: float = option(
         0.1,
-        "weight of the dynamic regulariser",
+        "weight of the dynamic regularizer",
         symbol="alpha",
         gt=0,
         grid=(0.001, 0.01, 0.1),

@@ -85,7 +85,7 @@ class FedNova(FedAvg):
 
 
 def work(tau: Tensor, rho: float, pull: Tensor | float | None = None) -> Tensor:
-    """The normaliser ||a_k||_1 of tau steps of SGD with momentum rho, or with a proximal pull eta mu."""
+    """The normalizer ||a_k||_1 of tau steps of SGD with momentum rho, or with a proximal pull eta mu."""
     if pull is not None:
         # For small pulls, float32 would lose all digits.
         return ((1 - (1 - pull) ** tau.double()) / pull).to(tau.dtype)

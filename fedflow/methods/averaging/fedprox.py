@@ -3,7 +3,7 @@
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous
 Networks", MLSys 2020, arXiv 1812.06127, Algorithm 2.
 
-Client: minimise F_k(w) + mu/2 ||w - w_t||^2 by SGD from w_t. Server: as FedAvg.
+Client: minimize F_k(w) + mu/2 ||w - w_t||^2 by SGD from w_t. Server: as FedAvg.
 *Reduces to* FedAvg when mu = 0.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
 *Stragglers*: in the paper a share of each cohort trains fewer epochs; FedProx keeps these updates

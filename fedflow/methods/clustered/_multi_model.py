@@ -1,7 +1,7 @@
 """Base of methods whose server keeps several models for clients to choose from: how these start.
 
 With ``shared`` layers, a model theta_j [D] is a common body and the head of its cluster. The models must
-differ at the start, or every client always chooses the first. So they are initialised separately; a start is
+differ at the start, or every client always chooses the first. So they are initialized separately; a start is
 redrawn if a model is the best for too few clients; several starts can be compared; or rounds of FedAvg come
 first, followed by rounds in which each model is trained by a random part of the clients.
 """

@@ -14,7 +14,7 @@ node; clients none. *Traffic*: 1 P down, 1 P up.
 its update, one node each time it takes part; if it is served before, its gradients stand in for updates.
 *Ambiguous*: partial participation, which the paper does not have: a client that is absent when its cluster is
 split is a newcomer to the parts. With absent: stale, the last updates of absent clients are used, also in the
-mean (as public code does). A part's direction is the mean of its normalised updates (the paper compares with
+mean (as public code does). A part's direction is the mean of its normalized updates (the paper compares with
 each of them).
 """
 
@@ -44,7 +44,7 @@ class State(AssignedState):
     The clients' ``assignment`` [N] to nodes is None before the first round: they are at the root.
     """
 
-    directions: Tensor  # of the updates that made each part [Z, P], normalised; 0 for the root
+    directions: Tensor  # of the updates that made each part [Z, P], normalized; 0 for the root
     children: Tensor  # the first of each node's two parts [Z], 0 for a leaf
     updates: Tensor | None = None  # last updates [N, D], 0 before a client's first; None unless absent: stale
 

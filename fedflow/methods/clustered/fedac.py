@@ -10,7 +10,7 @@ largest LrCos, the cosine of projections on D principal directions M of the coho
 Omega_j = mean of its members' last omega_k, in the cohort or not (M-step). Every few rounds it merges the
 tightest cluster into the nearest one or splits the widest, by G = intra / inter: the mean squared distance of
 members to their centroid, over that of the centroid to the others.
-*Reduces to* Local when mu = lambda = 0, to mean-regularised models when lambda = 0 and K = 1.
+*Reduces to* Local when mu = lambda = 0, to mean-regularized models when lambda = 0 and K = 1.
 *State*: server all omega_k, Omega_1..Omega_K, Phi, M, the assignment; client omega_k.
 *Traffic*: 1 P and P_body down, 1 P up.
 *Newcomer*: takes one step on all its data from the mean of all Omega, and gets the centroid with the largest
@@ -39,7 +39,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedflow.errors import BadInput
-from fedflow.heterogeneity.centres import k_means
+from fedflow.heterogeneity.centers import k_means
 from fedflow.heterogeneity.number import centroids, merged, split, spread
 from fedflow.heterogeneity.subspace import signature
 from fedflow.local.client import Client, Update
@@ -236,6 +236,6 @@ class FedAC(Clustered, Method):
         return models[int(number)], number
 
 
-def cosines(z: Tensor, centres: Tensor) -> Tensor:
+def cosines(z: Tensor, centers: Tensor) -> Tensor:
     """LrCos [n, K] of projected models [n, q] and centroids [K, q]."""
-    return normalize(z) @ normalize(centres).T
+    return normalize(z) @ normalize(centers).T

@@ -1,23 +1,23 @@
-"""FeSEM: the server keeps several centres; clients whose models are close to each other share one.
+"""FeSEM: the server keeps several centers; clients whose models are close to each other share one.
 
 Source: Xie, Long, Shen, Zhou, Wang, Jiang, Zhang, "Multi-Center Federated Learning", 2020, arXiv 2005.01026,
-Algorithm 1. Objective: min over centres C_j and assignments r_k of (1/N) sum_k ||W_k - C_{r_k}||^2.
+Algorithm 1. Objective: min over centers C_j and assignments r_k of (1/N) sum_k ||W_k - C_{r_k}||^2.
 
-Client: W_k <- E epochs of SGD from the centre that it received. Server: r_k = argmin_j ||W_k - C_j|| (lowest
+Client: W_k <- E epochs of SGD from the center that it received. Server: r_k = argmin_j ||W_k - C_j|| (lowest
 index on ties), then C_j = mean of the W_k with r_k = j; client k receives C_{r_k} next. In the first round,
-when all clients started from the same model, the first centre is the model farthest from the mean, each
-further one the model farthest from earlier centres, and both steps are repeated five times.
+when all clients started from the same model, the first center is the model farthest from the mean, each
+further one the model farthest from earlier centers, and both steps are repeated five times.
 *Reduces to* uniform FedAvg when M = 1.
 *State*: server C_1..C_M, r_k; clients none. *Traffic*: 1 P down, 1 P up.
-*Newcomer*: trains from the mean of all clients' centres and gets the centre nearest to the result; if it is
+*Newcomer*: trains from the mean of all clients' centers and gets the center nearest to the result; if it is
 served before that, it chooses by one gradient step on all its data.
-*Ambiguous*: partial participation, which the paper does not have. Here a centre is the mean of the cohort's
+*Ambiguous*: partial participation, which the paper does not have. Here a center is the mean of the cohort's
 models that are assigned to it; absent clients keep their assignment. The authors' code starts with random
-assignments and reassigns every 150 rounds: never in its 60 rounds. Clients without a centre are assigned in
+assignments and reassigns every 150 rounds: never in its 60 rounds. Clients without a center are assigned in
 any round.
 cluster_over: all is FedSEM as the authors of FLT ran it (github.com/hjraad/FLT, with weighting: samples):
 absent clients count with their last model, initially the common one. k-means clusters the models of all N
-clients, in the first round the best of 20 k-means++ starts, later from the previous means; each centre is the
+clients, in the first round the best of 20 k-means++ starts, later from the previous means; each center is the
 mean of all its members' models, so that it moves by about the cohort's share of a step.
 """
 
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
-from fedflow.heterogeneity.centres import k_means
+from fedflow.heterogeneity.centers import k_means
 from fedflow.local.client import Client
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
@@ -42,7 +42,7 @@ from fedflow.settings import option
 
 @dataclass(frozen=True)
 class State(AssignedState):
-    """``models`` [M + 1, D] are the centres, and last their mean, for clients without a centre.
+    """``models`` [M + 1, D] are the centers, and last their mean, for clients without a center.
 
     The ``assignment`` [N] is M for clients that never took part, and None before the first round.
     """
@@ -54,7 +54,7 @@ class State(AssignedState):
 class FeSEM(Assigned):
     first_iterations: ClassVar[int] = 5  # as in the authors' code
 
-    centres: int = option(2, "number of centres", symbol="M", ge=1, grid=(2, 3, 4), source="section 5")
+    centers: int = option(2, "number of centers", symbol="M", ge=1, grid=(2, 3, 4), source="section 5")
     weighting: str = option(
         "uniform", "weights: n_k or uniform", choices=("samples", "uniform"), source="equation 6: uniform"
     )
@@ -74,13 +74,13 @@ class FeSEM(Assigned):
     )
     first: str = option(
         "farthest",
-        "first centres: models far apart, or means of random parts of the clients",
+        "first centers: models far apart, or means of random parts of the clients",
         choices=("farthest", "random"),
         source="authors' code: random",
     )
     empty: str = option(
         "farthest",
-        "a centre without clients moves to the model farthest from all others, or stays",
+        "a center without clients moves to the model farthest from all others, or stays",
         choices=("farthest", "keep"),
     )
 
@@ -96,15 +96,15 @@ class FeSEM(Assigned):
         training.need_no_adaptation(self.name, "which places new clients by a step on all samples")
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
-        return State(initial(0).repeat(self.centres + 1, 1))
+        return State(initial(0).repeat(self.centers + 1, 1))
 
     def cluster(self, server: AssignedState, client: int) -> int:
         """r_k; M for a client that never took part."""
         known = () if server.assignment is None else server.assignment
-        return int(known[client]) if client < len(known) else self.centres
+        return int(known[client]) if client < len(known) else self.centers
 
     def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
-        if self.cluster(server, client) < self.centres:
+        if self.cluster(server, client) < self.centers:
             return super().broadcast_for_evaluation(now, server, client)
         return {"models": server.models}
 
@@ -115,30 +115,30 @@ class FeSEM(Assigned):
         else:
             models, r = self.assign(now, server, cohort)
             after, _ = super().aggregate(now, State(models, r), cohort)
-        centres = after.models[:-1].double()
-        members = torch.bincount(r, minlength=self.centres + 1)[:-1].to(centres)
-        mean = (members @ centres / members.sum()).to(after.models)
+        centers = after.models[:-1].double()
+        members = torch.bincount(r, minlength=self.centers + 1)[:-1].to(centers)
+        mean = (members @ centers / members.sum()).to(after.models)
         after = replace(after, models=torch.cat([after.models[:-1], mean[None]]))
         moved, used = (r != self.assignment(now, server)).sum(), (members > 0).sum()
-        return after, {"reassigned": int(moved), "empty_clusters": self.centres - int(used)}
+        return after, {"reassigned": int(moved), "empty_clusters": self.centers - int(used)}
 
     def check_clients(self, clients: int) -> None:
-        if self.cluster_over == "all" and self.centres > clients:
-            raise BadInput("method.centres", self.centres, f"at most {clients}, the clients")
+        if self.cluster_over == "all" and self.centers > clients:
+            raise BadInput("method.centers", self.centers, f"at most {clients}, the clients")
 
     def assignment(self, now: Round, server: State) -> Tensor:
         """A copy of r [N] on the CPU."""
         if server.assignment is None:
-            return torch.full((now.clients,), self.centres)
+            return torch.full((now.clients,), self.centers)
         return server.assignment.cpu().clone()
 
     def cluster_all(self, now: Round, server: State, cohort: Cohort) -> tuple[Tensor, Tensor, Tensor]:
-        """k-means of all clients' models: each cluster's centre [M + 1, D], r [N] and the means [M, F]."""
+        """k-means of all clients' models: each cluster's center [M + 1, D], r [N] and the means [M, F]."""
         models = server.models.clone()
         w = models[self.assignment(now, server)]  # [N, D]
         w[cohort.ids] = cohort.stack("model")
         points = w[:, self.counted(now.model, w)]
-        r, means = k_means(points, self.centres, now.rng, restarts=20, start=server.means)
+        r, means = k_means(points, self.centers, now.rng, restarts=20, start=server.means)
         sizes = now.sizes if self.weighting == "samples" else np.ones(now.clients)
         p = torch.from_numpy(sizes).double()
         for z in r.unique().tolist():
@@ -147,24 +147,24 @@ class FeSEM(Assigned):
         return models, r, means
 
     def assign(self, now: Round, server: State, cohort: Cohort) -> tuple[Tensor, Tensor]:
-        """Centres [M + 1, D], initialised or moved where empty, and r [N] updated for the cohort."""
+        """Centers [M + 1, D], initialized or moved where empty, and r [N] updated for the cohort."""
         w, models = cohort.stack("model"), server.models.clone()  # [m, D]
         first, r, ids = server.assignment is None, self.assignment(now, server), np.array(cohort.ids)
         if first and self.first == "random":
-            r = torch.from_numpy(now.rng.permutation(np.arange(now.clients) % self.centres))
+            r = torch.from_numpy(now.rng.permutation(np.arange(now.clients) % self.centers))
         elif (now.t - 1) % self.recluster_every == 0:
             self.fill(models, r, w, now.model, first)
             r[ids] = self.nearest(w, models, now.model).cpu()
         else:
-            new = (r[ids] == self.centres).numpy()
+            new = (r[ids] == self.centers).numpy()
             r[ids[new]] = self.nearest(w[new], models, now.model).cpu()
         return models, r
 
     def fill(self, models: Tensor, r: Tensor, w: Tensor, model: FlatModel, first: bool) -> None:
         """Move those of ``models`` [M + 1, D] that no client has in ``r`` [N] to models ``w`` [m, D]."""
-        used = [j for j in range(self.centres) if (r == j).any()]
+        used = [j for j in range(self.centers) if (r == j).any()]
         if first or self.empty == "farthest":
-            for j in sorted({*range(self.centres)} - {*used}):
+            for j in sorted({*range(self.centers)} - {*used}):
                 others = models[used] if used else w.mean(0, keepdim=True)
                 models[j] = w[self.distances(w, others, model).amin(1).argmax()]
                 used.append(j)
@@ -181,13 +181,13 @@ class FeSEM(Assigned):
         return models[j], j
 
     def nearest(self, w: Tensor, models: Tensor, model: FlatModel) -> Tensor:
-        """r [m] of models ``w`` [m, D], given the centres and their mean ``models`` [M + 1, D]."""
+        """r [m] of models ``w`` [m, D], given the centers and their mean ``models`` [M + 1, D]."""
         return self.distances(w, models[:-1], model).argmin(1)  # the lowest index on ties
 
-    def distances(self, w: Tensor, centres: Tensor, model: FlatModel) -> Tensor:
-        """Squared distances [m, c] of models [m, D] to ``centres`` [c, D] in the compared entries."""
+    def distances(self, w: Tensor, centers: Tensor, model: FlatModel) -> Tensor:
+        """Squared distances [m, c] of models [m, D] to ``centers`` [c, D] in the compared entries."""
         mask = self.counted(model, w)
-        return torch.stack([((w - centre) * mask).square().sum(1) for centre in centres], 1)
+        return torch.stack([((w - center) * mask).square().sum(1) for center in centers], 1)
 
     def counted(self, model: FlatModel, w: Tensor) -> Tensor:
         """Which entries [D] of models ``w`` are compared, bool: never buffers."""

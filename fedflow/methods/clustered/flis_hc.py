@@ -16,9 +16,9 @@ Before the first round the same once more for all clients.
 enough; with assign: rehc, all clients are clustered again.
 *Differs from the thesis in*: A, which it writes as the root of this sum's squares, so that a model is not
 similar to itself; its text and the code have this one. The server's data are not test samples by default.
-*Ambiguous*: the authors' code does not cluster clients: variant: neighbourhood. There, a client starts from
+*Ambiguous*: the authors' code does not cluster clients: variant: neighborhood. There, a client starts from
 the mean of the last models of all clients with A_ij >= beta, initial models included; clients with the same
-neighbours count as a cluster. The code simulates clients one by one and already uses models of the same
+neighbors count as a cluster. The code simulates clients one by one and already uses models of the same
 round; this is not done here.
 The meaning of average linkage: wpgma here, as in the authors' code of PACFL; linkage: upgma weighs clusters
 by their sizes.
@@ -45,8 +45,8 @@ from fedflow.settings import option
 @dataclass(frozen=True, kw_only=True)
 class State(HierarchicalState):
     inferences: Tensor | None = None  # B [N, .]; None before the onboarding
-    latest: Tensor | None = None  # [N, D], every client's last model; None without neighbourhoods
-    neighbours: Tensor | None = None  # [Z, N] bool, the sets of neighbours; None without neighbourhoods
+    latest: Tensor | None = None  # [N, D], every client's last model; None without neighborhoods
+    neighbors: Tensor | None = None  # [Z, N] bool, the sets of neighbors; None without neighborhoods
 
 
 @register("flis_hc", "FLIS (HC)")
@@ -63,15 +63,15 @@ class FLISHC(FLIS, Hierarchical):
     )
     variant: str = option(
         "clusters",
-        "disjoint clusters, or neighbours of every client",
-        choices=("clusters", "neighbourhood"),
-        source="neighbourhood: authors' code",
+        "disjoint clusters, or neighbors of every client",
+        choices=("clusters", "neighborhood"),
+        source="neighborhood: authors' code",
     )
 
     def validate(self) -> None:
         super().validate()
-        if self.variant == "neighbourhood" and self.server_lr != 1:
-            raise BadInput("method.server_lr", self.server_lr, "1 where variant is neighbourhood")
+        if self.variant == "neighborhood" and self.server_lr != 1:
+            raise BadInput("method.server_lr", self.server_lr, "1 where variant is neighborhood")
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         first = initial(0)
@@ -105,20 +105,20 @@ class FLISHC(FLIS, Hierarchical):
         near = (proximity <= 1 - self.beta) | np.eye(len(proximity), dtype=bool)
         _, first, which = np.unique(near[:, :clients], axis=0, return_index=True, return_inverse=True)
         order = np.argsort(first)  # by first member, so that newcomers do not change numbers
-        neighbours, assignment = near[first[order], :clients], np.argsort(order)[which.reshape(-1)]
+        neighbors, assignment = near[first[order], :clients], np.argsort(order)[which.reshape(-1)]
         found = replace(
             measured,
             assignment=torch.from_numpy(assignment),
-            neighbours=torch.from_numpy(neighbours),
+            neighbors=torch.from_numpy(neighbors),
             latest=server.initial.expand(clients, -1) if server.latest is None else server.latest,
         )
         return replace(found, models=self.means(now, found))
 
     def means(self, now: Round, server: State) -> Tensor:
-        """Mean of the last models of each set of neighbours, [Z, D]; the initial model without any."""
-        assert server.latest is not None and server.neighbours is not None
+        """Mean of the last models of each set of neighbors, [Z, D]; the initial model without any."""
+        assert server.latest is not None and server.neighbors is not None
         sizes = now.sizes if self.weighting == "samples" else np.ones(now.clients)
-        shares = server.neighbours.cpu() * torch.from_numpy(sizes).double()
+        shares = server.neighbors.cpu() * torch.from_numpy(sizes).double()
         some = shares.any(1)
         shares = shares / shares.sum(1, keepdim=True).clamp(min=1)
         means = shares.to(server.latest) @ server.latest

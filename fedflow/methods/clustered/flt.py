@@ -70,7 +70,7 @@ class State(RelatedState):
 class FLT(Pretrained, Related):
     encoder: str | None = option(
         None,
-        "auto-encoder; null = conv for grey images, residual for colour; pixels: none; labels: clients "
+        "auto-encoder; null = conv for gray images, residual for color; pixels: none; labels: clients "
         "with the same set of labels are related (an upper bound)",
         choices=(*ENCODERS, *UNTRAINED),
         symbol="G",

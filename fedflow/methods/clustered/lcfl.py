@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
-from fedflow.heterogeneity.centres import k_medoids
+from fedflow.heterogeneity.centers import k_medoids
 from fedflow.local.client import Client, Update
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
 from fedflow.methods.method import Cohort, Dissimilarity, Message, Onboarding, Round
@@ -60,7 +60,7 @@ class LCFL(Onboarding, Assigned):
     eps: float | None = option(
         None, "radius of DBSCAN, instead of k-medoids", gt=0, source="authors' code: an alternative"
     )
-    min_samples: int = option(2, "neighbours, including itself, of a core client (DBSCAN)", ge=1)
+    min_samples: int = option(2, "neighbors, including itself, of a core client (DBSCAN)", ge=1)
 
     def check_clients(self, clients: int) -> None:
         if self.eps is None and self.clusters > clients:

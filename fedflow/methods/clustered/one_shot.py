@@ -4,14 +4,14 @@ Source: the baseline of Ghosh, Hong, Yin, Ramchandran, "Robust Federated Learnin
 Environment", 2019, arXiv 1906.06629, Algorithm 1, as in Ghosh, Chung, Yin, Ramchandran, "An Efficient
 Framework for Clustered Federated Learning", NeurIPS 2020, arXiv 2006.04088.
 
-Before the first round, client k sends its minimiser of F_k, trained five times E epochs from the common
+Before the first round, client k sends its minimizer of F_k, trained five times E epochs from the common
 initial model (otherwise hidden units come in any order, and distances are meaningless). Server: k-means of
 the models, the best of ten k-means++ starts. Then as FedAvg within every cluster, from the common initial
 model.
 *Reduces to* FedAvg when k = 1, to Local with all clients when k = N.
-*State*: server the clusters' models, the assignment, centres; clients none.
+*State*: server the clusters' models, the assignment, centers; clients none.
 *Traffic*: 1 P down, 1 P up. Before the first round also 1 P down and 1 P up.
-*Newcomer*: trains alone, and joins the cluster with the nearest centre.
+*Newcomer*: trains alone, and joins the cluster with the nearest center.
 *Ambiguous*: the paper names no clustering method. ``features: logistic`` is the authors' code for FEMNIST:
 logistic regressions of one class against the rest on the pixels; coefficients [classes, F] of classes that a
 client lacks are zero.
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
-from fedflow.heterogeneity.centres import k_means
+from fedflow.heterogeneity.centers import k_means
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import labels
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
@@ -39,7 +39,7 @@ from fedflow.settings import option
 @dataclass(frozen=True, kw_only=True)
 class State(AssignedState):
     initial: Tensor  # [D], the common initial model
-    centres: Tensor | None = None  # [k, F]; None before the onboarding
+    centers: Tensor | None = None  # [k, F]; None before the onboarding
     proximity: Tensor | None = None  # [N, N], distances of the features; None before the onboarding
 
 
@@ -77,13 +77,13 @@ class OneShot(Onboarding, Assigned):
     def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         features = cohort.stack("features")
         if cohort.newcomers:
-            assert server.assignment is not None and server.centres is not None
-            nearest = torch.cdist(features, server.centres).argmin(1).cpu()
+            assert server.assignment is not None and server.centers is not None
+            nearest = torch.cdist(features, server.centers).argmin(1).cpu()
             known = server.assignment[: now.clients].cpu()
             return replace(server, assignment=torch.cat([known, nearest]))
-        assignment, centres = k_means(features, self.clusters, now.rng)
+        assignment, centers = k_means(features, self.clusters, now.rng)
         proximity = torch.cdist(features, features)
-        return replace(server, assignment=assignment, centres=centres, proximity=proximity)
+        return replace(server, assignment=assignment, centers=centers, proximity=proximity)
 
     def dissimilarity(self, server: State) -> Dissimilarity:
         assert server.proximity is not None

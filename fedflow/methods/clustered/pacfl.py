@@ -5,8 +5,8 @@ Identification in Clustered Federated Learning via Principal Angles between Clie
 arXiv 2209.10526; Algorithms 7 to 9 of Morafah's thesis; code github.com/MMorafah/PACFL.
 
 Before the first round, every client sends U_p [F, q], the p leading left singular vectors of its data (or of
-each label's data), not centred. Server: A [N, N], the angles between them in degrees; hierarchical clustering
-that merges up to the height beta; every cluster starts from the same initial model. Then client: w_k <- E
+each label's data), not centered. Server: A [N, N], the angles between them in degrees; hierarchical
+clustering that merges up to the height beta; every cluster starts from the same initial model. Then client: w_k <- E
 epochs of SGD from its cluster's model; server: the mean over each cluster's members in the cohort.
 *Reduces to* FedAvg with one cluster (large beta); with N clusters each client of a cohort trains alone.
 *State*: server the clusters' models, the assignment, U_p, A; clients none. *Traffic*: 1 P down, 1 P up.
@@ -16,7 +16,7 @@ initial model; with assign: rehc, all clients are clustered again, which can mov
 cannot).
 *Ambiguous*: how beta is chosen, which the paper does not say: by default it is the middle of the largest gap
 between two merges (`fedflow.heterogeneity.sweep` counts the clusters for other values). The authors' code has
-signature: per_class, p: 3, proximity: entry_min, and for mixed data sets whole and normalised. The meaning of
+signature: per_class, p: 3, proximity: entry_min, and for mixed data sets whole and normalized. The meaning of
 average linkage: wpgma here, as in that code; linkage: upgma weighs clusters by their sizes.
 """
 
@@ -69,8 +69,8 @@ class PACFL(Hierarchical):
     input: str = option(
         "raw",
         "pixels 0..255, or as the network receives them",
-        choices=("raw", "normalised"),
-        source="authors' code; normalised for MIX-4",
+        choices=("raw", "normalized"),
+        source="authors' code; normalized for MIX-4",
     )
     proximity: str = option(
         "principal_min", "angle between two signatures", choices=tuple(MODES), source="equation 3.1"

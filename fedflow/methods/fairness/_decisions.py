@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from fedflow.methods.fairness._simplex import minimise
+from fedflow.methods.fairness._simplex import minimize
 
 
 def exponentiated(last: np.ndarray, response: np.ndarray, rate: float) -> np.ndarray:
     """The decision in proportion to last * exp(rate * response), all [m].
 
-    It minimises -<p, response> + KL(p || last) / rate over the simplex.
+    It minimizes -<p, response> + KL(p || last) / rate over the simplex.
     """
     powers = rate * response
     p = last * np.exp(powers - powers.max())
@@ -34,7 +34,7 @@ def hindsight(r: np.ndarray) -> np.ndarray:
             break
         h = scaled.T @ scaled
         h += 1e-10 * np.trace(h) * np.eye(clients)  # it may be singular; affects the last digits of a step
-        way, most = minimise(h, -slope - h @ p) - p, decision_loss(p, r).sum() + 1e-15 * len(r)
+        way, most = minimize(h, -slope - h @ p) - p, decision_loss(p, r).sum() + 1e-15 * len(r)
         steps = (p + way / 2**halved for halved in range(20))
         p = next((q for q in steps if decision_loss(q, r).sum() <= most), p)
     return p

@@ -11,7 +11,7 @@ def project(v: np.ndarray) -> np.ndarray:
     return np.maximum(v - threshold, 0)
 
 
-def minimise(h: np.ndarray, b: np.ndarray) -> np.ndarray:
+def minimize(h: np.ndarray, b: np.ndarray) -> np.ndarray:
     """argmin x' h x / 2 + b' x over x [m] in the simplex; h [m, m] positive definite, b [m].
 
     Exact up to rounding, by active sets: the face of the simplex grows by the entry that improves x the most,
@@ -19,7 +19,7 @@ def minimise(h: np.ndarray, b: np.ndarray) -> np.ndarray:
     """
 
     def on_face() -> np.ndarray:
-        """The minimiser where entries that are not ``free`` are 0; the others may be negative."""
+        """The minimizer where entries that are not ``free`` are 0; the others may be negative."""
         x, own = np.zeros(len(b)), h[np.ix_(free, free)]
         plain, unit = np.linalg.solve(own, np.stack([-b[free], np.ones(free.sum())], 1)).T
         x[free] = plain + (1 - plain.sum()) / unit.sum() * unit

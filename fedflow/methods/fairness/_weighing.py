@@ -91,7 +91,7 @@ class State(ServerState):
 
 
 class Reweighted:
-    """A cohort whose means have other ``weights`` [m], not normalised."""
+    """A cohort whose means have other ``weights`` [m], not normalized."""
 
     def __init__(self, cohort: Cohort, weights: np.ndarray) -> None:
         self.cohort, self.weights = cohort, weights

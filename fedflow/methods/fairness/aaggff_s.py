@@ -6,7 +6,7 @@ Objective: min over w, max over p in the simplex, of log(1 + sum_k p_k F_k).
 
 Client: as the host; also sends F_k, its loss at w_t over all its training data.
 Server: r_k = CDF(F_k / mean F) / K. The decision loss l_t(p) = -log(1 + <p, r>) has the gradient
-g_t = -r / (1 + <p(t), r>) at p(t); p(1) is uniform, and p(t+1) minimises over the simplex
+g_t = -r / (1 + <p(t), r>) at p(t); p(1) is uniform, and p(t+1) minimizes over the simplex
 sum_{s<=t} (<g_s, p> + beta/2 <g_s, p - p(s)>^2) + alpha/2 ||p||^2, a quadratic program, solved exactly.
 Then the server step of the host with weights p(t+1): the losses of a round weight its own updates.
 *Reduces to* the host with uniform weights as alpha -> infinity.
@@ -30,7 +30,7 @@ import numpy as np
 from torch import Tensor
 
 from fedflow.methods.fairness._aaggff import AAggFF, Played
-from fedflow.methods.fairness._simplex import minimise
+from fedflow.methods.fairness._simplex import minimize
 from fedflow.methods.method import Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.settings import option
@@ -69,7 +69,7 @@ class AAggFFS(AAggFF):
         g = -r / (1 + p @ r)
         outer = own.array("outer", k, k) + np.outer(g, g)
         linear = own.array("linear", k) + g - beta * (g @ p) * g
-        new = minimise(self.alpha * np.eye(k) + beta * outer, linear)
+        new = minimize(self.alpha * np.eye(k) + beta * outer, linear)
         return r, new, {"outer": outer, "linear": linear}
 
     def bound(self, t: int, clients: int) -> float:

@@ -6,8 +6,8 @@ Transactions on Network Science and Engineering 2022, arXiv 2006.11489, Algorith
 Client: as FedAvg. Server: u_k = (w_t - w_k) / ||w_t - w_k||; lambda = argmin ||sum_k lambda_k u_k||^2 over
 the simplex with |lambda_k - p_k| <= eps; w_{t+1} = w_t - eta_s sum_k lambda_k u_k.
 With eps = 1, d = sum_k lambda_k u_k is a descent direction for all: <u_k, d> >= ||d||^2.
-*Reduces to* FedAvg when eps = 0 and normalise: false (the mean of unit updates when eps = 0); FedMGDA
-is eps = 1 and normalise: false.
+*Reduces to* FedAvg when eps = 0 and normalize: false (the mean of unit updates when eps = 0); FedMGDA
+is eps = 1 and normalize: false.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
 *Ambiguous*: a client whose model did not move has u_k = 0 and keeps its place in lambda, so that <u_k, d> >=
 ||d||^2 holds for it too: with eps = 1 the model then stays where it is, as it is Pareto stationary. The
@@ -41,7 +41,7 @@ class FedMGDA(FedAvg):
     eps: float = option(
         0.1, "largest |lambda_k - p_k|", symbol="eps", ge=0, le=1, grid=(0.1, 0.5, 1), source="grid of AAggFF"
     )
-    normalise: bool = option(True, "scale every update to length 1", source="the + of FedMGDA+")
+    normalize: bool = option(True, "scale every update to length 1", source="the + of FedMGDA+")
 
     def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
         w, mean, trained = server.model, cohort.mean("model"), now.model.parameters
@@ -50,7 +50,7 @@ class FedMGDA(FedAvg):
         unmoved = int((norms == 0).sum())
         if unmoved == len(u):
             return GlobalModel(now.model.with_buffers(w, mean)), {"unmoved": unmoved}
-        u = u / norms.where(norms > 0, 1)[:, None] if self.normalise else u
+        u = u / norms.where(norms > 0, 1)[:, None] if self.normalize else u
         prior = cohort.weights / cohort.weights.sum()
         weights = least_norm((u @ u.T).cpu().numpy(), prior, self.eps)
         d = (torch.from_numpy(weights).to(u.device) @ u).to(w.dtype)

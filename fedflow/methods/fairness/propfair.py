@@ -1,7 +1,7 @@
-"""PropFair: clients maximise log(M - loss), so that no one gains at a greater relative cost to others.
+"""PropFair: clients maximize log(M - loss), so that no one gains at a greater relative cost to others.
 
 Source: Zhang, Kang, Chen, Poupart, "Proportional Fairness in Federated Learning", 2022, arXiv 2202.01666.
-Objective: maximise sum_k p_k log(M - F_k).
+Objective: maximize sum_k p_k log(M - F_k).
 
 Client: SGD from w_t on -log(1 - l/M) in place of the loss l of each batch; where M - l < eps, a line
 replaces it: plain has slope 1/M, as in the authors' code; huber has slope 1/eps, the paper's log_[eps].

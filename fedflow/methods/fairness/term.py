@@ -4,10 +4,10 @@ Source: Li, Beirami, Sanjabi, Smith, "Tilted Empirical Risk Minimization", ICLR 
 Objective: 1/t log sum_k p_k exp(t F_k), which is the mean for t -> 0 and the maximum for t -> infinity.
 
 Client: as FedAvg; also sends F_k, its loss at w_t over all its training data.
-Server: w_{t+1} = sum_k s_k w_k, s_k in proportion to p_k exp(t F_k). t < 0 favours the best clients.
+Server: w_{t+1} = sum_k s_k w_k, s_k in proportion to p_k exp(t F_k). t < 0 favors the best clients.
 *Reduces to* FedAvg when t = 0.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P and one scalar up. *Newcomer*: the global model.
-*Differs from the authors' code in*: s_k sums to 1 (there, a running estimate replaces the normaliser and the
+*Differs from the authors' code in*: s_k sums to 1 (there, a running estimate replaces the normalizer and the
 sum is divided by m once more) and includes p_k (weighting: uniform leaves it out).
 """
 

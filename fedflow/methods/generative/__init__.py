@@ -1,3 +1,3 @@
-"""The server makes labelled images; the model that clients are served is trained on them."""
+"""The server makes labeled images; the model that clients are served is trained on them."""
 
 from fedflow.methods.generative import fedcgan, fedcvae, fedevg  # noqa: F401

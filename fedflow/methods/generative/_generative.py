@@ -1,4 +1,4 @@
-"""Base of methods whose server makes labelled images, and how a classifier is trained on them."""
+"""Base of methods whose server makes labeled images, and how a classifier is trained on them."""
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ class ImageMethod(Method, Generative):
 
     def classify(self, now: Round, images: Images) -> Tensor:
         model, chosen = now.model, self.classifier
-        training = LocalTraining.parse({"optimiser": "adam", **chosen.as_dict()})
+        training = LocalTraining.parse({"optimizer": "adam", **chosen.as_dict()})
         start = model.init(int(now.rng.integers(1 << 62)))
         return Trainer.central(model, Examples(*images), training, now.rng).fit(start=start)
 

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from fedflow.errors import BadInput
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimiser import Moving
+from fedflow.local.optimizer import Moving
 from fedflow.local.trainer import Step, Trainer
 from fedflow.methods.generative._generative import ImageMethod
 from fedflow.methods.method import Cohort, Diagnostics, Images, Message, Round, ServerState
@@ -125,7 +125,7 @@ def leaf(w: Tensor) -> Tensor:
 def stepped(
     trainer: Trainer, now: Moving, gradient: Tensor, buffers: Tensor | None, lr: float | Tensor
 ) -> Moving:
-    """One step of the optimiser along ``gradient`` [D], with the ``buffers`` [Q] after it."""
+    """One step of the optimizer along ``gradient`` [D], with the ``buffers`` [Q] after it."""
     step = Step(trainer.model.trainable(gradient), torch.zeros(()), buffers)
     return trainer.descend(now, step, lr=lr)
 

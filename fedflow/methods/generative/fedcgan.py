@@ -6,7 +6,7 @@ IV, and the authors' code (vaseline555/FedEvg, 24251ca).
 Client: receives a generator G and a discriminator D with two kinds of outputs, d for real or fake and c for
 the class. For every batch (x, y): noise z ~ U(-1, 1)^128 and x' = G(z, y); a step of D on BCE(d(x), 1) +
 BCE(d(x'), 0) + CE(c(x), y) + CE(c(x'), y); then a step of G on BCE(d(x'), 1) + CE(c(x'), y) with the new D
-and the same x'. Each has its own optimiser. Pixels are in [-1, 1] inside. Running statistics of D are those
+and the same x'. Each has its own optimizer. Pixels are in [-1, 1] inside. Running statistics of D are those
 of real images.
 Server: averages both networks, with their buffers, with weights n_k. Makes spc images per class from new
 noise, with the running statistics of G, and serves a classifier that is trained on them.
@@ -14,8 +14,8 @@ noise, with the running statistics of G, and serves a classifier that is trained
 *State*: server G and D; clients none. *Traffic*: P_networks down, P_networks up. *Newcomer*: needs nothing.
 Images have side 8, 16, 32 or 64; those of the source 32 or 64. Clients train no classifier, so
 `run.keep_trained` keeps and scores the initial one. Recorded are the losses of D (also train_loss) and of G,
-and the shares of real and fake images that D recognises. Weight decay and clip_norm apply to each network.
-The authors train with training: {optimiser: adam, betas: [0.5, 0.999], lr: 1.0e-3, weight_decay: 1.0e-4,
+and the shares of real and fake images that D recognizes. Weight decay and clip_norm apply to each network.
+The authors train with training: {optimizer: adam, betas: [0.5, 0.999], lr: 1.0e-3, weight_decay: 1.0e-4,
 batch_size: 64, lr_decay: 0.9, lr_decay_every: 5}.
 *Differs from the authors' code in*: the labels of fake images in the step of D, which are random there
 and not those that G was given; x and x', which are one batch of D there, so that BatchNorm
@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
 from fedflow.local.client import Client, Update
-from fedflow.local.optimiser import Moving
+from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.methods.generative._networks import NetworkMethod, Networks, conditioned, leaf, means, stepped
 from fedflow.methods.method import Passes, Round
@@ -77,8 +77,8 @@ class FedCGAN(NetworkMethod):
                 {
                     "loss_d": loss_d,
                     "loss_g": loss_g,
-                    "real_recognised": (on_real[:, 0] > 0).to(x).mean(),
-                    "fake_recognised": (on_fake[:, 0] < 0).to(x).mean(),
+                    "real_recognized": (on_real[:, 0] > 0).to(x).mean(),
+                    "fake_recognized": (on_fake[:, 0] < 0).to(x).mean(),
                 }
             )
             return (judge, maker), loss_d.detach()

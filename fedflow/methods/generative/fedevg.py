@@ -1,4 +1,4 @@
-"""FedEvg: the server draws labelled images from the mixture of all clients' energy-based models.
+"""FedEvg: the server draws labeled images from the mixture of all clients' energy-based models.
 
 Source: Hahn, doctoral thesis, UNIST 2024, Chapter IV; the authors' code (vaseline555/FedEvg, 24251ca).
 Target: p(x, y) = sum_k pi_k exp(-E_k(x, y)) / Z with E_k(x, y) = -f_k(x)[y]: the logits of a classifier are
@@ -20,7 +20,7 @@ fresh network when lambda = 0 and generative: false.
 Labels are known from spc, so they do not travel. The trained model (`run.keep_trained`) is the client's own
 network. Recorded: energies of batches and negatives, their gap, the norms of G and of all g_k, the share of
 clipped entries in g_k, the share of images whose label has a positive logit, and beta_t. The authors train
-with training: {optimiser: adam, betas: [0.5, 0.999], lr: 1.0e-3, weight_decay: 1.0e-4, batch_size: 64,
+with training: {optimizer: adam, betas: [0.5, 0.999], lr: 1.0e-3, weight_decay: 1.0e-4, batch_size: 64,
 lr_decay: 0.9, lr_decay_every: 50}.
 *Differs from the authors' code in*: the classifier, trained there for one epoch; the `noise` and `cd`
 proposals, which crash there; and its Metropolis step, whose acceptance is wrong there and which is not built.
@@ -41,7 +41,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimiser import Moving
+from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.methods.generative._generative import ImageMethod
 from fedflow.methods.method import Cohort, Diagnostics, Images, Message, Passes, Round, ServerState

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimiser import Moving
+from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Step
 from fedflow.methods.averaging.fedavg import FedAvg

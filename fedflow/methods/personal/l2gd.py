@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimiser import Moving
+from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.methods.method import Cohort, Diagnostics, Message, Passes, Round, ServerState
 from fedflow.methods.personal._personal import Personal

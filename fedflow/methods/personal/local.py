@@ -1,6 +1,6 @@
 """Local (SOLO): every client trains its own copy of the initial model and sends nothing.
 
-The lower bound that every personalised method must beat. Source: folklore; SOLO of the clustered-FL theses.
+The lower bound that every personalized method must beat. Source: folklore; SOLO of the clustered-FL theses.
 
 Client: v_k <- E epochs of SGD from v_k. Server: no step.
 *Reduces to* SGD on all data when there is a single client.

@@ -1,4 +1,4 @@
-"""MTL: every client keeps a personal model that is pulled towards the mean of all (mean-regularised).
+"""MTL: every client keeps a personal model that is pulled towards the mean of all (mean-regularized).
 
 Source: Evgeniou, Pontil, "Regularized Multi-Task Learning", KDD 2004; as a federated method Smith, Chiang,
 Sanjabi, Talwalkar, "Federated Multi-Task Learning" (MOCHA), NeurIPS 2017, arXiv 1705.10467, section 3.1.

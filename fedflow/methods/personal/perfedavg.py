@@ -27,7 +27,7 @@ from fedflow.errors import BadInput
 from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimiser import Moving
+from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Step
 from fedflow.methods.averaging.fedavg import FedAvg

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimiser import SGDState
+from fedflow.local.optimizer import SGDState
 from fedflow.local.samples import Batch
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import GlobalModel, Passes, Round

@@ -13,7 +13,7 @@ P-Avg, or Per-FedAvg with order: second.
 also for classes that no other client has.
 *Differs from the authors' code in*: what `fedflow/local/adaptation.py` lists; that code scores the adapted
 mean of all clients' last models, here the adapted theta, or mean of the last cohort (served: mean). With
-prototypes, the last layer has no gradient of the loss; the regulariser and weight decay still move it.
+prototypes, the last layer has no gradient of the loss; the regularizer and weight decay still move it.
 *Ambiguous*: a client that fails is excluded, as in the text; the authors' code replaces it (failed: replace).
 The gradients whose sum is 0 are those in theta; Theorem 2 prints those at T_k(theta).
 """

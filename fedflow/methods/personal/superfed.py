@@ -11,7 +11,7 @@ against lambda g + nu dc^2/dw_l. In earlier rounds, lambda = 0 and nu = 0: w_l s
 Sends w_f, keeps w_l. Server: as FedAvg. Serves W(lambda) of its current w, one lambda for all layers; w to a
 client whose w_l is not trained yet, though the sweep has its mixtures.
 *Reduces to* FedProx with mu' = 2 mu before mixing starts, so to FedAvg when mu = 0; MM = LM for one layer.
-*State*: server w; client w_l, first a random initialisation per client, and whether it is trained.
+*State*: server w; client w_l, first a random initialization per client, and whether it is trained.
 *Traffic*: 1 P down, 1 P up.
 *Newcomer*: w_l = w_t, so the global model at every lambda.
 The training loss is that of W. Both ends have a momentum, and `training.clip_norm` limits the gradient of
@@ -21,7 +21,7 @@ leaves them out.
 *Differs from the authors' code in*: aggregation, which there averages only parameters named weight and resets
 the others to their initial values in every round (aggregation: official); lambda, which there is the best on
 the test samples (lam: oracle, but by loss; by accuracy, it is the measure ``sweep_best``); products within
-the cosine, to which the code adds 1e-6 each; and initialisations, which there repeat for layers of one shape.
+the cosine, to which the code adds 1e-6 each; and initializations, which there repeat for layers of one shape.
 *Ambiguous*: the proximal term is a squared norm in the paper, a sum of norms over tensors in the code (prox:
 official; its gradient at 0 is 0 here). L is a round in the notation, a share of the rounds in the code. Decay
 of the learning rate is 0.99 in the text, 0.999 in the code (`training.lr_decay`).
@@ -39,7 +39,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimiser import Moving
+from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Step
 from fedflow.methods.averaging.fedavg import FedAvg

@@ -11,7 +11,7 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.masks import mask_distance, next_rate, pruned_share, without_smallest
-from fedflow.local.optimiser import Moving
+from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Loss
 from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Method, Passes, Round

@@ -4,7 +4,7 @@ Source: Acar, Saligrama, "FedHeN: Federated Learning in Heterogeneous Networks",
 thesis, Chapter 4, Algorithms 4 and 5.
 
 M are the entries of the simple network w_s within the complex one w_c: the first layers and an early exit.
-Client: a simple one minimises F_k(w_s), a complex one F_k(w_c) and the side objective F_k([w_c]_M), their
+Client: a simple one minimizes F_k(w_s), a complex one F_k(w_c) and the side objective F_k([w_c]_M), their
 sum on the same batches. Server: entries of M become the mean over all clients of the cohort, the others the
 mean over its complex clients; entries that no client holds stay.
 *Reduces to* uniform FedAvg: without complex clients on the simple network, without simple ones on the

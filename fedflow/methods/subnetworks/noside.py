@@ -2,7 +2,7 @@
 
 Source: Acar, thesis, Chapter 4, Algorithm 9; a baseline of FedHeN.
 
-Client: a simple one minimises F_k(w_s), a complex one F_k(w_c), by the last exit only. Server: as FedHeN.
+Client: a simple one minimizes F_k(w_s), a complex one F_k(w_c), by the last exit only. Server: as FedHeN.
 *Reduces to* uniform FedAvg on the simple network without complex clients, on the whole network without
 simple ones; HeteroFL makes networks narrower instead of less deep.
 *Invariant*: [w_c]_M = w_s, because the server keeps only w_c.

@@ -59,7 +59,7 @@ def frank_wolfe_shares(problem: Problem, k: int, rng: np.random.Generator) -> Ch
 
 
 def kmeans(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
-    """The point nearest to each centre of k-means, weighted by the share of its cluster.
+    """The point nearest to each center of k-means, weighted by the share of its cluster.
 
     Without points, of the embedding that ``spectral`` has.
     """
@@ -68,7 +68,7 @@ def kmeans(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
 
 
 def spectral(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
-    """K-means on the top ``k`` eigenvectors of the normalised adjacency D^{-1/2} A D^{-1/2}, as above."""
+    """K-means on the top ``k`` eigenvectors of the normalized adjacency D^{-1/2} A D^{-1/2}, as above."""
     return _clustered(_embedding(problem.adjacency, k), k, rng)
 
 
@@ -180,7 +180,7 @@ def _graph_shares(adjacency: sparse.csr_array, nodes: np.ndarray) -> np.ndarray:
 
 
 def _clustered(points: np.ndarray, k: int, rng: np.random.Generator) -> Chosen:
-    """The point nearest to each centre of k-means (k-means++, 5 restarts), and the share of its cluster."""
+    """The point nearest to each center of k-means (k-means++, 5 restarts), and the share of its cluster."""
     from sklearn.cluster import KMeans
 
     solved = KMeans(k, n_init=5, random_state=int(rng.integers(2**31))).fit(points)
@@ -204,7 +204,7 @@ def _embedding(adjacency: sparse.csr_array, k: int) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def centrality(operator: Operator) -> np.ndarray:
-    """Betweenness of all nodes [n] by number of unweighted edges, as networkx normalises it (Brandes).
+    """Betweenness of all nodes [n] by number of unweighted edges, as networkx normalizes it (Brandes).
 
     From a block of sources at a time: their shortest paths are counted outwards, by level, then inwards.
     """

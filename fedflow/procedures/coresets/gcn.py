@@ -36,9 +36,9 @@ class CoresetGCN(Choosing):
     )
     walk: int = option(1, "steps of the random walk", symbol="l", ge=1)
     every: int = option(5, "picks between trainings", ge=1)
-    validation: int = option(30, "unlabelled nodes for early stopping; Cora: 500", ge=1)
-    test: int | None = option(None, "unlabelled nodes for the test; null = all others; Cora: 1000", ge=1)
-    weighted: bool = option(False, "weigh the losses of the labelled nodes by the coreset's weights")
+    validation: int = option(30, "unlabeled nodes for early stopping; Cora: 500", ge=1)
+    test: int | None = option(None, "unlabeled nodes for the test; null = all others; Cora: 1000", ge=1)
+    weighted: bool = option(False, "weigh the losses of the labeled nodes by the coreset's weights")
     epochs: int = option(100, "epochs at most", ge=1, source="Section 6.6.1")
     patience: int | None = option(
         10,

@@ -18,7 +18,7 @@ from fedflow.errors import BadInput
 
 MEANS = np.array([(1.0, -3.0), (-3.0, 2.0), (3.0, 0.0)])  # of the Gaussian mixture of Section 6.6.2
 SHARES_TEXT = (0.2, 0.3, 0.5)  # of its components, in the text
-EDGE_WEIGHTS = ("binary", "gaussian")  # of a graph of nearest neighbours
+EDGE_WEIGHTS = ("binary", "gaussian")  # of a graph of nearest neighbors
 BLOCK = 512  # rows or columns of P^l at a time
 DENSE = 0.1  # share of entries above which rows of P^l are no longer stored as sparse
 
@@ -143,8 +143,8 @@ def checked(adjacency: Any) -> sparse.csr_array:
     return graph
 
 
-def knn_graph(points: Any, neighbours: int = 10, weights: str = "binary") -> sparse.csr_array:
-    """The graph of nearest neighbours of ``points`` [n, d]: an edge if either is among the other's.
+def knn_graph(points: Any, neighbors: int = 10, weights: str = "binary") -> sparse.csr_array:
+    """The graph of nearest neighbors of ``points`` [n, d]: an edge if either is among the other's.
 
     ``weights``: ``binary``, or ``gaussian``, exp(-(d / s)^2 / 2) with s the mean distance d over all edges.
     """
@@ -153,16 +153,16 @@ def knn_graph(points: Any, neighbours: int = 10, weights: str = "binary") -> spa
     points = np.asarray(points, dtype=float)
     if points.ndim != 2 or not np.isfinite(points).all():
         raise BadInput("points", points.shape if points.ndim != 2 else float("nan"), "finite numbers, [n, d]")
-    if not 1 <= neighbours < len(points):
+    if not 1 <= neighbors < len(points):
         raise BadInput(
-            "neighbours", neighbours, f"a whole number >= 1 and < {len(points)}, the number of points"
+            "neighbors", neighbors, f"a whole number >= 1 and < {len(points)}, the number of points"
         )
     if weights not in EDGE_WEIGHTS:
         raise BadInput("weights", weights, " or ".join(EDGE_WEIGHTS))
-    distances, near = NearestNeighbors(n_neighbors=neighbours).fit(points).kneighbors()
+    distances, near = NearestNeighbors(n_neighbors=neighbors).fit(points).kneighbors()
     scale = distances.mean() or 1.0
     values = np.ones(near.shape) if weights == "binary" else np.exp(-0.5 * (distances / scale) ** 2)
-    return _graph(np.repeat(np.arange(len(points)), neighbours), near.ravel(), len(points), values.ravel())
+    return _graph(np.repeat(np.arange(len(points)), neighbors), near.ravel(), len(points), values.ravel())
 
 
 def block_model(

@@ -28,13 +28,13 @@ def beta(operator: Operator, weights: np.ndarray) -> float:
 
 
 def alignment(operator: Operator, weights: np.ndarray) -> float:
-    """<P w / ||P w||, P*>, what (6.8) maximises; 0 without weights."""
+    """<P w / ||P w||, P*>, what (6.8) maximizes; 0 without weights."""
     at = operator.apply(weights)
     squared = (at**2).sum()
     return float(at.sum() / np.sqrt(operator.n * squared)) if squared else 0.0
 
 
-def penalised(operator: Operator, weights: np.ndarray, costs: np.ndarray, trade: float) -> float:
+def penalized(operator: Operator, weights: np.ndarray, costs: np.ndarray, trade: float) -> float:
     """(6.9): the alignment less ``trade`` (lambda) times the cost of the nodes with weight > 0."""
     return alignment(operator, weights) - trade * float(costs[weights > 0].sum())
 

@@ -1,6 +1,6 @@
 """A graph convolutional network of two layers for nodes (Kipf and Welling 2017), on sparse matrices.
 
-Trained on few labelled nodes; all nodes and edges are its input.
+Trained on few labeled nodes; all nodes and edges are its input.
 """
 
 import math
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedflow.local.local_training import BETAS
-from fedflow.local.optimiser import AdamState
+from fedflow.local.optimizer import AdamState
 
 
 class GCN:

@@ -1,4 +1,4 @@
-"""What is summarised: a graph of params.yaml with its node functions, groups, points and costs."""
+"""What is summarized: a graph of params.yaml with its node functions, groups, points and costs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,8 +32,8 @@ FILES = {  # what `file` names, by kind
     "table": "a table of points: csv, tsv, parquet or npy",
 }
 BLOCKS = (0.1, 0.5, 0.4)  # shares of the blocks of Figure 6.2
-POINTS = ("mixture", "table")  # kinds whose nodes are points, joined to their nearest neighbours
-ARGUMENTS = {"n": "nodes", "p": "p_in", "neighbours": "neighbours"}  # of the generators, as fields of `Graph`
+POINTS = ("mixture", "table")  # kinds whose nodes are points, joined to their nearest neighbors
+ARGUMENTS = {"n": "nodes", "p": "p_in", "neighbors": "neighbors"}  # of the generators, as fields of `Graph`
 OF_FILES = {"adjacency", "edges", "cora.content", "cora.cites", "file", "table", "columns", "points"}
 
 
@@ -47,7 +47,7 @@ class Graph(Settings):
     section: ClassVar[str] = "graph"
     kind: str = option(
         "sbm",
-        "stochastic block model, neighbours in a Gaussian mixture, power-law tree, random graph, or a file",
+        "stochastic block model, neighbors in a Gaussian mixture, power-law tree, random graph, or a file",
         choices=("sbm", "mixture", "tree", "random", *FILES),
     )
     nodes: int = option(1000, "nodes of a random graph (the first four kinds)", symbol="n", ge=2)
@@ -56,10 +56,10 @@ class Graph(Settings):
     )
     p_in: float = option(0.1, "probability of an edge within a block, or in a random graph", ge=0, le=1)
     p_out: float = option(0.005, "probability of an edge between blocks", ge=0, le=1)
-    neighbours: int = option(10, "nearest neighbours of a point (mixture, table)", ge=1, source="Section 6.6")
+    neighbors: int = option(10, "nearest neighbors of a point (mixture, table)", ge=1, source="Section 6.6")
     edge_weights: str = option(
         "binary",
-        "weights of edges between neighbours (mixture, table): 1, or exp(-(d / s)^2 / 2) of their "
+        "weights of edges between neighbors (mixture, table): 1, or exp(-(d / s)^2 / 2) of their "
         "distance d, with s the mean over all edges",
         choices=EDGE_WEIGHTS,
     )
@@ -131,7 +131,7 @@ def make_scene(graph: Graph, world: World) -> Scene:
         return Scene(adjacency, _indicator(groups), groups)
     if kind == "mixture":
         points, groups = gaussian_mixture(n, graph.shares or SHARES_TEXT, random)
-        adjacency = knn_graph(points, graph.neighbours, graph.edge_weights)
+        adjacency = knn_graph(points, graph.neighbors, graph.edge_weights)
         return Scene(adjacency, _indicator(groups), groups, points)
     if kind == "tree":
         return _distances(power_law_tree(n, torch_seed(world.seed, "coreset.graph") % 2**31))
@@ -147,7 +147,7 @@ def make_scene(graph: Graph, world: World) -> Scene:
     points = points_of(table, ignore=columns)
     values = numbers(table, columns[0], "graph.value")[:, None]
     costs = costs_of(table, graph.cost, "graph.cost") if graph.cost is not None else None
-    adjacency = in_one_piece(knn_graph(points, graph.neighbours, graph.edge_weights), graph.neighbours)
+    adjacency = in_one_piece(knn_graph(points, graph.neighbors, graph.edge_weights), graph.neighbors)
     return Scene(adjacency, values, points=points, costs=costs)
 
 

@@ -25,7 +25,7 @@ TOLERANCE = 1e-12  # between alignments, and of J: what remains is rounding
 class Selection:
     """Nodes after k picks, as arrays only. x, the unit vector sum_v w_bar_v P_bar_v, is never formed."""
 
-    w_bar: np.ndarray  # [n], weights of the normalised columns
+    w_bar: np.ndarray  # [n], weights of the normalized columns
     product: np.ndarray  # [n], P^l x; over the norms it is zeta2
     norms: np.ndarray  # [n], of the columns of P^l
     zeta1: np.ndarray  # [], <P*, x>

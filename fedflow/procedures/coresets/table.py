@@ -83,13 +83,13 @@ def points_of(
     return points
 
 
-def in_one_piece(adjacency: sparse.csr_array, neighbours: int | None) -> sparse.csr_array:
-    """The graph, if it is connected: no walk leaves a component. ``neighbours``: what it was made with."""
+def in_one_piece(adjacency: sparse.csr_array, neighbors: int | None) -> sparse.csr_array:
+    """The graph, if it is connected: no walk leaves a component. ``neighbors``: what it was made with."""
     parts = csgraph.connected_components(adjacency, directed=False, return_labels=False)
     if parts > 1:
-        if neighbours is None:
+        if neighbors is None:
             raise BadInput("adjacency", f"{parts} components", "a connected graph")
-        raise BadInput("neighbours", neighbours, f"more, as the graph has {parts} components")
+        raise BadInput("neighbors", neighbors, f"more, as the graph has {parts} components")
     return adjacency
 
 
@@ -111,7 +111,7 @@ def choose(
     columns: Sequence[str] | None = None,
     ignore: Sequence[str] = (),
     scaled: bool = True,
-    neighbours: int = 10,
+    neighbors: int = 10,
     walk: int = 16,
     budget: float | None = None,
     weights: str = "sum1",
@@ -121,7 +121,7 @@ def choose(
     """Choose at most ``k`` rows of ``table`` that represent all of them, cheap ones first if ``kappa`` < 1.
 
     Nodes are the rows. Edges are those of ``adjacency`` [n, n], or connect every row with its nearest
-    ``neighbours``, with the ``edge_weights`` of `knn_graph`. ``budget`` is the largest total cost. Raises
+    ``neighbors``, with the ``edge_weights`` of `knn_graph`. ``budget`` is the largest total cost. Raises
     `BadInput`.
     """
     if table is None and adjacency is None:
@@ -136,11 +136,11 @@ def choose(
     points = None
     if adjacency is None:
         points = points_of(table, columns, [*ignore, *([cost] if cost is not None else [])], scaled)
-        adjacency = knn_graph(points, neighbours, edge_weights)
+        adjacency = knn_graph(points, neighbors, edge_weights)
     elif adjacency.shape[0] != len(table):
         accepted = f"the edges of a graph with {len(table)} nodes, one per row"
         raise BadInput("adjacency", f"{adjacency.shape[0]} nodes", accepted)
-    in_one_piece(adjacency, None if points is None else neighbours)
+    in_one_piece(adjacency, None if points is None else neighbors)
     if walk < 1:
         raise BadInput("walk", walk, "a whole number of steps >= 1")
     if not 1 <= k <= len(costs):

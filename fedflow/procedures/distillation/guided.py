@@ -26,7 +26,7 @@ RELEASE = {  # the defaults of the authors' code for CIFAR
     "top_k": 10,
     "target": "masked",
     "label_in_mask": True,
-    "log_normaliser": True,
+    "log_normalizer": True,
     "lambda_min": 1.0,
     "lambda_max": 5.0,
     "delta": 0.6,
@@ -45,8 +45,8 @@ RELEASE = {  # the defaults of the authors' code for CIFAR
 class Guided(Method):
     """Algorithm 7: a guide discounts samples that the student cannot learn, within a budget.
 
-    In every round the guide minimises what is left after the discount, plus lambda times the budget, with the
-    student fixed; the student minimises what is left, with the guide fixed. What is fixed is in evaluation
+    In every round the guide minimizes what is left after the discount, plus lambda times the budget, with the
+    student fixed; the student minimizes what is left, with the guide fixed. What is fixed is in evaluation
     mode.
     """
 
@@ -143,7 +143,7 @@ class Guided(Method):
         raise NotImplementedError
 
     def for_guide(self, taught: Known, g: Tensor) -> Tensor | float:
-        """What the guide minimises besides."""
+        """What the guide minimizes besides."""
         return 0.0
 
     def seen(self, taught: Known) -> Tensor:
@@ -263,8 +263,8 @@ class DiSK(Guided):
         choices=("teacher", "masked", "masked_zero"),
         source="code: masked",
     )
-    log_normaliser: bool = option(
-        False, "the guide minimises (1 - alpha) mean log(1 + K g) too", source="code: true"
+    log_normalizer: bool = option(
+        False, "the guide minimizes (1 - alpha) mean log(1 + K g) too", source="code: true"
     )
 
     @classmethod
@@ -309,9 +309,9 @@ class DiSK(Guided):
         return self.top_k or max(1, taught.logits.shape[1] // 5)
 
     def for_guide(self, taught: Known, g: Tensor) -> Tensor | float:
-        if not self.log_normaliser:
+        if not self.log_normalizer:
             return 0.0
-        return (1 - self.alpha) * losses.log_normaliser(g, self.helped(taught))
+        return (1 - self.alpha) * losses.log_normalizer(g, self.helped(taught))
 
     def remaining(self, state: State, taught: Known, outputs: Any, y: Tensor, g: Tensor) -> Tensor:
         mask = losses.top_classes(taught.logits, self.helped(taught))
@@ -332,7 +332,7 @@ class DiSK(Guided):
 class GuidedSimKD(Guided, SimKD):
     """Eq. A.1: mean (1 - g) times the mean squared error of the student's projected last map.
 
-    *Ambiguous*: the training of the guide is not described. Here it minimises the same plus lambda times the
+    *Ambiguous*: the training of the guide is not described. Here it minimizes the same plus lambda times the
     budget, with the cross-entropy of SimKD's prediction.
     """
 

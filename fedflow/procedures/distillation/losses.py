@@ -56,7 +56,7 @@ def guided(student: Tensor, target: Tensor, mask: Tensor, g: Tensor, tau: float,
     return -tau * tau_s * (target * (s + mask * g[:, None]).log()).sum(-1).mean()
 
 
-def log_normaliser(g: Tensor, k: int) -> Tensor:
+def log_normalizer(g: Tensor, k: int) -> Tensor:
     """Mean log(1 + K g), scalar: of the sum of s_c + m_c g over all classes."""
     return (1 + k * g).log().mean()
 

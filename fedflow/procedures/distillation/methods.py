@@ -39,7 +39,7 @@ class Product(NamedTuple):
 
 
 class Method(Settings):
-    """Base of all methods, which minimise one loss of the student."""
+    """Base of all methods, which minimize one loss of the student."""
 
     section: ClassVar[str] = "procedures.methods"
     plural: ClassVar[str] = "methods"
@@ -80,7 +80,7 @@ class Method(Settings):
         return Networks(course.student.model)
 
     def loss(self, course: Course, outputs: Any, batch: Batch) -> Tensor:
-        """What the student minimises, scalar, from what its network returns in training mode."""
+        """What the student minimizes, scalar, from what its network returns in training mode."""
         raise NotImplementedError
 
     def epochs(self, course: Course) -> int:

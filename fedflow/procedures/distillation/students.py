@@ -10,7 +10,7 @@ from torch import Tensor
 from fedflow.data.examples import Examples
 from fedflow.local.central_training import evaluate
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimiser import SGDState
+from fedflow.local.optimizer import SGDState
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.teacher import Teacher
 from fedflow.local.trainer import Step, Trainer

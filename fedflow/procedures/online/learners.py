@@ -1,8 +1,8 @@
 """Online meta-learners: what they keep of tasks, and how a round changes the meta-model w.
 
-Notation of the thesis, whose text lost its bars: ``w`` is w^t, ``centre`` is w-bar^t, ``linear`` is
+Notation of the thesis, whose text lost its bars: ``w`` is w^t, ``center`` is w-bar^t, ``linear`` is
 lambda^{t-1}, the estimate of the gradient of the last meta-loss at w^t. ``descend`` takes K stochastic steps
-from w on the meta-loss of the readable tasks plus the regulariser, whose gradient is `pull`.
+from w on the meta-loss of the readable tasks plus the regularizer, whose gradient is `pull`.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ class Learner(Settings):
     )
     adaptation_steps: list[int] | None = option(None, "grid of gradient steps of adaptation", ge=0)
     adaptation_lr: list[float] | None = option(None, "grid of step sizes of adaptation", gt=0)
-    alpha: list[float] | None = option(None, "grid of the weight of the regulariser", gt=0)
+    alpha: list[float] | None = option(None, "grid of the weight of the regularizer", gt=0)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
@@ -63,7 +63,7 @@ class Learner(Settings):
     def validate(self) -> None:
         object.__setattr__(self, "learner", self.name)
         if self.alpha is not None and not self.has_alpha:
-            raise BadInput(f"{self.section}.alpha", self.alpha, f"null: {self.name} has no regulariser")
+            raise BadInput(f"{self.section}.alpha", self.alpha, f"null: {self.name} has no regularizer")
 
     def begin(self, first: Tensor) -> State:
         """Vectors before the first round, from w^1 [D]. All are counted as memory."""
@@ -119,10 +119,10 @@ class TrainOnEverything(Learner):
 
 @register("mogd", "MOGD")
 class MOGD(Learner):
-    """Online gradient descent on meta-losses: no regulariser, the current task only."""
+    """Online gradient descent on meta-losses: no regularizer, the current task only."""
 
     def pull(self, now: State, alpha: float, w: Tensor) -> Tensor | float:
-        """The gradient at ``w`` of the regulariser."""
+        """The gradient at ``w`` of the regularizer."""
         return 0.0
 
     def learn(self, now: State, lesson: Round) -> State:
@@ -144,14 +144,14 @@ class Proximal(MOGD):
     has_alpha = True
 
     def begin(self, first: Tensor) -> State:
-        return {"w": first.clone(), "centre": first.clone()}
+        return {"w": first.clone(), "center": first.clone()}
 
     def pull(self, now: State, alpha: float, w: Tensor) -> Tensor | float:
-        return alpha * (w - now["centre"])
+        return alpha * (w - now["center"])
 
     def learn(self, now: State, lesson: Round) -> State:
         w = lesson.descend(now["w"], partial(self.pull, now, lesson.alpha))
-        return {"w": w, "centre": (now["centre"] + w) / 2}
+        return {"w": w, "center": (now["center"] + w) / 2}
 
 
 @register("moml", "MOML")
@@ -169,15 +169,15 @@ class MOML(Proximal):
         return {**super().begin(first), "linear": torch.zeros_like(first)}
 
     def pull(self, now: State, alpha: float, w: Tensor) -> Tensor | float:
-        return alpha * (w - now["centre"]) - now["linear"]  # (5.6)
+        return alpha * (w - now["center"]) - now["linear"]  # (5.6)
 
     def learn(self, now: State, lesson: Round) -> State:
-        alpha, centre = lesson.alpha, now["centre"]
+        alpha, center = lesson.alpha, now["center"]
         w = lesson.descend(now["w"], partial(self.pull, now, alpha))  # (5.7)
         linear = (
-            lesson.gradient(w) if self.rule == "gradient" else now["linear"] - alpha * (w - centre)  # (5.10)
+            lesson.gradient(w) if self.rule == "gradient" else now["linear"] - alpha * (w - center)  # (5.10)
         )
-        return {"w": w, "centre": (centre + w - linear / alpha) / 2, "linear": linear}  # (5.8)
+        return {"w": w, "center": (center + w - linear / alpha) / 2, "linear": linear}  # (5.8)
 
 
 @register("bmoml", "B-MOML")
@@ -228,5 +228,5 @@ class BMOML(MOML):
         w = lesson.descend(now["w"], partial(self.pull, now, lesson.alpha))
         states = torch.cat([now["states"], lesson.gradient(w, current=True)[None]])[-self.buffer :]
         linear = states.mean(0)
-        centre = (now["centre"] + w - linear / lesson.alpha) / 2
-        return {"w": w, "centre": centre, "linear": linear, "states": states}
+        center = (now["center"] + w - linear / lesson.alpha) / 2
+        return {"w": w, "center": center, "linear": linear, "states": states}

@@ -69,7 +69,7 @@ class Online(Procedure):
         factory=lambda: [0.1], doc="grid of step sizes of adaptation", symbol="eta", gt=0, grid=(0.1, 0.01)
     )
     alpha: list[float] = option(
-        factory=lambda: [1.0, 5.0], doc="grid of the weight of the regulariser", gt=0, grid=(1, 5, 10)
+        factory=lambda: [1.0, 5.0], doc="grid of the weight of the regularizer", gt=0, grid=(1, 5, 10)
     )
     lr: float = option(0.1, "step size of the meta-model", symbol="beta", gt=0)
     batch_size: int = option(10, "samples of a support or query", ge=1, grid=(10, 20, 50))
@@ -78,7 +78,7 @@ class Online(Procedure):
     )
     clip_norm: float | None = option(
         3.0,
-        "largest norm of a meta-gradient with the regulariser, and of a gradient of adaptation at "
+        "largest norm of a meta-gradient with the regularizer, and of a gradient of adaptation at "
         "evaluation; null = no limit",
         gt=0,
         source="authors' code",

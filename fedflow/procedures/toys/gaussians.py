@@ -43,10 +43,10 @@ def guide() -> nn.Sequential:
 
 
 def draw(count: int, spread: float, rng: np.random.Generator) -> Samples:
-    """As many points of every class, to one: normal around one of its two centres, drawn at random."""
+    """As many points of every class, to one: normal around one of its two centers, drawn at random."""
     labels = np.arange(count) % CLASSES
-    centres = np.array(CENTRES)[labels, rng.integers(2, size=count)]
-    points = centres + spread * rng.normal(size=(count, 2))
+    centers = np.array(CENTRES)[labels, rng.integers(2, size=count)]
+    points = centers + spread * rng.normal(size=(count, 2))
     return torch.from_numpy(points).float(), torch.from_numpy(labels)
 
 

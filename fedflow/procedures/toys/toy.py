@@ -1,4 +1,4 @@
-"""What the toys share: students that differ only in their start, and the losses that they minimise."""
+"""What the toys share: students that differ only in their start, and the losses that they minimize."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping

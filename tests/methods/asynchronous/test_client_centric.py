@@ -63,27 +63,27 @@ def test_the_divisor_shrinks_for_cc_fedadam_only(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "raw", "normalised"), [(1, 0.2, 0.2), (2, 0.38, 0.19), (4, 0.6878, 0.17195)]
+    ("steps", "raw", "normalized"), [(1, 0.2, 0.2), (2, 0.38, 0.19), (4, 0.6878, 0.17195)]
 )
 def test_updates_are_divided_by_the_number_of_steps(
-    steps: int, raw: float, normalised: float, cohort: str
+    steps: int, raw: float, normalized: float, cohort: str
 ) -> None:
     alone, training = quadratics(((1, 0),), (5,), start=2), {"epochs": steps}
-    for normalise, d in ((False, raw), (True, normalised)):
-        hyper = {"beta": 0, "normalise": normalise}
+    for normalize, d in ((False, raw), (True, normalized)):
+        hyper = {"beta": 0, "normalize": normalize}
         ran = run("cc_fedadam", alone, hyper, rounds=1, training=training, cohort=cohort)
         assert ran.server("m") == near([d])
 
 
-@pytest.mark.parametrize(("normalise", "mean"), [(True, 0.014025), (False, -0.2439)])
-def test_a_long_running_client_does_not_dominate(normalise: bool, mean: float, cohort: str) -> None:
+@pytest.mark.parametrize(("normalize", "mean"), [(True, 0.014025), (False, -0.2439)])
+def test_a_long_running_client_does_not_dominate(normalize: bool, mean: float, cohort: str) -> None:
     """One step towards 0 and four steps towards 4, from 2."""
 
     class Own(CCFedAdam):
         def epochs(self, now: Round, server: Any, client: int) -> int:
             return (1, 4)[client]
 
-    method = Own.parse({"beta": 0, "normalise": normalise})
+    method = Own.parse({"beta": 0, "normalize": normalize})
     ran = run(method, quadratics(((1, 0), (1, 4)), (5, 5), start=2), rounds=1, cohort=cohort)
     assert ran.server("m") == near([mean])
 

@@ -35,7 +35,7 @@ def test_a_proximal_term_is_clipped(cohort: str) -> None:
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 @pytest.mark.parametrize("clip", ["whole", "replicate"])
-def test_feddyn_clips_all_of_its_regulariser_or_the_linear_part(
+def test_feddyn_clips_all_of_its_regularizer_or_the_linear_part(
     clip: str, weighting: str, cohort: str
 ) -> None:
     hyper = {"alpha": 0.5, "clip": clip, "weighting": weighting}

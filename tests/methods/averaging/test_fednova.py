@@ -1,4 +1,4 @@
-"""FedNova's proximal normaliser and its server momentum; the rest is in `test_oracles`."""
+"""FedNova's proximal normalizer and its server momentum; the rest is in `test_oracles`."""
 
 import pytest
 import torch
@@ -78,7 +78,7 @@ def test_fednova_at_changing_rates(cohort: str) -> None:
     assert ran.server("model") == pytest.approx([0.5 - work_done * d], abs=1e-12)
 
 
-def test_server_momentum_adds_up_the_normalised_steps(cohort: str) -> None:
+def test_server_momentum_adds_up_the_normalized_steps(cohort: str) -> None:
     """Each step of T1 from w takes FedNova to F(w) = w - step(w); with gmf 0.9 steps pile up."""
 
     def step(w: float) -> float:

@@ -23,7 +23,7 @@ T1 = {  # method -> v_0 -> models
 
 @pytest.mark.parametrize("v0", [0, 1e-6])
 @pytest.mark.parametrize("method", T1)
-def test_optimisers_of_the_server(method: str, v0: float, cohort: str) -> None:
+def test_optimizers_of_the_server(method: str, v0: float, cohort: str) -> None:
     ran = run(method, quadratics(), {"server_lr": 0.1, "v0": v0}, cohort=cohort)
     assert ran.server("model") == pytest.approx(T1[method][v0], abs=1e-9)
 

@@ -151,7 +151,7 @@ def test_lrcos_ignores_the_length_of_models_and_the_signs_of_directions() -> Non
     assert (found.abs() <= 1 + 1e-12).all()
 
 
-def test_centred_projections() -> None:
+def test_centered_projections() -> None:
     space = FedAC.parse({"center": True}).space(FIVE)
     torch.testing.assert_close(space.projected(FIVE).mean(0), torch.zeros(2, dtype=torch.float64))
     _, models = centroids(FIVE, TWO)

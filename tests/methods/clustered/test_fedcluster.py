@@ -122,7 +122,7 @@ def test_shares_of_the_cohort(members: list[int], size: int, expected: list[int]
 
 
 def test_clients_with_the_same_labels_share_a_cluster(digits: Dataset) -> None:
-    """Neighbours of this federation hold neighbouring labels."""
+    """Neighbors of this federation hold neighboring labels."""
     ran = run("fedcluster", images(digits, (20,) * 6), {"clusters": 3, "grouping": "similar"}, rounds=1)
     assert ran.servers[-1]["assignment"].tolist() == [0, 0, 1, 1, 2, 2]
     metrics = ran.outcome().metrics

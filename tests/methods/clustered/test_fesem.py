@@ -1,4 +1,4 @@
-"""FeSEM: assignments and centres by hand, Lloyd's algorithm, its first round, and FedAvg with one centre.
+"""FeSEM: assignments and centers by hand, Lloyd's algorithm, its first round, and FedAvg with one center.
 
 With curves (1, b), a learning rate of 1 and one step, every client sends W_k = b_k wherever it starts.
 """
@@ -38,17 +38,17 @@ def points(values: Sequence[float]) -> Federation:
 
 def fesem(
     values: Sequence[float],
-    centres: Sequence[float],
+    centers: Sequence[float],
     cohort: str = "loop",
     rounds: int = 2,
     assignment: Tensor | None = None,
     **hyper: Any,
 ) -> Ran:
-    """From given centres, to which the clients are assigned, by default in turn."""
-    method = build_method("fesem", {"centres": len(centres)} | hyper)
+    """From given centers, to which the clients are assigned, by default in turn."""
+    method = build_method("fesem", {"centers": len(centers)} | hyper)
     simulation = prepare_run(method, points(values), rounds=rounds, training=JUMP, cohort=cohort)
-    turns = torch.arange(len(values)) % len(centres)
-    simulation.state.server = State(numbers(*centres, 0), turns if assignment is None else assignment)
+    turns = torch.arange(len(values)) % len(centers)
+    simulation.state.server = State(numbers(*centers, 0), turns if assignment is None else assignment)
     return follow(simulation)
 
 
@@ -59,31 +59,31 @@ def answers(w: Tensor, ids: Sequence[int], sizes: Sequence[int]) -> tuple[Round,
     return now, Gathered([Trained(sent, [])], now)
 
 
-def test_assignments_and_centres(cohort: str) -> None:
+def test_assignments_and_centers(cohort: str) -> None:
     """Stable from the first round on, with the objective 0.625."""
     ran = fesem([0, 1, 4, 6], [1, 3], cohort)
     for assignment, models in zip(ran.server("assignment"), ran.server("models")):
         assert assignment == [0, 0, 1, 1]
         assert models == [0.5, 5, 2.75]
-    w, centres = numbers(0, 1, 4, 6), numbers(0.5, 5)
-    distances = FeSEM.parse({}).distances(w, centres, points([0]).model)
+    w, centers = numbers(0, 1, 4, 6), numbers(0.5, 5)
+    distances = FeSEM.parse({}).distances(w, centers, points([0]).model)
     assert float(distances.amin(1).mean()) == 0.625
     assert ran.outcome().scores.cluster.tolist() == [0, 0, 1, 1]
     assert {j: float(w) for j, w in ran.outcome().models.items()} == {0: 0.5, 1: 5}
 
 
 def test_squared_distances_of_models() -> None:
-    """In the plane: of the models (0, 0), (1, 0), (4, 4) and (5, 5) to the centres (0, 1) and (3, 3)."""
+    """In the plane: of the models (0, 0), (1, 0), (4, 4) and (5, 5) to the centers (0, 1) and (3, 3)."""
     w = torch.tensor([[0, 0], [1, 0], [4, 4], [5, 5]])
     distances = FeSEM.parse({}).distances(w, torch.tensor([[0, 1], [3, 3]]), products().model)
     assert distances.tolist() == [[1, 18], [2, 13], [25, 2], [41, 8]]
 
 
 def test_rounds_are_those_of_lloyd(cohort: str) -> None:
-    """Scikit-learn's k-means from the same centres ends where FeSEM does."""
-    values, centres = list(np.random.default_rng(0).normal(size=30) * 3), [-1.0, 0.2, 0.1]
-    ran = fesem(values, centres, cohort, rounds=20)
-    lloyd = KMeans(3, init=np.array(centres)[:, None], n_init=1).fit(np.array(values)[:, None])
+    """Scikit-learn's k-means from the same centers ends where FeSEM does."""
+    values, centers = list(np.random.default_rng(0).normal(size=30) * 3), [-1.0, 0.2, 0.1]
+    ran = fesem(values, centers, cohort, rounds=20)
+    lloyd = KMeans(3, init=np.array(centers)[:, None], n_init=1).fit(np.array(values)[:, None])
     assert ran.server("models")[-1][:3] == pytest.approx(lloyd.cluster_centers_[:, 0].tolist(), abs=1e-9)
     w = numbers(*values)
     objectives = [float(torch.cdist(w, s["models"][:3]).square().amin(1).mean()) for s in ran.servers]
@@ -91,16 +91,16 @@ def test_rounds_are_those_of_lloyd(cohort: str) -> None:
     assert objectives[-1] == pytest.approx(lloyd.inertia_ / 30)
 
 
-def test_the_first_centres_are_far_apart(cohort: str) -> None:
+def test_the_first_centers_are_far_apart(cohort: str) -> None:
     """The farthest from the mean 2.75 is 6, the farthest from that 0; one assignment makes 0, 1 | 4, 6."""
     ran = run("fesem", points([0, 1, 4, 6]), rounds=1, training=JUMP, cohort=cohort)
     assert ran.server("models") == [[5, 0.5, 2.75]]
     assert ran.server("assignment") == [[1, 1, 0, 0]]
 
 
-@pytest.mark.parametrize(("iterations", "centres"), [(1, [12, 4]), (2, [11, 8 / 3]), (5, [10.2, 0.5])])
+@pytest.mark.parametrize(("iterations", "centers"), [(1, [12, 4]), (2, [11, 8 / 3]), (5, [10.2, 0.5])])
 def test_the_first_round_has_several_iterations(
-    iterations: int, centres: list[float], monkeypatch: pytest.MonkeyPatch
+    iterations: int, centers: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """18, 9, 9, 8, 7 | 1, 0 in the end; rounds of one iteration end the same if updates are the same."""
     values = [7, 18, 1, 9, 9, 0, 8]
@@ -108,12 +108,12 @@ def test_the_first_round_has_several_iterations(
     one = run("fesem", points(values), rounds=1, training=JUMP)
     monkeypatch.setattr(FeSEM, "first_iterations", 1)
     more = run("fesem", points(values), rounds=iterations, training=JUMP)
-    assert one.server("models")[-1][:2] == pytest.approx(centres)
+    assert one.server("models")[-1][:2] == pytest.approx(centers)
     assert one.server("models")[-1] == pytest.approx(more.server("models")[-1])
 
 
-def test_a_centre_without_clients_goes_to_the_farthest_model() -> None:
-    """Three clients share both centres' places: 0.9 is far from 0 and 0.1, and gets the empty one."""
+def test_a_center_without_clients_goes_to_the_farthest_model() -> None:
+    """Three clients share both centers' places: 0.9 is far from 0 and 0.1, and gets the empty one."""
     ended = {}
     for empty in ("farthest", "keep"):
         ran = fesem(
@@ -125,26 +125,26 @@ def test_a_centre_without_clients_goes_to_the_farthest_model() -> None:
     assert ended["keep"] == pytest.approx([1 / 3, 50])
 
 
-def test_centres_beyond_the_cohort_size_are_filled_later() -> None:
+def test_centers_beyond_the_cohort_size_are_filled_later() -> None:
     method = with_cohorts(build_method("fesem"), [[0], [1, 2]])
     ran = run(method, points([0, 1, 9]), rounds=2, training=JUMP)
     assert ran.server("assignment") == [[0, 2, 2], [0, 0, 1]]
     assert ran.server("models")[-1] == pytest.approx([1, 9, 11 / 3])
 
 
-def test_absent_clients_keep_their_centre(cohort: str) -> None:
-    """0, 1 | 4, 6 first; then only 1 and 6 train, and the centres are theirs."""
+def test_absent_clients_keep_their_center(cohort: str) -> None:
+    """0, 1 | 4, 6 first; then only 1 and 6 train, and the centers are theirs."""
     method = with_cohorts(build_method("fesem"), [[0, 1, 2, 3], [1, 3]])
     ran = run(method, points([0, 1, 4, 6]), rounds=2, training=JUMP, cohort=cohort)
     assert ran.server("models")[-1] == [6, 1, 3.5]
     assert ran.server("assignment")[-1] == [1, 1, 0, 0]
 
 
-def test_weights_of_a_centre() -> None:
+def test_weights_of_a_center() -> None:
     clients = quadratics(((1, 0), (1, 1), (1, 8)), (10, 30, 10), start=0)
-    for weighting, centre in (("samples", 0.75), ("uniform", 0.5)):
+    for weighting, center in (("samples", 0.75), ("uniform", 0.5)):
         ran = run("fesem", clients, {"weighting": weighting}, rounds=1, training=JUMP)
-        assert sorted(ran.server("models")[0][:2]) == pytest.approx([centre, 8])
+        assert sorted(ran.server("models")[0][:2]) == pytest.approx([center, 8])
 
 
 def test_a_newcomer_chooses_with_one_step() -> None:
@@ -155,7 +155,7 @@ def test_a_newcomer_chooses_with_one_step() -> None:
     assert {j: float(w) for j, w in ran.outcome().models.items()} == {0: 5, 1: 0.5}
 
 
-def test_it_trains_from_the_mean_of_all_centres(cohort: str) -> None:
+def test_it_trains_from_the_mean_of_all_centers(cohort: str) -> None:
     """Client 3 joins in the second round, from (2 * 0.5 + 6) / 3, and goes half its way to 1."""
     method = with_cohorts(build_method("fesem"), [[0, 1, 2], [3]])
     half = run(method, points([0, 2, 12, 1]), rounds=2, training={"epochs": 1, "lr": 0.5}, cohort=cohort)
@@ -173,15 +173,15 @@ def test_only_some_parameters_can_be_compared(federation: Federation) -> None:
         assert distances[:, 0].tolist() == [0, count]
 
 
-def test_with_one_centre_it_is_uniform_fedavg(federation: Federation, cohort: str) -> None:
+def test_with_one_center_it_is_uniform_fedavg(federation: Federation, cohort: str) -> None:
     half: dict[str, Any] = {"participation": 0.5, "training": {"batch_size": 8}, "cohort": cohort}
-    one = run("fesem", federation, {"centres": 1}, **half)
+    one = run("fesem", federation, {"centers": 1}, **half)
     plain = run("fedavg", federation, {"weighting": "uniform"}, **half)
-    centre, w = one.servers[-1]["models"][0], plain.servers[-1]["model"]
-    torch.testing.assert_close(centre, w, rtol=0, atol=1e-6)
+    center, w = one.servers[-1]["models"][0], plain.servers[-1]["model"]
+    torch.testing.assert_close(center, w, rtol=0, atol=1e-6)
 
 
-def test_centres_in_the_plane() -> None:
+def test_centers_in_the_plane() -> None:
     """(0, 0), (1, 0) | (4, 4), (5, 5) from (0, 1) and (3, 3): the objective goes from 3.25 to 0.375."""
     w = torch.tensor([[0.0, 0], [1, 0], [4, 4], [5, 5]])
     now, cohort = answers(w, range(4), [1] * 4)
@@ -197,7 +197,7 @@ def test_centres_in_the_plane() -> None:
 def test_assignments_last_until_the_next_ones(
     every: int, cohort: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the centres 18 and 0, and then to 12 and 4."""
+    """To the centers 18 and 0, and then to 12 and 4."""
     monkeypatch.setattr(FeSEM, "first_iterations", 1)
     hyper = {"recluster_every": every}
     ran = run("fesem", points([7, 18, 1, 9, 9, 0, 8]), hyper, rounds=3, training=JUMP, cohort=cohort)
@@ -249,7 +249,7 @@ def test_the_absent_start_with_the_common_model(cohort: str) -> None:
     assert ran.server("models")[1] == pytest.approx([7, 8.5, 8])
 
 
-def test_with_one_centre_of_all_clients_it_is_damped_fedavg(federation: Federation, cohort: str) -> None:
+def test_with_one_center_of_all_clients_it_is_damped_fedavg(federation: Federation, cohort: str) -> None:
     """w + sum over the cohort of p_k (w_k - w), p_k = n_k over all clients' samples."""
     more: dict[str, Any] = {
         "participation": 0.5,
@@ -257,7 +257,7 @@ def test_with_one_centre_of_all_clients_it_is_damped_fedavg(federation: Federati
         "rounds": 1,
         "cohort": cohort,
     }
-    hyper = {"centres": 1, "cluster_over": "all", "weighting": "samples"}
+    hyper = {"centers": 1, "cluster_over": "all", "weighting": "samples"}
     one = run("fesem", federation, hyper, **more)
     plain = run("fedavg", federation, **more)
     sizes = federation.partition.sizes
@@ -270,5 +270,5 @@ def test_with_one_centre_of_all_clients_it_is_damped_fedavg(federation: Federati
 def test_options_of_the_cohort_are_refused_where_all_are_clustered() -> None:
     with pytest.raises(BadInput, match=r"method.first: 'random' .* farthest where cluster_over is all"):
         build_method("fesem", {"cluster_over": "all", "first": "random"})
-    with pytest.raises(BadInput, match=r"method.centres: 3 .* at most 2, the clients"):
-        run("fesem", points([1, 2]), {"cluster_over": "all", "centres": 3}, training=JUMP)
+    with pytest.raises(BadInput, match=r"method.centers: 3 .* at most 2, the clients"):
+        run("fesem", points([1, 2]), {"cluster_over": "all", "centers": 3}, training=JUMP)

@@ -417,9 +417,9 @@ def test_hc_clusters_once_and_discards_the_trained_models(cohort: str) -> None:
 
 
 @pytest.mark.parametrize("linkage", LINKAGES)
-@pytest.mark.parametrize("variant", ["clusters", "neighbourhood"])
+@pytest.mark.parametrize("variant", ["clusters", "neighborhood"])
 def test_clusters_merge_up_to_one_minus_beta(linkage: str, variant: str) -> None:
-    """0, 2 and 4: 0.2 apart; then 0.2, 0.3 or 0.4 to the third. Neighbours are those 0.2 apart."""
+    """0, 2 and 4: 0.2 apart; then 0.2, 0.3 or 0.4 to the third. Neighbors are those 0.2 apart."""
     needed = {"single": 0.8, "complete": 0.6, "upgma": 0.7, "wpgma": 0.7}[linkage]
     for beta, one in ((needed - 0.01, True), (needed + 0.01, False)):
         hyper = {"beta": beta, "linkage": linkage, "variant": variant}
@@ -436,7 +436,7 @@ def test_hc_without_a_bound_is_fedavg(federation: Federation, cohort: str) -> No
     assert torch.equal(one, run("fedavg", federation, **settings).servers[-1]["model"][None])
 
 
-@pytest.mark.parametrize("variant", ["clusters", "neighbourhood"])
+@pytest.mark.parametrize("variant", ["clusters", "neighborhood"])
 def test_hc_with_a_bound_above_one_is_local_training_of_the_cohort(
     federation: Federation, variant: str, cohort: str
 ) -> None:
@@ -450,16 +450,16 @@ def test_hc_with_a_bound_above_one_is_local_training_of_the_cohort(
 
 def test_at_one_equal_predictors_belong_together() -> None:
     """Thresholds 7 and 7.2 agree on all ten inputs."""
-    for variant in ("clusters", "neighbourhood"):
+    for variant in ("clusters", "neighborhood"):
         ran = flis("flis_hc", {"beta": 1, "variant": variant}, thresholds((7, 0, 7.2, 1)))
         assert ran.server("assignment") == [[0, 1, 0, 2]]
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_neighbours_start_from_the_mean_of_their_last_models(weighting: str, cohort: str) -> None:
-    """First models and stale ones included; 0, 2 and 4 are a chain of neighbours at 0.8."""
+def test_neighbors_start_from_the_mean_of_their_last_models(weighting: str, cohort: str) -> None:
+    """First models and stale ones included; 0, 2 and 4 are a chain of neighbors at 0.8."""
     c, sizes, cohorts = np.array([0.0, 2, 4, 9]), np.array([1, 3, 2, 2]), [[0, 2], [1, 3], [0, 1]]
-    hyper = {"beta": 0.8, "variant": "neighbourhood", "weighting": weighting}
+    hyper = {"beta": 0.8, "variant": "neighborhood", "weighting": weighting}
     ran = flis("flis_hc", hyper, thresholds(c.tolist(), sizes.tolist()), cohorts=cohorts, cohort=cohort)
     near = np.array([[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]])
     shares = near * (sizes if weighting == "samples" else np.ones(4))
@@ -474,23 +474,23 @@ def test_neighbours_start_from_the_mean_of_their_last_models(weighting: str, coh
     assert compared is not None and compared.height is None  # no tree is cut
 
 
-def test_weights_of_neighbours_are_in_double_precision() -> None:
+def test_weights_of_neighbors_are_in_double_precision() -> None:
     """A third of 9 and two thirds of 0.1, where a third in single precision is off by 1e-8."""
-    hyper = {"beta": 0, "variant": "neighbourhood"}
+    hyper = {"beta": 0, "variant": "neighborhood"}
     ran = flis("flis_hc", hyper, thresholds((9, 0.1), (1, 2)))
     assert ran.server("models")[0] == pytest.approx((9 + 2 * 0.1) / 3, rel=1e-15, abs=0)
 
 
-def test_all_as_neighbours_under_full_participation_are_fedavg(federation: Federation, cohort: str) -> None:
-    hyper = {"beta": 0, "variant": "neighbourhood"}
+def test_all_as_neighbors_under_full_participation_are_fedavg(federation: Federation, cohort: str) -> None:
+    hyper = {"beta": 0, "variant": "neighborhood"}
     one = run("flis_hc", federation, hyper, training=SGD, cohort=cohort).servers[-1]["models"]
     plain = run("fedavg", federation, training=SGD, cohort=cohort).servers[-1]["model"]
     torch.testing.assert_close(one, plain[None], rtol=0, atol=1e-6)
 
 
-def test_neighbourhoods_have_no_server_learning_rate() -> None:
-    with pytest.raises(BadInput, match=r"method.server_lr: 0.5 .* 1 where variant is neighbourhood"):
-        build_method("flis_hc", {"variant": "neighbourhood", "server_lr": 0.5})
+def test_neighborhoods_have_no_server_learning_rate() -> None:
+    with pytest.raises(BadInput, match=r"method.server_lr: 0.5 .* 1 where variant is neighborhood"):
+        build_method("flis_hc", {"variant": "neighborhood", "server_lr": 0.5})
 
 
 # Newcomers of FLIS (HC)
@@ -519,10 +519,10 @@ def test_newcomers_extend_the_matrix_to_that_of_all(federation: Federation, infe
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
-def test_a_newcomer_starts_from_the_mean_of_its_neighbours() -> None:
+def test_a_newcomer_starts_from_the_mean_of_its_neighbors() -> None:
     """Or from the first model without any; clusters of clients keep their numbers."""
     clients = thresholds((9, 1, 0, 8, 2, 5, 9), sizes=(1, 3, 2, 2, 1, 1, 1), newcomers=3)
-    ran = flis("flis_hc", {"beta": 0.85, "variant": "neighbourhood"}, clients)
+    ran = flis("flis_hc", {"beta": 0.85, "variant": "neighborhood"}, clients)
     assert ran.server("assignment") == [[0, 1, 1, 0]]
     newcomers, server = ran.outcome().newcomers, ran.simulation.state.server
     assert newcomers is not None

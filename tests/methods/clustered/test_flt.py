@@ -52,10 +52,10 @@ CHAIN = (1, 2, 3)  # with gamma 1.5 the first and the last are not related
 
 
 def points(
-    centres: Sequence[float], sizes: Sequence[int] | None = None, newcomers: int = 0, start: float = 0
+    centers: Sequence[float], sizes: Sequence[int] | None = None, newcomers: int = 0, start: float = 0
 ) -> Federation:
     return with_newcomers(
-        quadratics([(1, b) for b in centres], sizes or [10] * len(centres), start), newcomers
+        quadratics([(1, b) for b in centers], sizes or [10] * len(centers), start), newcomers
     )
 
 
@@ -112,8 +112,8 @@ def test_ward_cuts_the_graph_into_the_given_number_of_clusters() -> None:
 
 def test_the_share_of_relatives_in_other_clusters_is_recorded(tmp_path: Path) -> None:
     """(1, 2 | 9, 10), where nothing is cut; the chain 1 - 2 - 3 - 4, whose cut severs 2 of 10 relations."""
-    for centres, error in (((1, 2, 9, 10), 0), ((1, 2, 3, 4), 0.2)):
-        federation = points(centres)
+    for centers, error in (((1, 2, 9, 10), 0), ((1, 2, 3, 4), 0.2)):
+        federation = points(centers)
         ran = flt({"gamma": 1.5, "case": "clusters", "clusters": 2}, federation)
         outcome = ran.outcome()
         write_results(tmp_path, {}, {}, ran.rounds, outcome, federation.partition.sizes, None)
@@ -133,10 +133,10 @@ def test_without_gamma_the_largest_gap_decides(case: str) -> None:
 # Clients that do not take part
 
 
-def once(absent: str, centres: tuple[float, ...] = (1, 0, 3, 0), gamma: float = 10) -> list[float]:
+def once(absent: str, centers: tuple[float, ...] = (1, 0, 3, 0), gamma: float = 10) -> list[float]:
     """Clients 0 and 2 take part; the others still have w = 0."""
     method = build_method("flt", {"encoder": "pixels", "gamma": gamma, "absent": absent})
-    federation = points(centres, (10, 30, 60, 100))
+    federation = points(centers, (10, 30, 60, 100))
     return held(run(with_cohorts(method, [[0, 2]]), federation, training=JUMP, rounds=1))
 
 
@@ -275,7 +275,7 @@ def test_clusters_beat_local_training_which_beats_averages_over_them() -> None:
         "rounds": 30,
         "participation": 0.3,
     }
-    # Neighbours on the ring differ in 4 labels, others in 6: they are 2 and 2.45 apart.
+    # Neighbors on the ring differ in 4 labels, others in 6: they are 2 and 2.45 apart.
     stale = {"encoder": "labels", "absent": "stale"}
     found = {
         title: [
@@ -289,8 +289,8 @@ def test_clusters_beat_local_training_which_beats_averages_over_them() -> None:
             ("FedAvg", "flt", stale | {"gamma": 9.0}),
         )
     }
-    flt, local, neighbours, fedavg = (float(np.mean(scores)) for scores in found.values())
-    assert flt > local + 0.02 > neighbours + 0.2 and neighbours > fedavg
+    flt, local, neighbors, fedavg = (float(np.mean(scores)) for scores in found.values())
+    assert flt > local + 0.02 > neighbors + 0.2 and neighbors > fedavg
 
 
 def test_an_encoder_needs_images_of_the_server(federation: Federation) -> None:
@@ -308,8 +308,8 @@ def test_an_encoder_needs_images_of_the_server(federation: Federation) -> None:
             run("flt", dataclasses.replace(federation, public=small), SMALL | {"finetune": finetune})
 
 
-def test_residual_encoders_are_made_for_colour(digits: Dataset) -> None:
-    """On grey images too: three clients, so that one is nearer."""
+def test_residual_encoders_are_made_for_color(digits: Dataset) -> None:
+    """On gray images too: three clients, so that one is nearer."""
     federation = images(digits, (4, 4, 4))
     ran = run("flt", federation, {"encoder": "residual", "latent": 4, "pretraining": 1, "finetuning": 1})
     model = autoencoder("residual", tuple(federation.train.x.shape[1:]), 4)
@@ -520,7 +520,7 @@ def test_components_beyond_the_rank_of_the_data_are_zero() -> None:
 
 
 def test_own_components_hide_the_location_of_data_but_shared_ones_do_not() -> None:
-    """Scores are centred: equal samples are at 0, wherever they are."""
+    """Scores are centered: equal samples are at 0, wherever they are."""
     blocks = points((1, 2, 20, 21))
     own = run("pca_km_hc", blocks, {"gamma": 1.5, "p": 2}, training=JUMP, rounds=1)
     assert own.server("assignment") == [[0, 0, 0, 0]]

@@ -1,4 +1,4 @@
-"""IFCA with shared layers, and its initialisations; the worked numbers are in test_oracles.py."""
+"""IFCA with shared layers, and its initializations; the worked numbers are in test_oracles.py."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -17,8 +17,8 @@ JUMP = {"epochs": 1, "lr": 1}
 SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1}
 
 
-def points(centres: tuple[float, ...] = C, newcomers: int = 0) -> Federation:
-    return with_newcomers(quadratics([(1, c) for c in centres], (10,) * len(centres)), newcomers)
+def points(centers: tuple[float, ...] = C, newcomers: int = 0) -> Federation:
+    return with_newcomers(quadratics([(1, c) for c in centers], (10,) * len(centers)), newcomers)
 
 
 def lcfl(hyper: dict[str, Any], federation: Federation, **more: Any) -> Ran:

@@ -91,7 +91,7 @@ def test_groups_are_found_as_long_as_clients_can_train_alone(
 
 
 @pytest.mark.parametrize("features", ["model", "logistic"])
-def test_newcomers_join_the_cluster_with_the_nearest_centre(digits: Dataset, features: str) -> None:
+def test_newcomers_join_the_cluster_with_the_nearest_center(digits: Dataset, features: str) -> None:
     """The last client holds what client 3 holds."""
     four = images(digits, (60,) * 4)
     train, own = ([getattr(four.partition, of)(k) for k in (0, 1, 2, 3, 3)] for of in ("train", "test"))

@@ -164,10 +164,10 @@ def test_a_cluster_for_every_client_is_local_training_of_the_cohort(
 # Signatures
 
 
-@pytest.mark.parametrize("source", ["raw", "normalised"])
+@pytest.mark.parametrize("source", ["raw", "normalized"])
 @pytest.mark.parametrize("kind", ["whole", "per_class"])
 def test_a_signature_is_the_leading_singular_vectors(digits: Dataset, source: str, kind: str) -> None:
-    """Of pixels 0..255 or of what the network gets, not centred; up to their signs."""
+    """Of pixels 0..255 or of what the network gets, not centered; up to their signs."""
     clients = replace(images(digits), train=digits.train)
     rows = torch.from_numpy(clients.partition.train(7))
     x = digits.train.x[rows].double() if source == "raw" else digits.train.inputs(rows).double()
@@ -342,7 +342,7 @@ PER_CLASS = {"p": 3, "signature": "per_class"}
     ("labels", "hyper", "megabits"),
     [(2, {"p": 3}, 0.2949), (2, {"p": 5}, 0.4915), (2, PER_CLASS, 0.59), (20, PER_CLASS, 5.90)],
 )
-def test_a_signature_of_colour_images_is_paid_once(
+def test_a_signature_of_color_images_is_paid_once(
     labels: int, hyper: dict[str, Any], megabits: float
 ) -> None:
     x = torch.randint(0, 256, (3 * labels, 3, 32, 32), generator=torch.Generator().manual_seed(0))

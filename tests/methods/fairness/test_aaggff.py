@@ -19,7 +19,7 @@ from fedflow.config import load_params
 from fedflow.methods import METHODS, build_method
 from fedflow.methods.fairness._decisions import exponentiated, hindsight
 from fedflow.methods.fairness._responses import CDFS, respond
-from fedflow.methods.fairness._simplex import minimise
+from fedflow.methods.fairness._simplex import minimize
 from fedflow.methods.fairness._weighing import HOSTS, Weighing, divergence
 from fedflow.methods.method import Cohort, Diagnostics, Round
 from fedflow.project import identity
@@ -114,7 +114,7 @@ def test_the_quadratic_program_is_solved(seed: int, clients: int, power: float) 
     g = rng.random((rng.integers(1, 300), clients)) / clients
     h = 4 * np.eye(clients) + clients / 4 * g.T @ g
     b = -g.sum(0) + 10**power * rng.normal(size=clients)
-    x = minimise(h, b)
+    x = minimize(h, b)
     assert x.sum() == pytest.approx(1, abs=1e-12) and x.min() >= 0
     slope = (h @ x + b) / np.abs(b).max()
     assert slope[x > 0] == pytest.approx(np.full((x > 0).sum(), slope @ x), abs=1e-12)
@@ -172,7 +172,7 @@ def test_a_missing_client_has_the_mean_response() -> None:
     (one,) = play(S, {}, [{0: 1.0, 2: 3.0}], 3)
     g = np.array([u[0], u.mean(), u[1]]) / 3
     g = -g / (1 + g.mean())
-    expected = minimise(4 * np.eye(3) + 0.75 * np.outer(g, g), g - 0.75 * g.mean() * g)
+    expected = minimize(4 * np.eye(3) + 0.75 * np.outer(g, g), g - 0.75 * g.mean() * g)
     assert one.p == pytest.approx(expected, abs=1e-12)
     for name in (S, D):
         known = ["regret" in each.numbers for each in play(name, {}, [[1, 2, 3], {0: 1, 2: 3}, [1, 2, 3]], 3)]

@@ -25,8 +25,8 @@ PROGRAMMES = [  # updates, options, weights, squared length
     (ANGLES, {"eps": 0.2}, (0.3773933579, 0.1333333333, 0.4892733087), 0.4345734530),
     (ANGLES, {"eps": 0.05}, (0.3333333333, 0.2833333333, 0.3833333333), 0.4799758191),
     (ANGLES, {"eps": 0}, (1 / 3, 1 / 3, 1 / 3), 0.5135910167),
-    (ANGLES, {"eps": 1, "normalise": False}, (0, 0.2, 0.8), 0.2),
-    ((at(0, 3), at(90)), {"eps": 1, "normalise": False}, (0.1, 0.9), 0.9),
+    (ANGLES, {"eps": 1, "normalize": False}, (0, 0.2, 0.8), 0.2),
+    ((at(0, 3), at(90)), {"eps": 1, "normalize": False}, (0.1, 0.9), 0.9),
     ((at(0, 3), at(77)), {"eps": 1}, (0.5, 0.5), (1 + np.cos(np.deg2rad(77))) / 2),
     (((1, 0), (0, 1), (-0.6, 0.8)), {"eps": 1}, (0.5, 0, 0.5), 0.2),
     (((1, 0), (0, 1), (-0.6, 0.8)), {"eps": 0.1}, (0.433333, 0.233333, 0.333333), 0.233333**2 + 0.5**2),
@@ -39,7 +39,7 @@ def test_fedmgda(updates: tuple, hyper: dict, weights: tuple, squared: float, co
     ran = run("fedmgda", clients, hyper, rounds=1, training=ONE_STEP, cohort=cohort)
     d = 1 - np.array(ran.server("model")[0])
     assert d @ d == pytest.approx(squared, abs=1e-6)
-    units = [np.array(u) / (np.linalg.norm(u) if hyper.get("normalise", True) else 1) for u in updates]
+    units = [np.array(u) / (np.linalg.norm(u) if hyper.get("normalize", True) else 1) for u in updates]
     assert d == pytest.approx(sum(x * u for x, u in zip(weights, units)), abs=1e-6)
 
 
@@ -74,13 +74,13 @@ def test_equal_clients_share_their_weight() -> None:
 
 
 @pytest.mark.parametrize(("eps", "share"), [(0, 1 / 3), (0.1, 0.5667 / 2), (0.5, 1 / 12), (1, 0)])
-@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
 def test_a_client_that_did_not_move_keeps_its_weight(
-    eps: float, share: float, normalise: bool, cohort: str
+    eps: float, share: float, normalize: bool, cohort: str
 ) -> None:
     """Its vector is 0: with eps = 1 it is the shortest of all, and the model stays."""
     clients = lines((1,) * 3, ((1, 0), (0, 0), (0, 1)))
-    hyper = {"eps": eps, "normalise": normalise}
+    hyper = {"eps": eps, "normalize": normalize}
     ran = run("fedmgda", clients, hyper, rounds=1, training=ONE_STEP, cohort=cohort)
     assert ran.server("model") == [pytest.approx([1 - share, 1 - share], abs=1e-4 if eps == 0.1 else 1e-7)]
     assert ran.values("method/unmoved") == [1]
@@ -93,7 +93,7 @@ def test_a_model_that_fits_all_clients_does_not_change() -> None:
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 def test_fedmgda_without_freedom_is_fedavg(federation: Federation, weighting: str, cohort: str) -> None:
     settings: dict[str, Any] = {"participation": 0.5, "training": {"batch_size": 8}, "cohort": cohort}
-    hyper = {"eps": 0, "normalise": False, "weighting": weighting}
+    hyper = {"eps": 0, "normalize": False, "weighting": weighting}
     ran = run("fedmgda", federation, hyper, **settings)
     plain = run("fedavg", federation, {"weighting": weighting}, **settings)
     torch.testing.assert_close(ran.servers[-1]["model"], plain.servers[-1]["model"], rtol=0, atol=1e-6)

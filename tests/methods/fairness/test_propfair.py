@@ -31,7 +31,7 @@ def test_propfair(hyper: dict, trained: tuple, models: list[float], cohort: str)
     ("baseline", "weights"), [(3, (0.109589, 0.205479, 0.684932)), (5, (0.155340, 0.262136, 0.582524))]
 )
 def test_fair_weights_of_three_given_clients(baseline: float, weights: tuple, cohort: str) -> None:
-    """p_k / (M - F_k), normalised; updates (0.1, 0), (0, 0.2) and (0.3, 0.1), from (1, 1)."""
+    """p_k / (M - F_k), normalized; updates (0.1, 0), (0, 0.2) and (0.3, 0.1), from (1, 1)."""
     hyper = {"baseline": baseline, "applied": "weights"}
     ran = run("propfair", three(), hyper, rounds=1, training=ONE_STEP, cohort=cohort)
     expected = [1 - 0.1 * weights[0] - 0.3 * weights[2], 1 - 0.2 * weights[1] - 0.1 * weights[2]]

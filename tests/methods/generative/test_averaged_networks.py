@@ -76,7 +76,7 @@ def test_rates_within_a_round_reach_both_networks(name: str, digits: Dataset) ->
         run(
             name,
             federation,
-            training={"lr": 1e-3, "optimiser": "adam", "lr_within": [1.0, 200.0]} | more,
+            training={"lr": 1e-3, "optimizer": "adam", "lr_within": [1.0, 200.0]} | more,
             rounds=1,
         )
         for more in ({"epochs": 1}, {"epochs": 2})

@@ -13,7 +13,7 @@ from fedflow.methods import build_method
 from fedflow.models.gan import Discriminator, Generator
 from fedflow.models.noise import Noise, noise_key
 
-ADAM = LocalTraining(optimiser="adam", betas=[0.5, 0.999], lr=1e-3, weight_decay=1e-4, batch_size=25)
+ADAM = LocalTraining(optimizer="adam", betas=[0.5, 0.999], lr=1e-3, weight_decay=1e-4, batch_size=25)
 COUNTS = [
     ((1, 32, 32), 10, 1_222_528, 1_708_555),
     ((3, 32, 32), 10, 1_224_576, 1_710_603),
@@ -107,11 +107,11 @@ def test_the_discriminator_learns(digits: Dataset) -> None:
         "fedcgan",
         suited("fedcgan", images(digits, sizes=(60, 60))),
         {"spc": 1},
-        training={"optimiser": "adam", "lr": 1e-3, "epochs": 2, "batch_size": 20},
+        training={"optimizer": "adam", "lr": 1e-3, "epochs": 2, "batch_size": 20},
         rounds=4,
     )
     for name in ("real", "fake"):
-        shares = ran.values(f"client/{name}_recognised/mean")
+        shares = ran.values(f"client/{name}_recognized/mean")
         assert all(0 <= share <= 1 for share in shares)
     losses = ran.values("client/loss_d/mean")
     assert 6 > losses[0] > losses[-1] + 0.2  # 2 ln 2 + 2 ln 10 = 5.99 without knowledge

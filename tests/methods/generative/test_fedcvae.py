@@ -12,7 +12,7 @@ from fedflow.methods import build_method
 from fedflow.methods.generative.fedcvae import kl
 from fedflow.models.vae import Decoder, Encoder
 
-ADAM = LocalTraining(optimiser="adam", betas=[0.5, 0.999], lr=1e-3, weight_decay=1e-4, batch_size=25)
+ADAM = LocalTraining(optimizer="adam", betas=[0.5, 0.999], lr=1e-3, weight_decay=1e-4, batch_size=25)
 COUNTS = [
     ((1, 32, 32), 10, 985_856, 865_025),
     ((3, 32, 32), 10, 987_904, 867_075),
@@ -91,7 +91,7 @@ def test_the_error_falls(digits: Dataset) -> None:
         with_pixels(images(digits, sizes=(200, 200))),
         {"spc": 1},
         rounds=3,
-        training={"optimiser": "adam", "betas": [0.5, 0.999], "lr": 1e-3, "epochs": 4, "batch_size": 40},
+        training={"optimizer": "adam", "betas": [0.5, 0.999], "lr": 1e-3, "epochs": 4, "batch_size": 40},
     )
     errors = ran.values("client/squared_error/mean")
     assert errors[-1] < 0.8 * errors[0]

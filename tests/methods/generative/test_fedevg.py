@@ -27,7 +27,7 @@ Y = torch.tensor([0, 1])
 WEIGHTS = [([[1, 0], [0, 1]], [0, -1]), ([[0.5, -1], [2, 0.25]], [-0.5, 0.1])]  # of two linear classifiers
 ADAM = {
     "epochs": 1,
-    "optimiser": "adam",
+    "optimizer": "adam",
     "betas": [0.5, 0.999],
     "lr": 1e-3,
     "weight_decay": 1e-4,
@@ -119,7 +119,7 @@ def shell() -> Federation:
 
 
 def test_raw_is_the_gradient_of_the_energy_of_the_mixture() -> None:
-    """Where no entry is clipped; the mixture of two Gaussians has equal normalisers."""
+    """Where no entry is clipped; the mixture of two Gaussians has equal normalizers."""
     model, both = linear(), [vector(linear(), *each) for each in WEIGHTS]
 
     def mixture(x: Tensor) -> Tensor:
@@ -400,7 +400,7 @@ def test_bad_input_is_one_line(small: Federation, digits: Dataset) -> None:
         build_method("fedevg", {"beta_last": 20})
     with refused("^method.reinit: 3 .* less than the 3 rounds of the run, or null"):
         run("fedevg", small, {"reinit": 3})
-    with refused("^data.normalise: 'source' .* none with fedevg, whose images have pixels in"):
+    with refused("^data.normalize: 'source' .* none with fedevg, whose images have pixels in"):
         run("fedevg", images(digits))
     partition = Partition.from_lists([small.partition.train(0)[:1]], [np.arange(9)], [np.arange(10)])
     with refused("^data.keep_labels: .* only labels that clients hold, with fedevg; none trains on label"):

@@ -1,4 +1,4 @@
-"""FedRep on the test-bed T2, and its neighbours FedAvg and FedPer."""
+"""FedRep on the test-bed T2, and its neighbors FedAvg and FedPer."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""L2GD with given coins on the test-bed T1, the objective that it minimises, and its limits."""
+"""L2GD with given coins on the test-bed T1, the objective that it minimizes, and its limits."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""LG-FedAvg on the test-bed T2, its neighbours FedAvg and Local, its two phases, and the shared layers."""
+"""LG-FedAvg on the test-bed T2, its neighbors FedAvg and Local, its two phases, and the shared layers."""
 
 from pathlib import Path
 from typing import Any

@@ -48,7 +48,7 @@ def test_effective_curvatures(start: float) -> None:
 
 
 def test_pfldyn(cohort: str) -> None:
-    """Whose limit minimises the objective, where the gradients of F_k(T_k(w)) sum to 0.
+    """Whose limit minimizes the objective, where the gradients of F_k(T_k(w)) sum to 0.
 
     Those of F_k at the models that are served do not.
     """
@@ -185,8 +185,8 @@ def own_classes(dataset: Dataset, anonymous: bool, clients: int = 10) -> Federat
     partition = make_partition(PartitionParams.parse(entry), known)
     model = FlatModel(partial(build, "mlp", dataset.input_shape, 10, hidden=(16,)), dtype=torch.float64)
     train, test = (
-        dataset.train.relabelled(partition.train_labels),
-        dataset.test.relabelled(partition.test_labels),
+        dataset.train.relabeled(partition.train_labels),
+        dataset.test.relabeled(partition.test_labels),
     )
     return Federation(model, train, test, partition)
 

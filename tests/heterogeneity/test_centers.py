@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedflow.heterogeneity.centres import k_means, k_medoids
+from fedflow.heterogeneity.centers import k_means, k_medoids
 
 POINTS = torch.tensor([[5.0, 5], [0, 0], [1, 0], [4, 4], [0, 1]], dtype=torch.float64)
 

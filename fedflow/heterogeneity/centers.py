@@ -1,4 +1,4 @@
-"""Clustering around centres: k-means of points, k-medoids of a dissimilarity matrix."""
+"""Clustering around centers: k-means of points, k-medoids of a dissimilarity matrix."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""What an optimiser holds of a vector in training, and how one gradient moves it."""
+"""What an optimizer holds of a vector in training, and how one gradient moves it."""
 
 from typing import NamedTuple
 
@@ -52,4 +52,4 @@ class AdamState(NamedTuple):
         return AdamState(w, first, second, steps)
 
 
-Moving = SGDState | AdamState  # a vector in training, by either optimiser
+Moving = SGDState | AdamState  # a vector in training, by either optimizer
