@@ -21,7 +21,7 @@ _OURS = {  # `bare` names of ours, and of other tools
         "participationrate"
     ),
     "batchsize": "batch bs localbs localbatchsize trainbatchsize",
-    "optimizer optimizer": "optimizer optim localoptimizer",
+    "optimizer": "optim localoptimizer",
     "method methods": "algorithm algo strategy aggregator",
     "model models name": "modelname network net architecture arch",
     "dataset data": "dataset datasets datasetname",

@@ -9,7 +9,7 @@ import typer
 
 from fedflow.cli.printing import print_line
 from fedflow.errors import BadInput, FedflowError
-from fedflow.methods.citing import PLACEHOLDER
+from fedflow.report.citing import PLACEHOLDER
 
 PROJECT = """\
 [build-system]

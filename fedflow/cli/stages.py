@@ -181,7 +181,7 @@ def cite(
     """
     from fedflow.cli.finished import finished
     from fedflow.cli.remembered import remembered
-    from fedflow.methods.citing import bibtex, cited
+    from fedflow.report.citing import bibtex, cited
 
     known = remembered("cite", cited)
     wanted = methods or [run.params["method"]["name"] for run in finished(root, [])]

@@ -13,7 +13,7 @@ from fedflow.finished.pairs import differences, pair_table
 from fedflow.finished.run import Run
 from fedflow.finished.tables import PLOTTED, TABLES, by_method, by_partition, columns, most_used
 from fedflow.methods import METHODS
-from fedflow.methods.citing import bibtex
+from fedflow.report.citing import bibtex
 from fedflow.metrics.table import METRICS, SHARE
 from fedflow.pictures.accuracy import curve, measured
 from fedflow.pictures.clients import heat

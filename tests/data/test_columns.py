@@ -47,7 +47,7 @@ def test_columns_that_do_not_fit_are_refused(npz, changes, message):
         source("npz").load(path=path)
 
 
-def test_domains_of_images_are_normalised_with_their_own_constants(npz, tmp_path):
+def test_domains_of_images_are_normalized_with_their_own_constants(npz, tmp_path):
     halves = {"domain_train": np.arange(30) % 2, "domain_test": np.ones(12, int)}
     data = prepare(DatasetParams(source="npz", path=str(npz(**halves)), channels=3), tmp_path)
     assert data.by_domain and data.columns["domain"].names == ("0", "1")

@@ -20,7 +20,7 @@ def expected(images: Examples, index: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (2, 3), (2, 3, 1), (0,)])
-def test_inputs_are_normalised_for_an_index_of_any_shape(images, shape):
+def test_inputs_are_normalized_for_an_index_of_any_shape(images, shape):
     index = torch.arange(torch.Size(shape).numel()).reshape(shape)
     x = images.inputs(index)
     assert x.shape == (*shape, 3, 5, 4) and x.dtype == torch.float32
@@ -54,7 +54,7 @@ def domains(images: Examples) -> Examples:
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (2, 3), (0,)])
-def test_each_image_is_normalised_by_its_domain(domains, shape):
+def test_each_image_is_normalized_by_its_domain(domains, shape):
     index = torch.arange(torch.Size(shape).numel()).reshape(shape)
     x, alone = domains.inputs(index), torch.empty(*shape, 3, 5, 4)
     for d in range(3):
@@ -66,7 +66,7 @@ def test_each_image_is_normalised_by_its_domain(domains, shape):
 def test_domains_work_under_vmap_and_stay_with_their_images(domains):
     index = torch.tensor([[0, 5, 19], [3, 4, 1]])  # [C, n]
     assert torch.equal(torch.func.vmap(domains.inputs)(index), domains.inputs(index))
-    other = domains.relabelled(np.zeros(20, np.int64))
+    other = domains.relabeled(np.zeros(20, np.int64))
     assert torch.equal(other.inputs(index), domains.inputs(index)) and other.y.sum() == 0
     moved = domains.to("meta")
     assert moved.domain.device == moved.x.device == torch.device("meta")

@@ -36,12 +36,12 @@ def test_images_of_a_round_are_training_samples_and_the_tests_are_real(tmp_path:
         assert torch.equal(data.x_train, found.rounds[t][0]) and torch.equal(data.y_train, found.rounds[t][1])
         assert torch.equal(data.x_test, real.x_test) and torch.equal(data.y_test, real.y_test)
         assert (data.mean, data.std, data.classes) == (real.mean, real.std, real.classes)
-    plain = {"test_of": REAL | {"keep_labels": [0, 1]}, "keep_labels": [], "normalise": "none"}
+    plain = {"test_of": REAL | {"keep_labels": [0, 1]}, "keep_labels": [], "normalize": "none"}
     data = prepare(DatasetParams.parse(made(tmp_path / "two", classes=2) | plain), tmp_path / "few")
     assert (data.mean, data.classes) == ((0.0,), ("0", "1")) and set(data.y_test.tolist()) == {0, 1}
 
 
-def test_colour_images_keep_their_channels(tmp_path: Path) -> None:
+def test_color_images_keep_their_channels(tmp_path: Path) -> None:
     entry = made(tmp_path / "images", channels=3) | {"test_of": REAL | {"channels": 3}}
     data = prepare(DatasetParams.parse(entry), tmp_path / "data")
     assert torch.equal(data.x_train, load_generated(tmp_path / "images").rounds[10][0])

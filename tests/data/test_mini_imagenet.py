@@ -19,10 +19,10 @@ PART = {name: PARTS[0 if number < 64 else 1 if number < 80 else 2] for number, n
 OPTIONS = MiniImageNetOptions(size=4, test_per_class=1)
 
 
-def picture(number: int, i: int, grey: bool = False) -> bytes:
+def picture(number: int, i: int, gray: bool = False) -> bytes:
     stream = io.BytesIO()
     level = 2 * number + i
-    Image.new("L" if grey else "RGB", (6, 6), level if grey else (level, 255 - level, i)).save(stream, "png")
+    Image.new("L" if gray else "RGB", (6, 6), level if gray else (level, 255 - level, i)).save(stream, "png")
     return stream.getvalue()
 
 
@@ -88,7 +88,7 @@ def test_only_images_of_a_class_count(write):
 
 
 def test_it_is_a_named_source(write, tmp_path_factory):
-    entry = {"source": "mini_imagenet", "path": str(write("tree")), "test_per_class": 2, "normalise": "train"}
+    entry = {"source": "mini_imagenet", "path": str(write("tree")), "test_per_class": 2, "normalize": "train"}
     data = prepare(DatasetParams.parse(entry), tmp_path_factory.mktemp("prepared"))
     assert data.input_shape == (3, 84, 84) and len(data.y_train) == 100 and len(data.y_test) == 200
 
@@ -117,7 +117,7 @@ def test_what_is_missing_or_damaged_is_named_in_one_line(write):
     fails(r"images/n003/n00302.png: cannot be read: \[Errno 2\]")
     image.write_bytes(good[:40])
     fails("images/n00302.png: cannot be read: ")
-    image.write_bytes(picture(3, 2, grey=True))
+    image.write_bytes(picture(3, 2, gray=True))
     assert mini_imagenet(path, OPTIONS).x_train.shape == (200, 4, 4, 3)
     fails(
         r"its classes have 3 images, none of them for training \(data.test_per_class: 3\)", test_per_class=3

@@ -24,8 +24,8 @@ def mix(npz: Callable, tmp_path: Path) -> Callable[..., Dataset]:
     return make
 
 
-def colour(npz: Callable, name: str = "colour.npz", size: int = 8, classes: int = 2) -> dict[str, str]:
-    """A part of random images in colour."""
+def color(npz: Callable, name: str = "color.npz", size: int = 8, classes: int = 2) -> dict[str, str]:
+    """A part of random images in color."""
     rng = np.random.default_rng(1)
     x = {
         f"x_{s}": rng.integers(0, 256, (n * classes, size, size, 3), np.uint8)
@@ -34,13 +34,13 @@ def colour(npz: Callable, name: str = "colour.npz", size: int = 8, classes: int 
     return {"source": "npz", "path": str(npz(name, classes, size, **x))}
 
 
-def test_parts_stand_side_by_side_and_are_normalised_on_their_own(mix, npz):
-    data = mix({}, colour(npz))
+def test_parts_stand_side_by_side_and_are_normalized_on_their_own(mix, npz):
+    data = mix({}, color(npz))
     assert data.input_shape == (3, 8, 8) and len(data.train) == 30 + 20 and len(data.test) == 12 + 8
-    assert data.classes == ("small:0", "small:1", "small:2", "colour:0", "colour:1")
+    assert data.classes == ("small:0", "small:1", "small:2", "color:0", "color:1")
     assert data.y_train.bincount().tolist() == [10] * 5 and data.y_test.bincount().tolist() == [4] * 5
     domain = data.columns["domain"]
-    assert domain.names == ("small", "colour") and domain.train.tolist() == [0] * 30 + [1] * 20
+    assert domain.names == ("small", "color") and domain.train.tolist() == [0] * 30 + [1] * 20
     assert domain.test.tolist() == [0] * 12 + [1] * 8 and data.by_domain
     x = data.train.inputs(torch.arange(50)).double()
     for rows, part in ((slice(0, 30), 0), (slice(30, 50), 1)):
@@ -57,14 +57,14 @@ def test_parts_stand_side_by_side_and_are_normalised_on_their_own(mix, npz):
 
 
 def test_labels_can_be_shared(mix, npz):
-    data = mix({"train_limit": 6}, colour(npz, classes=3), labels="shared")
+    data = mix({"train_limit": 6}, color(npz, classes=3), labels="shared")
     assert data.classes == ("0", "1", "2") and data.y_train.bincount().tolist() == [12] * 3
     assert data.columns["domain"].train.tolist() == [0] * 6 + [1] * 30
 
 
 def test_offsets_may_come_in_any_order(mix, npz):
-    data = mix({"offset": 2}, colour(npz) | {"offset": 0})
-    assert data.classes == ("colour:0", "colour:1", "small:0", "small:1", "small:2")
+    data = mix({"offset": 2}, color(npz) | {"offset": 0})
+    assert data.classes == ("color:0", "color:1", "small:0", "small:1", "small:2")
     assert data.y_train[:3].tolist() == [2, 3, 4] and data.y_train[30:32].tolist() == [0, 1]
 
 
@@ -87,9 +87,9 @@ def test_the_whole_mix_is_rotated_and_padded_with_constants_of_each_part(mix, np
 
 
 def test_a_mix_of_mixes_has_the_domains_of_both(mix, npz):
-    inner = {"source": "mix", "parts": [{"source": "npz", "path": str(npz())}, colour(npz)]}
-    data = mix(inner, colour(npz, "other.npz"))
-    assert data.columns["domain"].names == ("mix:small", "mix:colour", "other")
+    inner = {"source": "mix", "parts": [{"source": "npz", "path": str(npz())}, color(npz)]}
+    data = mix(inner, color(npz, "other.npz"))
+    assert data.columns["domain"].names == ("mix:small", "mix:color", "other")
     assert np.bincount(data.columns["domain"].train).tolist() == [30, 20, 20] and len(data.mean) == 3
     assert data.classes[0] == "mix:small:0" and data.num_classes == 7
 
@@ -180,5 +180,5 @@ def test_parts_of_other_kinds_are_refused(mix, npz):
     wide = {name: np.pad(array, ((0, 0), (0, 1))) for name, array in x.items()}
     with refused(r"parts\[1\]: \[5\] .*expected features of the shape \[4\]"):
         mix(features, {"source": "npz", "path": str(npz("wide.npz", **wide))})
-    with refused(r"parts\[0\]\.channels: 1 .*another part is in colour"):
-        mix({"channels": 1}, colour(npz))
+    with refused(r"parts\[0\]\.channels: 1 .*another part is in color"):
+        mix({"channels": 1}, color(npz))

@@ -74,7 +74,7 @@ def test_loaded_images_are_memory_mapped(make):
     assert len(data.train) == 30
 
 
-def test_padding_comes_before_normalisation(tmp_path):
+def test_padding_comes_before_normalization(tmp_path):
     data = prepare(DatasetParams(source="mnist5k", pad=2, channels=3, test_limit=10), tmp_path)
     assert data.input_shape == (3, 32, 32) and data.mean == (0.1307,) * 3 and data.std == (0.3081,) * 3
     x = data.train.inputs(torch.arange(50))
@@ -144,9 +144,9 @@ def test_a_limit_below_the_number_of_classes_is_refused(make, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_colour_is_not_turned_into_grey(npz, tmp_path):
-    colour = {f"x_{split}": np.zeros((n, 4, 4, 3), np.uint8) for split, n in (("train", 30), ("test", 12))}
-    params = DatasetParams(source="npz", path=str(npz(**colour)), channels=1)
+def test_color_is_not_turned_into_gray(npz, tmp_path):
+    color = {f"x_{split}": np.zeros((n, 4, 4, 3), np.uint8) for split, n in (("train", 30), ("test", 12))}
+    params = DatasetParams(source="npz", path=str(npz(**color)), channels=1)
     with refused(r"data\.channels: 1"):
         prepare(params, tmp_path / "out")
     assert prepare(DatasetParams(source="npz", path=params.path), tmp_path / "out").input_shape == (3, 4, 4)

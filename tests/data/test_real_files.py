@@ -68,8 +68,8 @@ def test_mix4_of_real_images(tmp_path):
     assert torch.from_numpy(domain.test).bincount().tolist() == [2007, 100, 10_000, 10_000]
     assert data.y_train.bincount().tolist()[:20] == [*source("usps").train_counts, *[20] * 10]
     assert torch.equal(data.y_train // 10, torch.from_numpy(domain.train))
-    grey, colour = ((0.1307,) * 3, (0.3081,) * 3), (source("cifar10").mean, source("cifar10").std)
-    assert list(zip(data.mean, data.std)) == [grey, colour, grey, grey]
+    gray, color = ((0.1307,) * 3, (0.3081,) * 3), (source("cifar10").mean, source("cifar10").std)
+    assert list(zip(data.mean, data.std)) == [gray, color, gray, gray]
     one_each = torch.tensor([0, 7291, 7491, 7791])  # an image of each part
     corners = data.train.inputs(one_each)[:, :, 0, 0]
     border = torch.full((3,), (0 - 0.1307) / 0.3081)
@@ -91,7 +91,7 @@ def test_digits_of_two_domains_share_their_labels(tmp_path):
 def test_the_letters_of_emnist(tmp_path):
     raw = source("emnist_letters").load(ROOT)
     assert raw.classes[0] == "A" and raw.classes[25] == "Z" and raw.y_train.max() == 25
-    entry = DatasetParams(source="emnist_letters", keep_labels=[*range(10)], normalise="train")
+    entry = DatasetParams(source="emnist_letters", keep_labels=[*range(10)], normalize="train")
     data = prepare(entry, tmp_path, ROOT)
     assert data.classes == tuple("ABCDEFGHIJ") and data.y_train.bincount().tolist() == [2400] * 10
     x = torch.from_numpy(raw.x_train[raw.y_train < 10]).double() / 255  # FedDyn's EMNIST-L

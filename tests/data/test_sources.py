@@ -166,9 +166,9 @@ def test_a_folder_and_its_tars_hold_the_same_images(tree, folder, tar):
         assert levels(raw.x_test) == [100, 101, 110, 111] and raw.y_test.tolist() == [0, 0, 1, 1]
 
 
-def test_grey_images_stay_grey_unless_mixed_with_colour(tree, png, folder):
-    grey = {name: png(i, mode="L") for i, name in enumerate(tree)}
-    assert source("folder").load(path=folder(grey)).x_train.shape == (6, 4, 4)
+def test_gray_images_stay_gray_unless_mixed_with_color(tree, png, folder):
+    gray = {name: png(i, mode="L") for i, name in enumerate(tree)}
+    assert source("folder").load(path=folder(gray)).x_train.shape == (6, 4, 4)
     raw = source("folder").load(path=folder({"train/cat/0.png": png(7)}))
     assert raw.x_train.shape == (6, 4, 4, 3) and levels(raw.x_train)[:3] == [7, 1, 2]
 
@@ -459,7 +459,7 @@ def test_images_deeper_in_a_folder_are_refused_too(tree, png, folder):
 
 
 def deep(kind: str) -> bytes:
-    """Two by two colour pixels of 16 bits, which Pillow reads but does not write."""
+    """Two by two color pixels of 16 bits, which Pillow reads but does not write."""
     pixels = np.full((2, 2, 3), 513, ">u2")
     if kind == "ppm":
         return b"P6 2 2 1023\n" + pixels.tobytes()
@@ -474,7 +474,7 @@ def deep(kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["png", "ppm"])
-def test_colour_images_of_more_than_8_bits_are_refused(tree, tar, kind):
+def test_color_images_of_more_than_8_bits_are_refused(tree, tar, kind):
     message = f"train/cat/deep.{kind}: cannot be read: more than 8 bits per channel (RGB); only 8-bit images"
     fails(message, "folder", path=tar({f"train/cat/deep.{kind}": deep(kind)} | tree))
 

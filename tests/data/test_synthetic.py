@@ -45,11 +45,11 @@ def test_only_the_parameters_of_devices_keep_one_model_from_fitting_them_all():
 
 
 def test_inputs_and_sizes_differ_between_devices_where_they_should():
-    def centres(raw: RawData) -> np.ndarray:
+    def centers(raw: RawData) -> np.ndarray:
         user = raw.columns["user"].train
         return np.array([raw.x_train[user == i].mean(0) for i in range(20)])
 
-    assert np.abs(centres(convex())).max() < 0.4 < np.abs(centres(convex("inputs"))).mean()
+    assert np.abs(centers(convex())).max() < 0.4 < np.abs(centers(convex("inputs"))).mean()
     sizes = np.bincount(convex("sizes").columns["user"].train)
     assert sizes.min() < 100 and sizes.max() > 400
     assert np.ptp(np.bincount(convex("sizes", gamma3=0).columns["user"].train)) == 0

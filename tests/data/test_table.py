@@ -47,7 +47,7 @@ def read(tmp_path: Path, table: pd.DataFrame) -> Callable[..., RawData]:
     return load
 
 
-def test_features_are_standardised_with_the_training_rows(read, table):
+def test_features_are_standardized_with_the_training_rows(read, table):
     raw = read(split="part", features=["fixed", "age"])
     assert raw.x_train.shape == (30, 2) and raw.x_test.shape == (20, 2) and raw.x_train.dtype == np.float32
     age = table["age"].to_numpy()
@@ -107,7 +107,7 @@ def test_parquet_gives_the_same_as_csv(read, table, tmp_path):
     np.testing.assert_array_equal(raw.y_test, expected.y_test)
 
 
-def test_rows_of_each_user_are_split_and_standardised_by_themselves(read, table):
+def test_rows_of_each_user_are_split_and_standardized_by_themselves(read, table):
     raw = read(user="town", within="user", features=["age", "rooms", "old"], dummies=["old"], test_share=0.3)
     user, whole = raw.columns["user"], table["kind"].groupby([table["town"], table["kind"]]).size()
     drawn = pd.Series(raw.y_test).groupby([user.test, raw.y_test]).size()

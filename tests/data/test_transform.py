@@ -61,7 +61,7 @@ def test_images_shrink_with_antialiasing_and_grow_smoothly(npz, tmp_path):
     assert small.mean == large.mean == (round(100 / 255, 6),)  # of the images as they were read
 
 
-def test_colour_images_are_resized_too(npz, tmp_path):
+def test_color_images_are_resized_too(npz, tmp_path):
     x = {f"x_{split}": np.full((n, 4, 6, 3), [10, 20, 30], np.uint8) for split, n in SPLITS}
     data = prepare(DatasetParams(source="npz", path=str(npz(**x)), resize=5), tmp_path)
     assert data.input_shape == (3, 5, 5) and data.x_train[3, :, 2, 2].tolist() == [10, 20, 30]
@@ -145,9 +145,9 @@ def test_tokens_and_the_next_ones_are_sequences_over_one_vocabulary(arrays_in):
     assert one.y_train.shape == (30,) and one.num_classes == 12
 
 
-@pytest.mark.parametrize("field", ["pad", "channels", "resize", "rotations", "normalise"])
+@pytest.mark.parametrize("field", ["pad", "channels", "resize", "rotations", "normalize"])
 def test_what_is_for_images_is_refused_for_others(arrays_in, field):
-    value = {"pad": 2, "channels": 3, "resize": 4, "rotations": [90], "normalise": "none"}[field]
+    value = {"pad": 2, "channels": 3, "resize": 4, "rotations": [90], "normalize": "none"}[field]
     with refused(rf"data.{field}: .*its default: other holds features"):
         arrays_in(features, **{field: value})
 
@@ -185,48 +185,48 @@ def test_other_arrays_must_fit_too(npz, tmp_path, x, y, message):
 
 
 @pytest.mark.parametrize("constants", [{"mean": [0.25], "std": [0.5]}, "none"])
-def test_normalisation_can_be_chosen(make, constants):
+def test_normalization_can_be_chosen(make, constants):
     pixels = make().x_train.double() / 255
     mean, std = (0.25, 0.5) if isinstance(constants, dict) else (0.0, 1.0)
-    inputs = make("chosen", normalise=constants).train.inputs(torch.arange(30), torch.float64)
+    inputs = make("chosen", normalize=constants).train.inputs(torch.arange(30), torch.float64)
     torch.testing.assert_close(inputs, (pixels - mean) / std, atol=1e-6, rtol=0)
 
 
 def test_the_constants_of_the_source_are_the_default(tmp_path):
     default, named = (
         prepare(DatasetParams.parse({"source": "mnist5k", "train_limit": 20} | more), tmp_path / "out")
-        for more in ({}, {"normalise": "source"})
+        for more in ({}, {"normalize": "source"})
     )
     assert default.mean == (0.1307,) and default.hash == named.hash
 
 
 def test_constants_of_the_kept_images_are_not_those_of_all(make):
     """FedDyn's EMNIST-L: the mean of the ten letters that are kept. Borders and repeats do not count."""
-    every, kept = (make(name, normalise=name, keep_labels=[2], pad=1) for name in ("source", "train"))
+    every, kept = (make(name, normalize=name, keep_labels=[2], pad=1) for name in ("source", "train"))
     assert torch.equal(every.x_train, kept.x_train) and every.hash != kept.hash
     pixels = kept.x_train[:, :, 1:-1, 1:-1].double() / 255
     assert kept.mean == pytest.approx([pixels.mean().item()], abs=1e-6)
     assert kept.std == pytest.approx([pixels.std(correction=0).item()], abs=1e-6)
 
 
-def test_parts_of_a_mix_are_normalised_as_they_say_or_all_as_the_mix_says(tmp_path):
-    own = {"source": "digits", "normalise": "none", "resize": 28}
+def test_parts_of_a_mix_are_normalized_as_they_say_or_all_as_the_mix_says(tmp_path):
+    own = {"source": "digits", "normalize": "none", "resize": 28}
     mix = {"source": "mix", "parts": [own, {"source": "mnist5k", "train_limit": 20}]}
     data = prepare(DatasetParams.parse(mix), tmp_path / "parts")
     assert data.mean == ((0.0,), (0.1307,)) and data.std == ((1.0,), (0.3081,))
-    data = prepare(DatasetParams.parse(mix | {"normalise": "none"}), tmp_path / "all")
+    data = prepare(DatasetParams.parse(mix | {"normalize": "none"}), tmp_path / "all")
     assert (data.mean, data.std) == ((0.0,), (1.0,)) and not data.by_domain
 
 
 @pytest.mark.parametrize(
-    ("normalise", "message"),
+    ("normalize", "message"),
     [
-        ("mnist", r"data.normalise: 'mnist' .* one of source, train, none, or a mapping of mean and std"),
-        ({"mean": [0.5]}, r"data.normalise.std: None .* a list, each item a number > 0"),
-        ({"mean": [0.5], "std": [0]}, r"data.normalise.std\[0\]: 0.0"),
-        ({"mean": [0.5] * 3, "std": [0.5] * 3}, r"data.normalise: .* 1 numbers each in mean and std"),
+        ("mnist", r"data.normalize: 'mnist' .* one of source, train, none, or a mapping of mean and std"),
+        ({"mean": [0.5]}, r"data.normalize.std: None .* a list, each item a number > 0"),
+        ({"mean": [0.5], "std": [0]}, r"data.normalize.std\[0\]: 0.0"),
+        ({"mean": [0.5] * 3, "std": [0.5] * 3}, r"data.normalize: .* 1 numbers each in mean and std"),
     ],
 )
-def test_constants_that_cannot_be_are_refused(make, normalise, message):
+def test_constants_that_cannot_be_are_refused(make, normalize, message):
     with refused(message):
-        make(normalise=normalise)
+        make(normalize=normalize)

@@ -6,8 +6,8 @@ arXiv 2209.10526; Algorithms 7 to 9 of Morafah's thesis; code github.com/MMorafa
 
 Before the first round, every client sends U_p [F, q], the p leading left singular vectors of its data (or of
 each label's data), not centered. Server: A [N, N], the angles between them in degrees; hierarchical
-clustering that merges up to the height beta; every cluster starts from the same initial model. Then client: w_k <- E
-epochs of SGD from its cluster's model; server: the mean over each cluster's members in the cohort.
+clustering that merges up to the height beta; every cluster starts from the same initial model. Then client:
+w_k <- E epochs of SGD from its cluster's model; server: the mean over each cluster's members in the cohort.
 *Reduces to* FedAvg with one cluster (large beta); with N clusters each client of a cohort trains alone.
 *State*: server the clusters' models, the assignment, U_p, A; clients none. *Traffic*: 1 P down, 1 P up.
 Before the first round also F q up.
