@@ -81,32 +81,32 @@ class Examples:
         """The same inputs with targets ``y`` [n]; ``self`` if ``y`` is None."""
         return self if y is None else Examples(self.x, torch.as_tensor(y), self.mean, self.std, self.domain)
 
-    def only(self, index: Tensor) -> "Examples":
-        """A copy of the examples at ``index`` [m]."""
-        domain = None if self.domain is None else self.domain[index]
-        return Examples(self.x[index], self.y[index], self.mean, self.std, domain)
+    def only(self, rows: Tensor) -> "Examples":
+        """A copy of the examples at ``rows`` [m]."""
+        domain = None if self.domain is None else self.domain[rows]
+        return Examples(self.x[rows], self.y[rows], self.mean, self.std, domain)
 
-    def inputs(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Inputs at ``index`` (int64, any shape S, on the same device): [*S, ...].
+    def inputs(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Inputs at ``rows`` (int64, any shape S, on the same device): [*S, ...].
 
         Normalized images and features have ``dtype``; tokens are int64. It uses tensor operations only, so it
-        also runs under ``torch.func.vmap`` with a batched ``index``.
+        also runs under ``torch.func.vmap`` with a batched ``rows``.
         """
-        x = _at(self.x, index)
+        x = _at(self.x, rows)
         if not self.images:
             return x.to(dtype) if x.is_floating_point() else x.long()
         x = x.to(torch.promote_types(dtype, torch.float32))  # half precision would round twice
         scale, shift = self._scale, self._shift
         if self.domain is not None:
-            domain = _at(self.domain, index)
+            domain = _at(self.domain, rows)
             scale, shift = _at(scale, domain), _at(shift, domain)
         return x.mul_(scale).add_(shift).to(dtype)  # in place: a second batch would cost more
 
-    def targets(self, index: Tensor) -> Tensor:
-        """Targets at ``index`` (any shape S): [*S], or [*S, L]."""
-        return _at(self.y, index)
+    def targets(self, rows: Tensor) -> Tensor:
+        """Targets at ``rows`` (any shape S): [*S], or [*S, L]."""
+        return _at(self.y, rows)
 
 
-def _at(values: Tensor, index: Tensor) -> Tensor:
-    """Rows of ``values`` [n, ...] at ``index`` (any shape S): [*S, ...]."""
-    return values.index_select(0, index.reshape(-1)).reshape(index.shape + values.shape[1:])
+def _at(values: Tensor, rows: Tensor) -> Tensor:
+    """Rows of ``values`` [n, ...] at ``rows`` (any shape S): [*S, ...]."""
+    return values.index_select(0, rows.reshape(-1)).reshape(rows.shape + values.shape[1:])

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedflow.local import measures
 from fedflow.local.samples import Samples
 from fedflow.local.schedule import Schedule
-from fedflow.local.trainer import Task, Trainer
+from fedflow.local.task import Task
+from fedflow.local.trainer import Trainer
 
 TRAIN_LOSS, DIFFICULTY = "train_loss", "difficulty"  # what the engine adds to diagnostics
 TRAINED = "trained"  # and to what is kept
@@ -74,13 +76,13 @@ class Client(Trainer):
     def __init__(
         self,
         task: Task,
-        data: Samples,
+        own: Samples,
         schedules: Mapping[str, Schedule],
         received: Mapping[str, Tensor],
         kept: Mapping[str, Tensor],
         selection: Samples | None = None,
     ) -> None:
-        super().__init__(task, data, schedules)
+        super().__init__(task, own, schedules)
         self.received, self._selection = received, selection
         self.kept = {name: vector for name, vector in kept.items() if name != TRAINED}
         self.last = kept.get(TRAINED)
@@ -97,19 +99,19 @@ class Client(Trainer):
 
         For the onboarding only: ragged data cannot be stacked in a cohort.
         """
-        index, examples = self._data.index, self._data.examples
-        inputs = examples.x[index] if raw else examples.inputs(index, self.model.dtype)
-        return inputs, examples.targets(index)
+        rows, examples = self.own.rows, self.own.examples
+        inputs = examples.x[rows] if raw else examples.inputs(rows, self.model.dtype)
+        return inputs, examples.targets(rows)
 
     def selection_loss(self, w: Tensor) -> Tensor:
         """Mean loss of ``w`` [D] over the samples held out for model selection (`Method.selects`)."""
         assert self._selection is not None, "provided by the engine if Method.selects()"
-        return self._mean_of(w, self._selection, self.model.losses)
+        return measures.mean(self.model, self._selection, w, self.model.losses)
 
     def selection_accuracy(self, w: Tensor) -> Tensor:
         """Share of these samples that ``w`` [D] predicts correctly, scalar, in evaluation mode."""
         assert self._selection is not None, "provided by the engine if Method.selects()"
-        return self._mean_of(w, self._selection, self.model.hits)
+        return measures.mean(self.model, self._selection, w, self.model.hits)
 
     def update(
         self,

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
+from fedflow.local import measures
 from fedflow.local.pacing import Pacing
+from fedflow.local.samples import Samples
+from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 SCORES = ("global", "local", "both", "global_pred", "local_pred", "both_pred", "expert")
@@ -28,18 +31,14 @@ class Pass(NamedTuple):
 
 
 class Scored(Protocol):
-    """What a curriculum needs of a `Trainer`: [n] readings of its samples, NaN for padding."""
+    """What a curriculum needs of a `Trainer`."""
 
+    model: FlatModel
+    own: Samples
     last: Tensor | None  # the model [D] of the client's last participation, or what stands for it
 
     @property
     def expert_losses(self) -> Tensor: ...
-
-    def losses(self, w: Tensor) -> Tensor: ...
-
-    def mistakes(self, w: Tensor) -> Tensor: ...
-
-    def disagreement(self, w: Tensor, other: Tensor) -> Tensor: ...
 
 
 class Curriculum(Pacing):
@@ -112,14 +111,14 @@ class Curriculum(Pacing):
         return tuple(found)
 
     def draw_ties(self, samples: int, rng: np.random.Generator) -> np.ndarray:
-        """All places [n], in the order in which samples of equal difficulty come."""
+        """All positions [n], in the order in which samples of equal difficulty come."""
         if self.ties == "random" or self.order == "random":
             return rng.permutation(samples)
-        places = np.arange(samples)
-        return places[::-1].copy() if self.order == "anti" else places
+        positions = np.arange(samples)
+        return positions[::-1].copy() if self.order == "anti" else positions
 
     def sorted(self, difficulty: Tensor, ties: Tensor) -> Tensor:
-        """The places ``ties`` [n] by ``difficulty``, in which padding is NaN: it stays last."""
+        """The positions ``ties`` [n] by ``difficulty``, in which padding is NaN: it stays last."""
         keys = (-difficulty if self.order == "anti" else difficulty)[ties]
         return ties[keys.where(~keys.isnan(), torch.inf).argsort(stable=True)]
 
@@ -129,12 +128,12 @@ class Curriculum(Pacing):
             return trainer.expert_losses
         last = start if trainer.last is None else trainer.last
         if self.score == "both_pred" and self.reading == "disagreement":
-            return trainer.disagreement(start, last)
+            return measures.disagreement(trainer.model, trainer.own, start, last)
         which, _, predictions = self.score.partition("_")
         both = [start] if trainer.last is None else [start, last]
         models = {"global": [start], "local": [last], "both": both}[which]
-        measure = trainer.mistakes if predictions else trainer.losses
-        return torch.stack([measure(w) for w in models]).mean(0)
+        measure = measures.mistakes if predictions else measures.losses
+        return torch.stack([measure(trainer.model, trainer.own, w) for w in models]).mean(0)
 
 
 def normalized(losses: Tensor) -> Tensor:

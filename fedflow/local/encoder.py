@@ -49,13 +49,13 @@ class Pixels(Examples):
         super().__init__(x, x)
         self.span = span
 
-    def inputs(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    def inputs(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         low, high = self.span
-        x = pixels(self.x[index])
+        x = pixels(self.x[rows])
         return (low + (high - low) * x if self.images else x).to(dtype)
 
-    def targets(self, index: Tensor) -> Tensor:
-        return self.inputs(index)
+    def targets(self, rows: Tensor) -> Tensor:
+        return self.inputs(rows)
 
 
 def pretrain(model: FlatModel, x: Tensor, epochs: int, seed: int) -> Tensor:

@@ -16,8 +16,8 @@ class Batch:
     """Inputs [B, ...] and targets [B].
 
     ``mask`` [B] says which samples count (None: all), ``real`` [B] which are not the padding of a cohort
-    (None: all); ``positions`` [B] are their places among the client's samples. ``other`` is a second view of
-    the inputs [B, ...], None unless `training.objective` compares two.
+    (None: all); ``positions`` [B] count the client's samples from 0. ``other`` is a second view of the inputs
+    [B, ...], None unless `training.objective` compares two.
     ``support`` are the samples for `training.adaptation`, None without. ``draws`` [q] are the uniform numbers
     that the method asked for in `Method.draws`, None if it did not.
     ``seen`` records the data losses, scalar, that an objective computed on this batch, each with the buffers
@@ -41,10 +41,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Samples:
-    """The ``examples`` at ``index`` [n]; only those that are ``real`` [n] count (None: all)."""
+    """The ``rows`` [n] of ``examples``; only those that are ``real`` [n] count (None: all)."""
 
     examples: Examples
-    index: Tensor
+    rows: Tensor
     real: Tensor | None = None
 
     @classmethod
@@ -54,24 +54,31 @@ class Samples:
     @property
     def count(self) -> Tensor | int:
         """The number of samples; a scalar tensor in a padded cohort."""
-        return len(self.index) if self.real is None else self.real.sum()
+        return len(self.rows) if self.real is None else self.real.sum()
+
+    def counted(self, dtype: torch.dtype) -> Tensor:
+        """`count` as a scalar tensor, created on the device: a copy from the host would stall a GPU."""
+        count, device = self.count, self.rows.device
+        if isinstance(count, Tensor):
+            return count.to(device, dtype)
+        return torch.full((), count, dtype=dtype, device=device)
 
     @property
     def numel(self) -> int:
         """Numbers in all inputs together."""
-        return len(self.index) * self.examples.x[0].numel()
+        return len(self.rows) * self.examples.x[0].numel()
 
     def batch(self, positions: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Batch:
         """The samples at ``positions`` [B]."""
-        rows = self.index[positions]
+        rows = self.rows[positions]
         return Batch(
             self.examples.inputs(rows, dtype), self.examples.targets(rows), mask, positions, real=mask
         )
 
     def chunks(self, dtype: torch.dtype) -> Iterator[Batch]:
         """All samples in order, `EVALUATION_BATCH` at a time."""
-        for start in range(0, len(self.index), EVALUATION_BATCH):
+        for start in range(0, len(self.rows), EVALUATION_BATCH):
             chunk = slice(start, start + EVALUATION_BATCH)
-            rows = self.index[chunk]
+            rows = self.rows[chunk]
             mask = None if self.real is None else self.real[chunk]
             yield Batch(self.examples.inputs(rows, dtype), self.examples.targets(rows), mask, real=mask)

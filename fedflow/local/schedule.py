@@ -25,7 +25,7 @@ SUPPORT = "support_"  # starts the names of its fields in a cohort
 class Schedule:
     """The batches of one client's local steps.
 
-    ``positions`` [S, B] are places among the client's samples. In the loop, ``sizes`` [S] are the lengths of
+    ``positions`` [S, B] count the client's samples from 0. In the loop, ``sizes`` [S] are the lengths of
     the batches; the rest of a row is padding. In a cohort, where rows cannot be cut, ``mask`` [S, B] marks
     real samples and ``active`` [S] the steps that this client takes. None means all. ``views`` [S, B, V, 3 or
     5] are V views of each sample from `draw_views`, None where samples are not augmented.
@@ -75,7 +75,7 @@ class Schedule:
         return replace(self, views=torch.stack([draw_views(rng, shape, cutout) for rng in rngs], dim=-2))
 
     def in_order(self, order: Tensor) -> "Schedule":
-        """This schedule with places in place of ranks: ``order`` [n] has the place of each rank."""
+        """This schedule with positions in place of ranks: ``order`` [n] has the position of each rank."""
         assert self.ranked is not None
         return replace(
             self, positions=torch.where(self.ranked[:, None], order[self.positions], self.positions)

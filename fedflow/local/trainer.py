@@ -7,7 +7,7 @@ Python on tensor values. How to extend it is in docs/decisions/0006.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
@@ -18,22 +18,22 @@ from torch import Tensor
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
+from fedflow.local import measures
 from fedflow.local.adaptation import Adaptation, per_class, with_prototypes
 from fedflow.local.augment import augmented
-from fedflow.local.fast.compiled import Gradient
-from fedflow.local.fast.pieces import Pieces, Product
+from fedflow.local.fast.steps import Steps, step_for
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimizer import AdamState, Moving, SGDState
+from fedflow.local.optimizer import Moving, SGDState
 from fedflow.local.precision import tf32
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
+from fedflow.local.task import Loss, Task, masked_mean
 from fedflow.local.teacher import Teacher
 from fedflow.models.flat import FlatModel
 from fedflow.settings import shown
 
 HELD = 16 << 20  # numbers: below this size, inputs are normalized once instead of in every step
 
-Loss = Callable[[Tensor, Batch], Tensor]
 State = TypeVar("State", bound=tuple)  # of tensors, None, numbers, and tuples of them such as `SGDState`
 
 
@@ -49,50 +49,26 @@ class Step(NamedTuple):
     buffers: Tensor | None
 
 
-@dataclass(frozen=True)
-class Task:
-    """The settings that all clients of a round share.
-
-    ``lr`` and ``t``, the number of the round, are scalar tensors if a cohort call reads them as inputs;
-    ``rounds`` is the number of rounds of the run, ``phase`` that of the method and ``level`` that of the
-    clients' network (`Levelled`), all static.
-    ``mean_samples`` is the mean of n_k over all clients (None: the client's own n_k). ``difficulty`` [n] is
-    an expert's loss on every training sample, also of other clients.
-    """
-
-    model: FlatModel
-    training: LocalTraining
-    lr: float | Tensor
-    t: int | Tensor = 0
-    rounds: int = 0
-    phase: str = ""
-    level: str = ""
-    mean_samples: float | None = None
-    vmapped: bool = False
-    compiled: Gradient | None = None
-    teacher: Teacher | None = None
-    difficulty: Tensor | None = None
-
-
 class Trainer:
     """Local training on a set of samples.
 
-    Attributes: ``samples`` (n, scalar tensor), ``lr`` (learning rate of the round, during a local step that
-    of the step; a scalar tensor in a cohort if it changes between rounds), ``train_loss`` (mean of the
+    Attributes: ``own`` (its `Samples`), ``samples`` (n, scalar tensor), ``lr`` (learning rate of the round,
+    during a local step that of the step; a scalar tensor in a cohort if it changes between rounds),
+    ``train_loss`` (mean of the
     recorded losses of the last training, scalar), ``trained`` (the model [D] after the last `fit` or
     `full_step`, unless the method sets another), ``last`` (what ``trained`` was in an earlier round, if a
     curriculum needs it), ``difficulty`` (mean of that of the samples at the start of the first training,
     scalar; None if no curriculum sorts them).
     """
 
-    def __init__(self, task: Task, data: Samples, schedules: Mapping[str, Schedule]) -> None:
+    def __init__(self, task: Task, own: Samples, schedules: Mapping[str, Schedule]) -> None:
         self.model, self.training, self.lr = task.model, task.training, task.lr
-        self._task, self._data, self._schedules = task, data, schedules
-        self.samples = self._scalar(data.count)
+        self._task, self.own, self._schedules = task, own, schedules
+        self.samples = self._scalar(own.count)
         self.trained: Tensor | None = None
         self.last: Tensor | None = None
         self.difficulty: Tensor | None = None
-        self.train_loss = torch.zeros((), dtype=self.model.dtype, device=data.index.device)
+        self.train_loss = torch.zeros((), dtype=self.model.dtype, device=own.rows.device)
 
     @classmethod
     def central(
@@ -125,12 +101,12 @@ class Trainer:
 
     def on(self, model: FlatModel) -> "Trainer":
         """A trainer of another network ``model`` on the same samples, with the same settings."""
-        return Trainer(replace(self._task, model=model, compiled=None), self._data, self._schedules)
+        return Trainer(replace(self._task, model=model, compiled=None), self.own, self._schedules)
 
     def _in_float32(self) -> "Trainer":
         """The same trainer, whose products are in float32."""
         training = replace(self.training, precision="float32")
-        return Trainer(replace(self._task, training=training), self._data, self._schedules)
+        return Trainer(replace(self._task, training=training), self.own, self._schedules)
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         """What the client minimizes, F_k of ``w`` [D] on one batch, scalar, in training mode.
@@ -153,7 +129,7 @@ class Trainer:
             assert self._task.teacher is not None, "checked by `LocalTraining.check`"
             target = self._task.teacher.outputs(batch.x)
         side = objective.side_losses(outputs, second, target)
-        side = side.mean() if batch.mask is None else _mean(side, batch.mask)
+        side = side.mean() if batch.mask is None else masked_mean(side, batch.mask)
         return objective.data_weight * value + (1 - objective.data_weight) * side
 
     def data_loss(self, w: Tensor, batch: Batch) -> Tensor:
@@ -187,7 +163,7 @@ class Trainer:
 
     def features(self, w: Tensor, batch: Batch) -> Tensor:
         """Inputs [B, d] of the last linear layer of ``w`` [D], in training mode."""
-        with self._autocast(batch.x):
+        with self._task.autocast(batch.x):
             return self.model.features(w, batch.x, train=True, real=batch.real).to(self.model.dtype)
 
     def adapted(self, w: Tensor, adaptation: Adaptation) -> Tensor:
@@ -198,10 +174,10 @@ class Trainer:
 
         def loss(v: Tensor, batch: Batch) -> Tensor:
             losses = model.losses(model.outputs(v, batch.x, batch.real), batch.y)
-            return losses.mean() if batch.mask is None else _mean(losses, batch.mask)
+            return losses.mean() if batch.mask is None else masked_mean(losses, batch.mask)
 
         if adaptation.name == "proto":
-            chunks = self._data.chunks(model.dtype)
+            chunks = self.own.chunks(model.dtype)
             found = [per_class(model.features(w, batch.x, real=batch.real), batch, model) for batch in chunks]
             sums, counts = (torch.stack(each).sum(0) for each in zip(*found, strict=True))
             return with_prototypes(model, w, sums, counts)
@@ -213,35 +189,24 @@ class Trainer:
             w = w - adaptation.lr * g
         return w
 
-    def losses(self, w: Tensor) -> Tensor:
-        """Data loss of ``w`` [D] on each sample [n], in evaluation mode; NaN for the padding of a cohort."""
-        return self._each(w, self.model.losses)
-
-    def mistakes(self, w: Tensor) -> Tensor:
-        """1 for each sample [n] that ``w`` [D] predicts wrongly, else 0; NaN for the padding of a cohort."""
-        return self._each(w, lambda outputs, y: 1 - self.model.hits(outputs, y).to(outputs.dtype))
-
-    def disagreement(self, one: Tensor, other: Tensor) -> Tensor:
-        """1 for each sample [n] with two predictions by two vectors [D], else 0; NaN for padding."""
-        labels = [
-            self._each(w, lambda outputs, y: outputs.argmax(-1).to(outputs.dtype)) for w in (one, other)
-        ]
-        return (labels[0] - labels[1]).abs().clamp(max=1)
-
     @property
     def expert_losses(self) -> Tensor:
         """The losses of an expert on the samples [n]; NaN for the padding of a cohort."""
         assert self._task.difficulty is not None, "checked when the run starts"
-        losses, real = self._task.difficulty[self._data.index].to(self.model.dtype), self._data.real
+        losses, real = self._task.difficulty[self.own.rows].to(self.model.dtype), self.own.real
         return losses if real is None else losses.where(real, torch.nan)
+
+    def losses(self, w: Tensor) -> Tensor:
+        """Data loss of ``w`` [D] on each sample [n], in evaluation mode; NaN for the padding of a cohort."""
+        return measures.losses(self.model, self.own, w)
 
     def full_loss(self, w: Tensor) -> Tensor:
         """Mean data loss of ``w`` [D] over all samples, scalar, in evaluation mode."""
-        return self._mean_of(w, self._data, self.model.losses)
+        return measures.mean(self.model, self.own, w, self.model.losses)
 
     def full_accuracy(self, w: Tensor) -> Tensor:
         """Share of all samples that ``w`` [D] predicts correctly, scalar, in evaluation mode."""
-        return self._mean_of(w, self._data, self.model.hits)
+        return measures.mean(self.model, self.own, w, self.model.hits)
 
     def full_gradient(self, w: Tensor) -> Tensor:
         """Gradient [D] of `Trainer.loss` over all samples, as they are (zero on buffers)."""
@@ -271,7 +236,7 @@ class Trainer:
     def rates(self) -> Tensor:
         """eta_i / eta of all local steps [S]; 0 for those that this client does not take."""
         schedule = self._schedules["batches"]
-        steps = torch.arange(len(schedule), dtype=self.model.dtype, device=self._data.index.device)
+        steps = torch.arange(len(schedule), dtype=self.model.dtype, device=self.own.rows.device)
         rates = torch.ones_like(steps) * self.training.lr_factor(steps)
         return rates if schedule.active is None else rates * schedule.active
 
@@ -296,65 +261,18 @@ class Trainer:
         itself updates its buffers.
         """
 
-        if loss is None and decay is None and not isinstance(lr, Tensor) and self._plain:
-            fit = self._fit_layers if self._task.vmapped else self._fit_pieces
-            return fit(start, stream, lr, correction)
+        task, plain = self._task, loss is None and decay is None and not isinstance(lr, Tensor)
+        fast = step_for(task) if plain else None
+        if fast is not None:
+            steps = fast(start, lambda: self.lr if lr is None else lr, correction)
+        else:
 
-        def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
-            found = self.gradient(now.w, batch, loss)
-            return self.descend(now, found, lr=lr, correction=correction, decay=decay), found.loss
+            def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
+                found = self.gradient(now.w, batch, loss)
+                return self.descend(now, found, lr=lr, correction=correction, decay=decay), found.loss
 
-        self.trained = self.run_steps(step, self.initial_state(start), (stream,)).w
-        return self.trained
-
-    @property
-    def _plain(self) -> bool:
-        """Whether local steps are those of plain SGD on the data loss, of a network without buffers."""
-        settings, vmapped = self.training, self._task.vmapped
-        changed = settings.objective, settings.adaptation, settings.clip_norm
-        usual = settings.curriculum is None if vmapped else settings.precision == "float32"
-        none = all(each is None for each in changed)
-        return usual and none and not self.model.buffers and settings.optimizer == "sgd"
-
-    def _fit_pieces(self, start: Tensor, stream: str, lr: float | None, correction: Tensor | None) -> Tensor:
-        """`fit` by `Pieces`, the same bits."""
-        settings = self.training
-        pieces = Pieces(self.model, start, settings.momentum, settings.weight_decay, correction)
-
-        def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
-            if compiled := self._compiled_for(batch):
-                g: Sequence[Tensor | Product]
-                g, loss = compiled.pieces(now.w, batch.x, batch.y)
-            else:
-                g, loss = pieces.gradient(batch.x, batch.y)
-            pieces.descend(g, float(self.lr if lr is None else lr))
-            return now, loss
-
-        self.trained = self.run_steps(step, pieces.state, (stream,)).w
-        return self.trained
-
-    def _fit_layers(self, start: Tensor, stream: str, lr: float | None, correction: Tensor | None) -> Tensor:
-        """`fit` in a cohort, layer by layer: no gradient of the whole vector is ever put together."""
-        model, settings = self.model, self.training
-        corrections = repeat(None) if correction is None else model.pieces(correction)
-
-        def loss(pieces: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, Tensor]:
-            with self._autocast(batch.x):
-                outputs = model.outputs_of(pieces, batch.x, batch.real)
-            value = self._mean_loss(outputs.to(model.dtype), batch)
-            return value, value.detach()
-
-        def step(now: tuple[SGDState, ...], batch: Batch) -> tuple[tuple[SGDState, ...], Tensor]:
-            with tf32() if settings.precision == "tf32" else nullcontext():
-                g, value = torch.func.grad(loss, has_aux=True)(tuple(own.w for own in now), batch)
-            if settings.weight_decay:
-                g = tuple(piece + settings.weight_decay * own.w for own, piece in zip(now, g))
-            rate, each = self.lr if lr is None else lr, zip(now, g, corrections)
-            return tuple(own.descend(piece, rate, settings.momentum, c) for own, piece, c in each), value
-
-        layers = tuple(self.initial_state(piece) for piece in model.pieces(start))
-        after = self.run_steps(step, layers, (stream,))
-        self.trained = torch.cat([own.w.flatten() for own in after])
+            steps = Steps(task.initial_state(start), step, lambda state: state.w)
+        self.trained = steps.vector(self.run_steps(steps.step, steps.state, (stream,)))
         return self.trained
 
     def run_steps(
@@ -383,9 +301,7 @@ class Trainer:
 
     def initial_state(self, w: Tensor) -> Moving:
         """``w`` [D] at the start of its training."""
-        if self.training.optimizer == "adam":
-            return AdamState.of(w)
-        return SGDState(w, torch.zeros_like(w) if self.training.momentum else None)
+        return self._task.initial_state(w)
 
     def gradient(self, w: Tensor, batch: Batch, objective: Loss | None = None) -> Step:
         """One gradient of ``objective`` (default: `Trainer.loss`) at ``w`` [D] on one batch.
@@ -395,7 +311,7 @@ class Trainer:
         Buffers become those after the first of these calls, and do not change without one.
         """
         objective = objective or self.loss
-        if objective == self.loss and (compiled := self._compiled_for(batch)):
+        if objective == self.loss and (compiled := self._task.compiled_for(batch)):
             return Step(*compiled(w, batch.x, batch.y), None)
         # With a record for this evaluation alone: objectives may be nested.
         batch = replace(batch, seen=[])
@@ -433,61 +349,28 @@ class Trainer:
     def _data_loss(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """The data loss, recorded on the batch, and the outputs [B, K]; None from compiled code."""
         outputs = buffers = None
-        if w.requires_grad and (compiled := self._compiled_for(batch)):
+        if w.requires_grad and (compiled := self._task.compiled_for(batch)):
             value = compiled.loss(w, batch.x, batch.y)
         else:
             outputs, buffers = self.train_outputs(w, batch.x, batch.real)
-            value = self._mean_loss(outputs, batch)
+            value = self._task.mean_loss(outputs, batch)
         if batch.seen is not None:
             batch.seen.append((value.detach(), buffers))
         return value, outputs
-
-    def _mean_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        if batch.mask is None:
-            return self.model.loss(outputs, batch.y)
-        return _mean(self.model.losses(outputs, batch.y), batch.mask)
 
     def train_outputs(self, w: Tensor, x: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Outputs [B, .] in training mode, and the buffers [Q] after this batch (None if unchanged).
 
         ``real`` [B]: which samples are not the padding of a cohort (None: all).
         """
-        with self._autocast(x):
+        with self._task.autocast(x):
             outputs, buffers = self.model.train_outputs(w, x, real=real)
         return outputs.to(self.model.dtype), buffers
-
-    def _autocast(self, x: Tensor) -> AbstractContextManager:
-        if self.training.precision != "bf16":
-            return nullcontext()
-        return torch.autocast(x.device.type, torch.bfloat16)
 
     def _with_eval_gradients(self) -> AbstractContextManager:
         """Where a network in evaluation mode has gradients: cuDNN has none of recurrent layers."""
         missing = self.model.recurrent and self.model.device.type == "cuda"
         return torch.backends.cudnn.flags(enabled=False) if missing else nullcontext()
-
-    def _evaluate(
-        self, w: Tensor, data: Samples, measure: Callable[[Tensor, Tensor], Tensor]
-    ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """``measure(outputs, targets)`` [B] of each sample, and the mask of those that count, by chunk."""
-        for batch in data.chunks(self.model.dtype):
-            yield measure(self.model.outputs(w, batch.x, batch.real), batch.y), batch.mask
-
-    def _each(self, w: Tensor, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """A measure of each sample [n], in evaluation mode; NaN for the padding of a cohort."""
-        return torch.cat(
-            [
-                values if mask is None else values.where(mask, torch.nan)
-                for values, mask in self._evaluate(w, self._data, measure)
-            ]
-        )
-
-    def _mean_of(self, w: Tensor, data: Samples, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Mean of a measure over ``data``, scalar, in evaluation mode; NaN without samples."""
-        total = torch.zeros_like(self.train_loss)
-        for values, mask in self._evaluate(w, data, measure):
-            total = total + (values if mask is None else values * mask).sum()
-        return total / self._scalar(data.count)
 
     def _full_gradient(self, w: Tensor, loss: Loss | None = None) -> Step:
         """The step of the mean of ``loss`` (default: `Trainer.loss`) over all samples.
@@ -496,7 +379,7 @@ class Trainer:
         """
         total, value, after = torch.zeros_like(w), torch.zeros_like(self.train_loss), w
         self.model.next_pass()
-        for i, batch in enumerate(self._data.chunks(self.model.dtype)):
+        for i, batch in enumerate(self.own.chunks(self.model.dtype)):
             self.model.at_step(i)
             count = len(batch.x) if batch.mask is None else batch.mask.sum()
             g, found, buffers = self.gradient(after, batch, loss)
@@ -506,7 +389,7 @@ class Trainer:
         return Step(total / self.samples, value / self.samples, buffers)
 
     def _in_order(self, schedules: list[Schedule], start: State) -> list[Schedule]:
-        """Schedules with places in place of ranks, by the difficulty under the first vector of ``start``."""
+        """Schedules with positions for ranks, by the difficulty under the first vector of ``start``."""
         curriculum, ties = self.training.curriculum, schedules[0].ties
         if curriculum is None or ties is None:
             return schedules
@@ -520,12 +403,12 @@ class Trainer:
 
     def _batches(self, schedule: Schedule) -> Iterator[Batch]:
         """The batches of all steps of a schedule."""
-        held = None if self._task.vmapped or self._data.numel > HELD else self._held
+        held = None if self._task.vmapped or self.own.numel > HELD else self._held
         supports = repeat(None) if schedule.support is None else self._batches(schedule.support)
         draws = repeat(None) if schedule.draws is None else schedule.draws.to(self.model.dtype).unbind(0)
         for (positions, mask, views), support, drawn in zip(schedule.batches(), supports, draws):
             if held is None:
-                batch = self._data.batch(positions, mask, self.model.dtype)
+                batch = self.own.batch(positions, mask, self.model.dtype)
             else:
                 x, y = (values.index_select(0, positions) for values in held)
                 batch = Batch(x, y, mask, positions, real=mask)
@@ -537,13 +420,8 @@ class Trainer:
     @cached_property
     def _held(self) -> tuple[Tensor, Tensor]:
         """All inputs, normalized, and targets."""
-        index, examples = self._data.index, self._data.examples
-        return examples.inputs(index, self.model.dtype), examples.targets(index)
-
-    def _compiled_for(self, batch: Batch) -> Gradient | None:
-        plain = self.training.objective is None and self.training.adaptation is None
-        compiled = self._task.compiled if plain else None
-        return compiled if compiled and batch.mask is None and compiled.takes(batch.x, batch.y) else None
+        rows, examples = self.own.rows, self.own.examples
+        return examples.inputs(rows, self.model.dtype), examples.targets(rows)
 
     def _with(self, w: Tensor, buffers: Tensor | None) -> Tensor:
         """``w`` [D] with these ``buffers`` [Q], if any."""
@@ -551,7 +429,7 @@ class Trainer:
 
     def _scalar(self, value: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
         """A scalar tensor, created on the device: a copy from the host would stall the GPU."""
-        dtype, device = dtype or self.model.dtype, self._data.index.device
+        dtype, device = dtype or self.model.dtype, self.own.rows.device
         if isinstance(value, Tensor):
             return value.to(device, dtype)
         return torch.full((), value, dtype=dtype, device=device)
@@ -597,8 +475,3 @@ def _where(active: Tensor, new: Any, old: Any) -> Any:
         parts = [_where(active, n, o) for n, o in zip(new, old)]
         return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
     return torch.where(active, new, old) if isinstance(new, Tensor) else new
-
-
-def _mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of ``values`` [B] over a mask [B]; 0 where the mask is empty (a padded step)."""
-    return (values * mask).sum() / mask.sum().clamp(min=1)

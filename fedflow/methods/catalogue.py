@@ -14,7 +14,7 @@ from fedflow.local.client import Client
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Samples
 from fedflow.local.schedule import Schedule
-from fedflow.local.trainer import Task
+from fedflow.local.task import Task
 from fedflow.local.wire import message_bytes
 from fedflow.methods import FAMILIES
 from fedflow.methods.method import Levelled, Method, Round

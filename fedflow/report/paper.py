@@ -13,12 +13,12 @@ from fedflow.finished.pairs import differences, pair_table
 from fedflow.finished.run import Run
 from fedflow.finished.tables import PLOTTED, TABLES, by_method, by_partition, columns, most_used
 from fedflow.methods import METHODS
-from fedflow.report.citing import bibtex
 from fedflow.metrics.table import METRICS, SHARE
 from fedflow.pictures.accuracy import curve, measured
 from fedflow.pictures.clients import heat
 from fedflow.pictures.drawing import ENDINGS, PNG_DPI, Drawing
 from fedflow.report.accuracy import accuracy_table
+from fedflow.report.citing import bibtex
 from fedflow.report.clients import mean_scores
 from fedflow.report.ranks import Ranking, picture, ranking
 

@@ -182,12 +182,12 @@ def cohort_call(
 
 
 def _padded(kind: str, rows: list[np.ndarray], length: int) -> dict[str, Tensor]:
-    """The fields of `Samples`, stacked: "index" [C, length] and, where some rows are shorter, "real"."""
+    """The fields of `Samples`, stacked: "rows" [C, length] and, where some rows are shorter, "real"."""
     table = np.zeros((len(rows), length), dtype=np.int64)
     for place, own in zip(table, rows):
         place[: len(own)] = own
     sizes = [len(own) for own in rows]
-    padded = {f"{kind}/index": torch.from_numpy(table)}
+    padded = {f"{kind}/rows": torch.from_numpy(table)}
     if min(sizes) < length:
         padded[f"{kind}/real"] = torch.arange(length) < torch.tensor(sizes)[:, None]
     return padded

@@ -12,7 +12,7 @@ from fedflow.data.examples import Examples
 from fedflow.local.fast.compiled import Gradient
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.schedule import Schedule
-from fedflow.local.trainer import Task
+from fedflow.local.task import Task
 from fedflow.methods.method import Method
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation, FederationFiles

@@ -258,7 +258,7 @@ def client_of(
     own = samples(federation.train, federation.partition.train(k))
     examples, selection = job.selection(federation, [k])
     schedules = {
-        stream: job.schedule(shard, i, len(own.index), stream, usual, device)
+        stream: job.schedule(shard, i, len(own.rows), stream, usual, device)
         for stream, usual in streams.items()
     }
     received, kept = (
@@ -274,5 +274,5 @@ def client_of(
         *(samples(examples, rows) for rows in selection),
     )
     if isinstance(shard, OnboardingShard):
-        client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.batches(len(own.index))))
+        client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.batches(len(own.rows))))
     return client

@@ -16,7 +16,7 @@ from fedflow.local.curriculum import SCORES, Curriculum, normalized
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, draw_schedule, pad_schedules
-from fedflow.local.trainer import Task
+from fedflow.local.task import Task
 from fedflow.simulation.federation import Federation
 
 LOSSES = torch.tensor([0.1, 0.5, 2.0, 1.0])
@@ -245,7 +245,7 @@ def test_the_local_score_has_the_model_of_the_last_participation(federation: Fed
 
     class Spied(Curriculum):
         def difficulty(self, trainer: Any, start: Tensor) -> Tensor:
-            held.append((len(trainer._data.index), trainer.last))
+            held.append((len(trainer.own.rows), trainer.last))
             return super().difficulty(trainer, start)
 
     settings = {"epochs": 4, "batch_size": 5, "curriculum": Spied(score="local")}

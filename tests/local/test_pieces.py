@@ -8,9 +8,10 @@ from support import images, one_client, run, same
 from torch import Tensor
 
 from fedflow.data import Dataset
+from fedflow.local import trainer
 from fedflow.local.fast.pieces import CACHED, Product
+from fedflow.local.fast.steps import step_for
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.trainer import Trainer
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -35,9 +36,9 @@ def test_steps_in_place_have_the_bits_of_flat_ones(
     client = one_client(images(padded, network=network), 4, training)
     start = client.model.init(3)
     before, correction = start.clone(), torch.randn_like(start) if corrected else None
-    assert client._plain
+    assert step_for(client._task)
     found = ended(client, start, correction, 0.02 if corrected else None)
-    monkeypatch.setattr(Trainer, "_plain", False)
+    monkeypatch.setattr(trainer, "step_for", lambda task: None)
     again = one_client(images(padded, network=network), 4, training)
     expected = ended(again, start, correction, 0.02 if corrected else None)
     assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
@@ -58,7 +59,7 @@ def test_steps_in_place_have_the_bits_of_flat_ones(
 )
 def test_other_steps_are_flat(digits: Dataset, settings: dict) -> None:
     training = LocalTraining.parse({"batch_size": 7, **settings})
-    assert not one_client(images(digits), 4, training)._plain
+    assert step_for(one_client(images(digits), 4, training)._task) is None
 
 
 @pytest.mark.parametrize("cohort", ["loop", "vmap"])
@@ -69,8 +70,7 @@ def test_methods_have_the_same_results(
     """Clients have 1 to 40 samples: in a cohort, batches and steps are padded."""
     training = {"batch_size": 5, "momentum": 0.5, "weight_decay": 0.001}
     found = run(name, images(digits), training=training, cohort=cohort)
-    monkeypatch.setattr(Trainer, "_plain", False)
-    monkeypatch.setattr(Trainer, "_fit_layers", None)
+    monkeypatch.setattr(trainer, "step_for", lambda task: None)
     assert same(run(name, images(digits), training=training, cohort=cohort).state(), found.state())
 
 
@@ -89,7 +89,7 @@ def test_steps_of_cohorts_have_the_bits_of_flat_ones(
     made: list[dict[str, Tensor]] = []
     for plain in (True, False):
         if not plain:
-            monkeypatch.setattr(Trainer, "_plain", False)
+            monkeypatch.setattr(trainer, "step_for", lambda task: None)
         ran = run("scaffold", images(padded, network=network), training=training, cohort="vmap", rounds=3)
         made.append(ran.state())
     assert same(*made)

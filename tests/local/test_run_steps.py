@@ -10,7 +10,7 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, draw_schedule, pad_schedules
-from fedflow.local.trainer import Task
+from fedflow.local.task import Task
 from fedflow.simulation.federation import Federation
 
 ALL = {"momentum": 0.9, "weight_decay": 0.1, "clip_norm": 0.5}

@@ -46,6 +46,7 @@ from torch import Tensor, nn
 from fedflow.config import Params, load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
+from fedflow.local import measures
 from fedflow.local.client import Client, Update
 from fedflow.local.fast.pieces import Pieces
 from fedflow.local.local_training import LocalTraining
@@ -732,10 +733,10 @@ def count_work(
 ) -> None:
     """Record the ``expected`` work of every client by simulated time, and the work ``done``, in order."""
     begin, client_of = Simulation._begin, worker.client_of
-    gradient, by_layer, evaluate = Client.gradient, Pieces.gradient, Client._evaluate
+    gradient, by_layer, evaluate = Client.gradient, Pieces.gradient, measures._by_chunk
     at_work = [0.0]
     share = 0.0  # of the samples of the client at work, in its current batch
-    size = 1  # its number of samples
+    size, own = 1, None  # its number of samples, and these
     call, before = FlatModel._call, Generation.before
 
     def begun(self: Simulation, t: int, cycle: int, k: int, now: float, *most: int | None) -> Work:
@@ -744,11 +745,11 @@ def count_work(
         return work
 
     def started(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Client:
-        nonlocal at_work, size
+        nonlocal at_work, size, own
         at_work = [] if isinstance(shard, OnboardingShard) else done[shard.clients[i]]
         at_work.append(0)
         client = client_of(job, federation, shard, i, *rest)
-        size = int(client.samples)
+        size, own = int(client.samples), client.own
         return client
 
     def served(*about: Any) -> Client:
@@ -782,9 +783,9 @@ def count_work(
 
         return one_more
 
-    def counted_loss(self: Client, w: Tensor, data: Samples, measure: Callable) -> Any:
-        at_work[-1] += (data is self._data) / 3
-        return evaluate(self, w, data, measure)
+    def counted_loss(model: FlatModel, samples: Samples, *about: Any) -> Any:
+        at_work[-1] += (samples is own) / 3
+        return evaluate(model, samples, *about)
 
     patch.setattr(Simulation, "_begin", begun)
     patch.setattr(worker, "client_of", started)
@@ -797,7 +798,7 @@ def count_work(
     patch.setattr(Pieces, "gradient", counted_by_layer)
     for name in ("data_gradient", "features"):
         patch.setattr(Client, name, counted_support(getattr(Client, name)))
-    patch.setattr(Client, "_evaluate", counted_loss)
+    patch.setattr(measures, "_by_chunk", counted_loss)
 
 
 # What the method's page says

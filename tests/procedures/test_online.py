@@ -155,7 +155,7 @@ def test_learners_read_only_their_memory(tasks: Federation) -> None:
         walk = Walk(replace(tasks, train=train), names)
         for number in range(1, 6):
             for earlier in walk.stream.tasks[: max(0, number - keep)]:
-                train.x[earlier.train.index] = torch.nan
+                train.x[earlier.train.rows] = torch.nan
             walk.step(number)
         return walk
 

@@ -15,9 +15,9 @@ from result_folders import write_run
 from fedflow.finished.collect import collect_runs
 from fedflow.finished.tables import by_method, by_partition
 from fedflow.methods import METHODS
-from fedflow.report.citing import PAPER, PLACEHOLDER, _paper, bibtex, sources
 from fedflow.pictures.clients import heat
 from fedflow.report.accuracy import accuracy_table
+from fedflow.report.citing import PAPER, PLACEHOLDER, _paper, bibtex, sources
 from fedflow.report.paper import escaped, latex, write_paper
 from fedflow.report.ranks import picture, ranking
 

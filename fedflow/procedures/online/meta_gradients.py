@@ -136,7 +136,7 @@ class Lesson:
         """``gradient_steps`` plain steps on mini-batches of all samples of the readable tasks together."""
         size, rng = self.settings.batch_size, generator(self.stream.seed, "online union", self.number)
         parts = [self.stream.train(t) for t in self.readable]
-        union = Rows(parts[0].examples, torch.cat([rows.index for rows in parts]))
+        union = Rows(parts[0].examples, torch.cat([part.rows for part in parts]))
         order = np.empty(0, np.int64)
         for _ in range(self.expert.gradient_steps):
             order = order if len(order) else rng.permutation(len(union))

@@ -14,18 +14,18 @@ from fedflow.simulation.federation import Federation
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows ``index`` [n] of examples, read when they are needed."""
+    """``rows`` [n] of examples, read when they are needed."""
 
     examples: Examples
-    index: Tensor
+    rows: Tensor
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.rows)
 
     def batch(self, rows: np.ndarray | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Inputs [m, ...] and targets [m] at ``rows`` [m]; None: all."""
-        index = self.index if rows is None else self.index[torch.from_numpy(rows).to(self.index.device)]
-        return self.examples.inputs(index, dtype), self.examples.targets(index)
+        at = self.rows if rows is None else self.rows[torch.from_numpy(rows).to(self.rows.device)]
+        return self.examples.inputs(at, dtype), self.examples.targets(at)
 
     @property
     def floats(self) -> int:

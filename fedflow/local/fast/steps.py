@@ -1,0 +1,86 @@
+"""The choice of the form of a local step: in place by layer, a cohort by layer, or the general one."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedflow.local.fast.pieces import Pieces, Product
+from fedflow.local.optimizer import SGDState
+from fedflow.local.precision import tf32
+from fedflow.local.samples import Batch
+from fedflow.local.task import Task
+
+Rate = Callable[[], float | Tensor]  # the learning rate of the step that is taken
+
+
+class Steps(NamedTuple):
+    """Local steps: the first ``state``, ``step(state, batch)`` to the next one and its loss, and the vector.
+
+    ``vector(state)`` [D] is the model of a state.
+    """
+
+    state: Any
+    step: Callable[[Any, Batch], tuple[Any, Tensor]]
+    vector: Callable[[Any], Tensor]
+
+
+StepFunction = Callable[[Tensor, Rate, Tensor | None], Steps]
+
+
+def step_for(task: Task) -> StepFunction | None:
+    """The fast form of plain SGD on the data loss, which gives the bits of the general form; None without.
+
+    It takes the first vector [D], the learning rate, and a correction [D] that is added to every step.
+    """
+    settings = task.training
+    changed = settings.objective, settings.adaptation, settings.clip_norm
+    usual = settings.curriculum is None if task.vmapped else settings.precision == "float32"
+    none = all(each is None for each in changed)
+    if not (usual and none and not task.model.buffers and settings.optimizer == "sgd"):
+        return None
+    form = _by_layer if task.vmapped else _in_place
+    return lambda start, rate, correction: form(task, start, rate, correction)
+
+
+def _in_place(task: Task, start: Tensor, rate: Rate, correction: Tensor | None) -> Steps:
+    """Steps by `Pieces`."""
+    settings = task.training
+    pieces = Pieces(task.model, start, settings.momentum, settings.weight_decay, correction)
+
+    def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
+        if compiled := task.compiled_for(batch):
+            g: Sequence[Tensor | Product]
+            g, loss = compiled.pieces(now.w, batch.x, batch.y)
+        else:
+            g, loss = pieces.gradient(batch.x, batch.y)
+        pieces.descend(g, float(rate()))
+        return now, loss
+
+    return Steps(pieces.state, step, lambda state: state.w)
+
+
+def _by_layer(task: Task, start: Tensor, rate: Rate, correction: Tensor | None) -> Steps:
+    """Steps of a cohort, layer by layer: no gradient of the whole vector is ever put together."""
+    model, settings = task.model, task.training
+    corrections = repeat(None) if correction is None else model.pieces(correction)
+
+    def loss(pieces: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, Tensor]:
+        with task.autocast(batch.x):
+            outputs = model.outputs_of(pieces, batch.x, batch.real)
+        value = task.mean_loss(outputs.to(model.dtype), batch)
+        return value, value.detach()
+
+    def step(now: tuple[SGDState, ...], batch: Batch) -> tuple[tuple[SGDState, ...], Tensor]:
+        with tf32() if settings.precision == "tf32" else nullcontext():
+            g, value = torch.func.grad(loss, has_aux=True)(tuple(own.w for own in now), batch)
+        if settings.weight_decay:
+            g = tuple(piece + settings.weight_decay * own.w for own, piece in zip(now, g))
+        lr, each = rate(), zip(now, g, corrections)
+        return tuple(own.descend(piece, lr, settings.momentum, c) for own, piece, c in each), value
+
+    layers = tuple(task.initial_state(piece) for piece in model.pieces(start))
+    return Steps(layers, step, lambda state: torch.cat([own.w.flatten() for own in state]))

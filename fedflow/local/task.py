@@ -1,0 +1,71 @@
+"""What all clients of a round share, and what follows from it for every local step."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedflow.local.fast.compiled import Gradient
+from fedflow.local.local_training import LocalTraining
+from fedflow.local.optimizer import AdamState, Moving, SGDState
+from fedflow.local.samples import Batch
+from fedflow.local.teacher import Teacher
+from fedflow.models.flat import FlatModel
+
+Loss = Callable[[Tensor, Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The settings that all clients of a round share.
+
+    ``lr`` and ``t``, the number of the round, are scalar tensors if a cohort call reads them as inputs;
+    ``rounds`` is the number of rounds of the run, ``phase`` that of the method and ``level`` that of the
+    clients' network (`Levelled`), all static.
+    ``mean_samples`` is the mean of n_k over all clients (None: the client's own n_k). ``difficulty`` [n] is
+    an expert's loss on every training sample, also of other clients.
+    """
+
+    model: FlatModel
+    training: LocalTraining
+    lr: float | Tensor
+    t: int | Tensor = 0
+    rounds: int = 0
+    phase: str = ""
+    level: str = ""
+    mean_samples: float | None = None
+    vmapped: bool = False
+    compiled: Gradient | None = None
+    teacher: Teacher | None = None
+    difficulty: Tensor | None = None
+
+    def initial_state(self, w: Tensor) -> Moving:
+        """``w`` [D] at the start of its training."""
+        if self.training.optimizer == "adam":
+            return AdamState.of(w)
+        return SGDState(w, torch.zeros_like(w) if self.training.momentum else None)
+
+    def autocast(self, x: Tensor) -> AbstractContextManager:
+        """The precision in which the network is applied to inputs ``x``."""
+        if self.training.precision != "bf16":
+            return nullcontext()
+        return torch.autocast(x.device.type, torch.bfloat16)
+
+    def mean_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """The mean data loss of ``outputs`` [B, .] over the samples of the batch that count, scalar."""
+        if batch.mask is None:
+            return self.model.loss(outputs, batch.y)
+        return masked_mean(self.model.losses(outputs, batch.y), batch.mask)
+
+    def compiled_for(self, batch: Batch) -> Gradient | None:
+        """The compiled gradient of the data loss, or None if the batch needs a plain one."""
+        plain = self.training.objective is None and self.training.adaptation is None
+        compiled = self.compiled if plain else None
+        return compiled if compiled and batch.mask is None and compiled.takes(batch.x, batch.y) else None
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of ``values`` [B] over a mask [B]; 0 where the mask is empty (a padded step)."""
+    return (values * mask).sum() / mask.sum().clamp(min=1)
