@@ -96,7 +96,7 @@ def scheme(name: str, **settings: Any) -> PartitionParams:
 
 
 def divided(division: Division, data: Dataset) -> Partition:
-    """The clients' samples: by a scheme, or as lists of training positions, one per client.
+    """The clients' samples: by a scheme, or as lists of training rows, one per client.
 
     With lists, a client is tested on all test samples of the labels that it trains on.
     """
@@ -158,7 +158,7 @@ def _lists(division: Any) -> list[np.ndarray]:
 
 def _need_rows(name: str, rows: np.ndarray, count: int) -> None:
     """Refuse the rows of a client unless they are different rows of ``count`` training samples."""
-    accepted = f"positions of training samples, whole numbers from 0 to {count - 1}"
+    accepted = f"rows of the training samples, whole numbers from 0 to {count - 1}"
     if not rows.size:
         raise BadInput(name, Words("an empty list"), "one row number or more")
     if rows.dtype.kind == "b":

@@ -65,9 +65,7 @@ def compare(
         raise BadInput("clients", min(len(holders), clients), "at least 2 with samples")
     last, count = int(partition.indices.max()), len(x)
     if last >= count:
-        raise BadInput(
-            "partition", f"position {last}", f"one of the {count} training samples of the data set"
-        )
+        raise BadInput("partition", f"row {last}", f"one of the {count} training samples of the data set")
     if samples < 1:
         raise BadInput("samples", samples, "a whole number >= 1")
     real, tokens = labels.dtype.kind == "f", x.dtype.kind == "i"

@@ -1,6 +1,6 @@
 """IID: every client gets an equal random share of all samples.
 
-Order of sampling: one permutation of all positions, cut into N runs; with n = q N + r the first r
+Order of sampling: one permutation of all rows, cut into N runs; with n = q N + r the first r
 clients get q + 1 samples, the others q. Sizes may be unequal: lognormal with ``sigma`` (drawn first, see
 `draw_sizes`), proportional to k^``power`` for client k, or given (``sizes``). ``stratified`` sorts the
 permutation by label (stable) and deals it in turns instead, so that all clients hold the same number of each

@@ -35,10 +35,10 @@ class Partition:
 
     Client k trains on ``indices[offsets[k]:offsets[k+1]]``. Its test set is the union of disjoint test
     pools (one per label, per domain or per client): ``own_pools[own_offsets[k]:own_offsets[k+1]]``.
-    Pools are positions of test samples, or of training samples if ``held_out``.
+    Pools are rows of test samples, or of training samples if ``held_out``.
     With ``selection``, it selects models on further training samples, on which it is neither trained nor
     tested: ``selection_indices[selection_offsets[k]:selection_offsets[k+1]]``.
-    ``public`` are training positions that only the server holds. ``groups`` [N] are planted groups; the last
+    ``public`` are training rows that only the server holds. ``groups`` [N] are planted groups; the last
     ``newcomers`` clients join after the last round; ``train_labels`` [n] and ``test_labels`` [t] replace the
     labels of the data set; or None.
     """
@@ -72,9 +72,9 @@ class Partition:
         selection: list[np.ndarray] | None = None,
         **more: Any,
     ) -> "Partition":
-        """From one array of training positions per client, one per test pool, and the pools of each client.
+        """From one array of training rows per client, one per test pool, and the pools of each client.
 
-        ``selection`` are the positions that each client holds out for model selection.
+        ``selection`` are the rows that each client holds out for model selection.
         """
         (offsets, indices), (pool_offsets, pool_indices), (own_offsets, own_pools) = map(
             _rows, (train, pools, own)
@@ -94,17 +94,17 @@ class Partition:
         return len(self.offsets) - 1 - self.newcomers
 
     def train(self, client: int) -> np.ndarray:
-        """Training positions of one client, sorted int64 [n_k]."""
+        """Training rows of one client, sorted int64 [n_k]."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
     def selection(self, client: int) -> np.ndarray | None:
-        """Sorted training positions that a client holds out for model selection; None if no client does."""
+        """Sorted training rows that a client holds out for model selection; None if no client does."""
         if self.selection_offsets is None or self.selection_indices is None:
             return None
         return self.selection_indices[self.selection_offsets[client] : self.selection_offsets[client + 1]]
 
     def pool(self, pool: int) -> np.ndarray:
-        """Test positions of one pool."""
+        """Test rows of one pool."""
         return self.pool_indices[self.pool_offsets[pool] : self.pool_offsets[pool + 1]]
 
     def test_pools(self, client: int) -> np.ndarray:
@@ -112,7 +112,7 @@ class Partition:
         return self.own_pools[self.own_offsets[client] : self.own_offsets[client + 1]]
 
     def test(self, client: int) -> np.ndarray:
-        """Test positions of one client, sorted."""
+        """Test rows of one client, sorted."""
         pools = [self.pool(p) for p in self.test_pools(client)]
         return np.sort(np.concatenate(pools)) if pools else np.empty(0, np.int64)
 
@@ -267,7 +267,7 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
 
 
 def _stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """``count`` sorted positions, stratified by class."""
+    """``count`` sorted rows, stratified by class."""
     if count >= len(labels):
         raise BadInput("partition.public", count, f"fewer than {len(labels)}, the number of training samples")
     order = rng.permutation(len(labels))

@@ -11,7 +11,7 @@ from fedflow.data import DataColumn, Dataset
 from fedflow.errors import BadInput, FedflowError
 from fedflow.settings import Settings
 
-Indices = list[np.ndarray]  # one sorted int64 array of sample positions per client
+Indices = list[np.ndarray]  # one sorted int64 array of sample rows per client
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +61,8 @@ class Samples:
 class Split:
     """The result of a scheme.
 
-    ``train``: one sorted array of training positions per client. ``groups`` [N]: planted groups.
-    ``pools``: disjoint arrays of test positions, and ``own``: the pools that make up each client's test
+    ``train``: one sorted array of training rows per client. ``groups`` [N]: planted groups.
+    ``pools``: disjoint arrays of test rows, and ``own``: the pools that make up each client's test
     set; by default a client is tested on all test samples of the labels that it trains on.
     ``train_labels`` [n], ``test_labels`` [t]: labels that replace those of the data set.
     """
@@ -122,7 +122,7 @@ def runs(owners: np.ndarray, count: int) -> np.ndarray:
 
 
 def gather(owner: np.ndarray, clients: int) -> Indices:
-    """The sorted positions of each client, from the owner of every sample [n]; -1 = no owner."""
+    """The sorted rows of each client, from the owner of every sample [n]; -1 = no owner."""
     order = np.argsort(owner, kind="stable")
     return np.split(order, np.searchsorted(owner[order], np.arange(clients)))[1:]
 
@@ -155,7 +155,7 @@ def numbered(column: DataColumn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def spread(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """``count`` distinct, evenly spaced positions of 0..total-1, so that every run contributes its share."""
+    """``count`` distinct, evenly spaced numbers of 0..total-1, so that every run contributes its share."""
     return ((np.arange(count) + rng.random()) * total / count).astype(int).clip(max=total - 1)
 
 

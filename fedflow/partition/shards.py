@@ -1,6 +1,6 @@
 """Label shards: samples sorted by label are cut into runs, and every client gets m runs.
 
-Order of sampling: positions are sorted by label (stable) and cut into shards of ``length`` samples, by
+Order of sampling: rows are sorted by label (stable) and cut into shards of ``length`` samples, by
 default floor(n / (m N)), which makes m N of them; an incomplete last one is dropped. ``order: random``
 permutes the shards and gives client j the m consecutive ones from place m j; ``in_order`` gives shard j to
 client j mod N, so that few combinations of labels occur (five pairs with m = 2 and ten labels of equal size).

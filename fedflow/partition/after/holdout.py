@@ -21,7 +21,7 @@ def hold_out(
     stratified: bool = True,
     field: str = "partition.holdout",
 ) -> tuple[Indices, Indices]:
-    """Training and test positions of every client, sorted; together they are ``parts``.
+    """Training and test rows of every client, sorted; together they are ``parts``.
 
     Raises `BadInput` of ``field`` if a client has only one sample.
     """
