@@ -94,7 +94,7 @@ def run(data: Data='mnist5k', partition: Division | None=None, method: str | Met
     Keywords:
         data: a source such as "mnist5k", a mapping as an entry of ``data`` in params.yaml, or `dataset(...)`
         partition: a scheme such as ``dirichlet(alpha=0.1, clients=20)``, a mapping as an entry of
-            ``partitions``, or a list of the training positions of every client; default:
+            ``partitions``, or a list of the training rows of every client; default:
             ``dirichlet(alpha=0.5, clients=10)``
         method: an object such as ``Ditto(lam=1.0)``, its class, its name, or a mapping of ``method`` and
             hyper-parameters

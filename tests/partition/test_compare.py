@@ -147,7 +147,7 @@ def test_bad_input_is_named(made, settings, message):
 
 
 def test_a_partition_of_another_data_set_is_refused(made):
-    with refused("partition: 'position 60' is not accepted; expected one of the 60 training"):
+    with refused("partition: 'row 60' is not accepted; expected one of the 60 training"):
         compare(split(np.arange(30), np.arange(31, 61)), made[0])
 
 
