@@ -384,8 +384,13 @@ class OnMeta(FlatModel):
 class OnOneDevice(TorchDispatchMode):
     """Within this context, an operation on the device must not read tensors or lists of the host.
 
-    A graph would read them only once, or not at all. Only scalars are arguments of a kernel.
+    A graph would read them only once, or not at all. Only scalars are arguments of a kernel. With ``copies``,
+    tensors of the host may be copied to the device: before a graph, say.
     """
+
+    def __init__(self, copies: bool = False) -> None:
+        super().__init__()
+        self.copies = copies
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = function(*args, **(kwargs or {}))
@@ -395,6 +400,8 @@ class OnOneDevice(TorchDispatchMode):
         )
         copies = function in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
         host = any(each.is_cpu and (each.ndim or copies) for each in given)
+        if self.copies and copies:
+            return results
         if any(each.is_meta for each in made) and (host or function is torch.ops.aten.lift_fresh.default):
             raise AssertionError(f"{function} reads the host: a tensor on it, or a list")
         return results
@@ -421,7 +428,8 @@ def run_without_values(
     nowhere = replace(federation, model=OnMeta(federation.model), train=train)
     for job, _, shard, places, step, streams in calls.values():
         empty = replace(shard, vectors=[w.to("meta") for w in shard.vectors])
-        call = cohort_call(job, nowhere, empty, places, step, streams, round_shapes=True)
+        with OnOneDevice(copies=True):
+            call = cohort_call(job, nowhere, empty, places, step, streams, round_shapes=True)
         own = network(job.method, nowhere, level(job.method, nowhere, shard.clients[places[0]]))
         with own.for_cohorts():
             call()  # on a GPU too, modules and parts are built by the calls before the capture

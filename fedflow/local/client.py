@@ -123,18 +123,22 @@ class Client(Trainer):
         diagnostics: Mapping[str, Tensor] | None = None,
         **vectors: Tensor,
     ) -> Update:
-        """What this client sends up; ``weight`` defaults to its number of samples."""
+        """What this client sends up; ``weight`` defaults to its number of samples.
+
+        Tensors that a method computed on the host go to the device of the others.
+        """
         for name, value in {**(scalars or {}), **(diagnostics or {})}.items():
             check_diagnostic(name)
             if value.ndim:
                 raise ValueError(f"{name!r} must be a scalar and has shape {list(value.shape)}")
         for name in {TRAIN_LOSS, DIFFICULTY} & (diagnostics or {}).keys() | {TRAINED} & (keep or {}).keys():
             raise ValueError(f"{name!r} is a name of the engine: the method needs another")
+        named = {"vectors": vectors, "scalars": scalars, "keep": keep, "diagnostics": diagnostics}
         return Update(
-            vectors=vectors,
             weight=self._scalar(self.samples if weight is None else weight),
             group=self._scalar(group, torch.int64),
-            scalars=dict(scalars or {}),
-            keep=dict(keep or {}),
-            diagnostics=dict(diagnostics or {}),
+            **{
+                kind: {n: t.to(self.model.device) for n, t in (of or {}).items()}
+                for kind, of in named.items()
+            },
         )

@@ -135,7 +135,8 @@ def cohort_call(
         least = min(least, *(own.smallest for own in schedules))
         padded = pad_schedules(schedules, shape(max(map(len, schedules))), shape(max(sizes)))
         inputs |= {f"schedule {stream}/{name}": t for name, t in padded.items()}
-    if least == 1 and model.needs_two(federation.train.inputs(torch.tensor(indices[0][:1]), model.dtype)):
+    one_sample = torch.tensor(indices[0][:1], device=device)
+    if least == 1 and model.needs_two(federation.train.inputs(one_sample, model.dtype)):
         raise ValueError("BatchNorm cannot normalize a batch of one sample")
     inputs = {name: t.to(device, non_blocking=True) for name, t in inputs.items()}
     each = set(inputs)

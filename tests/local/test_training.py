@@ -1,10 +1,11 @@
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import images, one_client, refused
+from support import OnMeta, images, one_client, refused
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
@@ -171,3 +172,13 @@ def test_an_update_weighs_as_many_samples_as_the_client_has(federation: Federati
     assert (float(update.weight), int(update.group)) == (SIZES[1], 0)
     assert update.vectors.keys() == {"model"}
     assert update.scalars.keys() == {"a"}
+
+
+def test_what_a_method_computes_on_the_host_joins_the_rest(federation: Federation) -> None:
+    """Such as singular vectors, by NumPy; without values, as no GPU is here."""
+    nowhere = replace(
+        federation, model=OnMeta(federation.model), train=federation.train.to(torch.device("meta"))
+    )
+    update = one_client(nowhere).update(signature=torch.ones(3, 2), keep={"own": torch.ones(2)})
+    assert {update.vectors["signature"].device, update.keep["own"].device} == {torch.device("meta")}
+    update.finite()
