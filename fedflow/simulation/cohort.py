@@ -121,7 +121,8 @@ def cohort_call(
     ids = [shard.clients[i] for i in places]
     indices = [np.asarray(partition.train(k)) for k in ids]
     sizes = [len(index) for index in indices]
-    ragged = min(sizes) < max(sizes) or shard.epochs is not None
+    epochs_differ = any([*(shard.epochs or ()), *(shard.most or ())])
+    ragged = min(sizes) < max(sizes) or epochs_differ or job.training.curriculum is not None
     shape = rounded if round_shapes and ragged else int
     inputs = _padded("own", indices, shape(max(sizes)))
     examples, selection = job.selection(federation, ids)

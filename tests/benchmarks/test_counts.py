@@ -1,13 +1,17 @@
 """What a vmapped cohort would ask of a GPU: launches and bytes, held at the values that were reached."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from benchmarks import counts, headline
-from benchmarks.counts import WORKLOADS, Counting, count
+from benchmarks.counts import WORKLOADS, Counting, count, prepared
 from fedflow.local.schedule import draw_schedule
 from fedflow.simulation import ahead
+from fedflow.simulation.cohort import cohort_call
 
 # Launches and gigabytes, a tenth above those of torch 2.15: versions take operations apart differently.
 MOST = {"headline": (760, 43.4), "lenet5": (1060, 18.0), "resnet9": (940, 379)}
@@ -61,3 +65,24 @@ def test_views_are_free_and_repeated_entries_are_read_once():
     with counting:
         wide.sum(1)
     assert dict(counting.launches) == {"sum": 1} and counting.bytes == 4 * (4 + 1000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "shape"),
+    [
+        ({}, (5, 50)),
+        ({"epochs": [None] * 4, "most": [None] * 4}, (5, 50)),  # as the rounds of a run say it
+        ({"epochs": [1, None, None, None]}, (6, 64)),
+        ({"most": [None, 1, None, None]}, (6, 64)),
+    ],
+)
+def test_equal_clients_are_not_padded(changes: dict[str, Any], shape: tuple[int, int]) -> None:
+    """Steps and samples of a call on a GPU: round numbers only where they change from round to round."""
+    job, work, shard, _ = prepared(WORKLOADS["headline"]._replace(network="logistic", clients=4))
+    streams = job.method.streams(job.training)
+    call = cohort_call(
+        job, work, replace(shard, **changes), shard.clients, job.method.local, streams, round_shapes=True
+    )
+    steps, samples = call.inputs["schedule batches/positions"], call.inputs["own/index"]
+    assert (steps.shape[1], samples.shape[1]) == shape
+    assert ("own/real" in call.inputs) == (shape != (5, 50))
