@@ -4,6 +4,7 @@ Under `torch.func.vmap` PyTorch makes one grouped convolution of them, a group p
 few fast kernels; batched matrix products of unfolded images are fast.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,7 +43,27 @@ class Columns(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, g: Tensor) -> tuple[Tensor, None]:
         kernel, padding, stride, dilation = context.pairs
-        return F.fold(g, context.size, kernel, dilation, padding, stride), None
+        if g.is_cpu:
+            return F.fold(g, context.size, kernel, dilation, padding, stride), None
+        return folded(g, context.size, context.pairs), None
+
+
+def folded(g: Tensor, size: Sequence[int], pairs: Pairs) -> Tensor:
+    """`F.fold` of ``g`` [B, C k k, H' W'] as one sum per place of the kernel: half its time on a GPU."""
+    kernel, padding, stride, dilation = pairs
+    wide = [length + 2 * pad for length, pad in zip(size, padding)]
+    spans = [apart * (k - 1) + 1 for k, apart in zip(kernel, dilation)]
+    steps = [(length - span) // step + 1 for length, span, step in zip(wide, spans, stride)]
+    out = g.new_zeros(len(g), g.shape[1] // (kernel[0] * kernel[1]), *wide)
+    parts = g.unflatten(2, steps).unflatten(1, (-1, *kernel))
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            rows, columns = (
+                slice(at * apart, at * apart + step * (count - 1) + 1, step)
+                for at, apart, step, count in zip((i, j), dilation, stride, steps)
+            )
+            out[:, :, rows, columns].add_(parts[:, :, i, j])
+    return out[:, :, padding[0] : padding[0] + size[0], padding[1] : padding[1] + size[1]]
 
 
 class MatmulConv2d(nn.Conv2d):

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedflow.models.matmul import MatmulConv2d, use_matmul
+from fedflow.models.matmul import Columns, MatmulConv2d, folded, use_matmul
 
 CLIENTS, BATCH = 3, 2
 LAYERS = [
@@ -103,6 +104,19 @@ def test_no_kernel_is_launched_per_image_and_no_gradient_made_for_each(
     x = torch.empty(clients, 10, inputs, side, side, device="meta")
     with Seen() as seen:
         gradients(layer, weights, x)
-    assert "im2col" not in seen.names and seen.names.count("col2im") == 1
+    assert "im2col" not in seen.names and seen.names.count("add_") == 9  # places of the kernel
     assert seen.names.count("bmm") + seen.names.count("baddbmm") == 3
     assert seen.largest == clients * entries
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("padding", [(0, 0), (1, 2)])
+@pytest.mark.parametrize(("kernel", "dilation"), [((3, 3), (1, 1)), ((5, 1), (2, 1)), ((2, 4), (1, 2))])
+def test_columns_are_folded_on_a_gpu_as_on_a_cpu(kernel, dilation, padding, stride) -> None:
+    """Also of a cohort."""
+    x = torch.randn(CLIENTS, BATCH, 3, 17, 14, dtype=torch.double)
+    pairs = kernel, padding, stride, dilation
+    g = torch.stack([torch.randn_like(Columns.apply(own, pairs)) for own in x])
+    ours = vmap(lambda g: folded(g, x.shape[-2:], pairs))(g)
+    for own, columns in zip(ours, g):
+        torch.testing.assert_close(own, F.fold(columns, x.shape[-2:], kernel, dilation, padding, stride))
