@@ -12,13 +12,19 @@ runs on a CPU. BENCH_RESULTS is another folder for the results.
 
 import gc
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,11 +34,17 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import cohorts, headline, machine
 from benchmarks.counts import WORKLOADS, Workload, count, prepared
-from benchmarks.workload import CLASSES, SHAPE, TRAINING, one_test_set, random_images, significant
+from benchmarks.workload import CLASSES, SHAPE, TRAINING, random_images, significant
+from fedflow.data import Examples
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, build_method
+from fedflow.methods.base import Levelled
+from fedflow.methods.generative._generative import Classifier, ImageMethod
+from fedflow.methods.subnetworks._pruned import Pruned
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
+from fedflow.partition import Partition
+from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call, Captured, Cohorts, Pool
 from fedflow.simulation.job import Job
@@ -46,8 +58,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 OFF = 0.3  # a difference from the prediction that must be explained
 NODE = 1.2e-6  # seconds of a node of a graph that waits for another, beside its work [predicted]
 SIZES = (1, 7, 12, 20, 33, 13, 5, 40)  # images of the clients with which methods are checked: ragged
-APART = 1e-3  # of the largest entry, between a loop and a vmapped cohort of the same run
+APART = 1e-6  # of the largest entry, between a loop and a vmapped cohort of the same run, in float64
 KERNELS = 25  # kinds that are stored, those that take longest
+SIDE_BY_SIDE, METHOD_SECONDS = 12, 90  # methods that are checked at once, and the limit of each
 
 
 def ceilings() -> Found:
@@ -105,31 +118,91 @@ def precision() -> Found:
     return {"checks": {"products are in float32 again": not after}}
 
 
+def sums() -> Found:
+    """Exact sums on the GPU are one kernel, and have the bits of those on a CPU."""
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.randn(7, 3001, generator=rng) * torch.logspace(-6, 3, 3001)
+    checks = {}
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for kind, weights in {
+            "whole": [3.0, 50, 1, 9, 8, 2, 1],
+            "other": [0.37, 50, 1, 9, 0.1, 2, 1e-3],
+        }.items():
+            here, there = ExactSum(), ExactSum()
+            here.add_rows(rows, weights)
+            there.add_rows(rows.to(DEVICE)[:, ::2], weights)
+            checks[f"{kind} weights"] = torch.equal(
+                here.mean(torch.float32)[::2], there.mean(torch.float32).cpu()
+            )
+    return {
+        "checks": checks | {"no warning": not heard},
+        "reasons": {"no warning": [str(w.message) for w in heard]},
+    }
+
+
 def methods() -> Found:
-    """Every method: a vmapped cohort, captured, gives the loop's numbers up to rounding."""
-    checks, apart, graphs = dict[str, bool](), dict[str, float](), dict[str, int]()
-    reasons = dict[str, list[str]]()
-    for name in ("fedavg", "fesem") if TINY else sorted(METHODS):
-        WARNED_METHODS.clear()
-        with warnings.catch_warnings(record=True) as heard:
-            warnings.simplefilter("always", UserWarning)
-            try:
-                (loop, _), (vmapped, graphs[name]) = (_trained(name, how) for how in ("loop", "vmap"))
-            except Exception as error:
-                reasons[name] = [f"{type(error).__name__}: {error}".splitlines()[0]]
-                checks[name] = False
-                continue
-        each = [_apart(own, vmapped[key]) for key, own in loop.items() if own.is_floating_point()]
-        apart[name] = float(np.max(each, initial=0.0))  # nan where one is
-        told: list[str] = []
-        if not METHODS[name].alone:  # whose clients train one by one
-            told = cohorts.slower_than_asked(heard)
-            if DEVICE == "cuda" and not graphs[name]:
-                told.append("no graph was captured")
-        if told:
-            reasons[name] = told
-        checks[name] = apart[name] < APART and not told
-    return {"checks": checks, "apart": apart, "graphs": graphs, "reasons": reasons}
+    """Every method: a vmapped cohort, captured, gives the loop's numbers up to rounding.
+
+    In float64, as some methods amplify rounding: adaptive steps, masks, and images made by networks.
+    """
+    names = ["fedavg", "fesem"] if TINY else sorted(METHODS)
+    if DEVICE == "cuda":  # in processes, as nothing is captured in one after a capture that failed
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+            found = dict(zip(names, threads.map(_compared_alone, names)))
+    else:
+        found = {name: compared(name) for name in names}
+    reasons = {name: own["reasons"] for name, own in found.items() if own["reasons"]}
+    return {
+        "checks": {name: name not in reasons and own["apart"] < APART for name, own in found.items()},
+        "apart": {name: own["apart"] for name, own in found.items() if "apart" in own},
+        "graphs": {name: own["graphs"] for name, own in found.items() if "graphs" in own},
+        "reasons": reasons,
+    }
+
+
+def compared(name: str) -> Found:
+    """How far apart a method's loop and its vmapped cohort are, its graphs, and what it warned."""
+    WARNED_METHODS.clear()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            (loop, _), (vmapped, graphs) = (_trained(name, how) for how in ("loop", "vmap"))
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(frame.filename).name}:{frame.lineno}"
+            return {"reasons": [f"{type(error).__name__}: {error}".splitlines()[0] + f" ({place})"]}
+    each = [_apart(own, vmapped[key]) for key, own in loop.items() if own.is_floating_point()]
+    told: list[str] = []
+    if not METHODS[name].alone:  # whose clients train one by one
+        told = cohorts.slower_than_asked(heard)
+        if DEVICE == "cuda" and not graphs:
+            told.append("no graph was captured")
+    return {"apart": float(np.max(each, initial=0.0)), "graphs": graphs, "reasons": told}  # nan where one is
+
+
+def _compared_alone(name: str) -> Found:
+    """The same in a process, which starts with everything imported and without CUDA."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["benchmarks.cohorts", "benchmarks.counts"])
+    receiver, sender = forks.Pipe(duplex=False)
+    process = forks.Process(target=_send, args=(sender, name))
+    process.start()
+    sender.close()
+    try:
+        if receiver.poll(METHOD_SECONDS):
+            return receiver.recv()
+        return {"reasons": [f"did not finish in {METHOD_SECONDS} s"]}
+    except EOFError:
+        process.join()
+        return {"reasons": [f"exit status {process.exitcode}"]}
+    finally:
+        process.kill()
+
+
+def _send(sender: Connection, name: str) -> None:
+    torch.set_num_threads(1)
+    sender.send(compared(name))
 
 
 def kernels() -> Found:
@@ -192,6 +265,7 @@ PARTS: dict[str, tuple[Callable[[], Found], int]] = {  # and seconds after which
     "failed-capture": (failed_capture, 60),
     "pool": (pool, 60),
     "precision": (precision, 60),
+    "sums": (sums, 60),
     "methods": (methods, 300),
     "kernels": (kernels, 120),
     **{f"headline-{kind}": (partial(rounds, kind, 60), 120) for kind in ("float32", "tf32", "bf16")},
@@ -208,6 +282,8 @@ def main(names: list[str] | None = None) -> None:
         print("no CUDA device here: no measurements (BENCH_WORK=tiny tries the parts on a CPU)")
         return
     names = names or [name for name in PARTS if DEVICE == "cuda" or name not in GPU_ONLY]
+    if unknown := set(names) - PARTS.keys():
+        sys.exit(f"unknown part {min(unknown)!r}; one of {', '.join(PARTS)}")
     print("  ".join(f"{name}: {value}" for name, value in machine.describe().items()), flush=True)
     started, lines = time.perf_counter(), []
     for name in names:
@@ -285,15 +361,32 @@ def _predicted(workload: Workload, precision: str) -> float | None:
 
 
 def _trained(name: str, cohort: str, **training: Any) -> tuple[dict[str, Tensor], int]:
-    """The server's tensors after six rounds with all clients, and how many graphs were captured."""
+    """The server's tensors after five rounds with all clients, and how many graphs were captured.
+
+    The fourth and the fifth are replayed.
+    """
+    given = {"pretraining": 2} if name == "flt" else {}
+    method, network, options = build_method(name, given), "lenet5", dict[str, Any]()
     ends = np.cumsum(SIZES)
     lists = [np.arange(end - n, end) for n, end in zip(SIZES, ends)]
-    model = FlatModel(partial(build, "lenet5", SHAPE, CLASSES), device=DEVICE)
-    train, test = random_images(int(ends[-1])).to(DEVICE), random_images(50).to(DEVICE)
-    work = Federation(model, train, test, one_test_set(lists, 50))
-    local = LocalTraining.parse({"batch_size": 10, "lr": 0.02, **training})
-    job = Job(work, build_method(name), local, seed=0, cohort=cohort)
-    last = 2 if TINY else 6
+    partition = Partition.from_lists(
+        lists, [np.arange(50)], [np.zeros(1, np.int64)] * len(SIZES), [rows[:2] for rows in lists]
+    )
+    train, test, public = (random_images(n).to(DEVICE) for n in (int(ends[-1]), 50, 30))
+    if isinstance(method, Levelled):
+        network, options = "cnn_exit", {"filters": [8, 8, 8]}
+    elif isinstance(method, ImageMethod):  # its images have pixels in [0, 1], and are few here
+        network, method = "cnn_energy", replace(method, classifier=Classifier(epochs=1))
+        train, test = (Examples(own.x, own.y) for own in (train, test))
+    elif name == "subfedavg_hy":  # removes channels after a norm
+        network, options = "cnn", {"filters": [8, 8], "groups": 8, "hidden": [16]}
+    factory = partial(build, network, SHAPE, CLASSES, **options)
+    model = FlatModel(factory, device=DEVICE, dtype=torch.float64)
+    work = Federation(model, train, test, partition, public)
+    epochs = 2 if isinstance(method, Pruned) else 1
+    local = LocalTraining.parse({"epochs": epochs, "batch_size": 10, "lr": 0.02, **training})
+    job = Job(work, method, local, seed=0, cohort=cohort)
+    last = 2 if TINY else 5
     settings = RunSettings(rounds=last, participation=1.0, evaluate_every=last, fine_tune=False)
     simulation = Simulation(job, settings)
     for _ in simulation.rounds():

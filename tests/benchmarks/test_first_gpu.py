@@ -1,14 +1,18 @@
 """The first hour on a GPU, as far as a CPU can show it: parts, predictions, and what one lost part costs."""
 
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks import __main__ as entry
 from benchmarks import cohorts, first_gpu, headline, machine
 from benchmarks.counts import WORKLOADS
 
@@ -68,6 +72,28 @@ def test_methods_are_compared_with_the_loop(tiny, monkeypatch) -> None:
     assert first_gpu.methods()["checks"] == {"fedavg": False, "fesem": False}
 
 
+def found_or_lost(name: str) -> dict:
+    """In the place of `first_gpu.compared`."""
+    if name == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"apart": math.nan if name == "nan" else 0.0, "graphs": 2, "reasons": []}
+
+
+def send(sender: Connection, name: str) -> None:
+    sender.send(found_or_lost(name))
+
+
+def test_on_a_gpu_every_method_is_a_process(tiny, monkeypatch) -> None:
+    monkeypatch.setattr(first_gpu, "_send", send)
+    monkeypatch.setattr(first_gpu, "DEVICE", "cuda")
+    monkeypatch.setattr(first_gpu, "TINY", False)
+    monkeypatch.setattr(first_gpu, "METHODS", dict.fromkeys(["fine", "nan", "killed"]))
+    found = first_gpu.methods()
+    assert found["checks"] == {"fine": True, "killed": False, "nan": False}
+    assert found["graphs"] == {"fine": 2, "nan": 2}
+    assert found["reasons"] == {"killed": ["exit status -9"]}
+
+
 def test_kernels_are_counted_by_kind(tiny) -> None:
     first_gpu.shrink()
     found = first_gpu.kernels()
@@ -109,6 +135,19 @@ def test_a_part_that_crashes_or_hangs_loses_no_other(tiny, monkeypatch, capsys) 
         "hangs: did not finish in 1 s",
         "stores: s is 2.0 times the prediction",
     ]
+
+
+def test_parts_are_named_on_the_command_line(monkeypatch) -> None:
+    """``python -m benchmarks first_gpu pool sums``; a name that is none is refused, with the names."""
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "first_gpu", "pool", "sums"])
+    ran: list[list[str]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(first_gpu, "main", ran.append)
+        entry.main()
+    assert ran == [["pool", "sums"]]
+    monkeypatch.setattr(first_gpu, "TINY", True)
+    with pytest.raises(SystemExit, match="unknown part 'pools'; one of ceilings, "):
+        first_gpu.main(["pools"])
 
 
 @pytest.mark.slow
