@@ -24,8 +24,11 @@ def sections(folder: Path = RESULTS) -> list[str]:
     for kind in ("cpu", "gpu"):
         for path in sorted(folder.glob(f"{kind}-*.json")):
             found = json.loads(path.read_text())
-            part = path.stem.removeprefix(f"{kind}-")
-            measured.setdefault(_heading(kind, found["machine"]), {})[part] = found["measured"]
+            part, own = path.stem.removeprefix(f"{kind}-"), found["measured"]
+            if part.startswith("first-"):  # of `first_gpu`: rounds and cohorts have tables
+                part, own = part.removeprefix("first-"), own.get("all")
+            if own:
+                measured.setdefault(_heading(kind, found["machine"]), {})[part] = own
     return ["\n".join([heading, *_tables(rows)]) for heading, rows in measured.items()]
 
 
@@ -54,7 +57,7 @@ def _tables(rows: dict[str, Any]) -> list[str]:
     tables = [table(rows[name]) for name, table in known.items() if name in rows]
     headlines = {name: measured for name, measured in rows.items() if name.startswith("headline")}
     tables += [_headlines(headlines)] if headlines else []
-    tables += [_cohorts(rows["cohorts"])] if "cohorts" in rows else []
+    tables += [_cohorts(measured) for name, measured in rows.items() if name.startswith("cohorts")]
     return tables
 
 

@@ -52,3 +52,25 @@ def test_every_table_stands_under_the_machine_that_it_was_measured_on(tmp_path):
     assert slow.startswith("### CPU: slow, 2 cores, torch 2.9\n")
     assert "| fedavg, random images | 1,000 and 100,000 | 0.500 and 0.500 | 1.010 | 1.000 | 1,234 |" in slow
     assert "fedavg" not in fast and "shards" not in slow
+
+
+def test_rounds_and_cohorts_of_the_first_hour_on_a_gpu_are_tables(tmp_path):
+    cell = {"model": "lenet5", "batch": 10, "way": "vmap", "clients": 64, "convolution": "matmul"}
+    cell |= {"precision": "tf32", "against_loop": 60.5, "client_steps_per_second": SPREAD}
+    rounds = {"precision": "float32", "real_images": False, "rounds_run": 1500, "scaled": False}
+    rounds |= {"seconds_per_round": SPREAD, "client_steps_per_second": 7.5, "seconds_for_1500_rounds": 90}
+    cells = {
+        "matrix_flops_per_second": {"fp32": 5e13},
+        "cells": [cell | {"share_of_matrix_rate": {"fp32": 0.5}}],
+    }
+    for name, measured in {
+        "pool": {"checks": {"captured": True}},
+        "headline-complete": {"all": rounds},
+        "cohorts-lenet5": {"all": cells},
+    }.items():
+        text = json.dumps({"machine": {"gpu": "a card", "cores": 16, "torch": "2.11"}, "measured": measured})
+        (tmp_path / f"gpu-first-{name}.json").write_text(text)
+    (found,) = sections(tmp_path)
+    assert found.startswith("### GPU: a card, 16 cores, torch 2.11\n")
+    assert "| simple_cnn, float32, random images | 1500 | 2.0 | 7.5 | 1.50 |  |" in found
+    assert "| lenet5, batch 10, vmap | 64 | matmul, tf32 | 2.0 | 60.5 | 50 |" in found
