@@ -38,8 +38,8 @@ from benchmarks.workload import CLASSES, SHAPE, TRAINING, random_images, signifi
 from fedflow.data import Examples
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, build_method
-from fedflow.methods.base import Levelled
 from fedflow.methods.generative._generative import Classifier, ImageMethod
+from fedflow.methods.method import Levelled
 from fedflow.methods.subnetworks._pruned import Pruned
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
