@@ -83,6 +83,6 @@ def test_equal_clients_are_not_padded(changes: dict[str, Any], shape: tuple[int,
     call = cohort_call(
         job, work, replace(shard, **changes), shard.clients, job.method.local, streams, round_shapes=True
     )
-    steps, samples = call.inputs["schedule batches/positions"], call.inputs["own/index"]
+    steps, samples = call.inputs["schedule batches/positions"], call.inputs["own/rows"]
     assert (steps.shape[1], samples.shape[1]) == shape
     assert ("own/real" in call.inputs) == (shape != (5, 50))
