@@ -38,7 +38,7 @@ def main() -> list[dict[str, Any]]:
     for entry in ENTRIES:
         params = PartitionParams.parse({"dataset": "toy", "clients": CLIENTS} | entry)
         started = time.perf_counter()
-        params.built.split(samples, CLIENTS, generator(0, "benchmark"))
+        params.parameters.split(samples, CLIENTS, generator(0, "benchmark"))
         divided = time.perf_counter()
         make_partition(params, samples)
         alone, whole = divided - started, time.perf_counter() - divided

@@ -77,11 +77,12 @@ class Settings:
     """Base of every settings class: a frozen, keyword-only dataclass whose values are checked.
 
     ``section`` prefixes a field's name in error messages; ``plural`` names the keys of mappings of such
-    settings.
+    settings. Text in place of a mapping is the value of the field ``short``, if there is one.
     """
 
     section: ClassVar[str] = ""
     plural: ClassVar[str] = "names"
+    short: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -107,6 +108,7 @@ class Settings:
         """Build from plain values, e.g. a YAML mapping. Unknown and missing fields raise `BadInput`."""
         section = cls.section if section is None else section
         dot = f"{section}." if section else ""
+        values = {cls.short: values} if cls.short and isinstance(values, str) else values
         if not isinstance(values, Mapping):
             raise BadInput(section or "params", values, "a mapping of field names to values")
         cls._check_names(values, section)
@@ -131,6 +133,11 @@ class Settings:
             if name not in fields:
                 full = f"{section}.{name}" if section else name
                 raise unknown_name(full, name, fields, elsewhere=place(name))
+
+    @classmethod
+    def schema(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """The JSON schema of what `parse` accepts, from the schema of the ``fields``."""
+        return fields
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for YAML, JSON or a record."""

@@ -48,7 +48,7 @@ method is a row of its summary, and the measure a metric of its summary::
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import ClassVar
 
 from fedflow.claims.measures import parse
 from fedflow.config import read_yaml
@@ -63,16 +63,12 @@ KINDS = (*COMPARES, *TRENDS, *GROUPS)  # one of them in every check
 class Arm(Settings):
     """A method: its name, or ``{method: ditto, where: {method.lam: 0.1}}``; ``minus``: an advantage."""
 
+    short: ClassVar[str] = "method"
     method: str = option(doc="its name")
     minus: "Arm | None" = option(None, "another method, whose measure is subtracted seed by seed")
     partition: str | None = option(None, "replaces that of the check; `minus` inherits it")
     measure: str | None = option(None, "replaces that of the check, in the same unit; `minus` inherits it")
     where: dict = option(factory=dict, doc="settings of its runs, by dotted name such as training.lr")
-
-    @classmethod
-    def parse(cls, values: Any, section: str | None = None) -> Self:
-        """Build from a mapping, or from the name of a method alone."""
-        return super().parse({"method": values} if isinstance(values, str) else values, section)
 
     def validate(self) -> None:
         if self.minus is not None and self.minus.minus is not None:

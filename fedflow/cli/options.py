@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from fedflow.config import Params
+    from fedflow.config import Loaded
 
 Root = Annotated[Path, typer.Option(help="The project's folder, with params.yaml, data, results and mlruns.")]
 Set = Annotated[
@@ -33,7 +33,7 @@ def engine(executor: str | None, workers: int | None) -> list[str]:
     return [f"engine.{name}={value}" for name, value in given.items() if value is not None]
 
 
-def load(root: Path, changes: list[str] | None = None) -> "Params":
+def load(root: Path, changes: list[str] | None = None) -> "Loaded":
     """The parameters of a project."""
     from fedflow.config import load_params
 

@@ -26,7 +26,7 @@ from fedflow.errors import FedflowError, Unanswered
 from fedflow.project.cells import OUTCOME, RUN, GridCell, cells, changed_cells, tidy
 
 if TYPE_CHECKING:
-    from fedflow.config import Params
+    from fedflow.config import Loaded
 
 GRACE = 10  # seconds for a run to end when it is stopped
 MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small data set
@@ -69,7 +69,7 @@ def _expects_runs(root: Path) -> bool:
         return True
 
 
-def _get_ready(root: Path, jobs: int | None, stack: ExitStack) -> tuple["Params", ProcessPoolExecutor | None]:
+def _get_ready(root: Path, jobs: int | None, stack: ExitStack) -> tuple["Loaded", ProcessPoolExecutor | None]:
     """The settings, and the processes that run the cells, if there are to be several, with all imports done.
 
     Until ``stack`` ends, they run, and so does the Prefect server that runs need.
@@ -85,7 +85,7 @@ def _get_ready(root: Path, jobs: int | None, stack: ExitStack) -> tuple["Params"
     return params, pool
 
 
-def _compute(root: Path, changed: list[GridCell], params: "Params", pool: ProcessPoolExecutor | None) -> None:
+def _compute(root: Path, changed: list[GridCell], params: "Loaded", pool: ProcessPoolExecutor | None) -> None:
     """Run the cells, side by side if there is a ``pool``; raises `FedflowError` if any fails.
 
     Procedures come first: a long one at the end would leave other cores idle.
@@ -161,7 +161,7 @@ def train(root: Path, cell: GridCell, changes: list[str]) -> dict[str, Any]:
     return metrics
 
 
-def _run(params: "Params", root: Path, item: dict[str, str], folder: Path) -> dict[str, Any]:
+def _run(params: "Loaded", root: Path, item: dict[str, str], folder: Path) -> dict[str, Any]:
     from fedflow.stages.all_stages import run_experiment
     from fedflow.stages.experiment import Experiment
 
@@ -171,7 +171,7 @@ def _run(params: "Params", root: Path, item: dict[str, str], folder: Path) -> di
     return start(params, RUN, compute, **experiment.parameters, out=str(folder))
 
 
-def _outcome(params: "Params", root: Path, item: dict[str, str], folder: Path) -> dict[str, Any]:
+def _outcome(params: "Loaded", root: Path, item: dict[str, str], folder: Path) -> dict[str, Any]:
     from fedflow.stages.procedure import ProcedureRun, run_procedure
 
     run = ProcedureRun(params, item["procedure"], int(item["seed"]), root, SWEEP, str(folder))

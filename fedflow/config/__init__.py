@@ -1,25 +1,16 @@
 """``params.yaml``: the settings of every stage, checked by one schema."""
 
-from fedflow.config.params import (
-    PARAMS,
-    CentralParams,
-    Changes,
-    EngineSettings,
-    MethodParams,
-    ModelParams,
-    Params,
-    check_dvc,
-    digest,
-    load_params,
-    read_yaml,
-    set_value,
-)
+from fedflow.config.changing import read_yaml, set_value
+from fedflow.config.loading import PARAMS, Changes, Loaded, check_dvc, load_params
+from fedflow.config.params import Params, digest
+from fedflow.config.sections import CentralParams, EngineSettings, MethodParams, ModelParams
 
 __all__ = [
     "PARAMS",
     "CentralParams",
     "Changes",
     "EngineSettings",
+    "Loaded",
     "MethodParams",
     "ModelParams",
     "Params",

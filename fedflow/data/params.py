@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+from fedflow.choice import Choice
 from fedflow.data.sources import SOURCES
-from fedflow.errors import BadInput, unknown_name
+from fedflow.errors import BadInput
 from fedflow.settings import Settings, option
 
 NORMALISE = ("source", "train", "none")
@@ -23,7 +25,7 @@ class Normalization(Settings):
     std: list[float] = option(doc="their standard deviation, one per channel", gt=0)
 
 
-class DatasetParams(Settings):
+class DatasetParams(Choice):
     """One entry of ``data``: the shared fields, and the parameters of the source.
 
     Samples are processed in this order: ``keep_labels``, ``train_limit`` and ``test_limit``, ``resize`` and
@@ -32,6 +34,8 @@ class DatasetParams(Settings):
     """
 
     section = "data"
+    key: ClassVar[str] = "source"
+    command: ClassVar[str] = "fedflow datasets"
 
     source: str = option(doc="a named source", choices=tuple(SOURCES))
     path: str | None = option(None, "file or folder of the sources that read one")
@@ -58,16 +62,11 @@ class DatasetParams(Settings):
         "training images; train = computed from the images kept; none = 0 and 1; or {mean: [..], std: [..]}",
     )
     seed: int = option(0, "seed of the limits, and of a source that draws samples", ge=0)
-    parameters: dict = option(factory=dict, doc="parameters of the source")
+    parameters: Settings = option(factory=dict, doc="parameters of the source")
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
-        """Build from the flat mapping of ``params.yaml``; unknown parameters raise `BadInput`."""
-        if isinstance(values, Mapping):
-            shared = _shared(cls)
-            own = {name: value for name, value in values.items() if name not in shared}
-            values = {k: v for k, v in values.items() if k in shared} | {"parameters": own}
-        return super().parse(values, section)
+    def known(cls) -> Mapping[str, type[Settings] | None]:
+        return {name: source.options for name, source in SOURCES.items()}
 
     def validate(self) -> None:
         origin = SOURCES[self.source]
@@ -84,47 +83,36 @@ class DatasetParams(Settings):
             values = getattr(self, name)
             if len(set(values)) < len(values):
                 raise BadInput(f"data.{name}", values, "every value once")
-        accepts = [f.name for f in fields(origin.options)] if origin.options else []  # type: ignore[arg-type]
-        shared = _shared(type(self))
-        for name in self.parameters:
-            if name not in accepts:
-                raise unknown_name(f"data.{name}", name, {*shared, *accepts})
-        if origin.options:
-            common = {name: getattr(self, name) for name in shared & set(accepts)}  # one seed for all
-            complete = origin.options.parse(self.parameters | common, section="data").as_dict()
-            object.__setattr__(self, "parameters", complete)  # with defaults, so that the record is complete
-        if "parts" in self.parameters:
-            self.parameters["parts"] = [
+        if filled := self._filled():
+            object.__setattr__(self, "parameters", replace(self.parameters, **filled))  # type: ignore[type-var]
+
+    def _filled(self) -> dict[str, Any]:
+        """The parameters that are entries, with their defaults, so that the record is complete."""
+        filled: dict[str, Any] = {}
+        if parts := getattr(self.parameters, "parts", None):
+            filled["parts"] = [
                 {k: v for k, v in entry.flat().items() if k not in LEFT_TO_MIX} | part
-                for entry, part in zip(self.entries.values(), self.parameters["parts"])
+                for entry, part in zip(self.entries.values(), parts)
             ]
-        if "test_of" in self.parameters:
-            self.parameters["test_of"] = self.entries["test_of"].flat()
+        if "test_of" in self.entries:
+            filled["test_of"] = self.entries["test_of"].flat()
+        return filled
 
-    @property
-    def options(self) -> Settings | None:
-        """The parameters of the source, None if it has none."""
-        options = SOURCES[self.source].options
-        return None if options is None else options.parse(self.parameters, section="data")
-
-    @property
+    @cached_property
     def entries(self) -> dict[str, Self]:
-        """The entries within this one, parsed, by field: the parts of a mix, or whose test samples it has."""
-        parts = [{k: v for k, v in p.items() if k != "offset"} for p in self.parameters.get("parts", ())]
+        """The entries within this one, by field: the parts of a mix, or whose test samples it has."""
+        parts = [
+            {k: v for k, v in part.items() if k != "offset"} for part in getattr(self.parameters, "parts", ())
+        ]
         named = {f"parts[{i}]": part for i, part in enumerate(parts)}
-        if "test_of" in self.parameters:
-            named["test_of"] = self.parameters["test_of"]
+        if hasattr(self.parameters, "test_of"):
+            named["test_of"] = self.parameters.test_of
         return {name: type(self).parse(entry, section=f"data.{name}") for name, entry in named.items()}
 
     @property
     def title(self) -> str:
         """The name of the file that is read, or of the source."""
         return Path(self.path).stem if self.path else self.source
-
-    def flat(self) -> dict[str, Any]:
-        """The mapping that `parse` takes."""
-        values = self.as_dict()
-        return values | values.pop("parameters")
 
     def files(self, root: Path | str | None = None) -> dict[str, Path | None]:
         """All files and folders that the data are read from, by name, including those of parts of a mix.
@@ -133,11 +121,6 @@ class DatasetParams(Settings):
         `data_root`), None if there is none.
         """
         return _files(self.flat(), root)
-
-
-def _shared(cls: type[DatasetParams]) -> set[str]:
-    """The fields that all sources have."""
-    return {f.name for f in fields(cls)} - {"parameters"}
 
 
 def _files(entry: Mapping[str, Any], root: Path | str | None) -> dict[str, Path | None]:

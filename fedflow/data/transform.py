@@ -22,7 +22,7 @@ def transformed(params: DatasetParams, root: Path | str | None = None) -> RawDat
     before they are resized or padded. With a column ``domain``, they are computed for each domain.
     Raises `FedflowError` if the source cannot be read, `BadInput` for what cannot be done to its samples.
     """
-    raw = SOURCES[params.source].load(root, params.path, params.options, _parts(params, root))
+    raw = SOURCES[params.source].load(root, params.path, params.parameters, _parts(params, root))
     if raw.kind != "images":
         for name in FOR_IMAGES:
             if (value := getattr(params, name)) and value != "source":

@@ -123,7 +123,7 @@ def _added(
     source = _put(values, data.title, data=entry, models=network)
     if public := server_data(method).dataset:
         values["data"].setdefault(public, {"source": public})
-    shared = _given(division.flat() | {"dataset": source}, PartitionParams, type(division.built))
+    shared = _given(division.flat() | {"dataset": source}, PartitionParams, type(division.parameters))
     partition = _put(values, f"{source}-{division.scheme}", partitions=shared)
     if "grid" not in values:  # the first run: its settings are those of all methods
         values["training"] = _given(training.as_dict(), LocalTraining)

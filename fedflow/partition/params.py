@@ -1,18 +1,17 @@
 """One entry of ``partitions`` in ``params.yaml``."""
 
 from collections.abc import Mapping
-from dataclasses import fields
-from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
-from fedflow.errors import BadInput, unknown_name
+from fedflow.choice import Choice
+from fedflow.errors import BadInput
 from fedflow.partition.after.difficulty import Difficulty
 from fedflow.partition.after.label_noise import LabelNoise
 from fedflow.partition.scheme import SCHEMES, Scheme
-from fedflow.settings import Settings, option
+from fedflow.settings import option
 
 
-class PartitionParams(Settings):
+class PartitionParams(Choice):
     """One entry of ``partitions``: the shared fields, and the parameters of the scheme.
 
     The steps that any scheme can be combined with are applied in this order: ``public``, ``pieces``,
@@ -20,6 +19,8 @@ class PartitionParams(Settings):
     """
 
     section: ClassVar[str] = "partition"
+    key: ClassVar[str] = "scheme"
+    command: ClassVar[str] = "fedflow schemes"
     dataset: str = option(doc="a name under data")
     scheme: str = option(doc="how samples are divided over clients")
     clients: int | None = option(
@@ -55,27 +56,13 @@ class PartitionParams(Settings):
     )
     label_noise: LabelNoise | None = option(None, "wrong training labels")
     newcomers: float = option(0.0, "share of the clients that join after the last round", ge=0, lt=1)
-    parameters: dict = option(factory=dict, doc="parameters of the scheme")
+    parameters: Scheme = option(factory=dict, doc="parameters of the scheme")
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
-        """Build from the flat mapping of ``params.yaml``; unknown parameters raise `BadInput`."""
-        if isinstance(values, Mapping):
-            shared = {f.name for f in fields(cls)} - {"parameters"}
-            own = {name: value for name, value in values.items() if name not in shared}
-            values = {k: v for k, v in values.items() if k in shared} | {"parameters": own}
-        return super().parse(values, section)
+    def known(cls) -> Mapping[str, type[Scheme]]:
+        return SCHEMES
 
     def validate(self) -> None:
-        if self.scheme not in SCHEMES:
-            raise unknown_name("partition.scheme", self.scheme, SCHEMES, "fedflow schemes")
-        accepted = [f.name for f in fields(SCHEMES[self.scheme])]
-        for name in self.parameters:
-            if name not in accepted:
-                shared = {f.name for f in fields(self)} - {"parameters"}
-                raise unknown_name(f"partition.{name}", name, [*sorted(shared), *accepted])
-        complete = self.built.as_dict()  # defaults too, so that results record the defaults in use
-        object.__setattr__(self, "parameters", complete)
         if self.pieces is not None and (self.clients is None or self.pieces < self.clients):
             raise BadInput("partition.pieces", self.pieces, f"at least clients, which is {self.clients}")
         noise = self.label_noise
@@ -85,17 +72,7 @@ class PartitionParams(Settings):
         if self.pieces is None and self.pieces_used != "first":
             raise BadInput("partition.pieces_used", self.pieces_used, "first, without pieces")
 
-    def flat(self) -> dict[str, Any]:
-        """The mapping that `parse` takes."""
-        values = self.as_dict()
-        return values | values.pop("parameters")
-
     def files(self) -> list[str]:
         """The files that it is made from, except the data set, relative to the project's root."""
         losses = self.difficulty.losses if self.difficulty else None
-        return [*([losses] if losses else []), *self.built.files()]
-
-    @cached_property
-    def built(self) -> Scheme:
-        """The scheme with its parameters."""
-        return SCHEMES[self.scheme].parse(self.parameters, section="partition")
+        return [*([losses] if losses else []), *self.parameters.files()]

@@ -186,7 +186,7 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     stratified share of its samples for model selection. With ``validation``, samples that clients hold out
     replace the test set, which is not used.
     """
-    scheme, count = params.built, len(samples.labels)
+    scheme, count = params.parameters, len(samples.labels)
     clients = scheme.count(samples) if params.clients is None else params.clients
     pieces = params.pieces or clients
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fedflow.config import Changes, Params, digest
+from fedflow.config import Changes, Loaded, digest
 from fedflow.data.prepared import file_sum
 from fedflow.errors import FedflowError
 from fedflow.files import central_folder, partition_folder, prepared_folder, read_fact
@@ -31,7 +31,7 @@ SHORT = 8  # digits of the settings' digest in the name of a folder
 class Experiment:
     """What to run, and where its files are below ``root``."""
 
-    params: Params
+    params: Loaded
     partition: str
     method: str  # a registered one, or another name under methods
     seed: int
@@ -187,7 +187,7 @@ class Experiment:
 
 
 def experiments(
-    params: Params,
+    params: Loaded,
     root: Path,
     sweep: str,
     partitions: Sequence[str] | None = None,

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fedflow.claims.sources import CLAIMS
-from fedflow.config import Params
+from fedflow.config import Loaded
 from fedflow.data import load_prepared, origin_sums, prepare
 from fedflow.data.prepared import file_sum
 from fedflow.files import central_folder, naming
@@ -44,7 +44,7 @@ MAY_BE_EMPTY = ("data/central", "outcomes")  # folders; DVC warns of empty ones,
 FOLDER = Path("data") / "fingerprints"
 
 
-def fingerprint_files(params: Params, root: Path = Path()) -> None:
+def fingerprint_files(params: Loaded, root: Path = Path()) -> None:
     """Write ``files/`` for the data sets and partitions of the grid.
 
     A deleted file keeps the checksum of its last fingerprint: a clone of the project that pulls prepared
@@ -100,7 +100,7 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
     _write(folder, files)
 
 
-def fingerprint_inputs(params: Params, root: Path = Path()) -> None:
+def fingerprint_inputs(params: Loaded, root: Path = Path()) -> None:
     """Write ``inputs/`` for the partitions and runs of the grid.
 
     Their data sets must be prepared, and their central networks trained.
@@ -147,18 +147,18 @@ def fingerprint_inputs(params: Params, root: Path = Path()) -> None:
     _write(folder, files)
 
 
-def _cells(params: Params) -> list[str]:
+def _cells(params: Loaded) -> list[str]:
     """``<partition>/<method>`` of all runs of the grid."""
     return [f"{partition}/{method}" for partition in params.grid.partitions for method in params.grid.methods]
 
 
-def _weights(params: Params, cell: str) -> str | None:
+def _weights(params: Loaded, cell: str) -> str | None:
     """The file of weights of Inception v3 that the runs of a cell read, if any."""
     partition, method = cell.split("/")
     return params.run_of(method, partition).inception
 
 
-def _run_code(params: Params, partition: str, method: str) -> dict[str, Any]:
+def _run_code(params: Loaded, partition: str, method: str) -> dict[str, Any]:
     """The code of a run, and the options that are part of its architecture."""
     network = ARCHITECTURES[params.model(params.partition(partition).dataset).name]
     settings = params.method(method, partition)
@@ -166,7 +166,7 @@ def _run_code(params: Params, partition: str, method: str) -> dict[str, Any]:
     return {"digest": code, "network": network.options}
 
 
-def _outcome_code(params: Params, name: str) -> str:
+def _outcome_code(params: Loaded, name: str) -> str:
     """The code of the files of an outcome, pictures included, which no number depends on."""
     aside = tuple(part for part in ASIDE if part != "pictures")
     return code_digest(write_outcome.__module__, *modules_of(params.procedure(name)), aside=aside)

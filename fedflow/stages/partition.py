@@ -91,7 +91,7 @@ def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:
 
 def partition_code(wanted: PartitionParams) -> str:
     """A digest of the code that makes a partition: its scheme, and what follows it."""
-    return code_digest(Partition.__module__, type(wanted.built).__module__)
+    return code_digest(Partition.__module__, type(wanted.parameters).__module__)
 
 
 def _losses(difficulty: Difficulty, dataset: Dataset, root: Path) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedflow.config import Changes, Params, digest
+from fedflow.config import Changes, Loaded, Params, digest
 from fedflow.data.prepared import file_sum
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import (
@@ -48,7 +48,7 @@ from fedflow.tracking import Record, open_record
 class ProcedureRun:
     """A procedure of ``params.yaml`` with one seed, and where its files are below ``root``."""
 
-    params: Params
+    params: Loaded
     name: str
     seed: int
     root: Path = Path()
@@ -150,7 +150,7 @@ class ProcedureRun:
 
 
 def procedure_runs(
-    params: Params, root: Path, sweep: str, seeds: Sequence[int] | None = None
+    params: Loaded, root: Path, sweep: str, seeds: Sequence[int] | None = None
 ) -> list[ProcedureRun]:
     """The procedures of the grid with these seeds (default: the grid's), checked before the first runs."""
     names, seeds = params.grid.procedures, seeds or params.grid.seeds

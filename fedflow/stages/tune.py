@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock
 
-from fedflow.config import MethodParams, Params
+from fedflow.config import Loaded, MethodParams
 from fedflow.config.tuning import MEASURES, combinations
 from fedflow.errors import BadInput, FedflowError, RoundFailed, extra
 from fedflow.files import naming
@@ -35,7 +35,7 @@ Federate = Callable[[Experiment, Path], dict[str, Any]]  # runs an experiment, w
 
 
 def tune(
-    params: Params,
+    params: Loaded,
     partition: str,
     federate: Federate = run_experiment,
     methods: Sequence[str] | None = None,
@@ -57,7 +57,7 @@ def tune(
 
 
 def searches(
-    params: Params, partition: str, methods: Sequence[str] | None = None, root: Path = Path()
+    params: Loaded, partition: str, methods: Sequence[str] | None = None, root: Path = Path()
 ) -> list["Search"]:
     """The search of every method (default: the methods of the grid), all checked."""
     params.partition(partition)
@@ -89,7 +89,7 @@ class Score:
 class Search:
     """The grid of one method, and the scores of its tries."""
 
-    params: Params
+    params: Loaded
     partition: str
     method: str
     root: Path
@@ -245,14 +245,13 @@ class Search:
         """The run of one combination: the partition ``<name>-validation``, and the settings in place."""
         params, tuning, name = self.params, self.params.tuning, f"{self.partition}-validation"
         held_out = replace(params.partition(self.partition), validation=tuning.validation)
-        flat = held_out.as_dict()
         tuned = self._tuned()
         rounds = tuning.rounds or params.run_of(self.method).rounds
         values = {"run.rounds": rounds, "run.fine_tune": tuning.measure == "tuned", **tried}
         method = params.methods.get(self.method, MethodParams()).changed(values, f"methods.{self.method}")
         changed = params.replace(
-            f"partitions.{json.dumps(name)}={json.dumps(flat | flat.pop('parameters'))}",
-            *(f"tuned.{json.dumps(name)}.{m}={json.dumps(entry.plain)}" for m, entry in tuned.items()),
+            f"partitions.{json.dumps(name)}={json.dumps(held_out.flat())}",
+            *(f"tuned.{json.dumps(name)}.{m}={json.dumps(entry.flat())}" for m, entry in tuned.items()),
             *(f"methods.{self.method}.{field}={json.dumps(value)}" for field, value in values.items()),
             partitions=params.partitions | {name: held_out},
             methods=params.methods | {self.method: method},

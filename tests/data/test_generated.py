@@ -51,7 +51,7 @@ def test_a_new_file_makes_new_data_and_the_record_is_complete(tmp_path: Path) ->
     params = DatasetParams.parse(made(tmp_path / "images"))
     prepare(params, tmp_path / "data")
     assert is_current(tmp_path / "data", params) and params == DatasetParams.parse(params.flat())
-    assert params.parameters["test_of"]["train_limit"] is None  # with defaults
+    assert params.parameters.test_of["train_limit"] is None  # with defaults
     made(tmp_path / "images", classes=9)
     assert not is_current(tmp_path / "data", params) and load_prepared(tmp_path / "data").num_classes == 10
 

@@ -136,7 +136,7 @@ def test_two_mixes_are_byte_identical_and_record_their_defaults(mix, tmp_path):
     assert first.hash == second.hash
     for file in (tmp_path / "out").iterdir():
         assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes()
-    recorded = DatasetParams.parse({"source": "mix", "parts": [{"source": "digits"}]}).parameters["parts"][0]
+    recorded = DatasetParams.parse({"source": "mix", "parts": [{"source": "digits"}]}).parameters.parts[0]
     assert recorded["seed"] == 0 and "pad" not in recorded and "channels" not in recorded
 
 

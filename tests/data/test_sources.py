@@ -96,7 +96,7 @@ def leveled(monkeypatch: pytest.MonkeyPatch) -> Source:
 
 def test_a_source_gets_its_own_parameters_and_the_record_has_their_defaults(leveled, tmp_path):
     params = DatasetParams.parse({"source": "digits", "low": 7, "pad": 1, "seed": 3})
-    assert params.parameters == {"low": 7, "high": 200, "seed": 3} and params.seed == 3
+    assert params.parameters.as_dict() == {"low": 7, "high": 200, "seed": 3} and params.seed == 3
     assert params == DatasetParams(source="digits", pad=1, seed=3, parameters={"low": 7})
     data = prepare(params, tmp_path)
     assert data.x_train[:, 0, 1, 1].tolist() == [7, 200] and data.input_shape == (1, 10, 10)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
+from fedflow.choice import Choice
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
@@ -23,40 +24,36 @@ from fedflow.methods.method import (
 )
 from fedflow.methods.registry import METHODS, method_name
 from fedflow.models.flat import FlatModel
-from fedflow.settings import Settings, option
+from fedflow.settings import option
 
 # Their server uses clients' weights in means of uploaded vectors only.
 HOSTS = ("fedadagrad", "fedadam", "fedavg", "fedavgm", "fedprox", "fedsgd", "fedyogi")
 OWN = "weighing/"  # prefix of our tensors: those of the host keep their names
 
 
-class Host(Settings):
+class Host(Choice):
     """A method by name, with its hyper-parameters."""
 
     section = "method.host"
     name: str = option(doc="one of " + ", ".join(HOSTS))
-    parameters: Method = option(doc="the method with its hyper-parameters")
+    parameters: Method = option(factory=dict, doc="the method with its hyper-parameters")
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
-        """Build from a flat mapping: ``name`` and hyper-parameters of that method."""
-        section = section or cls.section
-        if not isinstance(values, Mapping) or not isinstance(values.get("parameters", {}), Mapping):
-            raise BadInput(section, values, "a mapping with `name` and the hyper-parameters of that method")
-        given = dict(values)
-        name, nested = (
-            method_name(given.pop("name", None)),
-            given.pop("parameters", {}),
-        )  # nested in files of results
-        if given and nested:
-            raise BadInput(f"{section}.parameters", nested, "absent, beside hyper-parameters of the host")
-        given = given or dict(nested)
-        if name not in HOSTS:
-            raise BadInput(f"{section}.name", name, f"one of {', '.join(HOSTS)}{_because(name)}")
-        if given.get("weighting", "samples") != "samples":
+    def known(cls) -> Mapping[str, type[Method]]:
+        return {name: METHODS[name] for name in HOSTS}
+
+    @classmethod
+    def called(cls, name: Any) -> Any:
+        return method_name(name)
+
+    @classmethod
+    def refused(cls, field: str, name: Any) -> BadInput:
+        return BadInput(field, name, f"one of {', '.join(HOSTS)}{_because(name)}")
+
+    def validate(self) -> None:
+        if (weighting := getattr(self.parameters, "weighting", "samples")) != "samples":
             accepted = "samples (not used: other weights replace those of the host)"
-            raise BadInput(f"{section}.weighting", given["weighting"], accepted)
-        return cls(name=str(name), parameters=METHODS[str(name)].parse(given, section=section))
+            raise BadInput(f"{self.section}.weighting", weighting, accepted)
 
     def __str__(self) -> str:
         return f"{{name: {self.name}}}"

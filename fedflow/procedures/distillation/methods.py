@@ -7,12 +7,12 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedflow.errors import unknown_name
+from fedflow.choice import Choice
 from fedflow.local.samples import Batch
 from fedflow.models.flat import FlatModel
 from fedflow.procedures.distillation import losses
@@ -20,7 +20,7 @@ from fedflow.procedures.distillation.networks import check_known, hinted, projec
 from fedflow.procedures.distillation.students import Course, Objective, packed
 from fedflow.procedures.interface import Row, State
 from fedflow.seeding import torch_seed
-from fedflow.settings import Settings, option, registering
+from fedflow.settings import option, registering
 
 
 class Networks(NamedTuple):
@@ -38,11 +38,12 @@ class Product(NamedTuple):
     parameters: int
 
 
-class Method(Settings):
+class Method(Choice):
     """Base of all methods, which minimize one loss of the student."""
 
     section: ClassVar[str] = "procedures.methods"
     plural: ClassVar[str] = "methods"
+    key: ClassVar[str] = "method"
     name: ClassVar[str] = ""
     label: ClassVar[str] = ""
     matched: ClassVar[bool] = True  # as many epochs of the student as with DiSK
@@ -56,17 +57,8 @@ class Method(Settings):
     )
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
-        """The registered method that ``method`` names, or else the last part of ``section``."""
-        if cls.name or not isinstance(values, Mapping):
-            return super().parse(values, section)
-        name = values.get("method") or (section or "").rpartition(".")[2]
-        if name not in METHODS:
-            raise unknown_name(f"{section}.method" if "method" in values else f"{section}", name, METHODS)
-        return METHODS[name].parse({**values, "method": name}, section)  # type: ignore[return-value]
-
-    def validate(self) -> None:
-        object.__setattr__(self, "method", self.name)
+    def known(cls) -> Mapping[str, type["Method"]]:
+        return METHODS
 
     def check(self, course: Course) -> None:
         """Raise `BadInput` if the networks do not fit; warn of schedules that the rounds cut off."""

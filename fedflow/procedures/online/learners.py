@@ -7,15 +7,16 @@ from w on the meta-loss of the readable tasks plus the regularizer, whose gradie
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Protocol, Self
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedflow.errors import BadInput, unknown_name
+from fedflow.choice import Choice
+from fedflow.errors import BadInput
 from fedflow.procedures.interface import State
-from fedflow.settings import Settings, option, registering
+from fedflow.settings import option, registering
 
 
 class Round(Protocol):
@@ -31,11 +32,12 @@ class Round(Protocol):
     def gradient(self, w: Tensor, current: bool = False) -> Tensor: ...
 
 
-class Learner(Settings):
+class Learner(Choice):
     """Base of all learners. The grids are those of the procedure unless they are given."""
 
     section: ClassVar[str] = "procedures.learners"
     plural: ClassVar[str] = "learners"
+    key: ClassVar[str] = "learner"
     name: ClassVar[str] = ""
     label: ClassVar[str] = ""
     has_alpha: ClassVar[bool] = False
@@ -51,17 +53,10 @@ class Learner(Settings):
     alpha: list[float] | None = option(None, "grid of the weight of the regularizer", gt=0)
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
-        """The registered learner that ``learner`` names, or else the last part of ``section``."""
-        if cls.name or not isinstance(values, Mapping):
-            return super().parse(values, section)
-        name = values.get("learner") or (section or "").rpartition(".")[2]
-        if name not in LEARNERS:
-            raise unknown_name(f"{section}.learner" if "learner" in values else f"{section}", name, LEARNERS)
-        return LEARNERS[name].parse({**values, "learner": name}, section)  # type: ignore[return-value]
+    def known(cls) -> Mapping[str, type["Learner"]]:
+        return LEARNERS
 
     def validate(self) -> None:
-        object.__setattr__(self, "learner", self.name)
         if self.alpha is not None and not self.has_alpha:
             raise BadInput(f"{self.section}.alpha", self.alpha, f"null: {self.name} has no regularizer")
 

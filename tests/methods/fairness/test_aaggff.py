@@ -564,7 +564,7 @@ def test_the_code_of_the_host_is_part_of_the_identity(
 @pytest.mark.parametrize(
     ("host", "message"),
     [
-        ("fedavg", r"^X.host: 'fedavg' is not accepted; expected a mapping with `name` and .* method$"),
+        ("fedavg", r"^X.host: 'fedavg' is not accepted; expected a mapping with `name` and parameters$"),
         ({}, r"^X.host.name: None is not accepted; expected one of fedadagrad, .*, fedyogi$"),
         ({"name": "fedavgg"}, r"^X.host.name: 'fedavgg' .* fedyogi$"),
         ({"name": "ditto"}, "; ditto serves personal models$"),

@@ -1,0 +1,205 @@
+"""Sections of ``params.yaml`` that no other room defines: engine, networks, entries, grid."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from fedflow.choice import Choice
+from fedflow.config.changing import put
+from fedflow.errors import BadInput, unknown_name
+from fedflow.local.central_training import Central
+from fedflow.local.local_training import LocalTraining
+from fedflow.methods import METHODS, Method
+from fedflow.models import ARCHITECTURES, known_options
+from fedflow.models.flat import CONVOLUTIONS
+from fedflow.naming import flat, say
+from fedflow.procedures import PROCEDURES, Procedure
+from fedflow.project.arguments import check_once
+from fedflow.settings import Settings, check, option
+from fedflow.simulation.setup import RunSettings
+
+MAY_BE_EMPTY = ("central", "procedures")  # lists of the grid
+OF_RUNS = ("datasets", "partitions", "methods")  # others, which a grid of procedures may leave empty
+CLUSTERS = ("dask", "ray")
+EXECUTORS = ("auto", "inline", "threads", "processes", *CLUSTERS)
+
+
+class EngineSettings(Settings):
+    """Who computes, and where. These settings change no result beyond float tolerance."""
+
+    section = "engine"
+    executor: str = option(
+        "auto",
+        "who runs the shards of a round; auto = threads, then processes if the run is long and on a CPU; "
+        "inline needs no Prefect server",
+        choices=EXECUTORS,
+    )
+    workers: int = option(2, "shards per round", ge=1)
+    device: str = option("auto", "auto = a GPU if there is one, else cpu", choices=("auto", "cpu", "cuda"))
+    cohort: str = option(
+        "auto", "clients one by one or all at once; auto = vmap on a GPU", choices=("auto", "loop", "vmap")
+    )
+    width: int | None = option(
+        None, "clients per vmapped call; null = as many as a GPU has memory for, 32 on a CPU", ge=1
+    )
+    convolution: str = option(
+        "matmul",
+        "how a vmapped cohort convolves: as matrix products, or in one grouped convolution",
+        choices=CONVOLUTIONS,
+    )
+    compile: str = option(
+        "auto",
+        "compile the gradient on a CPU; auto = if the run is long enough to pay for it",
+        choices=("auto", "always", "never"),
+    )
+    address: str | None = option(
+        None, "address of a running Dask or Ray cluster (docs/clusters.md); null = start a local one"
+    )
+
+    def validate(self) -> None:
+        if self.address is not None and self.executor not in CLUSTERS:
+            raise BadInput("engine.address", self.address, "null, unless executor is dask or ray")
+
+
+class ModelParams(Settings):
+    """The network for one data set.
+
+    ``trainable``, patterns of the parameters that are trained, is one of the ``options``: the settings of
+    networks that are trained whole, and their digests, do not change.
+    """
+
+    section = "models"
+    short: ClassVar[str] = "name"
+    name: str = option(doc="architecture")
+    options: dict = option(factory=dict, doc="options of the architecture")
+
+    @classmethod
+    def parse(cls, values: Any, section: str | None = None) -> Self:
+        """Build from a mapping, whose ``trainable`` becomes an option, or from an architecture's name."""
+        if isinstance(values, Mapping) and isinstance(options := values.get("options", {}), Mapping):
+            moved = {name: value for name, value in values.items() if name == "trainable"}
+            rest = {name: value for name, value in values.items() if name not in moved}
+            values = rest | {"options": {**options, **moved}} if moved else values
+        return super().parse(values, section)
+
+    @classmethod
+    def schema(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        names, known = sorted(ARCHITECTURES), fields["properties"]
+        about = "patterns of the parameters that are trained; the others are frozen; default: all are trained"
+        trainable = {"type": "array", "items": {"type": "string"}, "description": about}
+        of_name = [
+            {
+                "if": {"properties": {"name": {"const": name}}},
+                "then": {"properties": {"options": {"propertyNames": {"enum": options}}}},
+            }
+            for name in names
+            for options in [[*known_options(name), "trainable"]]
+        ]
+        known = known | {"name": known["name"] | {"enum": names}, "trainable": trainable}
+        return fields | {"properties": known, "allOf": of_name}
+
+    def validate(self) -> None:
+        if self.name not in ARCHITECTURES:
+            raise unknown_name("models.name", self.name, ARCHITECTURES, "fedflow models")
+        for name in self.options:
+            if name == "trainable":
+                check("models.trainable", self.options[name], list[str], {})
+            elif name not in known_options(self.name):
+                raise unknown_name(f"models.options.{name}", name, known_options(self.name))
+        for name, value in self.options.items():
+            if isinstance(value, list) and any(isinstance(width, int) and width < 1 for width in value):
+                raise BadInput(f"models.options.{name}", value, "a list, each item a whole number >= 1")
+
+
+class CentralParams(Central):
+    """A network that is trained on a whole data set: a teacher, an expert, or a reference."""
+
+    section = "central"
+    dataset: str = option(doc="a name under data")
+    model: ModelParams | None = option(None, "its network; null = that of `models` for the data set")
+
+    @property
+    def teacher(self) -> str | None:
+        """The central network that it learns from, if any."""
+        return teacher_of(self.training)
+
+
+def teacher_of(training: LocalTraining) -> str | None:
+    """The central network that this training learns from, if any."""
+    return None if training.objective is None else training.objective.teacher
+
+
+class MethodParams(Choice):
+    """What one entry of ``methods`` changes: hyper-parameters, and fields of the shared sections.
+
+    An entry under a name of the user's choice names its ``method``, whose entry it starts from.
+    """
+
+    section = "methods"
+    plural = "methods"
+    key: ClassVar[str] = "method"
+    overrides: ClassVar[Mapping[str, type[Settings]]] = {"training": LocalTraining, "run": RunSettings}
+    method: str | None = option(
+        default=None, doc="the registered method; null = the one that the entry is called"
+    )
+    label: str | None = option(default=None, doc="name in the report; null = the method's, and what differs")
+    parameters: dict = option(factory=dict, doc="hyper-parameters that differ from the defaults")
+    training: dict = option(factory=dict, doc="fields of `training` that differ for this method")
+    run: dict = option(factory=dict, doc="fields of `run` that differ, such as a client curriculum")
+
+    @classmethod
+    def known(cls) -> Mapping[str, type[Method]]:
+        return METHODS
+
+    @property
+    def words(self) -> list[str]:
+        """What it changes, such as "mu 0.1" and "curriculum order anti"."""
+        sections = {"method": self.parameters, "training": self.training, "run": self.run}
+        values = flat({name: values for name, values in sections.items() if values}, empty=True)
+        return [say(name, value) for name, value in values.items()]
+
+    def changed(self, changes: Mapping[str, Any], section: str) -> Self:
+        """A copy with other values by name, such as ``training.lr``."""
+        values = self.flat()
+        for name, value in changes.items():
+            put(values, name.split("."), value)
+        return self.parse(values, section)
+
+
+class ProcedureParams(Choice):
+    """An entry of ``procedures``: parameters of the procedure of its name, or of the one that it names."""
+
+    section = "procedures"
+    plural = "procedures"
+    key: ClassVar[str] = "procedure"
+    procedure: str | None = option(
+        default=None, doc="the registered procedure; null = the one that the entry is called"
+    )
+    label: str | None = option(
+        default=None, doc="name in the report; null = the procedure's, and what differs"
+    )
+    parameters: dict = option(factory=dict, doc="its parameters, beside `procedure` and `label`")
+
+    @classmethod
+    def known(cls) -> Mapping[str, type[Procedure]]:
+        return PROCEDURES
+
+
+class Grid(Settings):
+    """What `dvc repro` runs: every partition x method x seed, and every procedure x seed."""
+
+    section = "grid"
+    datasets: list[str] = option(doc="names under data")
+    partitions: list[str] = option(doc="names under partitions")
+    methods: list[str] = option(doc="names under methods, or registered methods")
+    seeds: list[int] = option(doc="experiment seeds", ge=0)
+    central: list[str] = option(factory=list, doc="names under central: those that `dvc repro` trains")
+    procedures: list[str] = option(
+        factory=list, doc="names under procedures, or registered procedures, each with every seed"
+    )
+
+    def validate(self) -> None:
+        may_be_empty = (*MAY_BE_EMPTY, *(OF_RUNS if self.procedures else ()))
+        for name, values in self.as_dict().items():
+            if not values and name not in may_be_empty:
+                raise BadInput(f"grid.{name}", values, "a list with at least one item")
+            check_once(f"grid.{name}", values)
