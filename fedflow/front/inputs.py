@@ -39,7 +39,8 @@ from fedflow.settings import Words
 from fedflow.simulation.federation import Federation, random_examples
 from fedflow.simulation.fits import need_fit
 
-Data = str | Mapping[str, Any] | Dataset
+Data = str | Mapping[str, Any] | Dataset | DatasetParams
+Source = Dataset | DatasetParams  # data as the engine takes them
 Division = PartitionParams | Mapping[str, Any] | Sequence[Sequence[int] | np.ndarray]
 Network = str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module]
 
@@ -51,8 +52,10 @@ def cache() -> Path:
     return Path(os.environ.get("FEDFLOW_CACHE") or Path.home() / ".cache" / "fedflow")
 
 
-def data_params(data: Data) -> DatasetParams:
-    """Named data as an entry of ``data`` in params.yaml."""
+def as_data(data: Data) -> Source:
+    """The caller's samples as they are, or named data as an entry of ``data`` in params.yaml."""
+    if isinstance(data, Dataset | DatasetParams):
+        return data
     if not isinstance(data, str | Mapping):
         accepted = "the name of a source, a mapping, or fedflow.dataset(x, y, x_test, y_test)"
         advice = instead(data)
@@ -65,21 +68,20 @@ def data_params(data: Data) -> DatasetParams:
     return DatasetParams.parse({"source": data} if isinstance(data, str) else dict(data), section="data")
 
 
-def prepared(data: Data, telling: bool = False) -> Dataset:
+def prepared(data: Source, telling: bool = False) -> Dataset:
     """The samples; named data are prepared once, and cached.
 
     Their notes are printed when they are prepared, and with ``telling``.
     """
     if isinstance(data, Dataset):
         return data
-    wanted = data_params(data)
-    digest = hashlib.blake2b(json.dumps(wanted.as_dict(), sort_keys=True).encode(), digest_size=6).hexdigest()
-    folder = cache() / "notebook" / f"{wanted.source}-{digest}"
-    samples = intact(lambda: load_prepared(folder, verify=True)) if is_current(folder, wanted) else None
+    digest = hashlib.blake2b(json.dumps(data.as_dict(), sort_keys=True).encode(), digest_size=6).hexdigest()
+    folder = cache() / "notebook" / f"{data.source}-{digest}"
+    samples = intact(lambda: load_prepared(folder, verify=True)) if is_current(folder, data) else None
     made = samples is None
     if samples is None:
         with within("data"):
-            samples = prepare(wanted, folder)
+            samples = prepare(data, folder)
     need_classes(samples, "data")
     for note in samples.notes if made or telling else ():
         say(f"{samples.name}: {note}")
@@ -330,7 +332,7 @@ def _public(method: Method, train: Examples, partition: Partition) -> Examples |
     """The server's own inputs, of methods that use some."""
     declared = server_data(method)
     if declared.dataset:
-        return prepared(declared.dataset).train.to(train.device)
+        return prepared(as_data(declared.dataset)).train.to(train.device)
     if declared.noise:
         return random_examples(train, declared.noise)
     if len(partition.public):
@@ -339,12 +341,12 @@ def _public(method: Method, train: Examples, partition: Partition) -> Examples |
 
 
 def described(
-    data: Data, division: Division, network: Network | None, whole: Federation
+    data: Source, division: Division, network: Network | None, whole: Federation
 ) -> dict[str, dict[str, Any]]:
     """The settings of data, division and network; content hashes of those that have no settings."""
     about = {"data": {"hash": whole.partition.dataset_hash}, "partition": {"hash": whole.partition.hash}}
     if not isinstance(data, Dataset):
-        about["data"] = data_params(data).flat()
+        about["data"] = data.flat()
     if isinstance(division, PartitionParams):
         about["partition"] = {k: v for k, v in division.flat().items() if k != "dataset"}
     if network is None or isinstance(network, str | Mapping):

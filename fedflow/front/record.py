@@ -12,15 +12,7 @@ from fedflow.data import Dataset, DatasetParams
 from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import locked, make_writable, naming
-from fedflow.front.inputs import (
-    Data,
-    Division,
-    Network,
-    data_params,
-    default_network,
-    network_entry,
-    prepared,
-)
+from fedflow.front.inputs import Division, Network, Source, default_network, network_entry, prepared
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
 from fedflow.methods.method import server_data
@@ -40,7 +32,7 @@ HEAD = "# Written by fedflow.run(record=...), which adds the settings of every f
 
 def recorded(
     root: Path,
-    data: Data,
+    data: Source,
     division: Division,
     network: Network | None,
     method: Method,
@@ -69,7 +61,7 @@ def recorded(
     with locked(root / ".fedflow" / "params", lambda: None):  # waits for another run that adds itself
         values = _read(root / PARAMS)
         model = network_entry(default_network(prepared(data)) if network is None else network)
-        names = _added(values, data_params(data), division, model, method, training, run, seed)
+        names = _added(values, data, division, model, method, training, run, seed)
         _write(root / PARAMS, values)
     params = load_params(root / PARAMS, changes)
     experiment = Experiment(params, *names, seed, root)

@@ -14,6 +14,7 @@ from fedflow.front.inputs import (
     Data,
     Division,
     Network,
+    as_data,
     as_division,
     built_method,
     cache,
@@ -98,7 +99,7 @@ def run(
         settings.setdefault("evaluate_every", max(1, rounds // 20))
     wanted = _run_settings({"rounds": rounds, "participation": participation, **settings})
     built, place = built_method(method), pick_device(device)
-    division: Division = as_division(partition)
+    source, division = as_data(data), as_division(partition)
     if partition is None:
         division = scheme("dirichlet", alpha=0.5, clients=10)
     local = (
@@ -114,7 +115,7 @@ def run(
     label, reports, folder = titles(built)[1], list[RoundReport](), None
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
-        whole = federation(prepared(data, telling=progress), division, model, built, place, "matmul")
+        whole = federation(prepared(source, telling=progress), division, model, built, place, "matmul")
         simulation = Simulation(Job(whole, built, built.trains(local), seed), wanted)  # checks all of it
         if record is None:
             simulation.job, _ = with_compiled(simulation.job, wanted, compile, cache() / "compiled")
@@ -128,9 +129,9 @@ def run(
 
             changes = [f"engine.device={device}", f"engine.compile={compile}"]
             simulation, outcome, folder = recorded(
-                Path(record), data, division, model, built, local, wanted, seed, changes, listeners
+                Path(record), source, division, model, built, local, wanted, seed, changes, listeners
             )
-    about = described(data, division, model, whole)
+    about = described(source, division, model, whole)
     return Result(label, seed, simulation, reports, outcome, about, folder)
 
 
