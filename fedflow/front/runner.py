@@ -116,7 +116,7 @@ def run(
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
         whole = federation(prepared(source, telling=progress), division, model, built, place, "matmul")
-        simulation = Simulation(Job(whole, built, built.trains(local), seed), wanted)  # checks all of it
+        simulation = Simulation(Job(whole, built, local, seed), wanted)  # checks all of it
         if record is None:
             simulation.job, _ = with_compiled(simulation.job, wanted, compile, cache() / "compiled")
             for report in simulation.rounds():

@@ -208,10 +208,7 @@ class Method(Settings):
         """Raise `BadInput` unless the client step is right with these settings of local training."""
 
     def trains(self, training: LocalTraining) -> LocalTraining:
-        """The local training of this method, from the one of the run; raises `BadInput` if they disagree.
-
-        Applied to its own result, it changes nothing.
-        """
+        """The local training of this method, from the one of the run; raises `BadInput` if they disagree."""
         return training
 
     def client_state(

@@ -26,7 +26,7 @@ class Job:
 
     federation: Federation | FederationFiles
     method: Method
-    training: LocalTraining
+    training: LocalTraining  # of the run; in a job of `RunSetup`, that of the method
     seed: int
     cohort: str = "auto"  # "loop", "vmap", or "auto": vmap on a GPU, loop on a CPU
     width: int | None = None  # clients per vmapped call; None: as many as fit in the memory of a GPU

@@ -120,8 +120,11 @@ class RunSettings(Settings):
         return {*MEANS} & {*self.reports, self.adapt_from}
 
 
-def check_settings(settings: RunSettings, method: Method, training: LocalTraining) -> None:
-    """Raise `BadInput` unless the method can run with these settings, whatever the data."""
+def check_settings(settings: RunSettings, method: Method, training: LocalTraining) -> LocalTraining:
+    """The local training of the method, from the ``training`` of the run.
+
+    Raises `BadInput` unless the method can run with these settings, whatever the data.
+    """
     training = method.trains(training)
     method.check(settings.rounds)
     method.check_training(training)
@@ -158,6 +161,7 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
         raise BadInput("run.reports", settings.reports, f"[] {reason}")
     if settings.adapt_from != "served" and not method.trains_one_model():
         raise BadInput("run.adapt_from", settings.adapt_from, f"served {reason}")
+    return training
 
 
 def check_selection(method: Method, selection: bool) -> None:

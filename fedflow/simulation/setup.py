@@ -65,7 +65,7 @@ class RunSetup:
         self.settings = settings
         self.job = replace(
             job,
-            training=job.method.trains(job.training),
+            training=check_settings(settings, job.method, job.training),
             rounds=settings.rounds,
             keep_trained=settings.keep_trained or bool(settings.means) or job.training.compares,
             timing=settings.timing,
@@ -148,7 +148,6 @@ class RunSetup:
         """Raise `BadInput` unless method, run and partition are compatible; warn about odd settings."""
         settings, method, training = self.settings, self.job.method, self.job.training
         partition = self.federation.partition
-        check_settings(settings, method, training)
         method.check_clients(self.clients)
         check_levels(method, self.federation.model)
         settings.timing.check(len(partition.sizes))

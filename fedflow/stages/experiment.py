@@ -169,9 +169,7 @@ class Experiment:
             inception=self._inception(),
             expert_field=next((field for field in EXPERTS if field in self.read_networks), EXPERTS[0]),
         )
-        return Job(
-            files, method, method.trains(training), self.seed, cohort=engine.cohort, width=engine.width
-        )
+        return Job(files, method, training, self.seed, cohort=engine.cohort, width=engine.width)
 
     def _inception(self) -> Stored | None:
         """The file of weights of Inception v3, if any."""

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,13 @@ class Halved(FedAvg):
     def aggregate(self, now: Any, server: Any, cohort: Any) -> Any:
         after, numbers = super().aggregate(now, server, cohort)
         return type(after)(server.model + self.step * (after.model - server.model)), numbers
+
+
+class Faster(FedAvg):
+    """FedAvg with twice the learning rate of the run."""
+
+    def trains(self, training: LocalTraining) -> LocalTraining:
+        return replace(training, lr=2 * training.lr)
 
 
 def two_layers() -> nn.Sequential:
@@ -199,6 +207,11 @@ def test_own_method_needs_no_registration(method: Any) -> None:
 
     assert torch.allclose(flat(run), (flat(whole) + flat(start)) / 2, atol=1e-6)
     assert run.settings["method"]["name"] == "Halved" and "Halved" in repr(run)
+
+
+def test_a_method_changes_the_local_training_of_the_run_once() -> None:
+    run = ff.run(own(), ff.iid(clients=3), method=Faster(), training={"lr": 0.1}, **SMALL)
+    assert run.settings["training"]["lr"] == 0.2
 
 
 def test_every_method_and_scheme_is_reachable() -> None:
