@@ -82,7 +82,7 @@ class Choice(Settings):
         values = {} if values is None and cls.holds() is dict else values
         if not isinstance(values, Mapping):
             raise BadInput(section, values, cls._accepted())
-        if cls in cls.known().values():
+        if issubclass(cls, tuple(filter(None, cls.known().values()))):  # chosen already
             return super().parse(values, section)
         if cls.holds() is not None:
             if cls.key not in values and cls.needs_key():

@@ -89,7 +89,7 @@ class Settings:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
     def __new__(cls, *args: Any, **values: Any) -> Self:  # before the TypeError of __init__
-        cls._check_names(values, cls.section)
+        cls.check_names(values, cls.section)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class Settings:
         values = {cls.short: values} if cls.short and isinstance(values, str) else values
         if not isinstance(values, Mapping):
             raise BadInput(section or "params", values, "a mapping of field names to values")
-        cls._check_names(values, section)
+        cls.check_names(values, section)
         fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
         for name, field in fields.items():
             required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -126,7 +126,7 @@ class Settings:
             raise error.renamed(f"{dot}{name}") from None
 
     @classmethod
-    def _check_names(cls, values: Mapping[str, Any], section: str) -> None:
+    def check_names(cls, values: Mapping[str, Any], section: str) -> None:
         """Raise `BadInput` for a name that is no field."""
         fields = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in values:

@@ -117,6 +117,13 @@ def test_subclasses_are_chosen_by_the_key_or_by_the_name_of_the_entry() -> None:
             Pen.parse(values, f"pens.{name}")
 
 
+def test_a_subclass_of_a_known_class_parses_itself() -> None:
+    class Dashed(Dotted):
+        length: int = option(3, "length")
+
+    assert Dashed.parse({"length": 4}, "pens.mine") == Dashed(length=4)
+
+
 def test_layers_are_typed_together_and_an_error_names_the_layer_that_gave_the_value() -> None:
     below, above = ("methods.circle", {"radius": 2}), ("tuned.here.circle", {"seed": 4})
     assert typed(Circle, [below, above]) == Circle(radius=2.0, seed=4)

@@ -268,7 +268,7 @@ def _partitions(root: Path) -> list[dict[str, Any]]:
             "dataset": entry.dataset,
             "scheme": entry.scheme,
             "clients": entry.clients,
-            "parameters": entry.parameters,
+            "parameters": entry.parameters.as_dict(),
         }
         for name, entry in found.items()
     ]

@@ -60,7 +60,7 @@ def load_params(path: Path = PARAMS, changes: Sequence[str] = ()) -> Loaded:
     if changes:
         with contextlib.suppress(BadInput):  # the file may need the changes to be valid
             plain = Loaded.parse(unchanged)
-    Params._check_names(values, "")
+    Params.check_names(values, "")
     known = values if plain is None else _reused(values, unchanged, plain)
     return Loaded.parse({**known, "file": plain, "changes": changes})
 

@@ -9,7 +9,6 @@ import yaml
 
 from fedflow.config import PARAMS, Params, load_params, read_yaml
 from fedflow.data import Dataset, DatasetParams
-from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import locked, make_writable, naming
 from fedflow.front.inputs import Division, Network, Source, default_network, network_entry, prepared
@@ -108,8 +107,7 @@ def _added(
     seed: int,
 ) -> tuple[str, str]:
     """Add to the sections what they lack, in place; the names of partition and method."""
-    options = SOURCES[data.source].options
-    entry = _given(data.flat(), DatasetParams, *([options] if options else []))
+    entry = _given(data.flat(), DatasetParams, type(data.parameters))
     if data.path:
         entry["path"] = str(Path(data.path).resolve())
     source = _put(values, data.title, data=entry, models=network)
