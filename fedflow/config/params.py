@@ -26,7 +26,6 @@ from fedflow.methods import METHODS, Method
 from fedflow.methods.method import server_data
 from fedflow.methods.registry import method_name
 from fedflow.models import ARCHITECTURES
-from fedflow.naming import flat, say
 from fedflow.partition import PartitionParams
 from fedflow.procedures import PROCEDURES, Procedure
 from fedflow.procedures.interface import procedure_class
@@ -203,8 +202,7 @@ class Params(Settings):
     def procedure_label(self, name: str) -> str:
         """The name that the report prints: by default the procedure's, and what the entry changes."""
         entry, procedure = self.procedures.get(name, ProcedureParams()), self.procedure(name)
-        words = [say(key, value) for key, value in flat(entry.parameters, empty=True).items()]
-        said = ", ".join(words)
+        said = ", ".join(entry.words)
         own = "" if name == procedure.name else f" · {said if 0 < len(said) <= LONGEST else name}"
         return entry.label or procedure.label + own
 

@@ -128,6 +128,11 @@ def teacher_of(training: LocalTraining) -> str | None:
     return None if training.objective is None else training.objective.teacher
 
 
+def _words(values: Mapping[str, Any]) -> list[str]:
+    """Nested values in words, one item each."""
+    return [say(name, value) for name, value in flat(values, empty=True).items()]
+
+
 class MethodParams(Choice):
     """What one entry of ``methods`` changes: hyper-parameters, and fields of the shared sections.
 
@@ -154,8 +159,7 @@ class MethodParams(Choice):
     def words(self) -> list[str]:
         """What it changes, such as "mu 0.1" and "curriculum order anti"."""
         sections = {"method": self.parameters, "training": self.training, "run": self.run}
-        values = flat({name: values for name, values in sections.items() if values}, empty=True)
-        return [say(name, value) for name, value in values.items()]
+        return _words({name: values for name, values in sections.items() if values})
 
     def changed(self, changes: Mapping[str, Any], section: str) -> Self:
         """A copy with other values by name, such as ``training.lr``."""
@@ -182,6 +186,11 @@ class ProcedureParams(Choice):
     @classmethod
     def known(cls) -> Mapping[str, type[Procedure]]:
         return PROCEDURES
+
+    @property
+    def words(self) -> list[str]:
+        """What it changes, such as "picks 3"."""
+        return _words(self.parameters)
 
 
 class Grid(Settings):

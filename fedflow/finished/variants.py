@@ -10,14 +10,15 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, get_args
 
+from fedflow.choice import PARAMETERS, Choice
 from fedflow.config import CentralParams
-from fedflow.data import SOURCES, DatasetParams
+from fedflow.data import DatasetParams
 from fedflow.finished.run import Run
 from fedflow.local.central_training import CentralTraining
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.naming import flat, say, text
-from fedflow.partition import SCHEMES, PartitionParams
+from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, explain, hints
 from fedflow.simulation.setup import RunSettings
 
@@ -151,13 +152,13 @@ def settings_table(runs: Iterable[Run]) -> list[dict[str, str]]:
 
 def defaults(params: Mapping[str, Any]) -> dict[str, Any]:
     """The default of every setting in ``params`` that has one, in the same sections."""
-    partition, method = params["partition"], params["method"]
+    method = params["method"]
     sections = {
         "method": {"name": method["name"]} | defaults_of(METHODS.get(method["name"])),
         "training": defaults_of(LocalTraining, params["training"]),
         "run": defaults_of(RunSettings, params["run"]),
-        "partition": defaults_of(PartitionParams, partition) | defaults_of(SCHEMES.get(partition["scheme"])),
-        "data": {name: _source(entry["source"]) for name, entry in params["data"].items()},
+        "partition": defaults_of(PartitionParams, params["partition"]),
+        "data": {name: defaults_of(DatasetParams, entry) for name, entry in params["data"].items()},
         "central": {name: _central(entry) for name, entry in params.get("central", {}).items()},
     }
     if "host" in method:
@@ -171,13 +172,11 @@ def _central(entry: Mapping[str, Any]) -> dict[str, Any]:
     return defaults_of(CentralParams, entry) | {"training": training}
 
 
-def _source(name: str) -> dict[str, Any]:
-    source = SOURCES.get(name)
-    return defaults_of(source.options if source else None) | defaults_of(DatasetParams)
-
-
 def defaults_of(cls: type[Settings] | None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The defaults of ``cls``; where the default is null and ``given`` has a mapping, the mapping's."""
+    """The defaults of ``cls``, and those of what ``given`` chooses.
+
+    Where a default is null and ``given`` has a mapping, the mapping's.
+    """
     if cls is None:
         return {}
     values = {row["name"]: row["default"] for row in explain(cls) if row["default"] != "required"}
@@ -185,4 +184,6 @@ def defaults_of(cls: type[Settings] | None, given: Mapping[str, Any] | None = No
         if isinstance(value, Mapping) and values.get(name, value) is None:
             kinds = (arm for arm in get_args(hints(cls)[name]) if isinstance(arm, type))
             values[name] = defaults_of(next((arm for arm in kinds if issubclass(arm, Settings)), None), value)
+    if issubclass(cls, Choice) and given is not None:
+        values[PARAMETERS] = defaults_of(cls.known().get(given.get(cls.key, "")))
     return {name: v.as_dict() if isinstance(v, Settings) else v for name, v in values.items()}

@@ -215,7 +215,7 @@ def toy_samples() -> Samples:
 def catalogue() -> str:
     """The catalogue of partition schemes in Markdown, one section with a picture per registered scheme."""
     pages = [describe(SCHEMES[name]) for name in sorted(SCHEMES)]
-    shared = [row for row in explain(PartitionParams) if row["name"] != "parameters"]
+    shared = [row for row in explain(PartitionParams) if row["name"] in PartitionParams.shared()]
     head = [
         "# Partitions",
         "",
