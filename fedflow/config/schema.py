@@ -35,7 +35,10 @@ def _settings(cls: type[Settings]) -> Schema:
     """What `cls.parse` accepts."""
     schema = _chosen(cls) if issubclass(cls, Choice) else _object(cls)
     schema = cls.schema(schema)
-    return {"anyOf": [{"enum": schema["properties"][cls.short]["enum"]}, schema]} if cls.short else schema
+    if not cls.short:
+        return schema
+    alone = schema["properties"][cls.short]
+    return {"anyOf": [{"enum": alone["enum"]} if "enum" in alone else {"type": "string"}, schema]}
 
 
 def _object(cls: type[Settings], without: tuple[str, ...] = (), merged: bool = False) -> Schema:
