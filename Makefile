@@ -19,7 +19,7 @@ $(SETUP): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "fedflow needs Python 3.11 or newer; set PYTHON=/path/to/python3"; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'uv>=0.5'
-	UV_SYSTEM_CERTS=1 $(BIN)/uv pip install -q --python $(BIN)/python -e '.[dev,dask,ray,umap,optuna]' -c requirements.lock
+	UV_SYSTEM_CERTS=1 $(BIN)/uv pip install -q --python $(BIN)/python -e '.[pipeline,dev,dask,ray,umap,optuna]' -c requirements.lock
 	@touch $@
 
 repro: $(SETUP) ## run the pipeline: prepare, central, partition, federate, report

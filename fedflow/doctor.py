@@ -14,25 +14,30 @@ from pathlib import Path
 
 import torch
 
+import fedflow
 from fedflow.claims.claims import load_claims
 from fedflow.claims.verdicts import judge
 from fedflow.config import check_dvc, load_params
 from fedflow.data import SOURCES, data_root
-from fedflow.errors import FedflowError
+from fedflow.errors import FedflowError, extra, require
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
 from fedflow.plugins import GROUP, Failures
 from fedflow.procedures import PROCEDURES
+from fedflow.project import distribution
 from fedflow.project.arguments import check_address, check_port
 from fedflow.stages.experiment import experiments
-from fedflow.tracking import check_store
+from fedflow.tracking.store import check_store
 
-NEEDED = ("torch", "torchvision", "numpy", "scikit-learn", "safetensors", "prefect", "mlflow", "dvc")
-OPTIONAL = {
-    "prefect-dask": "engine.executor dask",
-    "prefect-ray": "engine.executor ray",
-    "umap-learn": "UMAP embeddings",
-    "optuna": "tuning.search random and tpe",
+NEEDED = ("torch", "torchvision", "numpy", "scikit-learn", "safetensors")
+OPTIONAL = {  # package: the extra that installs it, and what needs it
+    "dvc": ("pipeline", "dvc repro, fedflow repro and fedflow init"),
+    "prefect": ("pipeline", "an engine.executor other than inline, and flows"),
+    "mlflow": ("pipeline", "the record of runs"),
+    "prefect-dask": ("dask", "engine.executor dask"),
+    "prefect-ray": ("ray", "engine.executor ray"),
+    "umap-learn": ("umap", "UMAP embeddings"),
+    "optuna": ("optuna", "tuning.search random and tpe"),
 }
 TOOLS = {  # any of these programs, and what needs one
     "C++ compiler": (("c++", "g++", "clang++", "cl"), "engine.compile; without it, steps are not compiled"),
@@ -40,7 +45,7 @@ TOOLS = {  # any of these programs, and what needs one
 }
 PORTS = {
     5000: "`fedflow ui`; use another with --port",
-    4200: "`make serve`; see python -m flows.serve --port",
+    4200: "`python -m flows.serve`; use another with --port",
 }
 LITTLE_SPACE = 2 * 2**30  # bytes
 
@@ -58,8 +63,9 @@ def examine(root: Path = Path()) -> list[Finding]:
     """Versions, plug-ins, programs, device, data, params.yaml, claims.yaml, record, space, server, ports."""
     return [
         Finding("ok", "python", sys.version.split()[0]),
+        Finding("ok", distribution.name(), f"{fedflow.__version__} in {Path(fedflow.__file__).parent}"),
         *(_package(name) for name in NEEDED),
-        *(_extra(name, use) for name, use in OPTIONAL.items()),
+        *(_extra(name, *about) for name, about in OPTIONAL.items()),
         *(_plugin(point) for point in sorted(importlib.metadata.entry_points(group=GROUP))),
         *(_tool(name, *about) for name, about in TOOLS.items()),
         _device(),
@@ -77,14 +83,14 @@ def _package(name: str) -> Finding:
     try:
         return Finding("ok", name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Finding("bad", name, f"not installed; run `make setup` or `pip install {name}`")
+        return Finding("bad", name, f"not installed; install it: `pip install {name}`")
 
 
-def _extra(name: str, use: str) -> Finding:
+def _extra(name: str, part: str, use: str) -> Finding:
     try:
         return Finding("ok", name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Finding("note", name, f"not installed; only needed for {use}")
+        return Finding("note", name, f"not installed; only needed for {use}: {extra(part)}")
 
 
 def _plugin(point: importlib.metadata.EntryPoint) -> Finding:
@@ -166,6 +172,10 @@ def _claims(root: Path) -> list[Finding]:
 
 
 def _store(root: Path) -> Finding:
+    try:
+        require("the record of runs", "mlflow")
+    except FedflowError as error:
+        return Finding("note", "record", str(error))
     try:
         check_store(root)
     except FedflowError as error:

@@ -1,4 +1,4 @@
-"""What ``make serve`` runs: a server with its UI, the deployments of prefect.yaml, and a worker for them."""
+"""``python -m flows.serve``: a server with its UI, the deployments of prefect.yaml, and a worker for them."""
 
 import argparse
 import hashlib
@@ -17,7 +17,7 @@ from uuid import UUID
 import psutil
 import yaml
 
-from fedflow.errors import FedflowError, asking_prefect, reason
+from fedflow.errors import FedflowError, asking_prefect, reason, require
 from flows.server import PAGES, STOP_TIMEOUT, home, password_file, prefect_api, stop, used
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ def prefect(*arguments: str) -> list[str]:
 
 def serve(port: int, webhook: str | None = None) -> None:
     """Serve until Ctrl-C or SIGTERM; with a ``webhook``, `notify` it of failed runs."""
+    require("python -m flows.serve", "prefect")
     own = "PREFECT_API_URL" not in os.environ
     with prefect_api(port) as url, asking_prefect():
         deploy()

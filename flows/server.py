@@ -24,7 +24,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-import certifi
 import psutil
 from filelock import FileLock, Timeout
 
@@ -35,7 +34,7 @@ from fedflow.tracking.addresses import sqlite_url
 START_TIMEOUT = 600.0  # seconds; a first start also makes the database, and a busy machine takes minutes
 PATIENCE = "FEDFLOW_SERVER_TIMEOUT"  # replaces it
 STOP_TIMEOUT = 15.0  # seconds between SIGTERM and SIGKILL
-PAGES = 4200  # the port on which `make serve` shows what servers on any free port have recorded
+PAGES = 4200  # the port on which `python -m flows.serve` shows what servers on any free port have recorded
 CERTIFICATES = "PREFECT_API_SSL_CERT_FILE"
 PASSWORD = "PREFECT_API_AUTH_STRING"
 DATABASE = "PREFECT_API_DATABASE_CONNECTION_URL"
@@ -135,6 +134,8 @@ def stop() -> bool:
 
 def _few_certificates(folder: Path) -> Path:
     """A file with one certificate: our server uses none, but every task would read all of them (40 ms)."""
+    import certifi
+
     few = folder / "certificates.pem"
     if not few.exists():
         end = "-----END CERTIFICATE-----\n"

@@ -23,11 +23,12 @@ from fedflow.cli import (
     upkeep,
 )
 from fedflow.errors import FedflowError, Unanswered
+from fedflow.project import distribution
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"fedflow {__version__}")
+        print(f"{distribution.name()} {__version__}")
         raise typer.Exit
 
 

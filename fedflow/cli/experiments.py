@@ -12,7 +12,7 @@ import typer
 from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import console, print_line, print_metrics, print_table
 from fedflow.cli.startup import importing
-from fedflow.errors import BadInput, asking_prefect
+from fedflow.errors import BadInput, asking_prefect, require
 
 if TYPE_CHECKING:
     from fedflow.config import Params
@@ -187,6 +187,7 @@ def server_for(params: "Params") -> AbstractContextManager[Any]:
 
 def load_flow(name: str) -> Callable[..., Any]:
     """A flow of this project, run against the shared Prefect server."""
+    require("an engine.executor other than inline", "prefect")
     found = entry_points(group="fedflow.flows", name=name)
     if not found:
         raise BadInput(

@@ -22,7 +22,7 @@ from fedflow.cli.experiments import SWEEP, load_flow, server_for, start
 from fedflow.cli.options import Root, load
 from fedflow.cli.printing import print_line
 from fedflow.cli.startup import importing
-from fedflow.errors import FedflowError, Unanswered
+from fedflow.errors import FedflowError, Unanswered, require
 from fedflow.project.cells import OUTCOME, RUN, GridCell, cells, changed_cells, tidy
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def repro(
     Example: `fedflow repro`. Stages, hashes and results are those of `dvc repro`. The same
     command resumes an interrupted one.
     """
+    require("fedflow repro", "dvc", "mlflow")
     with ExitStack() as stack, ThreadPoolExecutor(1) as background:
         # A server and imports take as long as the data to be prepared.
         early = background.submit(_get_ready, root, jobs, stack) if _expects_runs(root) else None

@@ -111,13 +111,14 @@ def partition(
     needs is trained.
     """
     with importing():
-        from fedflow.stages.central_network import prepare_network
         from fedflow.stages.partition import prepare_partition
         from fedflow.stages.prepare import prepare_dataset
 
     params = load(root, settings)
     prepare_dataset(params, params.partition(name).dataset, root)
     if (expert := params.expert(name)) is not None:
+        from fedflow.stages.central_network import prepare_network
+
         prepare_network(params, expert, root)
     print_line(prepare_partition(params, name, root))
 

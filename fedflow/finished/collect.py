@@ -95,7 +95,7 @@ def collect_runs(results_dir: Path, labels: Labels | None = None, needed: bool =
     """
     folders = [f for f in Path(results_dir).glob("*/*/*") if f.is_dir() and any(f.iterdir())]
     if not folders and needed:
-        raise FedflowError(f"no results found in {results_dir}; run `make repro` first")
+        raise FedflowError(f"no results found in {results_dir}; run `fedflow repro` first")
     runs = [_read_run(folder) for folder in sorted(folders)]
     for run in runs:
         run.metrics["method_label"] = (labels or {}).get(run.method, run.metrics["method_label"])

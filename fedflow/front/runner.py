@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedflow.errors import BadInput, meant, unknown_name
+from fedflow.errors import BadInput, meant, require, unknown_name
 from fedflow.front.inputs import (
     Data,
     Division,
@@ -94,6 +94,8 @@ def run(
     for name, value, accepted in (("device", device, DEVICES), ("compile", compile, COMPILE)):
         if value not in accepted:
             raise BadInput(name, value, f"one of {', '.join(accepted)}")
+    if record is not None:
+        require("record", "mlflow")
     seed = argument("seed", seed)
     if type(rounds) is int:
         settings.setdefault("evaluate_every", max(1, rounds // 20))

@@ -5,7 +5,6 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from fedflow import __version__
 from fedflow.claims.claims import load_claims
 from fedflow.claims.matching import accuracies, compare, known_data
 from fedflow.claims.verdicts import BY_TESTS, VERDICTS, judge, write_claims
@@ -110,7 +110,7 @@ def build_report(
         "ranks": ranks(groups, places),
         "made": made(recorded or {}, runs),
         "local": not any(facts["served"] for facts in (recorded or {}).values()),
-        "version": version("fedflow"),
+        "version": __version__,
         "references": {name: references(networks, group[0]) for name, group in groups.items()},
         "central": curves(networks),
         "tuning": tuning(tried, methods | dict(labels or {}), places) if tried else [],

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedflow.errors import require
+
 if TYPE_CHECKING:
     from fedflow.tracking.models import (
         ModelCard,
@@ -58,5 +60,6 @@ PLACES = {  # modules, imported when they are used, as most import PyTorch
 def __getattr__(name: str) -> Any:
     for module, own in PLACES.items():
         if name in own:
+            require("the record of runs", "mlflow")
             return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,6 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
 from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from filelock import FileLock, Timeout
 
+from fedflow import __version__
 from fedflow.errors import FedflowError, reason
 from fedflow.metrics.table import heading, headlines, metric_of, printed, recorded_name
 from fedflow.tracking.comparison import log_comparison, measured
@@ -528,7 +528,7 @@ def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
 
 def _about(root: Path, params_file: Path | None) -> dict[str, str]:
     """Tags with the code version and the parameter file of a run."""
-    tags = {"fedflow.version": version("fedflow")} | _source(root)
+    tags = {"fedflow.version": __version__} | _source(root)
     if params_file is not None and params_file.is_file():
         tags["fedflow.params_sha256"] = hashlib.sha256(params_file.read_bytes()).hexdigest()
     return tags

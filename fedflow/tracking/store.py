@@ -27,7 +27,7 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
-from fedflow.errors import FedflowError
+from fedflow.errors import FedflowError, require
 from fedflow.tracking.addresses import absolute, database, is_server, shown, sqlite_url
 from fedflow.tracking.databases import ask, is_database
 
@@ -137,6 +137,7 @@ def open_store(root: Path | str = ".") -> Store:
     Raises `FedflowError` if it cannot be created or reached, leaving no partial store; also if its artifacts
     are elsewhere, because it was moved or copied (`move_store`).
     """
+    require("the record of runs", "mlflow")
     store = locate(root)
     uri, file = store.uri, database(store.uri)
     with reporting(uri):
