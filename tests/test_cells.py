@@ -72,7 +72,7 @@ def test_cells_are_those_of_the_stage(project: Path) -> None:
         "data/fingerprints/inputs/runs/a/lg_fedavg.json",
         "data/partitions/a/partition.safetensors",
         "data/partitions/a/summary.json",
-        "requirements.lock",
+        "data/fingerprints/files/environment.json",
     )
     assert cell(project, partition="a", method="lg_fedavg", seed=1) == found[3]
     assert cell(project, partition="a", method="ditto", seed=1) is None
@@ -86,7 +86,7 @@ def test_a_cell_is_changed_if_dvc_would_run_it(project: Path) -> None:
     assert changed_cells(project) == found[7:]
     (project / "data/fingerprints/inputs/runs/a/fedavg.json").write_text("other")
     assert changed_cells(project) == [*found[:2], *found[7:]]
-    (project / "requirements.lock").write_text("other")
+    (project / "data/fingerprints/files/environment.json").write_text("other")
     assert changed_cells(project) == found
     lock(project, found)
     assert not changed_cells(project)
@@ -163,8 +163,8 @@ def test_a_project_without_a_grid_is_refused_in_one_line(project, file, text, li
 
 
 def test_a_missing_dependency_is_named(project: Path) -> None:
-    (project / "requirements.lock").unlink()
-    with one_line_error(r"requirements.lock: No such file or directory"):
+    (project / "data/fingerprints/files/environment.json").unlink()
+    with one_line_error(r"environment.json: No such file or directory"):
         changed_cells(project)
 
 

@@ -9,14 +9,18 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import yaml
+from command import make_project
 from support import images, prepare_run, run, suited
 
 import fedflow
+from fedflow.config import load_params
 from fedflow.data import Dataset
 from fedflow.methods import METHODS, build_method
 from fedflow.partition import SCHEMES
 from fedflow.project.identity import ASIDE, closure, modules_of
 from fedflow.simulation.loop import Simulation
+from fedflow.stages.fingerprints import fingerprint_files
 
 HOME = Path(fedflow.__file__).parent
 QUICK = {"flt": {"encoder": "pixels"}}  # without an encoder to train
@@ -127,3 +131,22 @@ def test_ways_to_start_the_same_layers_are_different_networks(digits: Dataset) -
     plain, zeros = (images(digits, hidden=(), zeros=zeros) for zeros in (False, True))
     one, other = (prepare_run("fedavg", each).fingerprint for each in (plain, zeros))
     assert one != other
+
+
+def test_another_version_of_a_library_changes_what_every_stage_depends_on(tmp_path, monkeypatch) -> None:
+    """But not another build of the same version, such as that for a GPU."""
+    root = make_project(tmp_path)
+    texts = []
+    for release in ("2.8.0", "2.8.0+cu126", "2.8.1"):
+        monkeypatch.setattr("fedflow.project.identity.version", lambda name, own=release: own)
+        fingerprint_files(load_params(root / "params.yaml"), root)
+        files = sorted((root / "data" / "fingerprints" / "files").rglob("*.json"))
+        texts.append({file.name: file.read_text() for file in files})
+    plain, build, newer = texts
+    assert plain == build
+    assert {name for name, text in newer.items() if text != plain[name]} == {"environment.json"}
+    stages = yaml.safe_load((HOME.parent / "dvc.yaml").read_text())["stages"]
+    without = {
+        name for name, stage in stages.items() if not any("environment" in d for d in stage.get("deps", ()))
+    }
+    assert without == {"fingerprint", "inputs", "report"}

@@ -93,7 +93,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, preloaded: Path) -> Iterat
     """A project in the current folder, with its own copy of fedflow, in which everything was run once."""
     root, files = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("files")
     (root / "params.yaml").write_text(PARAMS)
-    for name in ("dvc.yaml", "requirements.lock", ".dvcignore"):
+    for name in ("dvc.yaml", ".dvcignore"):
         shutil.copy(HOME / name, root)
     shutil.copytree(HOME / "fedflow", root / "fedflow", ignore=shutil.ignore_patterns("__pycache__"))
     with pytest.MonkeyPatch.context() as patch:
@@ -296,15 +296,7 @@ def test_results_are_pushed_and_pulled_into_another_clone(project, tmp_path, mon
     dvc("push", "--quiet")
     clone = tmp_path / "clone"
     shutil.copytree(project / "fedflow", clone / "fedflow")
-    for name in (
-        "dvc.yaml",
-        "dvc.lock",
-        "params.yaml",
-        "requirements.lock",
-        ".dvcignore",
-        "edges.txt",
-        "losses.npy",
-    ):
+    for name in ("dvc.yaml", "dvc.lock", "params.yaml", ".dvcignore", "edges.txt", "losses.npy"):
         shutil.copy(project / name, clone)
     (clone / ".dvc").mkdir()
     shutil.copy(project / ".dvc" / "config", clone / ".dvc")

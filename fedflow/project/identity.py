@@ -15,6 +15,8 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+LIBRARIES = ("numpy", "scikit-learn", "scipy", "torch")  # that every run computes with
+OTHERS = ("mlxtend", "networkx", "pandas", "pillow", "torchvision")  # that read data, or compute some results
 # No result depends on them: what they parse is part of the settings; the rest reports or records.
 ASIDE = ("arguments", "config", "errors", "identity", "pictures", "report", "terminal", "tracking", "tuning")
 # Their imports make data and partitions, which runs identify by content.
@@ -48,7 +50,15 @@ def modules_of(*settings: object) -> list[str]:
 
 def versions() -> dict[str, str]:
     """The versions of the libraries that results depend on to the last bit."""
-    return {name: version(name) for name in ("numpy", "scikit-learn", "scipy", "torch")}
+    return {name: version(name) for name in LIBRARIES}
+
+
+def environment() -> dict[str, str]:
+    """The versions of all libraries that results of stages may depend on.
+
+    Builds of one version for other devices are equal: a project may be pulled on a machine with a GPU.
+    """
+    return {name: version(name).partition("+")[0] for name in (*LIBRARIES, *OTHERS)}
 
 
 def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:

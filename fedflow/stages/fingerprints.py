@@ -3,6 +3,7 @@
 DVC sees neither files outside the project nor which data set, network, public data, tuned values or code a
 partition or a run uses. ``fedflow fingerprint`` writes these files below ``data/fingerprints``:
 
+* ``files/environment.json``: the versions of the libraries that stages use;
 * ``files/datasets/<dataset>.json``: how the data set is prepared, the SHA-256 of all files it is read from,
   and the code that reads them;
 * ``files/central/<network>.json``: the settings of a central network and of its teachers, and their code;
@@ -32,7 +33,7 @@ from fedflow.files import central_folder, naming
 from fedflow.finished.outcomes import write_outcome
 from fedflow.local.trained import load_network
 from fedflow.models import ARCHITECTURES
-from fedflow.project.identity import ASIDE, code_digest, modules_of
+from fedflow.project.identity import ASIDE, code_digest, environment, modules_of
 from fedflow.report.sources import TRIED, score_files, templates
 from fedflow.stages.central_network import network_code
 from fedflow.stages.experiment import Experiment
@@ -52,7 +53,7 @@ def fingerprint_files(params: Loaded, root: Path = Path()) -> None:
     """
     params.check_grid()
     folder = root / FOLDER / "files"
-    files: dict[Path, Any] = {}
+    files: dict[Path, Any] = {folder / "environment.json": environment()}
     for name in params.grid.datasets:
         file, entry = folder / "datasets" / f"{name}.json", params.dataset(name)
         known = {key: value for key, value in _sums(file).items() if key in entry.files()}
