@@ -26,6 +26,7 @@ from fedflow.plugins import GROUP, Failures
 from fedflow.procedures import PROCEDURES
 from fedflow.project import distribution
 from fedflow.project.arguments import check_address, check_port
+from fedflow.project.templates import KEPT, ProjectFile
 from fedflow.stages.experiment import experiments
 from fedflow.tracking.store import check_store
 
@@ -60,7 +61,7 @@ class Finding:
 
 
 def examine(root: Path = Path()) -> list[Finding]:
-    """Versions, plug-ins, programs, device, data, params.yaml, claims.yaml, record, space, server, ports."""
+    """Versions, plug-ins, programs, device, data, files of the project, record, space, server, ports."""
     return [
         Finding("ok", "python", sys.version.split()[0]),
         Finding("ok", distribution.name(), f"{fedflow.__version__} in {Path(fedflow.__file__).parent}"),
@@ -71,6 +72,7 @@ def examine(root: Path = Path()) -> list[Finding]:
         _device(),
         _data(),
         *_params(root),
+        *(_written(root, name) for name in KEPT if (root / name).is_file()),
         *_claims(root),
         _store(root),
         _space(root),
@@ -153,6 +155,20 @@ def _params(root: Path) -> list[Finding]:
     shared = dict.fromkeys(", ".join(names) for names in same.values() if len(names) > 1)
     notes = [Finding("note", "grid.methods", f"the same settings under several names: {n}") for n in shared]
     return [Finding("ok", "params.yaml", counts), *notes]
+
+
+def _written(root: Path, name: str) -> Finding:
+    """A file that `fedflow init` writes, beside what this version writes."""
+    file, now = ProjectFile.read(root / name), f"fedflow {fedflow.__version__}"
+    by = f"written by fedflow {file.version}" if file.version else "not written by `fedflow init`"
+    by += ", and edited" if file.version and file.state != "older" else ""
+    says = {
+        "same": f"as {now} writes it",
+        "edited": f"{by}; {now} writes the same",
+        "older": f"{by}; {now} writes another: run `fedflow init --upgrade`",
+        "both": f"{by}; {now} writes another: `fedflow init --upgrade` shows the difference",
+    }
+    return Finding("ok" if file.state in ("same", "edited") else "note", name, says[file.state])
 
 
 def _claims(root: Path) -> list[Finding]:

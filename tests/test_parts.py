@@ -58,21 +58,25 @@ print(json.dumps(run.metrics))
 
 @pytest.mark.parametrize(
     ("command", "needs"),
-    [("ui", "the record of runs needs mlflow"), ("repro", "fedflow repro needs dvc and mlflow")],
+    [
+        ("ui", "the record of runs needs mlflow"),
+        ("repro", "fedflow repro needs dvc and mlflow"),
+        ("init new", r"fedflow init \(without --no-dvc\) needs dvc"),
+    ],
 )
-def test_a_command_of_the_pipeline_says_what_to_install(command, needs, core, capsys, tmp_path) -> None:
-    done = fedflow(capsys, *command.split(), "--root", make_project(tmp_path))
+def test_a_command_of_the_pipeline_says_what_to_install(
+    command, needs, core, capsys, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(make_project(tmp_path))
+    done = fedflow(capsys, *command.split())
     assert done.code == 2 and not done.out
     assert re.fullmatch(f"fedflow: {needs}, not installed here: {HINT}\n", done.err)
 
 
 def test_commands_of_the_core_run_without_the_pipeline(core, capsys, tmp_path) -> None:
     root = make_project(tmp_path)
-    for command in (
-        "methods ifca",
-        "schemes",
-        *(f"{c} --root {root}" for c in ("partition skewed", "doctor")),
-    ):
+    rooted = [f"{command} --root {root}" for command in ("partition skewed", "doctor")]
+    for command in ("methods ifca", "schemes", *rooted):
         done = fedflow(capsys, *command.split())
         assert (done.code, done.err) == (0, "")
     assert (root / "data" / "partitions" / "skewed").is_dir()

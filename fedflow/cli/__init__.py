@@ -15,6 +15,7 @@ from fedflow.cli import (
     coreset,
     experiments,
     finished,
+    init,
     landscape,
     new,
     repro,
@@ -45,7 +46,7 @@ store.command()(upkeep.move)
 app.add_typer(partitions, name="partitions")
 app.add_typer(store, name="store", help="Maintain the MLflow store: `fedflow store move`.")
 for command in (
-    repro.repro, experiments.run, experiments.sweep, experiments.tune,
+    init.init, repro.repro, experiments.run, experiments.sweep, experiments.tune,
     stages.prepare, stages.central, stages.partition, stages.procedure, stages.fingerprint, stages.report,
     stages.cite,
     finished.ls, finished.show, finished.compare, finished.stop, finished.export,

@@ -1,0 +1,115 @@
+"""``init``: a new project in a folder, or the upgrade of one by a newer fedflow."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedflow import __version__
+from fedflow.cli.printing import console, print_line
+from fedflow.errors import BadInput, FedflowError, require
+from fedflow.files import make_writable
+from fedflow.project.templates import KEPT, OWN, ProjectFile, write, write_plots
+
+QUIET = "    analytics = false\n    check_update = false\n"  # in .dvc/config: DVC sends nothing
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="The project's folder; made if there is none.")] = Path(),
+    git: Annotated[bool, typer.Option(help="Make a git repository, unless the folder is in one.")] = True,
+    dvc: Annotated[bool, typer.Option(help="Initialize DVC.")] = True,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Rewrite dvc.yaml and prefect.yaml of a project, unless edited.")
+    ] = False,
+) -> None:
+    """Create a project: params.yaml with a small grid, dvc.yaml, prefect.yaml, .gitignore.
+
+    Example: `fedflow init study && cd study && fedflow repro`. A folder that has files is refused. After an
+    upgrade of fedflow, `fedflow init --upgrade` updates the files of a project and keeps params.yaml.
+    """
+    if upgrade:
+        if not (git and dvc):
+            raise BadInput(
+                "--upgrade", "with --no-git or --no-dvc", "--upgrade alone: it initializes nothing"
+            )
+        return _upgrade(folder)
+    if dvc:
+        require("fedflow init (without --no-dvc)", "dvc")
+    _check_free(folder)
+    make_writable(folder)
+    names = (*OWN, *KEPT)
+    write(folder, *names)
+    for name in names:
+        print_line(folder / name)
+    repository = _repository(folder)
+    if git and repository is None:
+        repository = _make_repository(folder)
+    if dvc:
+        _initialize_dvc(folder, repository)
+    go = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    print_line(
+        f"next: {go}fedflow repro, then fedflow ui, fedflow report; python -m flows.serve for deployments"
+    )
+
+
+def _upgrade(root: Path) -> None:
+    """Rewrite what was not edited and write what is missing; show how edited files differ."""
+    if not (root / "params.yaml").is_file():
+        raise FedflowError(f"{root}: no params.yaml, so no project; `fedflow init FOLDER` makes one")
+    for name in KEPT:
+        found = ProjectFile.read(root / name) if (root / name).is_file() else None
+        if found is None or found.state in ("same", "older"):
+            write(root, name)
+            print_line(f"{root / name}: as fedflow {__version__} writes it")
+        elif found.state == "edited":
+            print_line(f"{root / name}: edited, and otherwise as fedflow {__version__} writes it")
+        else:
+            print_line(f"{root / name}: edited, so it is kept; delete it to get the new one, which differs:")
+            console.print(found.difference, highlight=False, soft_wrap=True, end="")
+    write_plots(root)
+
+
+def _check_free(folder: Path) -> None:
+    """Raise `BadInput` if the folder has files that are not hidden, or any that would be overwritten."""
+    found = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+    taken = [name for name in found if not name.startswith(".") or name in OWN or name == ".dvc"]
+    if taken or (folder.exists() and not folder.is_dir()):
+        named = ", ".join(taken[:3]) + (", ..." if len(taken) > 3 else "")
+        accepted = "a new or empty folder" + (f"; it has {named}" if taken else "")
+        raise BadInput("folder", str(folder), f"{accepted} (`fedflow init --upgrade` updates a project)")
+
+
+def _repository(folder: Path) -> Path | None:
+    """The git repository that the folder is in."""
+    here = folder.resolve()
+    return next((place for place in (here, *here.parents) if (place / ".git").exists()), None)
+
+
+def _make_repository(folder: Path) -> Path | None:
+    if shutil.which("git") is None:
+        print_line("git is not installed: no repository was made")
+        return None
+    _call(folder, "git", "init", "--quiet")
+    return folder.resolve()
+
+
+def _initialize_dvc(folder: Path, repository: Path | None) -> None:
+    place = ["--no-scm"] if repository is None else ["--subdir"] if repository != folder.resolve() else []
+    _call(folder, sys.executable, "-m", "dvc", "init", "--quiet", *place)
+    config = folder / ".dvc" / "config"
+    config.write_text((config.read_text() or "[core]\n") + QUIET)
+    write_plots(folder)
+
+
+def _call(folder: Path, *command: str) -> None:
+    """Call a program in the folder; raises `FedflowError` with its last line if it fails."""
+    environment = os.environ | {"DVC_NO_ANALYTICS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+        words = " ".join(command[-2:] if "dvc" in command else command)
+        raise FedflowError(f"the files are written, but `{words}` failed: {said[-1]}")

@@ -1,0 +1,77 @@
+"""The files that `fedflow init` writes, and how those of a project differ from them.
+
+The first line of dvc.yaml and prefect.yaml names the version of fedflow that wrote the file, and a digest of
+the other lines: so an upgrade can tell a file that was edited from one that only is of an earlier version.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from difflib import unified_diff
+from pathlib import Path
+
+from fedflow import __version__
+from fedflow.files import naming
+
+HOME = Path(__file__).parents[1] / "templates"
+OWN = {"params.yaml": "params.yaml", ".gitignore": "gitignore"}  # written once: the user's from then on
+KEPT = ("dvc.yaml", "prefect.yaml")  # upgraded, unless they were edited
+PLOTS = Path(".dvc") / "plots" / "curves.json"  # the template that the plots of dvc.yaml name
+HEAD = "# Written by fedflow {} ({}); `fedflow init --upgrade` rewrites this file unless it was edited.\n"
+WRITTEN = re.compile(re.escape(HEAD).replace(r"\{\}", "(.+)"))
+
+
+def rendered(name: str) -> str:
+    """Return the text of a project's file as this version of fedflow writes it."""
+    body = (HOME / OWN.get(name, name)).read_text()
+    return HEAD.format(__version__, _digest(body)) + body if name in KEPT else body
+
+
+def write(root: Path, *names: str) -> None:
+    """Write these files of a project."""
+    for name in names:
+        with naming(root / name):
+            (root / name).write_text(rendered(name))
+
+
+def write_plots(root: Path) -> None:
+    """Write the template of plots, if DVC is initialized and lacks it."""
+    file = root / PLOTS
+    if (root / ".dvc").is_dir() and not file.exists():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text((HOME / file.name).read_text())
+
+
+@dataclass(frozen=True)
+class ProjectFile:
+    """A file of a project beside what this version of fedflow writes.
+
+    Its ``state`` is "same"; "older", if fedflow wrote it, and this version writes another; "edited", if it is
+    only edited; or "both".
+    """
+
+    name: str
+    text: str
+    version: str | None  # of fedflow, which wrote the file; None if the first line does not say so
+    state: str
+
+    @classmethod
+    def read(cls, file: Path) -> "ProjectFile":
+        """Read a file that `fedflow init` writes."""
+        text, new = file.read_text(), (HOME / file.name).read_text()
+        head = WRITTEN.match(text)
+        body, version, digest = (text[head.end() :], *head.groups()) if head else (text, None, None)
+        edited, older = digest != _digest(body), digest != _digest(new)
+        state = "same" if body == new else "older" if not edited else "both" if older else "edited"
+        return cls(file.name, text, version, state)
+
+    @property
+    def difference(self) -> str:
+        """The lines by which the file differs from what this version writes."""
+        new = rendered(self.name).splitlines(keepends=True)
+        old = self.text.splitlines(keepends=True)
+        return "".join(unified_diff(old, new, self.name, f"{self.name} of fedflow {__version__}"))
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
