@@ -44,7 +44,8 @@ def test_all_code_that_a_run_calls_is_part_of_its_identity(name, digits, tmp_pat
     called = {path for file in files if (path := Path(file)).is_relative_to(HOME)}
     modules = *modules_of(build_method(name)), *federation.model.modules
     counted = closure(Simulation.__module__, *modules)
-    assert called - {*counted.values()} <= {HOME / f"{module}.py" for module in ASIDE}
+    left = {path.relative_to(HOME).with_suffix("").parts[0] for path in called - {*counted.values()}}
+    assert left <= {*ASIDE}
     assert METHODS[name].__module__ in counted
     own = [module for module in counted if module.startswith("fedflow.methods.")]
     assert len(own) < 12  # its own family, and not all methods
@@ -125,6 +126,12 @@ def test_an_interrupted_run_is_resumed_unless_its_own_code_changed(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     resumed = dict(zip(["harmless", *HARMFUL], map(int, done.stdout.split()), strict=True))
     assert resumed == {"harmless": 1} | dict.fromkeys(HARMFUL, 0)
+
+
+def test_what_is_left_aside_exists() -> None:
+    """A module that moved would be part of every identity from then on."""
+    assert all((HOME / name).is_dir() or (HOME / f"{name}.py").is_file() for name in ASIDE)
+    assert not [name for name in closure("fedflow.stages.federate") if name.startswith("fedflow.project")]
 
 
 def test_ways_to_start_the_same_layers_are_different_networks(digits: Dataset) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 LIBRARIES = ("numpy", "scikit-learn", "scipy", "torch")  # that every run computes with
 OTHERS = ("mlxtend", "networkx", "pandas", "pillow", "torchvision")  # that read data, or compute some results
 # No result depends on them: what they parse is part of the settings; the rest reports or records.
-ASIDE = ("arguments", "config", "errors", "identity", "pictures", "report", "terminal", "tracking", "tuning")
+ASIDE = ("config", "errors", "pictures", "project", "report", "tracking")
 # Their imports make data and partitions, which runs identify by content.
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields with statements, in syntax trees
 LOADERS = ("fedflow.data.params", "fedflow.data.prepared", "fedflow.partition.partition")
