@@ -131,6 +131,13 @@ def test_a_project_without_git_has_dvc(capsys, tmp_path) -> None:
     assert "no_scm = True" in (tmp_path / ".dvc" / "config").read_text() and not (tmp_path / ".git").exists()
 
 
+def test_a_failure_of_dvc_is_one_line(capsys, tmp_path) -> None:
+    (tmp_path / ".git").touch()  # of no repository
+    done = fedflow(capsys, "init", tmp_path)
+    assert done.code == 2
+    assert re.fullmatch("fedflow: the files are written, but `dvc init` failed: .+\n", done.err)
+
+
 def test_an_upgrade_rewrites_what_was_not_edited(capsys, tmp_path, earlier) -> None:
     earlier(make_project(tmp_path))
     params = (tmp_path / "params.yaml").read_text()

@@ -1,6 +1,7 @@
 """``init``: a new project in a folder, or the upgrade of one by a newer fedflow."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def init(
         repository = _make_repository(folder)
     if dvc:
         _initialize_dvc(folder, repository)
-    go = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     print_line(
         f"next: {go}fedflow repro, then fedflow ui, fedflow report; python -m flows.serve for deployments"
     )
@@ -93,23 +94,22 @@ def _make_repository(folder: Path) -> Path | None:
     if shutil.which("git") is None:
         print_line("git is not installed: no repository was made")
         return None
-    _call(folder, "git", "init", "--quiet")
+    _call("git init", folder, "git", "init", "--quiet")
     return folder.resolve()
 
 
 def _initialize_dvc(folder: Path, repository: Path | None) -> None:
     place = ["--no-scm"] if repository is None else ["--subdir"] if repository != folder.resolve() else []
-    _call(folder, sys.executable, "-m", "dvc", "init", "--quiet", *place)
+    _call("dvc init", folder, sys.executable, "-m", "dvc", "init", "--quiet", *place)
     config = folder / ".dvc" / "config"
     config.write_text((config.read_text() or "[core]\n") + QUIET)
     write_plots(folder)
 
 
-def _call(folder: Path, *command: str) -> None:
-    """Call a program in the folder; raises `FedflowError` with its last line if it fails."""
+def _call(what: str, folder: Path, *command: str) -> None:
+    """Run a command in the folder; raises `FedflowError` with its last line if it fails."""
     environment = os.environ | {"DVC_NO_ANALYTICS": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        words = " ".join(command[-2:] if "dvc" in command else command)
-        raise FedflowError(f"the files are written, but `{words}` failed: {said[-1]}")
+        raise FedflowError(f"the files are written, but `{what}` failed: {said[-1]}")

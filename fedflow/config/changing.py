@@ -22,9 +22,8 @@ def read_yaml(path: Path) -> Any:
     try:
         return yaml_file(path)
     except OSError as error:
-        raise FedflowError(
-            f"cannot read {path}: {error.strerror}; run in the project's folder or name it with --root"
-        ) from error
+        where = "run in the project's folder, name it with --root, or make one with `fedflow init`"
+        raise FedflowError(f"cannot read {path}: {error.strerror}; {where}") from error
 
 
 def changed(values: Mapping[str, Any], changes: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

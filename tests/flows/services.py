@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
@@ -50,9 +50,11 @@ def living(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 @contextmanager
-def started(*command: str, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen]:
-    """A program of which nothing is left afterwards."""
-    process = subprocess.Popen(command, env=environment)
+def started(
+    *command: str, environment: dict[str, str] | None = None, **options: Any
+) -> Iterator[subprocess.Popen]:
+    """A program of which nothing is left afterwards; ``options`` of its process."""
+    process = subprocess.Popen(command, env=environment, **options)
     try:
         yield process
     finally:
