@@ -20,17 +20,19 @@ from fedflow.claims.verdicts import judge
 from fedflow.config import check_dvc, load_params
 from fedflow.data import SOURCES, data_root
 from fedflow.errors import FedflowError, extra, require
+from fedflow.files import read_fact
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
 from fedflow.plugins import GROUP, Failures
 from fedflow.procedures import PROCEDURES
 from fedflow.project import distribution
 from fedflow.project.arguments import check_address, check_port
+from fedflow.project.identity import ENVIRONMENT, LIBRARIES, OTHERS, environment
 from fedflow.project.templates import KEPT, ProjectFile
 from fedflow.stages.experiment import experiments
 from fedflow.tracking.store import check_store
 
-NEEDED = ("torch", "torchvision", "numpy", "scikit-learn", "safetensors")
+NEEDED = (*LIBRARIES, *OTHERS, "matplotlib", "pyarrow", "safetensors")
 OPTIONAL = {  # package: the extra that installs it, and what needs it
     "dvc": ("pipeline", "dvc repro, fedflow repro and fedflow init"),
     "prefect": ("pipeline", "an engine.executor other than inline, and flows"),
@@ -73,6 +75,7 @@ def examine(root: Path = Path()) -> list[Finding]:
         _data(),
         *_params(root),
         *(_written(root, name) for name in KEPT if (root / name).is_file()),
+        *_libraries(root),
         *_claims(root),
         _store(root),
         _space(root),
@@ -169,6 +172,18 @@ def _written(root: Path, name: str) -> Finding:
         "both": f"{by}; {now} writes another: `fedflow init --upgrade` shows the difference",
     }
     return Finding("ok" if file.state in ("same", "edited") else "note", name, says[file.state])
+
+
+def _libraries(root: Path) -> list[Finding]:
+    """The libraries of another version than in the last `dvc repro`."""
+    try:
+        now = environment()
+    except importlib.metadata.PackageNotFoundError:  # of which another finding tells
+        return []
+    before = {name: read_fact(root / ENVIRONMENT, name) for name in now}
+    changed = [f"{name} {old} -> {now[name]}" for name, old in before.items() if old not in (None, now[name])]
+    detail = f"{', '.join(changed)} since the last `dvc repro`: the next one runs everything again"
+    return [Finding("note", "libraries", detail)] if changed else []
 
 
 def _claims(root: Path) -> list[Finding]:

@@ -18,6 +18,7 @@ import psutil
 import yaml
 
 from fedflow.errors import FedflowError, asking_prefect, reason, require
+from fedflow.project.templates import check_present
 from flows.server import PAGES, STOP_TIMEOUT, home, password_file, prefect_api, stop, used
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ def prefect(*arguments: str) -> list[str]:
 def serve(port: int, webhook: str | None = None) -> None:
     """Serve until Ctrl-C or SIGTERM; with a ``webhook``, `notify` it of failed runs."""
     require("python -m flows.serve", "prefect")
+    check_present(Path(), "prefect.yaml")
     own = "PREFECT_API_URL" not in os.environ
     with prefect_api(port) as url, asking_prefect():
         deploy()

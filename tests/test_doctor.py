@@ -1,5 +1,6 @@
 """What ``fedflow doctor`` finds, and that it changes nothing."""
 
+import json
 import re
 import socket
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedflow.doctor import Finding, examine
+from fedflow.project.identity import ENVIRONMENT, environment
 
 PARAMS = (Path(__file__).parents[1] / "params.yaml").read_text()
 
@@ -31,6 +33,17 @@ def test_a_project_in_order_has_nothing_bad_and_stays_as_it_is(project):
     assert [file.name for file in project.iterdir()] == ["params.yaml"]
     assert {"python", "torch", "prefect", "mlflow", "dvc", "device", "disk"} <= set(findings)
     assert "digits, mnist5k" in findings["data root"].detail
+
+
+def test_libraries_of_another_version_than_in_the_last_repro_are_noted(project):
+    file = project / ENVIRONMENT
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(environment()))
+    assert "libraries" not in found(project)
+    file.write_text(json.dumps(environment() | {"numpy": "1.0"}))
+    noted = found(project)["libraries"]
+    assert noted.status == "note"
+    assert noted.detail.startswith(f"numpy 1.0 -> {environment()['numpy']} since the last `dvc repro`")
 
 
 def test_missing_programs_and_used_ports_are_noted(project, monkeypatch):

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from configparser import ConfigParser
 from importlib.metadata import entry_points
@@ -17,6 +18,7 @@ from fedflow.config import check_dvc, load_params
 from fedflow.doctor import examine
 from fedflow.project import templates
 from fedflow.project.templates import KEPT, ProjectFile, rendered
+from flows import serve
 
 CHECKOUT = Path(__file__).parents[1]
 FILES = [".gitignore", "dvc.yaml", "params.yaml", "prefect.yaml"]
@@ -171,6 +173,22 @@ def test_a_file_that_fedflow_did_not_write_is_kept(capsys, tmp_path) -> None:
     make(capsys, tmp_path, "--upgrade")
     assert (tmp_path / "dvc.yaml").read_text() == "stages: {}\n"
     assert ProjectFile.read(tmp_path / "prefect.yaml").state == "same"
+
+
+@pytest.mark.parametrize(("command", "file"), [("repro", "dvc.yaml"), ("serve", "prefect.yaml")])
+def test_a_folder_without_the_files_of_a_project_is_refused(
+    command, file, capsys, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(make_project(tmp_path))
+    if command == "repro":
+        error = fedflow(capsys, "repro").err
+    else:
+        monkeypatch.setattr(sys, "argv", ["serve"])
+        with pytest.raises(SystemExit):
+            serve.main()
+        error = capsys.readouterr().err
+    assert re.fullmatch(f"fedflow: {file}: no such file; `fedflow init FOLDER` makes a project, .*\n", error)
+    assert [each.name for each in tmp_path.iterdir()] == ["params.yaml"]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from fedflow.cli.options import Root, load
 from fedflow.cli.printing import print_line
 from fedflow.cli.startup import importing
 from fedflow.errors import FedflowError, Unanswered, require
-from fedflow.project.cells import OUTCOME, RUN, GridCell, cells, changed_cells, tidy
+from fedflow.project.cells import DVC, OUTCOME, RUN, GridCell, cells, changed_cells, tidy
+from fedflow.project.templates import check_present
 
 if TYPE_CHECKING:
     from fedflow.config import Loaded
@@ -45,6 +46,7 @@ def repro(
     command resumes an interrupted one.
     """
     require("fedflow repro", "dvc", "mlflow")
+    check_present(root, DVC)
     with ExitStack() as stack, ThreadPoolExecutor(1) as background:
         # A server and imports take as long as the data to be prepared.
         early = background.submit(_get_ready, root, jobs, stack) if _expects_runs(root) else None

@@ -15,6 +15,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+ENVIRONMENT = Path("data") / "fingerprints" / "files" / "environment.json"  # on which stages depend
 LIBRARIES = ("numpy", "scikit-learn", "scipy", "torch")  # that every run computes with
 OTHERS = ("mlxtend", "networkx", "pandas", "pillow", "torchvision")  # that read data, or compute some results
 # No result depends on them: what they parse is part of the settings; the rest reports or records.

@@ -11,6 +11,7 @@ from difflib import unified_diff
 from pathlib import Path
 
 from fedflow import __version__
+from fedflow.errors import FedflowError
 from fedflow.files import naming
 
 HOME = Path(__file__).parents[1] / "templates"
@@ -18,7 +19,7 @@ OWN = {"params.yaml": "params.yaml", ".gitignore": "gitignore"}  # written once:
 KEPT = ("dvc.yaml", "prefect.yaml")  # upgraded, unless they were edited
 PLOTS = Path(".dvc") / "plots" / "curves.json"  # the template that the plots of dvc.yaml name
 HEAD = "# Written by fedflow {} ({}); `fedflow init --upgrade` rewrites this file unless it was edited.\n"
-WRITTEN = re.compile(re.escape(HEAD).replace(r"\{\}", "(.+)"))
+WRITTEN = re.compile(r"# Written by fedflow (\S+) \((\w+)\);.*\n")
 
 
 def rendered(name: str) -> str:
@@ -32,6 +33,13 @@ def write(root: Path, *names: str) -> None:
     for name in names:
         with naming(root / name):
             (root / name).write_text(rendered(name))
+
+
+def check_present(root: Path, name: str) -> None:
+    """Raise `FedflowError` if a folder lacks a file that `fedflow init` writes."""
+    if not (root / name).is_file():
+        how = "`fedflow init FOLDER` makes a project, `fedflow init --upgrade` adds what one lacks"
+        raise FedflowError(f"{root / name}: no such file; {how}")
 
 
 def write_plots(root: Path) -> None:

@@ -33,7 +33,7 @@ from fedflow.files import central_folder, naming
 from fedflow.finished.outcomes import write_outcome
 from fedflow.local.trained import load_network
 from fedflow.models import ARCHITECTURES
-from fedflow.project.identity import ASIDE, code_digest, environment, modules_of
+from fedflow.project.identity import ASIDE, ENVIRONMENT, code_digest, environment, modules_of
 from fedflow.report.sources import TRIED, score_files, templates
 from fedflow.stages.central_network import network_code
 from fedflow.stages.experiment import Experiment
@@ -53,7 +53,7 @@ def fingerprint_files(params: Loaded, root: Path = Path()) -> None:
     """
     params.check_grid()
     folder = root / FOLDER / "files"
-    files: dict[Path, Any] = {folder / "environment.json": environment()}
+    files: dict[Path, Any] = {root / ENVIRONMENT: environment()}
     for name in params.grid.datasets:
         file, entry = folder / "datasets" / f"{name}.json", params.dataset(name)
         known = {key: value for key, value in _sums(file).items() if key in entry.files()}
