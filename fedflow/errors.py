@@ -56,6 +56,17 @@ PLACES = {  # where params.yaml has a name that another section is asked for
 }
 
 
+_AMERICAN = (  # British -> American, in the middle of words too
+    (r"is(?=e|ing|ation)", "iz"),
+    (r"ys(?=e|ing)", "yz"),
+    (r"our", "or"),
+    (r"tred", "tered"),
+    (r"tre(?=s?(?![a-z]))", "ter"),
+    (r"ll(?=ed|ing)", "l"),
+    (r"grey", "gray"),
+)
+
+
 class FedflowError(Exception):
     """Something a user can fix. The command line prints it as one line and exits with code 2."""
 
@@ -67,16 +78,26 @@ class BadInput(FedflowError):
     """
 
     def __init__(self, field: str, value: object, accepted: str, guess: str = "") -> None:
-        meant = f" (did you mean {guess!r}?)" if guess else ""
-        super().__init__(f"{field}: {_cut(value)} is not accepted{meant}; expected {accepted}")
         self.field, self.value, self.accepted, self.guess = field, value, accepted, guess
+        super().__init__(self._line())
+
+    def _line(self) -> str:
+        meant = f" (did you mean {self.guess!r}?)" if self.guess else ""
+        return f"{self.field}: {_cut(self.value)} is not accepted{meant}; expected {self.accepted}"
 
     def renamed(self, field: str) -> "BadInput":
         """The same error for ``field``, as the user wrote it."""
-        return BadInput(field, self.value, self.accepted, self.guess)
+        return type(self)(field, self.value, self.accepted, self.guess)
 
     def __reduce__(self) -> tuple:  # keeps its parts across process boundaries
         return type(self), (self.field, self.value, self.accepted, self.guess)
+
+
+class Respelled(BadInput):
+    """An old name of which only the spelling has changed: ``guess`` is the name now."""
+
+    def _line(self) -> str:
+        return f"{self.field}: {_cut(self.value)} is now {self.guess!r}"
 
 
 class RoundFailed(FedflowError):
@@ -157,6 +178,20 @@ def bare(name: object) -> str:
     return re.sub(r"[\W_]+", "", str(name).casefold())
 
 
+def respelled(value: object, known: Iterable[str]) -> str:
+    """The known name whose British spelling is ``value``, as names were spelled before 0.2; else ""."""
+    own = _american(value)
+    return next((name for name in known if _american(name) == own and bare(name) != bare(value)), "")
+
+
+def _american(name: object) -> str:
+    """The name as `bare` writes it, the same for both spellings: not always a word, as in "noize"."""
+    text = str(name).casefold()
+    for british, american in _AMERICAN:
+        text = re.sub(british, american, text)
+    return bare(text)
+
+
 def called(name: str, labels: Mapping[str, str]) -> str:
     """The name in ``labels`` that is spelled like ``name``, or has a label that is; else ``name``.
 
@@ -172,7 +207,8 @@ def meant(value: object, known: Iterable[str]) -> str:
     """The known name that is spelled like ``value``, or has that name in other tools; else ""."""
     names = {bare(text): name for name in known for text in (name.partition("(")[0], name)}
     own, function = bare(value), bare(str(value).partition("(")[0])
-    return next((names[word] for word in (own, function, *COMMON.get(own, ())) if word in names), "")
+    words = (own, function, *COMMON.get(own, ()), bare(respelled(value, names.values()) or value))
+    return next((names[word] for word in words if word in names), "")
 
 
 def unknown_name(
@@ -184,6 +220,8 @@ def unknown_name(
     a setting that belongs in another section.
     """
     names = sorted(known)
+    if now := respelled(value, names):
+        return Respelled(field, value, now, now)
     spelled = dict(zip(map(bare, names), names))
     close = difflib.get_close_matches(bare(value), spelled, n=CLOSEST, cutoff=0)
     likely = difflib.get_close_matches(bare(value), close, n=1)
@@ -200,4 +238,5 @@ def unknown_name(
 def place(value: object) -> str:
     """The place in params.yaml of a setting of this name, or of its name in other tools; else ""."""
     own = bare(value)
-    return next((PLACES[word] for word in (own, *COMMON.get(own, ())) if word in PLACES), "")
+    words = (own, *COMMON.get(own, ()), respelled(value, PLACES) or own)
+    return next((PLACES[word] for word in words if word in PLACES), "")
