@@ -13,7 +13,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
@@ -53,7 +53,7 @@ def option(
     gt: float | None = None,
     le: float | None = None,
     lt: float | None = None,
-    choices: tuple = (),
+    choices: Collection = (),
     factory: Any = None,  # a function without arguments, or a class
 ) -> Any:
     """One documented field: its meaning, symbol, source, usual grid, and the values it accepts."""
@@ -72,7 +72,8 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))
+# `option` is no field specifier: type checkers would take fields whose default is positional for required.
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 class Settings:
     """Base of every settings class: a frozen, keyword-only dataclass whose values are checked.
 

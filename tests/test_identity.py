@@ -1,5 +1,6 @@
 """What a run's identity is made of: all code that its numbers depend on, and no other."""
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -59,6 +60,28 @@ def test_a_partition_counts_its_own_scheme_only() -> None:
     assert schemes("natural") == {"natural"}
     assert schemes("iid") == {"iid", "dirichlet"}  # which draws sizes
     assert not [m for m in closure("fedflow.partition.partition") if m.startswith("fedflow.local")]
+
+
+def test_a_plugin_counts_what_it_takes_from_fedflow_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+import fedflow as ff
+from fedflow import Update
+
+class Mine(ff.Scaffold):
+    def check_training(self, training: ff.Training) -> None:
+        ff.heterogeneity.proximity([])
+"""
+    (tmp_path / "fedflow_of_a_test.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "fedflow_of_a_test", raising=False)
+    importlib.import_module("fedflow_of_a_test")
+    counted = closure("fedflow_of_a_test").keys()
+    used = {"methods.averaging.scaffold", "local.client", "local.local_training", "heterogeneity.subspace"}
+    assert {f"fedflow.{name}" for name in used} <= counted
+    assert not counted & {"fedflow", "fedflow.methods.averaging.fedprox", "fedflow.front.names"}
+    assert counted >= closure("fedflow.methods.averaging.scaffold").keys()
 
 
 # File, text, and what replaces it: an interrupted run of FedAvg survives all of the first at once ...

@@ -37,7 +37,7 @@ class DatasetParams(Choice):
     key: ClassVar[str] = "source"
     command: ClassVar[str] = "fedflow datasets"
 
-    source: str = option(doc="a named source", choices=tuple(SOURCES))
+    source: str = option(doc="a named source", choices=SOURCES)
     path: str | None = option(None, "file or folder of the sources that read one")
     keep_labels: list[int] = option(
         factory=list, doc="keep only these classes, renumbered 0, 1, ... in this order; empty = all", ge=0

@@ -25,7 +25,7 @@ from fedflow.data.npz import read_npz
 from fedflow.data.shakespeare import ShakespeareOptions, tinyshakespeare
 from fedflow.data.smnist import SMNISTOptions, smnist
 from fedflow.data.table import TableOptions, read_table
-from fedflow.errors import FedflowError, reason, unknown_name
+from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.settings import Settings
 
 Constants = tuple[float, ...]
@@ -334,3 +334,17 @@ SOURCES: dict[str, Source] = {
         ),
     )
 }  # fmt: skip
+
+
+def register_source(source: Source) -> Source:
+    """Add a source to `SOURCES`; `BadInput` for the name of another module's source."""
+    known = SOURCES.get(source.name)
+    if known is not None and _module(known) != _module(source):
+        raise BadInput("name", source.name, f"another name than a source of {_module(known)}")
+    SOURCES[source.name] = source
+    return source
+
+
+def _module(source: Source) -> str:
+    """The module of the function that makes or reads the samples."""
+    return getattr(source.fetch or source.read or source.join, "__module__", __name__)

@@ -1,87 +1,91 @@
-"""Methods as `fedflow.Ditto` and partition schemes as `fedflow.dirichlet`."""
+"""The names of ``import fedflow as ff``: those that ``fedflow/__init__.pyi`` imports, and registered ones.
 
-import inspect
-import sys
-import textwrap
-from collections.abc import Callable
-from dataclasses import fields
+A plug-in adds its methods and schemes: `ff.Halfway`, `ff.in_order`.
+"""
+
+import ast
+import warnings
 from functools import cache
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+import fedflow
 from fedflow.errors import unknown_name
-from fedflow.front.inputs import scheme
-from fedflow.methods import METHODS, Method
-from fedflow.partition import SCHEMES, PartitionParams
-from fedflow.settings import Settings, explain, hints, written
 
-NAMED = ("dataset", "scheme", "parameters")  # of a partition: what the function itself stands for
-
-
-def methods() -> dict[str, type[Method]]:
-    """Class name -> class of every registered method, also those that the user has registered."""
-    return {cls.__name__: cls for cls in METHODS.values()}
-
-
-def known() -> list[str]:
-    """All names that `lookup` finds."""
-    return [*methods(), *SCHEMES]
-
-
-def lookup(name: str) -> Callable[..., Any]:
-    """The method or the scheme of this name. Raises AttributeError."""
-    if name in SCHEMES:
-        return scheme_function(name)
-    if cls := methods().get(name):
-        if (cls.__doc__ or "").startswith(f"{name}("):  # the signature, which dataclasses write
-            cls.__doc__ = page(cls, keywords(cls))
-        return cls
-    raise AttributeError(str(unknown_name("fedflow", name, known(), "fedflow methods")))
+STUB = Path(__file__).parents[1] / "__init__.pyi"
+FRAMES = 3  # from a warning to the line that uses the name
+# Old name -> the new name, and the minor version in which the old one still works, with a warning.
+RENAMED: dict[str, tuple[str, str]] = {}
 
 
 @cache
-def scheme_function(name: str) -> Callable[..., PartitionParams]:
-    """``scheme`` with this name, with its keywords as signature and its page as docstring."""
+def exported() -> dict[str, tuple[str, str]]:
+    """Public name -> the module that it is imported from, and its name there.
 
-    def made(**settings: Any) -> PartitionParams:
-        return scheme(name, **settings)
-
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = page(SCHEMES[name], scheme_keywords(name))
-    made.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(
-                row["name"], inspect.Parameter.KEYWORD_ONLY, default=default, annotation=row["hint"]
-            )
-            for row in scheme_keywords(name)
-            for default in [inspect.Parameter.empty if row["default"] == "required" else row["default"]]
-        ],
-        return_annotation=PartitionParams,
-    )
-    return made
+    As type checkers read a stub: ``from module import name as name``, and ``name = other`` for an import.
+    """
+    found, public = {}, {}
+    for node in ast.parse(STUB.read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                found[alias.asname or alias.name] = (node.module or "", alias.name)
+                if alias.asname == alias.name:
+                    public[alias.name] = found[alias.name]
+        elif isinstance(node, ast.Assign):
+            public |= {ast.unparse(name): found[ast.unparse(node.value)] for name in node.targets}
+    return public
 
 
-def keywords(*classes: type[Settings]) -> list[dict[str, Any]]:
-    """The rows of `explain` for the fields of these classes, with their types as ``hint`` and ``choices``."""
-    return [
-        row | {"hint": hints(cls)[field.name], "choices": field.metadata.get("choices", ())}
-        for cls in classes
-        for row, field in zip(explain(cls), fields(cls))  # type: ignore[arg-type]
-        if cls is not PartitionParams or field.name not in NAMED
-    ]
+def known() -> list[str]:
+    """All names that `lookup` finds, except old ones."""
+    return [*dict.fromkeys([*exported(), *_registered()])]
 
 
-def scheme_keywords(name: str) -> list[dict[str, Any]]:
-    """Those of a scheme, then those that all partitions share."""
-    return keywords(SCHEMES[name], PartitionParams)
+def lookup(name: str) -> Any:
+    """The object of this public name. Raises AttributeError."""
+    if name in RENAMED:
+        name = _renamed(name, *RENAMED[name])
+    if name in exported():
+        value = _imported(*exported()[name])
+    elif name in (registered := _registered()):
+        value = registered[name]
+    else:
+        raise AttributeError(str(unknown_name("fedflow", name, known(), "dir(fedflow)")))
+    return _with_page(value)
 
 
-def page(cls: type[Settings], options: list[dict[str, Any]]) -> str:
-    """The text of the module of a method or a scheme, and its keywords."""
-    text = (sys.modules[cls.__module__].__doc__ or "").split("\n\n>>>")[0].strip()
-    lines = [
-        f"{o['name']}: {o['doc']} ({o['accepts']}; "
-        + ("required)" if o["default"] == "required" else f"default {written(o['default'])})")
-        for o in options
-    ]
-    wrapped = [textwrap.fill(line, 100, initial_indent=4 * " ", subsequent_indent=8 * " ") for line in lines]
-    return "\n".join([text, "", "Keywords:", *wrapped] if lines else [text])
+def _renamed(old: str, new: str, version: str) -> str:
+    """The new name, with a warning in ``version`` and an error from the next minor version on."""
+    now, then = (tuple(map(int, text.split(".")[:2])) for text in (fedflow.__version__, version))
+    if now > then:
+        raise AttributeError(f"fedflow.{old} is now fedflow.{new}")
+    message = f"fedflow.{old} is now fedflow.{new}; fedflow {then[0]}.{then[1] + 1} refuses the old name"
+    warnings.warn(message, DeprecationWarning, stacklevel=FRAMES + 1)
+    return new
+
+
+def _imported(module: str, name: str) -> Any:
+    """``from module import name``: a name within the module, or a module below it."""
+    found = import_module(module)
+    return getattr(found, name) if name in vars(found) else import_module(f"{module}.{name}")
+
+
+def _registered() -> dict[str, Any]:
+    """Methods by the names of their classes and schemes by theirs, with those of plug-ins and of the user."""
+    from fedflow.front.pages import scheme_function
+    from fedflow.methods import METHODS
+    from fedflow.partition import SCHEMES
+
+    return {cls.__name__: cls for cls in METHODS.values()} | {name: scheme_function(name) for name in SCHEMES}
+
+
+def _with_page(value: Any) -> Any:
+    """A settings class with its page as docstring, in place of the signature that dataclasses write."""
+    if isinstance(value, type) and (value.__doc__ or "").startswith(f"{value.__name__}("):
+        from fedflow.front.pages import keywords, page
+        from fedflow.settings import Settings
+
+        if issubclass(value, Settings):
+            value.__doc__ = page(value, keywords(value))
+    return value

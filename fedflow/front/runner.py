@@ -1,11 +1,11 @@
 """`run`: one federated run in this process."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 
@@ -25,7 +25,9 @@ from fedflow.front.inputs import (
     scheme,
     titles,
 )
+from fedflow.front.pages import keywords, listed, parameters
 from fedflow.front.result import Result
+from fedflow.local.adaptation import Adaptation
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods.method import Method
 from fedflow.metrics.table import completed
@@ -33,6 +35,7 @@ from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.project.arguments import argument
 from fedflow.project.terminal import RoundBar
 from fedflow.seeding import undisturbed
+from fedflow.simulation.client_curriculum import ClientCurriculum
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_architecture
@@ -40,10 +43,33 @@ from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import RoundReport
 from fedflow.simulation.settings import check_division, check_settings
 from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.timing import Timing
 from fedflow.stages.experiment import pick_device
 
 DIVISION = {field.name for cls in (PartitionParams, SCHEMES["dirichlet"]) for field in fields(cls)}
 DEVICES, COMPILE = ("auto", "cpu", "cuda"), ("auto", "always", "never")
+
+
+class Fields(TypedDict, total=False):
+    """The fields of `RunSettings` that are not arguments of `run`, for type checkers."""
+
+    sampling: Literal["uniform", "proportional", "bernoulli", "sweep", "easy_first"]
+    client_curriculum: ClientCurriculum | Mapping[str, Any] | None
+    min_cohort: int
+    evaluate_every: int
+    evaluate_clients: int | None
+    fine_tune: bool
+    keep_trained: bool
+    reports: Sequence[Literal["server", "active", "all"]]
+    adapt: Sequence[Adaptation | Mapping[str, Any]]
+    adapt_from: Literal["served", "active", "all"]
+    keep_predictions: bool
+    sweep: bool
+    features: str | None
+    inception: str | None
+    target_accuracy: float | None
+    checkpoint_every: int
+    timing: Timing | Mapping[str, Any]
 
 
 @undisturbed()
@@ -61,7 +87,7 @@ def run(
     compile: str = "auto",
     progress: bool = True,
     record: str | Path | None = None,
-    **settings: Any,
+    **settings: Unpack[Fields],
 ) -> Result:
     """Train a federation in this process; returns its `Result`.
 
@@ -137,6 +163,18 @@ def run(
     return Result(label, seed, simulation, reports, outcome, about, folder)
 
 
+def _explained(function: Any) -> None:
+    """Let the signature and the docstring of `run` list the fields of `RunSettings` too, for notebooks."""
+    given = inspect.signature(function)
+    own = [one for one in given.parameters.values() if one.kind != inspect.Parameter.VAR_KEYWORD]
+    rows = [row for row in keywords(RunSettings) if row["name"] not in given.parameters]
+    function.__signature__ = given.replace(parameters=[*own, *parameters(rows)])
+    function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", *listed(rows)])
+
+
+_explained(run)
+
+
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Within this context torch computes in one thread, which is what makes runs bit-identical."""
@@ -151,7 +189,7 @@ def _one_thread() -> Iterator[None]:
 def _run_settings(given: dict[str, Any]) -> RunSettings:
     """The fields of `run`; the error for another keyword says where it belongs."""
     known, local = ({field.name for field in fields(cls)} for cls in (RunSettings, LocalTraining))
-    ours = {*known, *inspect.signature(run).parameters} - {"settings"}
+    ours = {*known, *inspect.signature(run).parameters}
     for name in given.keys() - known:
         if (own := meant(name, local)) and not meant(name, ours):
             raise BadInput(name, given[name], f"within training={{{own!r}: ...}}", "" if own == name else own)

@@ -13,6 +13,8 @@ import scipy
 from fedflow.errors import BadInput
 from fedflow.metrics.distribution import summarize, tenths
 
+__all__ = ["auroc", "by_client", "ece", "mce", "reliability", "sizes", "summary"]  # fedflow.predictions
+
 BINS = 15
 CALIBRATION = ("ece", "mce")  # expected and maximum calibration error
 

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -25,6 +25,28 @@ class Architecture:
 
 
 ARCHITECTURES: dict[str, Architecture] = {}
+
+B = TypeVar("B", bound=Callable[..., nn.Module])
+
+
+def register_network(
+    name: str, about: str, shape: tuple[int, ...] = (3, 32, 32), classes: int = 10
+) -> Callable[[B], B]:
+    """Class decorator: register a network as ``name``, with its use in one line.
+
+    The class takes the shape of one input and the number of classes, then its options; ``forward`` returns
+    logits [n, classes]. ``fedflow models`` counts its parameters for inputs of ``shape`` and ``classes``.
+    Raises `BadInput` for the name of another module's network.
+    """
+
+    def add(build: B) -> B:
+        known = ARCHITECTURES.get(name)
+        if known is not None and known.build.__module__ != build.__module__:
+            raise BadInput("name", name, f"another name than a network of {known.build.__module__}")
+        ARCHITECTURES[name] = Architecture(build, about, shape=shape, classes=classes)
+        return build
+
+    return add
 
 
 def build(

@@ -105,9 +105,11 @@ S = TypeVar("S", bound=type[Scheme])
 
 
 def register(name: str) -> Callable[[S], S]:
-    """Class decorator: register a scheme as ``name``."""
+    """Class decorator: register a scheme as ``name``; `BadInput` for the name of another module's scheme."""
 
     def add(cls: S) -> S:
+        if (known := SCHEMES.get(name)) is not None and known.__module__ != cls.__module__:
+            raise BadInput("name", name, f"another name than a scheme of {known.__module__}")
         cls.name = name
         SCHEMES[name] = cls
         return cls

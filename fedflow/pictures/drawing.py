@@ -24,6 +24,8 @@ from fedflow.errors import FedflowError
 from fedflow.files import check_output, make_writable
 from fedflow.pictures.foreign import COLOURS, RULE, rewritten
 
+__all__ = ["Drawing", "check_picture", "save_picture"]  # fedflow.drawing, for procedures and scripts
+
 # Okabe and Ito's colors, without yellow; those too pale for a line on white are darkened.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5478c", "#b97f00", "#3b9bd6", "#6b6b6b")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))

@@ -22,6 +22,8 @@ OTHERS = ("mlxtend", "networkx", "pandas", "pillow", "torchvision")  # that read
 ASIDE = ("config", "errors", "pictures", "project", "report", "tracking")
 # Their imports make data and partitions, which runs identify by content.
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields with statements, in syntax trees
+PUBLIC = "fedflow"  # `import fedflow as ff`, as plug-ins import it
+# Their imports make data and partitions, which runs identify by content.
 LOADERS = ("fedflow.data.params", "fedflow.data.prepared", "fedflow.partition.partition")
 
 
@@ -139,7 +141,9 @@ def _imports(module: str) -> tuple[str, ...]:
     found: list[str] = []
     for node in nodes:
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            for alias in node.names:
+                used = _used(file, alias.asname or PUBLIC) if file and alias.name == PUBLIC else []
+                found += [_definer(PUBLIC, name) for name in used] or [alias.name]
         elif isinstance(node, ast.ImportFrom):
             base = _base(node, module)
             found += [_definer(base, alias.name) for alias in node.names]
@@ -170,12 +174,33 @@ def _base(node: ast.ImportFrom, module: str) -> str:
 
 
 @cache
+def _used(file: Path, name: str) -> list[str]:
+    """The attributes of a module that is called ``name`` in a source: `FedAvg` and others of ``ff``."""
+    found = {
+        node.attr
+        for node in ast.walk(_tree(file))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
+    }
+    return sorted(found)
+
+
+@cache
+def _values(stub: Path) -> dict[str, str]:
+    """The other names of imports in a stub: ``Training = LocalTraining``."""
+    assigned = [node for node in _tree(stub).body if isinstance(node, ast.Assign)]
+    return {ast.unparse(node.targets[0]): ast.unparse(node.value) for node in assigned}
+
+
+@cache
 def _definer(base: str, name: str) -> str:
     """The module that ``from base import name`` needs: ``name`` itself, or what a package takes it from."""
     if _file(f"{base}.{name}"):
         return f"{base}.{name}"
     file = _file(base)
     if file is not None and file.name == "__init__.py":
+        if base == PUBLIC:  # whose names are imported when they are used
+            file = file.with_suffix(".pyi")
+            name = _values(file).get(name, name)
         for node in _tree(file).body:
             if isinstance(node, ast.ImportFrom):
                 for alias in node.names:
