@@ -23,7 +23,13 @@ def load_plugins() -> None:
             point.load()
         except Exception as error:
             why = f"cannot be imported ({type(error).__name__}: {reason(error)})"
-            fix = f"fix {point.value}, or uninstall its package"
+            fix = f"fix {point.value}{_advice(error)}, or uninstall its package"
             if Failures.collected is None:
                 raise FedflowError(f"the plug-in {point.name} {why}; {fix}") from error
             Failures.collected[point.name] = f"{why}; {fix}"
+
+
+def _advice(error: Exception) -> str:
+    """For an import from within fedflow, whose modules move from version to version: how plug-ins import."""
+    inside = isinstance(error, ImportError) and (error.name or "").startswith("fedflow.")
+    return " (plug-ins import names from `fedflow` alone: docs/api.md)" if inside else ""

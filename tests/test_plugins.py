@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import fedflow, install
+from command import fedflow, install, one_line_error
 
 from fedflow.errors import BadInput
 from fedflow.methods import METHODS
 from fedflow.methods.registry import register
+from fedflow.plugins import load_plugins
 from fedflow.tracking import import_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding.md"
@@ -118,6 +119,29 @@ def test_a_plugin_that_fails_is_one_line(site: Path, run: Callable, tmp_path: Pa
     found = {finding["what"]: finding for finding in json.loads(said.stdout)}["plug-in broken"]
     assert said.returncode == 2 and found["status"] == "bad"
     assert "cannot be imported (ModuleNotFoundError: No module named 'nothing" in found["detail"]
+
+
+@pytest.mark.parametrize(
+    ("code", "advised"),
+    [
+        ("from fedflow.methods.base import Method", True),  # a module of an older version
+        ("from fedflow.settings import options", True),
+        ("import fedflow as ff\nff.Methods", False),  # which names the nearest one
+        ("import fedflow_of_nobody", False),
+    ],
+)
+def test_a_plugin_that_imports_from_within_fedflow_is_told_how(
+    code: str, advised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inner_plugin.py").write_text(code)
+    (tmp_path / "inner-0.1.0.dist-info").mkdir()
+    (tmp_path / "inner-0.1.0.dist-info" / "METADATA").write_text("Name: inner\nVersion: 0.1.0\n")
+    entry = "[fedflow.plugins]\ninner = inner_plugin\n"
+    (tmp_path / "inner-0.1.0.dist-info" / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(tmp_path)
+    advice = r" \(plug-ins import names from `fedflow` alone: docs/api.md\)" if advised else ""
+    with one_line_error(f"^the plug-in inner cannot .*; fix inner_plugin{advice}, or uninstall its package$"):
+        load_plugins()
 
 
 def test_a_name_is_registered_once() -> None:
