@@ -16,11 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedflow.data import data_root, source
-from fedflow.data.files import RawData
-from fedflow.errors import BadInput, FedflowError
-from fedflow.heterogeneity import class_proximity, cut, largest_gap, merge, proximity, signature
-from fedflow.pictures.drawing import check_picture, save_picture
+import fedflow as ff
 
 NAMES = ("cifar10", "svhn", "fmnist", "usps", "mnist", "emnist_letters")
 PUBLISHED = {
@@ -34,13 +30,13 @@ PUBLISHED = {
 
 
 @cache
-def load(name: str, root: Path) -> RawData:
+def load(name: str, root: Path) -> ff.RawData:
     """The named images, read once and without a download."""
-    if not source(name).where(root):
-        raise FedflowError(
+    if not ff.source(name).where(root):
+        raise ff.FedflowError(
             f"{name} is not in {root}; give the folder that has it with --data or FEDFLOW_DATA"
         )
-    return source(name).load(root)
+    return ff.source(name).load(root)
 
 
 def as_cifar(x: np.ndarray) -> np.ndarray:
@@ -54,15 +50,17 @@ def as_cifar(x: np.ndarray) -> np.ndarray:
 
 def between_data_sets(root: Path, samples: int) -> None:
     """Print the angle of every pair of data sets that are available, and the published one."""
-    there = [name for name in NAMES if source(name).where(root)]
+    there = [name for name in NAMES if ff.source(name).where(root)]
     if len(there) < 2:
-        raise FedflowError(f"fewer than two of {', '.join(NAMES)} are in {root} (--data or FEDFLOW_DATA)")
+        raise ff.FedflowError(f"fewer than two of {', '.join(NAMES)} are in {root} (--data or FEDFLOW_DATA)")
     signatures = []
     for name in there:
         x = load(name, root).x_train
         rows = np.random.default_rng(0).permutation(len(x))[:samples]
-        signatures.append(signature(as_cifar(x[rows]), 2))
-    columns, principal = (proximity(signatures, mode=mode) for mode in ("entry_min_abs", "principal_min"))
+        signatures.append(ff.heterogeneity.signature(as_cifar(x[rows]), 2))
+    columns, principal = (
+        ff.heterogeneity.proximity(signatures, mode=mode) for mode in ("entry_min_abs", "principal_min")
+    )
     print("data sets, p = 2, degrees     x published  smallest principal angle")
     for i, j in combinations(range(len(there)), 2):
         published = PUBLISHED.get((there[i], there[j]), "-")
@@ -75,10 +73,10 @@ def between_data_sets(root: Path, samples: int) -> None:
 def between_classes(name: str, root: Path, p: int, out: Path) -> None:
     """Print the super clusters of the classes of one data set, and draw their dendrogram."""
     raw = load(name, root)
-    angles = class_proximity(raw.x_train, raw.y_train, p)
-    tree = merge(angles)
-    beta = largest_gap(tree)
-    member = cut(tree, beta)
+    angles = ff.heterogeneity.class_proximity(raw.x_train, raw.y_train, p)
+    tree = ff.heterogeneity.merge(angles)
+    beta = ff.heterogeneity.largest_gap(tree)
+    member = ff.heterogeneity.cut(tree, beta)
     print(f"{name}, p = {p}: classes merge at {', '.join(f'{height:.2f}' for height in tree[:, 2])} degrees")
     for group in range(member.max() + 1):
         print("  super cluster:", ", ".join(raw.classes[c] for c in np.flatnonzero(member == group)))
@@ -116,7 +114,7 @@ def draw(
     below.set_xticks(range(len(order)), [classes[c] for c in order], rotation=60, ha="right")
     below.set_yticks(range(len(order)), [classes[c] for c in order])
     figure.colorbar(image, ax=below, label="degrees", shrink=0.8)
-    save_picture(figure, out, 120)
+    ff.drawing.save_picture(figure, out, 120)
 
 
 def main() -> None:
@@ -133,15 +131,15 @@ def main() -> None:
     options = parser.parse_args()
     try:
         if options.samples < 1:
-            raise BadInput("samples", options.samples, "a whole number >= 1")
+            raise ff.BadInput("samples", options.samples, "a whole number >= 1")
         if options.p < 1:
-            raise BadInput("p", options.p, "a whole number >= 1")
-        check_picture(options.out, "--out")
-        root = data_root(options.data)
+            raise ff.BadInput("p", options.p, "a whole number >= 1")
+        ff.drawing.check_picture(options.out, "--out")
+        root = ff.data_root(options.data)
         load(options.classes, root)
         between_data_sets(root, options.samples)
         between_classes(options.classes, root, options.p, options.out)
-    except (FedflowError, OSError) as error:
+    except (ff.FedflowError, OSError) as error:
         sys.exit(f"error: {error}")
 
 

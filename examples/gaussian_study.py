@@ -11,8 +11,7 @@ import argparse
 
 import numpy as np
 
-from fedflow.heterogeneity import proximity, signature
-from fedflow.heterogeneity.distances import bhattacharyya, gaussian_kl, mmd
+import fedflow as ff
 
 DIMENSIONS, SAMPLES, P = 20, 100, 3
 CASES = {  # factor of the mean, factor of the covariance
@@ -36,9 +35,11 @@ def measure(mean: float, variance: float, rng: np.random.Generator) -> list[floa
     x = 1 + rng.normal(size=(SAMPLES, DIMENSIONS))
     y = mean + variance**0.5 * rng.normal(size=(SAMPLES, DIMENSIONS))
     fits = x.mean(0), np.cov(x, rowvar=False), y.mean(0), np.cov(y, rowvar=False)
-    both = [signature(x, P), signature(y, P)]
-    angles = [proximity(both, mode=mode)[0, 1] for mode in ("entry_min_abs", "greedy_repo")]
-    return [float(bhattacharyya(*fits)), float(gaussian_kl(*fits)), float(mmd([x, y])[0, 1]), *angles]
+    apart = ff.heterogeneity
+    both = [apart.signature(x, P), apart.signature(y, P)]
+    angles = [apart.proximity(both, mode=mode)[0, 1] for mode in ("entry_min_abs", "greedy_repo")]
+    distances = apart.bhattacharyya(*fits), apart.gaussian_kl(*fits), apart.mmd([x, y])[0, 1]
+    return [*map(float, distances), *angles]
 
 
 def main() -> None:

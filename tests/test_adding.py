@@ -2,37 +2,28 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from command import one_line_error
 from torch import Tensor
 
 import fedflow as ff
-from fedflow.data.sources import Source
+from fedflow.config import load_params
+from fedflow.data import SOURCES
 from fedflow.methods import METHODS
-from fedflow.methods.fairness._weighing import Weighing
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
-from fedflow.methods.registry import register as register_method
-from fedflow.methods.subnetworks._levels import Levels
-from fedflow.partition import SCHEMES, Samples
-from fedflow.partition.scheme import Scheme, Split
-from fedflow.partition.scheme import register as register_scheme
-from fedflow.settings import Settings, option
+from fedflow.models import ARCHITECTURES
+from fedflow.partition import SCHEMES
 
-PAGE = (Path(__file__).parents[1] / "docs" / "adding.md").read_text()
+PARAMS = Path(__file__).parents[1] / "params.yaml"
+PAGE = PARAMS.with_name("docs").joinpath("adding.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 RUN: dict[str, Any] = {"rounds": 2, "training": {"batch_size": 32, "lr": 0.1}, "progress": False}
-NAMES: dict[str, Any] = {  # the imports that the page names or leaves to the reader
-    "Any": Any, "Mapping": Mapping, "dataclass": dataclass, "np": np, "Tensor": Tensor, "option": option,
-    "Levels": Levels, "Weighing": Weighing, "Round": Round, "Cohort": Cohort, "Diagnostics": Diagnostics,
-    "GlobalModel": GlobalModel, "Scheme": Scheme, "Split": Split, "Samples": Samples, "Settings": Settings,
-    "Source": Source,
-}  # fmt: skip
 
 
 def block(words: str) -> str:
@@ -41,12 +32,20 @@ def block(words: str) -> str:
     return found
 
 
+def made(name: str, *renamed: str, **more: Any) -> Any:
+    """The class of this name, as its example alone makes it."""
+    names: dict[str, Any] = {"__name__": __name__, **more}
+    exec(block(f"class {name}(").replace(*(renamed or ("", ""))), names)
+    return names[name]
+
+
 @pytest.fixture(autouse=True)
 def registers() -> Iterator[None]:
-    """Methods and schemes are as they were afterwards."""
-    before = dict(METHODS), dict(SCHEMES)
+    """What is registered is as it was afterwards."""
+    registries: tuple[dict[str, Any], ...] = (METHODS, SCHEMES, SOURCES, ARCHITECTURES)
+    before = [dict(registry) for registry in registries]
     yield
-    for registry, own in zip((METHODS, SCHEMES), before, strict=True):
+    for registry, own in zip(registries, before, strict=True):
         registry.clear()
         registry.update(own)
 
@@ -62,33 +61,54 @@ def test_every_example_is_python(text: str) -> None:
 
 
 def test_the_first_method_is_that_of_the_package() -> None:
-    names: dict[str, Any] = {}
-    exec(block('@register("fedprox"').replace('@register("fedprox"', '@register("of_the_page"'), names)
-    assert torch.equal(trained(names["FedProx"](mu=0.5)), trained(ff.FedProx(mu=0.5)))
+    names = made("FedProx", '"fedprox"', '"of_the_page"')
+    assert torch.equal(trained(names(mu=0.5)), trained(ff.FedProx(mu=0.5)))
 
 
 def test_two_widths_train() -> None:
-    names = NAMES | {"register": register_method}
-    exec(block('@register("two_widths"'), names)
     model = {"name": "mlp", "options": {"hidden": [200]}}
-    assert trained(names["TwoWidths"](), model=model).isfinite().all()
+    assert trained(made("TwoWidths")(), model=model).isfinite().all()
 
 
 def test_loss_weights_wrap_a_host() -> None:
-    names = NAMES | {"register": register_method}
-    exec(block('@register("loss_weights"'), names)
-    assert trained(names["LossWeights"]()).isfinite().all()
+    assert trained(made("LossWeights")()).isfinite().all()
 
 
 def test_the_scheme_deals_the_first_labels() -> None:
-    names = NAMES | {"register": register_scheme}
-    exec(block('@register("first_labels")'), names)
     labels = np.arange(60) % 6
-    dealt = names["FirstLabels"](labels=3).split(Samples(labels), 5, np.random.default_rng(0)).train
+    dealt = made("FirstLabels")(labels=3).split(ff.Samples(labels), 5, np.random.default_rng(0)).train
     assert sorted(np.concatenate(dealt)) == np.flatnonzero(labels < 3).tolist()
 
 
-def test_the_source_has_its_options() -> None:
-    names = NAMES | {"draw_shapes": lambda sides: None}
-    exec(block("class ShapesOptions"), names)
-    assert names["ShapesOptions"].parse({"sides": 5}).sides == 5
+def test_the_source_is_named_in_params_and_has_its_options(tmp_path: Path) -> None:
+    options = made("ShapesOptions", draw_shapes=drawn)
+    assert options.parse({"sides": 5}).sides == 5
+    params = load_params(PARAMS, ["data.mine={source: shapes, sides: 5}"])
+    assert params.data["mine"].flat() | {"sides": 5, "source": "shapes"} == params.data["mine"].flat()
+    with one_line_error("^data.mine.sides: 2 .*>= 3"):
+        load_params(PARAMS, ["data.mine={source: shapes, sides: 2}"])
+    with one_line_error("^name: 'mnist' .*another name than a source of fedflow"):
+        ff.register_source(replace(SOURCES["shapes"], name="mnist"))
+    model = ff.run({"source": "shapes", "sides": 5}, ff.iid(clients=2), model="mlp", **RUN).model()
+    assert sum(w.numel() for w in model.parameters()) > 28 * 28
+
+
+def drawn(sides: int) -> ff.RawData:
+    """Thirty images of two classes, for training and for the test."""
+    x, y = np.full((30, 28, 28), sides, np.uint8), np.arange(30) % 2
+    return ff.RawData(x, y, x, y)
+
+
+def test_the_network_is_named_like_those_of_fedflow() -> None:
+    network = made("Tiny")
+    run = ff.run("digits", ff.iid(clients=2), model={"name": "tiny", "width": 3}, **RUN)
+    assert isinstance(run.model(), network) and run.model().hidden.out_features == 3
+    with one_line_error("^name: 'mlp' .*another name than a network of fedflow.models.mlp"):
+        ff.register_network("mlp", "mine")(network)
+
+
+def test_a_scheme_of_another_module_is_not_replaced() -> None:
+    scheme = made("FirstLabels")
+    with one_line_error("^name: 'iid' .*another name than a scheme of fedflow.partition.iid"):
+        ff.register_scheme("iid")(scheme)
+    assert SCHEMES["iid"].__module__ == "fedflow.partition.iid"

@@ -41,33 +41,27 @@ Client: minimize F_k(w) + strength/2 ||w - w_t||^2 by SGD from w_t. Server: as F
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
 """
 
+import fedflow as ff
 from torch import Tensor
 
-from fedflow.local.client import Client, Update
-from fedflow.local.samples import Batch
-from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.registry import register
-from fedflow.settings import option
 
+@ff.register_method("{name}", "{label}")
+class {label}(ff.FedAvg):
+    strength: float = ff.option(0.1, "weight of the distance to the received model", ge=0)
 
-@register("{name}", "{label}")
-class {label}(FedAvg):
-    strength: float = option(0.1, "weight of the distance to the received model", ge=0)
-
-    def local(self, client: Client) -> Update:
+    def local(self, client: ff.Client) -> ff.Update:
         start = client.received["model"]
 
-        def loss(w: Tensor, batch: Batch) -> Tensor:
+        def loss(w: Tensor, batch: ff.Batch) -> Tensor:
             return client.loss(w, batch) + self.strength / 2 * (w - start).square().sum()
 
         return client.update(model=client.fit(loss, start=start), weight=self.weight(client))
 '''
 
 METHOD_TEST = """\
+import fedflow as ff
 import torch
 from fedflow_{name} import {label}
-
-import fedflow as ff
 
 SETTINGS = {{"rounds": 2, "training": {{"batch_size": 32}}, "progress": False}}
 
@@ -92,31 +86,28 @@ Order of sampling: none; samples are sorted by label (stable) and cut into N run
 Source: {authors}, 2026.
 """
 
+import fedflow as ff
 import numpy as np
 
-from fedflow.partition.scheme import Samples, Scheme, Split, register
-from fedflow.settings import option
 
+@ff.register_scheme("{name}")
+class {label}(ff.Scheme):
+    descending: bool = ff.option(False, "begin with the largest label")
 
-@register("{name}")
-class {label}(Scheme):
-    descending: bool = option(False, "begin with the largest label")
-
-    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
+    def split(self, samples: ff.Samples, clients: int, rng: np.random.Generator) -> ff.Split:
         order = np.argsort(samples.labels, kind="stable")
         parts = np.array_split(order[::-1] if self.descending else order, clients)
-        return Split([np.sort(part) for part in parts])
+        return ff.Split([np.sort(part) for part in parts])
 '''
 
 SCHEME_TEST = """\
+import fedflow as ff
 import numpy as np
 from fedflow_{name} import {label}
 
-from fedflow.partition import Samples
-
 
 def test_every_sample_is_used_once() -> None:
-    parts = {label}().split(Samples(np.arange(10) % 3), 4, np.random.default_rng(0)).train
+    parts = {label}().split(ff.Samples(np.arange(10) % 3), 4, np.random.default_rng(0)).train
     assert sorted(np.concatenate(parts)) == list(range(10))
 """
 

@@ -2,11 +2,14 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 import torch
 from nbclient import NotebookClient
+
+from fedflow.cli import new
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
@@ -35,6 +38,23 @@ def test_the_method_of_the_tutorial_runs_and_is_fedavg_without_memory(
     exec(compile(first.replace("rounds=10", "rounds=2, progress=False"), "own-method.md", "exec"), known)
     average, again, other = (list(run.model().parameters()) for run in known["runs"])
     assert all(map(torch.equal, average, again)) and not all(map(torch.equal, average, other))
+
+
+def shown() -> dict[str, str]:
+    """All code that users read or copy, by file: pages, notebooks, examples, and what `new` writes."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    code = {
+        str(page): "".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)) for page in pages
+    }
+    code |= {str(file): file.read_text() for file in [*NOTEBOOKS, *(ROOT / "examples").glob("*.py")]}
+    kinds: Any = new.TEMPLATES
+    return code | {f"new {kind}": "\n".join(texts) for kind, texts in kinds.items()}
+
+
+def test_all_code_for_users_imports_nothing_but_fedflow() -> None:
+    inside = re.compile(r"\b(from fedflow\.\S+|import fedflow\.\S+)")
+    assert len(shown()) > 30 and sum("import fedflow as ff" in text for text in shown().values()) > 10
+    assert not {name: found[0] for name, text in shown().items() if (found := inside.search(text))}
 
 
 @pytest.mark.parametrize("printed", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -3,7 +3,6 @@
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import walk  # noqa: F401  registers the example
 import yaml
@@ -11,10 +10,8 @@ from command import fedflow, make_project, one_line_error
 
 from fedflow.config import check_dvc, load_params
 from fedflow.config.schema import params_schema
-from fedflow.procedures import PROCEDURES, interface
+from fedflow.procedures import PROCEDURES
 from fedflow.procedures.catalogue import catalogue
-from fedflow.seeding import generator
-from fedflow.settings import option
 from fedflow.stages.procedure import ProcedureRun, run_procedure
 from fedflow.tracking.store import open_store
 
@@ -81,7 +78,7 @@ def test_the_page_in_docs_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_example_of_the_documentation_estimates_pi(root: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "adding.md").read_text().split("## A procedure\n")[1]
-    names: dict = {"math": math, "np": np, "generator": generator, "option": option} | vars(interface)
+    names: dict = {"__name__": __name__}
     try:
         exec(page.split("```python\n")[1].split("```")[0], names)
         (root / "params.yaml").write_text(PARAMS.replace("[walk, far]", "[pi]"))
