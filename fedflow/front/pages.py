@@ -8,6 +8,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
+from fedflow.errors import unknown_name
 from fedflow.front.inputs import scheme
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.settings import Settings, explain, hints, written
@@ -19,10 +20,14 @@ NAMED = ("dataset", "scheme", "parameters")  # of a partition: what the function
 def scheme_function(name: str) -> Callable[..., PartitionParams]:
     """``scheme`` with this name, with its keywords as signature and its page as docstring."""
 
+    rows = keywords(SCHEMES[name], PartitionParams)
+
     def made(**settings: Any) -> PartitionParams:
+        for other in NAMED:
+            if other in settings:
+                raise unknown_name(f"fedflow.{name}", other, [row["name"] for row in rows])
         return scheme(name, **settings)
 
-    rows = keywords(SCHEMES[name], PartitionParams)
     made.__name__ = made.__qualname__ = name
     made.__doc__ = page(SCHEMES[name], rows)
     made.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 import fedflow as ff
+from fedflow.errors import BadInput
 from fedflow.front import names
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
@@ -69,6 +70,12 @@ def test_names_are_listed_and_others_are_refused_with_a_guess() -> None:
     assert {*names.exported(), *CLASSES, "__version__"} <= {*dir(ff)}
     with pytest.raises(AttributeError, match=r"fedflow: 'FedPrx' .*did you mean 'FedProx'"):
         _ = ff.FedPrx
+
+
+def test_a_scheme_does_not_become_another_one() -> None:
+    for name, value in (("scheme", "iid"), ("dataset", "mnist"), ("parameters", {"alpha": 1})):
+        with pytest.raises(BadInput, match=rf"^fedflow.dirichlet: '{name}' is not accepted"):
+            ff.dirichlet(**{name: value})
 
 
 def test_a_plain_import_reads_no_library() -> None:
