@@ -16,9 +16,16 @@ class Failures:
     collected: dict[str, str] | None = None
 
 
+class Loading:
+    """Whether plug-ins are being imported, when modules above `fedflow.methods` may be half imported."""
+
+    now = False
+
+
 def load_plugins() -> None:
     """Import the modules of all installed plug-ins. Raises `FedflowError` for one that fails."""
     for point in sorted(entry_points(group=GROUP)):
+        Loading.now = True
         try:
             point.load()
         except Exception as error:
@@ -27,6 +34,8 @@ def load_plugins() -> None:
             if Failures.collected is None:
                 raise FedflowError(f"the plug-in {point.name} {why}; {fix}") from error
             Failures.collected[point.name] = f"{why}; {fix}"
+        finally:
+            Loading.now = False
 
 
 def _advice(error: Exception) -> str:

@@ -144,6 +144,68 @@ def test_a_plugin_that_imports_from_within_fedflow_is_told_how(
         load_plugins()
 
 
+WHOLE = """
+import fedflow as ff
+
+class Options(ff.Settings):
+    section = "data"
+
+@ff.register_method("whole", "Whole")
+class Whole(ff.FedAvg, ff.Cyclic): ...
+
+@ff.register_scheme("whole")
+class Dealt(ff.Scheme): ...
+
+@ff.register_procedure("whole", "Whole")
+class Steps(ff.Procedure):
+    curves = {"error": ff.Column("Error")}
+
+@ff.register_network("whole", "a test")
+class Network(ff.TwoExits): ...
+
+ff.register_source(ff.Source(name="whole", title="", about="", kind="made", origin="", options=Options))
+ff.drawing, ff.coresets, ff.heterogeneity, ff.Trainer
+for name in ("run", "dirichlet", "Result", "load_model", "whole"):
+    try:
+        getattr(ff, name)
+    except AttributeError as error:
+        assert str(error) == f"fedflow.{name} is there once plug-ins are imported: use it within a function"
+    else:
+        raise AssertionError(name)
+"""
+REGISTERED = """
+from fedflow import data, methods, models, partition, procedures
+for table in (data.SOURCES, methods.METHODS, models.ARCHITECTURES, partition.SCHEMES, procedures.PROCEDURES):
+    assert "whole" in table
+assert ff.whole(clients=3).scheme == "whole" and ff.Whole.name == "whole" and ff.run
+"""
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import fedflow as ff; ff.run",
+        "import fedflow as ff; ff.Whole",
+        "import fedflow.front.runner",
+        "import fedflow.config",
+        pytest.param("import fedflow.procedures", marks=pytest.mark.full),
+        pytest.param("import fedflow.simulation.loop", marks=pytest.mark.full),
+    ],
+)
+def test_a_plugin_can_register_everything_whatever_is_imported_first(
+    first: str, preloaded: Path, tmp_path: Path
+) -> None:
+    """Names for running are refused while plug-ins are imported, always, and not only in an unlucky order."""
+    info = tmp_path / "whole-0.1.0.dist-info"
+    info.mkdir()
+    (tmp_path / "whole_plugin.py").write_text(WHOLE)
+    (info / "METADATA").write_text("Name: whole\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[fedflow.plugins]\nwhole = whole_plugin\n")
+    code = f"{first}\nimport fedflow as ff\n{REGISTERED}"
+    done = process(tmp_path, str(preloaded / "python"), "-c", code, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_name_is_registered_once() -> None:
     with pytest.raises(BadInput, match=r"name: .fedavg. .* than that of fedflow.methods.averaging.fedavg"):
         register("fedavg", "Mine")(type("Mine", (), {"__module__": "mine"}))

@@ -12,8 +12,10 @@ from typing import Any
 
 import fedflow
 from fedflow.errors import unknown_name
+from fedflow.plugins import Loading
 
 STUB = Path(__file__).parents[1] / "__init__.pyi"
+ABOVE = ("fedflow.front", "fedflow.simulation", "fedflow.tracking")  # what imports `fedflow.methods`
 FRAMES = 3  # from a warning to the line that uses the name
 # Old name -> the new name, and the minor version in which the old one still works, with a warning.
 RENAMED: dict[str, tuple[str, str]] = {}
@@ -39,7 +41,7 @@ def exported() -> dict[str, tuple[str, str]]:
 
 def known() -> list[str]:
     """All names that `lookup` finds, except old ones."""
-    return [*dict.fromkeys([*exported(), *_registered()])]
+    return [*dict.fromkeys([*exported(), *_methods(), *_schemes()])]
 
 
 def lookup(name: str) -> Any:
@@ -47,9 +49,12 @@ def lookup(name: str) -> Any:
     if name in RENAMED:
         name = _renamed(name, *RENAMED[name])
     if name in exported():
-        value = _imported(*exported()[name])
-    elif name in (registered := _registered()):
-        value = registered[name]
+        module, inner = exported()[name]
+        value = _imported(name, module, inner)
+    elif name in (methods := _methods()):
+        value = methods[name]
+    elif name in _schemes():
+        value = _imported(name, "fedflow.front.schemes", "scheme_function")(name)
     else:
         raise AttributeError(str(unknown_name("fedflow", name, known(), "dir(fedflow)")))
     return _with_page(value)
@@ -65,19 +70,24 @@ def _renamed(old: str, new: str, version: str) -> str:
     return new
 
 
-def _imported(module: str, name: str) -> Any:
+def _imported(public: str, module: str, name: str) -> Any:
     """``from module import name``: a name within the module, or a module below it."""
+    if Loading.now and module.startswith(ABOVE):
+        raise AttributeError(
+            f"fedflow.{public} is there once plug-ins are imported: use it within a function"
+        )
     found = import_module(module)
     return getattr(found, name) if name in vars(found) else import_module(f"{module}.{name}")
 
 
-def _registered() -> dict[str, Any]:
-    """Methods by the names of their classes and schemes by theirs, with those of plug-ins and of the user."""
-    from fedflow.front.pages import scheme_function
-    from fedflow.methods import METHODS
-    from fedflow.partition import SCHEMES
+def _methods() -> dict[str, Any]:
+    """The registered methods by the names of their classes, with those of plug-ins and of the user."""
+    return {cls.__name__: cls for cls in import_module("fedflow.methods").METHODS.values()}
 
-    return {cls.__name__: cls for cls in METHODS.values()} | {name: scheme_function(name) for name in SCHEMES}
+
+def _schemes() -> dict[str, Any]:
+    """The registered schemes, likewise."""
+    return dict(import_module("fedflow.partition").SCHEMES)
 
 
 def _with_page(value: Any) -> Any:

@@ -3,47 +3,17 @@
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
-from fedflow.errors import unknown_name
-from fedflow.front.inputs import scheme
-from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.settings import Settings, explain, hints, written
 
-NAMED = ("dataset", "scheme", "parameters")  # of a partition: what the function itself stands for
 
-
-@cache
-def scheme_function(name: str) -> Callable[..., PartitionParams]:
-    """``scheme`` with this name, with its keywords as signature and its page as docstring."""
-
-    rows = keywords(SCHEMES[name], PartitionParams)
-
-    def made(**settings: Any) -> PartitionParams:
-        for other in NAMED:
-            if other in settings:
-                raise unknown_name(f"fedflow.{name}", other, [row["name"] for row in rows])
-        return scheme(name, **settings)
-
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = page(SCHEMES[name], rows)
-    made.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        parameters(rows), return_annotation=PartitionParams
-    )
-    return made
-
-
-def keywords(*classes: type[Settings]) -> list[dict[str, Any]]:
-    """The rows of `explain` for the fields of these classes, with their types as ``hint``."""
-    return [
-        row | {"hint": hints(cls)[field.name]}
-        for cls in classes
-        for row, field in zip(explain(cls), fields(cls))  # type: ignore[arg-type]
-        if cls is not PartitionParams or field.name not in NAMED
-    ]
+def keywords(cls: type[Settings]) -> list[dict[str, Any]]:
+    """The rows of `explain` for the fields of a class, with their types as ``hint``."""
+    types = hints(cls)
+    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    return [row | {"hint": types[name]} for name, row in zip(names, explain(cls), strict=True)]
 
 
 def parameters(rows: list[dict[str, Any]]) -> list[inspect.Parameter]:
