@@ -50,11 +50,15 @@ def lookup(name: str) -> Any:
         name = _renamed(name, *RENAMED[name])
     if name in exported():
         module, inner = exported()[name]
-        value = _imported(name, module, inner)
+        _check_time(name, module)
+        value = _imported(module, inner)
     elif name in (methods := _methods()):
         value = methods[name]
     elif name in _schemes():
-        value = _imported(name, "fedflow.front.schemes", "scheme_function")(name)
+        _check_time(name, "fedflow.front.schemes")
+        from fedflow.front.schemes import scheme_function
+
+        value = scheme_function(name)
     else:
         raise AttributeError(str(unknown_name("fedflow", name, known(), "dir(fedflow)")))
     return _with_page(value)
@@ -70,12 +74,15 @@ def _renamed(old: str, new: str, version: str) -> str:
     return new
 
 
-def _imported(public: str, module: str, name: str) -> Any:
-    """``from module import name``: a name within the module, or a module below it."""
+def _check_time(public: str, module: str) -> None:
+    """Refuse a name for running while plug-ins are imported, as its module may be half imported then."""
     if Loading.now and module.startswith(ABOVE):
-        raise AttributeError(
-            f"fedflow.{public} is there once plug-ins are imported: use it within a function"
-        )
+        when = "once plug-ins are imported: use it within a function"
+        raise AttributeError(f"fedflow.{public} is there {when}")
+
+
+def _imported(module: str, name: str) -> Any:
+    """``from module import name``: a name within the module, or a module below it."""
     found = import_module(module)
     return getattr(found, name) if name in vars(found) else import_module(f"{module}.{name}")
 

@@ -84,6 +84,15 @@ def test_a_plain_import_reads_no_library() -> None:
     assert not done.stdout.split()
 
 
+def test_what_a_plugin_may_use_at_once_does_not_import_methods() -> None:
+    """Else it could be half imported when methods import plug-ins."""
+    outside = ("fedflow.methods", *names.ABOVE)
+    modules = {f"{m}.{n}" if m == "fedflow" else m for m, n in names.exported().values()}
+    code = f"import sys, {', '.join(m for m in modules if not m.startswith(outside))}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "fedflow.methods" not in done.stdout.split() and "fedflow.models.flat" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("version", "said"),
     [
