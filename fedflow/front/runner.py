@@ -41,8 +41,7 @@ from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_architecture
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import RoundReport
-from fedflow.simulation.settings import check_division, check_settings
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings, check_division, check_settings
 from fedflow.simulation.timing import Timing
 from fedflow.stages.experiment import pick_device
 

@@ -13,7 +13,7 @@ import fedflow
 from fedflow.front.names import STUB
 from fedflow.front.runner import Fields, run
 from fedflow.settings import Settings
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 
 RIGHT = """
 import numpy as np
