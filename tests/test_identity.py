@@ -70,7 +70,7 @@ import fedflow as ff
 from fedflow import Update
 
 class Mine(ff.Scaffold):
-    def check_training(self, training: ff.Training) -> None:
+    def angles(self, training: ff.Training) -> None:
         ff.heterogeneity.proximity([])
 """
     (tmp_path / "fedflow_of_a_test.py").write_text(code)

@@ -117,12 +117,12 @@ def live(code: str) -> set[str]:
 @pytest.mark.parametrize("complete", [static, live])
 def test_editors_and_notebooks_complete_names_and_keywords(complete: Callable[[str], set[str]]) -> None:
     assert {"FedProx", "FedAvg"} <= complete("ff.Fed")
-    assert {"mu="} <= complete("ff.FedProx(mu") and {"weighting="} <= complete("ff.FedProx(w")
     assert {"alpha="} <= complete("ff.dirichlet(al") and {"lr_decay="} <= complete("ff.Training(lr_")
     assert {"rounds="} <= complete("ff.run(rou") and {"register_method"} <= complete("ff.register_")
 
 
-def test_notebooks_complete_shared_fields_and_show_pages() -> None:
+def test_notebooks_complete_keywords_of_methods_and_shared_fields_and_show_pages() -> None:
+    assert {"mu="} <= live("ff.FedProx(mu") and {"weighting="} <= live("ff.FedProx(w")
     assert {"clients="} <= live("ff.dirichlet(cl") and {"evaluate_every="} <= live("ff.run(eval")
     page = jedi.Interpreter("ff.FedProx", [{"ff": fedflow}]).help(1, 5)[0].docstring()
     assert "proximal term" in page and "mu: weight of the proximal term" in page
