@@ -68,7 +68,7 @@ def examine(root: Path = Path()) -> list[Finding]:
         Finding("ok", "python", sys.version.split()[0]),
         Finding("ok", distribution.name(), f"{fedflow.__version__} in {Path(fedflow.__file__).parent}"),
         *(_package(name) for name in NEEDED),
-        *(_extra(name, *about) for name, about in OPTIONAL.items()),
+        *_extras(),
         *(_plugin(point) for point in sorted(importlib.metadata.entry_points(group=GROUP))),
         *(_tool(name, *about) for name, about in TOOLS.items()),
         _device(),
@@ -91,11 +91,17 @@ def _package(name: str) -> Finding:
         return Finding("bad", name, f"not installed; install it: `pip install {name}`")
 
 
-def _extra(name: str, part: str, use: str) -> Finding:
-    try:
-        return Finding("ok", name, importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        return Finding("note", name, f"not installed; only needed for {use}: {extra(part)}")
+def _extras() -> list[Finding]:
+    """The packages of extras, and how to install those that are missing."""
+    found, missing = [], dict[str, None]()
+    for name, (part, use) in OPTIONAL.items():
+        try:
+            found.append(Finding("ok", name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            found.append(Finding("note", name, f"not installed; only needed for {use}: extra {part}"))
+            missing[part] = None
+    how = [Finding("note", "extras", f"to install them: {extra(','.join(missing))}")] if missing else []
+    return [*found, *how]
 
 
 def _plugin(point: importlib.metadata.EntryPoint) -> Finding:

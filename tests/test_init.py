@@ -46,7 +46,7 @@ def earlier(tmp_path_factory, monkeypatch) -> Callable[[Path], None]:
 
     def write(root: Path) -> None:
         home = shutil.copytree(templates.HOME, tmp_path_factory.mktemp("earlier") / "templates")
-        file = home / "dvc.yaml"
+        file = home / KEPT["dvc.yaml"]
         file.write_text(file.read_text().replace("fedflow report --sweep repro", "fedflow report"))
         with monkeypatch.context() as patch:
             patch.setattr(templates, "HOME", home)
@@ -60,6 +60,11 @@ def earlier(tmp_path_factory, monkeypatch) -> Callable[[Path], None]:
 def test_the_repository_has_the_files_that_init_writes(name) -> None:
     same = (CHECKOUT / name).read_text() == rendered(name)
     assert same, "edit fedflow/templates, then run `fedflow init --upgrade` here"
+
+
+def test_dvc_finds_no_stages_in_the_package() -> None:
+    """A virtual environment may be in the project's folder."""
+    assert not [*templates.HOME.parent.rglob("dvc.yaml")]
 
 
 def test_the_repository_has_the_plots_that_init_writes() -> None:

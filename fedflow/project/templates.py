@@ -15,8 +15,9 @@ from fedflow.errors import FedflowError
 from fedflow.files import naming
 
 HOME = Path(__file__).parents[1] / "templates"
+# Files of a project, and their templates, which have other names: DVC runs every dvc.yaml that it finds.
 OWN = {"params.yaml": "params.yaml", ".gitignore": "gitignore"}  # written once: the user's from then on
-KEPT = ("dvc.yaml", "prefect.yaml")  # upgraded, unless they were edited
+KEPT = {"dvc.yaml": "stages.yaml", "prefect.yaml": "deployments.yaml"}  # upgraded, unless they were edited
 PLOTS = Path(".dvc") / "plots" / "curves.json"  # the template that the plots of dvc.yaml name
 HEAD = "# Written by fedflow {} ({}); `fedflow init --upgrade` rewrites this file unless it was edited.\n"
 WRITTEN = re.compile(r"# Written by fedflow (\S+) \((\w+)\);.*\n")
@@ -24,7 +25,7 @@ WRITTEN = re.compile(r"# Written by fedflow (\S+) \((\w+)\);.*\n")
 
 def rendered(name: str) -> str:
     """Return the text of a project's file as this version of fedflow writes it."""
-    body = (HOME / OWN.get(name, name)).read_text()
+    body = _template(name)
     return HEAD.format(__version__, _digest(body)) + body if name in KEPT else body
 
 
@@ -66,7 +67,7 @@ class ProjectFile:
     @classmethod
     def read(cls, file: Path) -> "ProjectFile":
         """Read a file that `fedflow init` writes."""
-        text, new = file.read_text(), (HOME / file.name).read_text()
+        text, new = file.read_text(), _template(file.name)
         head = WRITTEN.match(text)
         body, version, digest = (text[head.end() :], *head.groups()) if head else (text, None, None)
         edited, older = digest != _digest(body), digest != _digest(new)
@@ -79,6 +80,10 @@ class ProjectFile:
         new = rendered(self.name).splitlines(keepends=True)
         old = self.text.splitlines(keepends=True)
         return "".join(unified_diff(old, new, self.name, f"{self.name} of fedflow {__version__}"))
+
+
+def _template(name: str) -> str:
+    return (HOME / (OWN | KEPT)[name]).read_text()
 
 
 def _digest(text: str) -> str:

@@ -80,7 +80,7 @@ def test_the_wheel_has_every_file_of_its_packages(wheel, tmp_path) -> None:
     )
     missing = [name for name in listed.stdout.split("\0") if name and not (tmp_path / name).is_file()]
     assert not missing
-    assert (tmp_path / "fedflow" / "templates" / "dvc.yaml").is_file()
+    assert (tmp_path / "fedflow" / "templates" / "stages.yaml").is_file()
 
 
 def test_the_core_runs_federations_and_says_how_to_install_the_rest(wheel, tmp_path) -> None:
