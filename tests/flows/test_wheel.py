@@ -112,10 +112,11 @@ def test_the_core_runs_federations_and_says_how_to_install_the_rest(wheel, tmp_p
 
 
 def test_a_project_works_without_the_repository(wheel, tmp_path) -> None:
-    """`dvc repro`, the report, both servers, the check, and an upgrade."""
-    full = Environment(tmp_path / "venv", f"{wheel}[pipeline]", tmp_path)
-    full.run("fedflow", "init", "my study")
-    full.folder = root = tmp_path / "my study"
+    """`dvc repro`, the report, both servers, the check, and an upgrade; the environment is in its folder."""
+    root = tmp_path / "my study"
+    root.mkdir()
+    full = Environment(root / ".venv", f"{wheel}[pipeline]", root)
+    full.run("fedflow", "init")
     params = yaml.safe_load((root / "params.yaml").read_text())
     params["run"] |= {"rounds": 2}
     params["grid"] |= {"methods": ["fedavg"], "seeds": [0]}
