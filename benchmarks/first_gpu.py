@@ -39,7 +39,7 @@ from fedflow.data import Examples
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, build_method
 from fedflow.methods.generative._generative import Classifier, ImageMethod
-from fedflow.methods.method import Levelled
+from fedflow.methods.protocols import Levelled, Noisy
 from fedflow.methods.subnetworks._pruned import Pruned
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
@@ -174,7 +174,7 @@ def compared(name: str) -> Found:
             return {"reasons": [f"{type(error).__name__}: {error}".splitlines()[0] + f" ({place})"]}
     each = [_apart(own, vmapped[key]) for key, own in loop.items() if own.is_floating_point()]
     told: list[str] = []
-    if not METHODS[name].alone:  # whose clients train one by one
+    if not Noisy.of(METHODS[name]()).alone:  # whose clients train one by one
         told = cohorts.slower_than_asked(heard)
         if DEVICE == "cuda" and not graphs:
             told.append("no graph was captured")

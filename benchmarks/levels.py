@@ -15,7 +15,8 @@ from benchmarks.workload import federation, spread, summary
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Levelled, Method
+from fedflow.methods.method import Method
+from fedflow.methods.protocols import Levelled
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job

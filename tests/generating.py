@@ -11,7 +11,8 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.methods import METHODS
 from fedflow.methods.generative._generative import ImageMethod
-from fedflow.methods.method import Cohort, Diagnostics, Images, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
+from fedflow.methods.protocols import Images, Noisy
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
@@ -23,7 +24,7 @@ class Means(ServerState):
     means: Tensor
 
 
-class Blend(ImageMethod):
+class Blend(Noisy, ImageMethod):
     """Images are the means of the clients' classes, with uniform noise of width ``noise``."""
 
     name: ClassVar[str] = "blend"

@@ -5,20 +5,26 @@ from functools import cache
 
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
-from fedflow.methods.method import (
+from fedflow.methods.protocols import (
     Asynchronous,
     Clustered,
     Cyclic,
     Generative,
     Levelled,
+    Noisy,
     Onboarding,
+    Phased,
     Pretrained,
+    Pruning,
+    Recording,
+    VariableEpochs,
 )
 
-PROTOCOLS = (Onboarding, Asynchronous, Clustered, Cyclic, Levelled, Generative, Pretrained)
-FACTS = ("serves", "serves_with", "gathers", "alone", "series")
+ABILITIES = (Onboarding, Asynchronous, Clustered, Cyclic, Levelled, Generative, Pretrained)
+PROTOCOLS = (*ABILITIES, Noisy, Phased, Pruning, Recording, VariableEpochs)
+FACTS = ("serves", "serves_with", "gathers")
+HOOKS = ("client_state", "plan")
 CHEAP = ("fedcvae", "heterofl", "cc_fedams")  # of their profiles
-HOOKS = ("client_state", "draws", "phase", "epochs", "plan")
 
 
 @cache
@@ -29,21 +35,21 @@ def profile(method: type[Method]) -> tuple:
         tuple(issubclass(method, protocol) for protocol in PROTOCOLS),
         tuple(getattr(method, fact) for fact in FACTS),
         tuple(getattr(method, hook) is not getattr(Method, hook) for hook in HOOKS),
-        (bool(method.masks), *built.streams(LocalTraining())),
+        (Noisy.of(built).alone, *built.streams(LocalTraining())),
         isinstance(built, Onboarding) and built.onboarding_phases() > 0,
     )
 
 
 def abilities(method: type[Method]) -> tuple:
     """What it can do, whatever its clients keep and draw."""
-    return (method.serves, method.gathers, *(issubclass(method, protocol) for protocol in PROTOCOLS))
+    return (method.serves, method.gathers, *(issubclass(method, protocol) for protocol in ABILITIES))
 
 
 def served(method: type[Method]) -> tuple:
     """What makes the record of a run another one."""
     clusters = getattr(method, "dissimilarity", Clustered.dissimilarity) is not Clustered.dissimilarity
-    kinds = (issubclass(method, kind) for kind in (Clustered, Levelled, Generative))
-    return (method.serves, clusters, bool(method.masks), method.records, method.serves_with == (), *kinds)
+    kinds = (issubclass(method, kind) for kind in (Clustered, Levelled, Generative, Pruning))
+    return (method.serves, method.serves_with == (), clusters, *kinds)
 
 
 def representatives(names: Iterable[str], kind: Callable[[type[Method]], tuple] = profile) -> set[str]:

@@ -24,7 +24,8 @@ from fedflow.local.fast.compiled import Gradient
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.generative._generative import Classifier, ImageMethod
-from fedflow.methods.method import Generative, Levelled, Round
+from fedflow.methods.method import Round
+from fedflow.methods.protocols import Asynchronous, Cyclic, Generative, Levelled, Noisy
 from fedflow.models import build
 from fedflow.models.flat import FlatModel, Part
 from fedflow.partition import Partition
@@ -185,17 +186,15 @@ def with_cohorts(method: Method, cohorts: Sequence[Sequence[int]]) -> Method:
     """The same method with the given cohorts, one per round."""
     plans = iter(cohorts)
 
-    class Planned(type(method)):  # type: ignore[misc]
-        def plan(self, now: Round, server: Any, chances: np.ndarray, size: int) -> tuple[np.ndarray, Any]:
-            return np.array(next(plans)), server
+    def plan(self: Method, now: Round, server: Any, chances: np.ndarray, size: int) -> tuple[np.ndarray, Any]:
+        return np.array(next(plans)), server
 
-        def cycles(self) -> int:
-            return 1
-
-        def clients_in_flight(self, size: int) -> int:
-            return 0
-
-    return Planned(**method.as_dict())
+    hooks: dict[str, Any] = {"plan": plan}
+    if isinstance(method, Cyclic):
+        hooks["cycles"] = lambda self: 1
+    if isinstance(method, Asynchronous):
+        hooks["clients_in_flight"] = lambda self, size: 0
+    return type("Planned", (type(method),), hooks)(**method.as_dict())
 
 
 def failing(name: str, *rounds: int, **hyper: Any) -> Method:
@@ -347,7 +346,7 @@ def forbid_fallback(patch: pytest.MonkeyPatch) -> None:
     solve_one = worker._train_one
 
     def fell_back(job: Job, *rest: Any) -> Any:
-        if job.cohort == "loop" or job.method.alone:  # as all introductions are
+        if job.cohort == "loop" or Noisy.of(job.method).alone:  # as all introductions are
             return solve_one(job, *rest)
         raise AssertionError("the vmapped cohort fell back to the loop")
 

@@ -12,6 +12,7 @@ from torch import nn
 from fedflow.claims.books import UNITS, Line, PublishedCell, books
 from fedflow.data import Dataset
 from fedflow.methods import build_method
+from fedflow.methods.protocols import Published
 from fedflow.metrics.cost import macs
 from fedflow.models import ARCHITECTURES, build
 from fedflow.models.channels import expand, smaller
@@ -93,7 +94,8 @@ def costs_in_print() -> Iterator[tuple[Line, PublishedCell, float]]:
                 hyper["fedavg"] = {300: 275 / 300, 500: 450 / 500}[line.setup.rounds]
             if cell.name.startswith("Hy"):  # its traffic follows from the second of the two printed shares
                 hyper["target"] = pruned[cell.name] / 100
-            formula = build_method(cell.column.method, hyper).published_bytes(model, line.setup.rounds, 10)
+            method = build_method(cell.column.method, hyper)
+            formula = Published.of(method).published_bytes(model, line.setup.rounds, 10)
             if formula is not None:
                 yield line, cell, formula * UNITS[line.unit]
 

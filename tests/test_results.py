@@ -15,7 +15,7 @@ from command import disk_of, one_line_error
 
 from fedflow.errors import FedflowError
 from fedflow.finished.results import write_results
-from fedflow.methods.method import Dissimilarity
+from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.table import METRICS
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.outcome import Outcome, RoundReport

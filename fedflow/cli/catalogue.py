@@ -74,7 +74,7 @@ def _families() -> list[Any]:
 def _method(name: str) -> dict[str, Any]:
     """What the page of a method says."""
     from fedflow.methods import METHODS
-    from fedflow.methods.catalogue import describe
+    from fedflow.methods.catalogue import describe, example
 
     page = describe(METHODS[name])
     traffic = f"{page.down:,} bytes down, {page.up:,} bytes up"
@@ -82,7 +82,7 @@ def _method(name: str) -> dict[str, Any]:
         "label": page.label,
         "text": page.text,
         "options": options_table(page.options),
-        "traffic": f"Traffic per client and round on {METHODS[name].example} for CIFAR-10: {traffic}",
+        "traffic": f"Traffic per client and round on {example(METHODS[name])} for CIFAR-10: {traffic}",
         "published": page.published,
     }
 

@@ -23,7 +23,7 @@ from fedflow.data import DatasetParams
 from fedflow.errors import BadInput, unknown_name
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
-from fedflow.methods.method import server_data
+from fedflow.methods.protocols import server_data
 from fedflow.methods.registry import method_name
 from fedflow.models import ARCHITECTURES
 from fedflow.partition import PartitionParams
@@ -32,7 +32,7 @@ from fedflow.procedures.interface import procedure_class
 from fedflow.project.arguments import check_name
 from fedflow.settings import Settings, option
 from fedflow.simulation.federation import EXPERTS, FEATURES, TEACHER, need_labels
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 
 T = TypeVar("T")
 LONGEST = 40  # letters of the settings that the label of a procedure lists, instead of its name

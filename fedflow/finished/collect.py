@@ -18,7 +18,7 @@ from fedflow.finished.results import MARKER
 from fedflow.finished.run import Run
 from fedflow.finished.variants import named
 from fedflow.heterogeneity import LINKAGES
-from fedflow.methods.method import Dissimilarity
+from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.table import METRICS, unit_of
 from fedflow.simulation.evaluation import PREDICTIONS
 

@@ -14,7 +14,7 @@ import pandas as pd
 from fedflow.data.generated import FILE as IMAGES
 from fedflow.data.generated import save_generated
 from fedflow.files import Write, replace_files, write_json
-from fedflow.methods.method import Dissimilarity
+from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.table import METRICS, diagnostics, yardstick_first
 from fedflow.simulation.evaluation import PREDICTIONS, SERVED, SWEEP, Scores
 from fedflow.simulation.outcome import Outcome, RoundReport
@@ -40,7 +40,7 @@ def write_results(
     ``series.parquet`` has the method's diagnostics by client and round, a row per number;
     ``predictions.parquet`` a row per client and sample of its test set, if they were kept;
     ``sweep.parquet`` a row per client and mixture of its models, of methods that have mixtures;
-    ``client-vectors.safetensors`` the vectors that `Method.records` names, such as masks (`load_vectors`);
+    ``client-vectors.safetensors`` the vectors that `Recording.records` names, such as masks (`load_vectors`);
     ``images.safetensors`` the images that the server generated, by evaluated round (`load_generated`).
 
     ``facts`` identifies the run (partition, method, seed, hashes); ``params``, its settings, become

@@ -10,7 +10,7 @@ import pandas as pd
 from fedflow.data.generated import FILE as IMAGES
 from fedflow.data.generated import GeneratedImages, load_generated
 from fedflow.finished.reading import check_columns, read_table, reject
-from fedflow.methods.method import Dissimilarity
+from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.masks import Masks
 from fedflow.metrics.table import diagnostics
 from fedflow.simulation.evaluation import PREDICTIONS, SWEEP

@@ -29,7 +29,7 @@ from fedflow.errors import BadInput, reason
 from fedflow.files import intact
 from fedflow.front.arrays import OWN, instead
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.method import server_data
+from fedflow.methods.protocols import server_data
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.models.tensors import need_plain

@@ -14,13 +14,13 @@ from fedflow.files import locked, make_writable, naming
 from fedflow.front.inputs import Division, Network, Source, default_network, network_entry, prepared
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
-from fedflow.methods.method import server_data
+from fedflow.methods.protocols import server_data
 from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, Words, explain
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import Listener, perform
 from fedflow.stages.partition import prepare_partition

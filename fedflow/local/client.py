@@ -65,7 +65,7 @@ class Client(Trainer):
 
     Attributes, besides those of `Trainer`: ``received`` and ``kept`` (name -> vector), ``mean_samples`` (mean
     of n_k over all N clients), ``t`` (number of the round, from 1, scalar int64 tensor), ``rounds`` (number
-    of rounds of the run), ``phase`` (`Method.phase` of this round), ``level`` (of its network, `Levelled`),
+    of rounds of the run), ``phase`` (`Phased.phase` of this round), ``level`` (of its network, `Levelled`),
     ``times`` (in the onboarding only: of its download, epoch and upload, tensor [3]), ``noise`` (generator of
     a method that trains clients ``alone``, on the device, keyed by seed, round and client).
     """
@@ -104,13 +104,13 @@ class Client(Trainer):
         return inputs, examples.targets(rows)
 
     def selection_loss(self, w: Tensor) -> Tensor:
-        """Mean loss of ``w`` [D] over the samples held out for model selection (`Method.selects`)."""
-        assert self._selection is not None, "provided by the engine if Method.selects()"
+        """Mean loss of ``w`` [D] over the samples held out for model selection (`Selecting.selects`)."""
+        assert self._selection is not None, "provided by the engine if Selecting.selects()"
         return measures.mean(self.model, self._selection, w, self.model.losses)
 
     def selection_accuracy(self, w: Tensor) -> Tensor:
         """Share of these samples that ``w`` [D] predicts correctly, scalar, in evaluation mode."""
-        assert self._selection is not None, "provided by the engine if Method.selects()"
+        assert self._selection is not None, "provided by the engine if Selecting.selects()"
         return measures.mean(self.model, self._selection, w, self.model.hits)
 
     def update(

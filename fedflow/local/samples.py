@@ -19,7 +19,7 @@ class Batch:
     (None: all); ``positions`` [B] count the client's samples from 0. ``other`` is a second view of the inputs
     [B, ...], None unless `training.objective` compares two.
     ``support`` are the samples for `training.adaptation`, None without. ``draws`` [q] are the uniform numbers
-    that the method asked for in `Method.draws`, None if it did not.
+    that the method asked for in `Noisy.draws`, None if it did not.
     ``seen`` records the data losses, scalar, that an objective computed on this batch, each with the buffers
     [Q] after it (None if unchanged).
     """

@@ -34,7 +34,7 @@ class Schedule:
     replaces them, and ``ties`` [n] is the order of samples of equal difficulty. Both are None without.
 
     ``support`` are the batches of `training.adaptation`, ``draws`` [S, q] the uniform numbers in [0, 1) of
-    `Method.draws`; None without.
+    `Noisy.draws`; None without.
     """
 
     positions: Tensor

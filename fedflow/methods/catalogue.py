@@ -17,7 +17,8 @@ from fedflow.local.schedule import Schedule
 from fedflow.local.task import Task
 from fedflow.local.wire import message_bytes
 from fedflow.methods import FAMILIES
-from fedflow.methods.method import Levelled, Method, Round
+from fedflow.methods.method import Method, Round
+from fedflow.methods.protocols import Levelled, Noisy, Phased, Pruning, Specialized
 from fedflow.methods.registry import METHODS
 from fedflow.methods.tables import published_in
 from fedflow.models import build
@@ -67,10 +68,10 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     received = instance.broadcast(round, server, len(sizes) - 1)
     examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
     task, data = (
-        Task(model, training, training.lr, phase=instance.phase(round), level=level),
+        Task(model, training, training.lr, phase=Phased.of(instance).phase(round), level=level),
         Samples.all_of(examples),
     )
-    draws = instance.draws(model, training)
+    draws = Noisy.of(instance).draws(model, training)
     schedules = {
         stream: Schedule(torch.arange(2)[None], draws=torch.zeros(1, draws.get(stream, 0)))
         for stream in instance.streams(training)
@@ -80,18 +81,23 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     client = Client(task, data, schedules, received, kept, selection=data)
     client.noise = torch.Generator().manual_seed(0)
     update = instance.local(client)
-    up = message_bytes(update.vectors, len(update.scalars), instance.masks)
-    return message_bytes(received, masks=instance.masks), up
+    masks = Pruning.of(instance).masks
+    return message_bytes(received, masks=masks), message_bytes(update.vectors, len(update.scalars), masks)
+
+
+def example(method: type[Method]) -> str:
+    """The network with which the traffic of a method is counted."""
+    return method.example if issubclass(method, Specialized) else Specialized.example
 
 
 def _example(method: type[Method]) -> FlatModel:
-    return FlatModel(partial(build, method.example, (3, 32, 32), 10))
+    return FlatModel(partial(build, example(method), (3, 32, 32), 10))
 
 
 def _network(method: type[Method]) -> str:
     """The network with which traffic is counted, in words."""
     largest = "the largest of " if issubclass(method, Levelled) else ""
-    return f"{largest}{method.example} for CIFAR-10 (P = {_example(method).size:,})"
+    return f"{largest}{example(method)} for CIFAR-10 (P = {_example(method).size:,})"
 
 
 @dataclass(frozen=True)

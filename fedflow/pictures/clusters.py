@@ -24,7 +24,7 @@ from scipy.linalg import eigh
 from scipy.optimize import linear_sum_assignment
 
 from fedflow.heterogeneity import merge
-from fedflow.methods.method import Dissimilarity
+from fedflow.methods.protocols import Dissimilarity
 from fedflow.pictures.drawing import CARD, INK, LINE, MUTED, SMALLEST, Drawing, drawing
 from fedflow.pictures.drawing import WIDTH as PANEL
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from fedflow.errors import reason
+from fedflow.methods.protocols import Pruning, Published
 from fedflow.metrics.cost import macs
 from fedflow.models.channels import kept_channels, smaller
 from fedflow.simulation.levels import networks
@@ -25,7 +26,8 @@ def costs(run: RunSetup) -> dict[str, float]:
     """
     method, found = run.job.method, dict[str, float]()
     try:
-        published = method.published_bytes(run.federation.model, run.settings.rounds, run.cohort_size)
+        rounds, cohort = run.settings.rounds, run.cohort_size
+        published = Published.of(method).published_bytes(run.federation.model, rounds, cohort)
         if published is not None:
             found["paper_bytes"] = published
         found |= _of_networks(run)
@@ -47,7 +49,7 @@ def _of_networks(run: RunSetup) -> dict[str, float]:
 
     module = model.to_module(torch.ones(model.size))  # a gamma of 0 would be a channel that is removed
     whole, kept, total = count(module), 0, np.zeros(2, dtype=np.int64)
-    if method.masks.get("model") in run.state.store.first:
+    if Pruning.of(method).masks.get("model") in run.state.store.first:
         known: dict[tuple[int, ...], np.ndarray] = {}
         for mask, clients in _masks(run):
             kept += clients * int(mask[: model.parameters].count_nonzero())
@@ -73,7 +75,7 @@ def _masks(run: RunSetup) -> Iterator[tuple[Tensor, int]]:
 
     Clients that never wrote one share the first one.
     """
-    name, store = run.job.method.masks["model"], run.state.store
+    name, store = Pruning.of(run.job.method).masks["model"], run.state.store
     written = np.flatnonzero(store.written[name]).tolist()
     if never := run.clients - len(written):
         yield store.first[name].cpu(), never

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client, Update
+from fedflow.methods.protocols import Mixing
 from fedflow.metrics.predictions import CALIBRATION, by_client
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
@@ -158,11 +159,9 @@ def sweep_shard(job: Job, shard: Shard) -> pd.DataFrame:
         served, *_ = _served(job, federation, shard, i)
         client = client_of(job, federation, shard, i, {})
         client.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, k))
-        found = job.method.sweep(client)
-        samples = int(_test_sizes(federation.partition, [k])[0])
-        if found is None or not samples:
+        if not (samples := int(_test_sizes(federation.partition, [k])[0])):
             continue
-        values, models = found
+        values, models = Mixing.of(job.method).sweep(client)
         kept: list[pd.DataFrame] = []
         scores = _score(
             federation,

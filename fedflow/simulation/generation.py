@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedflow.data.generated import LastImages
 from fedflow.errors import FedflowError
-from fedflow.methods.method import Generative, Images
+from fedflow.methods.protocols import Generative, Images
 from fedflow.metrics.generation import Gaussian, nearest, neighbors
 from fedflow.simulation.predict import predict
 from fedflow.simulation.real_images import NEIGHBOURS, RealImages

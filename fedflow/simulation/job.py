@@ -14,6 +14,7 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.local.schedule import Schedule
 from fedflow.local.task import Task
 from fedflow.methods.method import Method
+from fedflow.methods.protocols import Noisy, Selecting
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation, FederationFiles
 from fedflow.simulation.levels import level, network
@@ -44,7 +45,7 @@ class Job:
     def selection(self, federation: Federation, clients: Sequence[int]) -> tuple[Examples, list[np.ndarray]]:
         """The examples on which clients select models, and the rows of each client; none if none do."""
         partition = federation.partition
-        if self.method.selects_on_test():
+        if Selecting.of(self.method).selects_on_test():
             return federation.own_test, [partition.test(k) for k in clients]
         rows = (partition.selection(k) for k in clients)
         return federation.train, [own for own in rows if own is not None]
@@ -83,7 +84,7 @@ class Job:
         """What `draw_schedule` draws for the i-th client of a shard."""
         federation, client = self.federation.open(), shard.clients[i]
         model = network(self.method, federation, level(self.method, federation, client))
-        draws = self.method.draws(model, self.training).get(stream, 0)
+        draws = Noisy.of(self.method).draws(model, self.training).get(stream, 0)
         return samples, shard.epochs_of(i, epochs), self.seed, stream, shard.round, client, draws
 
 

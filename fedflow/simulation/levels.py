@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from fedflow.errors import BadInput, unknown_name
-from fedflow.methods.method import Levelled, Method
+from fedflow.methods.method import Method
+from fedflow.methods.protocols import Levelled
 from fedflow.models.flat import FlatModel
 from fedflow.models.registry import ARCHITECTURES, known_options
 from fedflow.settings import Words

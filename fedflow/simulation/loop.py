@@ -13,7 +13,16 @@ import numpy as np
 
 from fedflow.errors import FedflowError, RoundFailed
 from fedflow.local.client import check_diagnostic
-from fedflow.methods.method import Asynchronous, Cyclic, Message, Method, Onboarding, ServerState, draw
+from fedflow.methods.method import Message, Method, ServerState, draw
+from fedflow.methods.protocols import (
+    Asynchronous,
+    Cyclic,
+    Onboarding,
+    Phased,
+    Pruning,
+    Recording,
+    VariableEpochs,
+)
 from fedflow.metrics.table import level_metric
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
@@ -130,7 +139,7 @@ class Simulation(RunSetup):
         for sent in answers.sent:
             if sent.client < self.clients:
                 state.store.put(sent.client, sent.keep)
-        down = sum(sum(received_bytes(shard, self.job.method.masks)) for shard in shards)
+        down = sum(sum(received_bytes(shard, Pruning.of(method).masks)) for shard in shards)
         return down, sum(sent.traffic for sent in answers.sent)
 
     def _newcomer_scores(self) -> Scores | None:
@@ -215,7 +224,7 @@ class Simulation(RunSetup):
                 t,
                 clients,
                 *self.messages(clients, lambda k: works[k].received),
-                phase=method.phase(now),
+                phase=Phased.of(method).phase(now),
                 epochs=[works[k].epochs for k in clients],
                 most=[works[k].most for k in clients],
                 ahead=ahead,
@@ -234,7 +243,7 @@ class Simulation(RunSetup):
         if gathered.sent:
             state.server, numbers, series = self._checked(method.aggregate(now, state.server, gathered))
         else:
-            state.server, numbers, series = method.without_updates(now, state.server), {}, {}
+            state.server, numbers, series = Phased.of(method).without_updates(now, state.server), {}, {}
         for sent in gathered.sent:
             state.means.take(sent.client, sent.keep)
             state.store.put(sent.client, sent.keep)
@@ -246,7 +255,7 @@ class Simulation(RunSetup):
         report.failed |= dict(gathered.failures)
         received = dict[int, int]()
         for shard in shards:
-            received |= zip(shard.clients, received_bytes(shard, method.masks), strict=True)
+            received |= zip(shard.clients, received_bytes(shard, Pruning.of(method).masks), strict=True)
         report.values["bytes_down"] += sum(received.values())
         report.values["bytes_up"] += sum(sent.traffic for sent in gathered.sent)
         if self.levelled:
@@ -258,8 +267,8 @@ class Simulation(RunSetup):
         return [sent.train_loss for sent in gathered.sent]
 
     def _add_series(self, report: RoundReport, gathered: Gathered) -> None:
-        """Add the diagnostics of this cycle's clients that `Method.series` names; NaN outside the cohort."""
-        for name in self.job.method.series:
+        """Add the diagnostics of this cycle's clients in `Recording.series`; NaN outside the cohort."""
+        for name in Recording.of(self.job.method).series:
             values = report.series.setdefault(
                 f"client/{name}", [float("nan")] * min(self.clients, SERIES_CLIENTS)
             )
@@ -337,7 +346,7 @@ class Simulation(RunSetup):
         chosen_late = type(method).plan is not Method.plan or isinstance(method, Asynchronous | Cyclic)
         if chosen_late or self.turns or t == self.settings.rounds or not job.device.startswith("cuda"):
             return []
-        return draw(self.round(t, "cohort", t + 1).rng, *self._sample(t + 1, 0)).tolist()
+        return [*map(int, draw(self.round(t, "cohort", t + 1).rng, *self._sample(t + 1, 0)))]
 
     def _stragglers(self, cohort: np.ndarray, t: int, cycle: int) -> dict[int, int]:
         """The stragglers of a cohort, and the epochs that each has time for."""
@@ -349,7 +358,7 @@ class Simulation(RunSetup):
         """The work that client ``k`` starts at time ``clock``, of at most ``most`` epochs."""
         server, method, job = self.state.server, self.job.method, self.job
         now = self.round(t, "epochs", t, k, cycle=cycle)
-        epochs = method.epochs(now, server, k)
+        epochs = VariableEpochs.of(method).epochs(now, server, k)
         samples, batches = int(self.sizes[k]), job.training.batches(int(self.sizes[k]))
         usual = [usual if epochs is None else epochs for usual in method.streams(job.training).values()]
         own = usual if most is None else [min(each, most) for each in usual]
@@ -359,7 +368,8 @@ class Simulation(RunSetup):
         passes = method.work(now, server, sum(load.steps for load in loads) / batches, batches)
         curriculum, adaptation = job.training.curriculum, job.training.adaptation
         factor = 1 if adaptation is None else adaptation.gradients
-        scoring = curriculum.evaluations * method.fits(now, job.training) if curriculum else 0
+        fits = len(usual) if passes.fits is None else passes.fits
+        scoring = curriculum.evaluations * fits if curriculum else 0
         losses = passes.losses + scoring
         gradients = factor * passes.gradients + passes.inputs / samples
         ends = clock + float(down + (gradients + LOSS * losses) * epoch + up)

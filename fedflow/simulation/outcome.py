@@ -9,7 +9,7 @@ import pandas as pd
 from torch import Tensor
 
 from fedflow.data.generated import LastImages
-from fedflow.methods.method import Dissimilarity, Images
+from fedflow.methods.protocols import Dissimilarity, Images
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.recorded import ClientVectors
 
@@ -31,7 +31,7 @@ class RoundReport:
     Diagnostics of the method are ``method/<name>`` (of the server step) and ``client/<name>/mean``, ``/min``,
     ``/max`` (over the cohort). Bytes and clock are totals since the start. ``series`` has numbers of the
     first `SERIES_CLIENTS` clients, NaN = none: diagnostics that are arrays over clients, ``method/<name>``,
-    and those in `Method.series`, ``client/<name>``.
+    and those in `Recording.series`, ``client/<name>``.
     """
 
     round: int
@@ -71,6 +71,6 @@ class Outcome:
     dissimilarity: Dissimilarity | None = None  # between clients, without newcomers, if the server has one
     stable_cluster_ids: bool = True
     sweep: pd.DataFrame | None = None  # `SWEEP`, of methods with mixtures
-    recorded: ClientVectors = field(default_factory=ClientVectors)  # `Method.records`
+    recorded: ClientVectors = field(default_factory=ClientVectors)  # `Recording.records`
     generated: dict[int, Images] = field(default_factory=dict)  # `State.generated`
     last_images: LastImages | None = None  # of methods that generate images

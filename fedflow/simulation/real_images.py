@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
-from fedflow.methods.method import Images
+from fedflow.methods.protocols import Images
 from fedflow.metrics import generation
 from fedflow.metrics.generation import Gaussian, nearest
 from fedflow.seeding import generator

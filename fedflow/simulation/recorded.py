@@ -1,4 +1,4 @@
-"""Kept vectors of clients at the end of a run (`Method.records`), such as masks, and their file.
+"""Kept vectors of clients at the end of a run (`Recording.records`), such as masks, and their file.
 
 The file has a tensor ``<name>/<client>`` for every vector, with eight entries of a bool vector in a byte,
 and ``labels``, if samples have one label each. Equal vectors give equal bytes.

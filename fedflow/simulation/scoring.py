@@ -11,7 +11,17 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.wire import message_bytes
-from fedflow.methods.method import Clustered, Dissimilarity, Generative, Message, Method
+from fedflow.methods.method import Message
+from fedflow.methods.protocols import (
+    Clustered,
+    Dissimilarity,
+    Generative,
+    Mixing,
+    Phased,
+    Pruning,
+    Recording,
+    Serving,
+)
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarize
 from fedflow.metrics.table import METRICS, level_metric
@@ -143,7 +153,7 @@ class Scoring:
         """Scores after round ``after``: with the models and the learning rate of the next one."""
         run, method, names = self.run, self.method, self._served_with()
         names += ["trained"] if what.get("trained") else []
-        phase, parts = method.phase(run.round(after + 1, "served")), list[Scores]()
+        phase, parts = Phased.of(method).phase(run.round(after + 1, "served")), list[Scores]()
         start_from, adapt_from = list[Tensor](), run.settings.adapt_from
         if adapt_from != "served":
             start_from = [run.state.means.models(run.federation.model.dtype)[adapt_from]]
@@ -165,10 +175,10 @@ class Scoring:
     def sweep(self) -> pd.DataFrame | None:
         """Scores of the mixtures of every scored client's models, after the last round; None without any."""
         run, method = self.run, self.method
-        if not run.settings.sweep or type(method).sweep is Method.sweep:
+        if not run.settings.sweep or not isinstance(method, Mixing):
             return None
         t, parts = run.settings.rounds + 1, list[pd.DataFrame]()
-        phase = method.phase(run.round(t, "served"))
+        phase = Phased.of(method).phase(run.round(t, "served"))
         for _, shares in self._served(t, self.scored, run.state.own_vectors):
             shards = [Shard(t, share, *messages, phase=phase) for share, messages in shares]
             parts += run.executor.map(sweep_shard, run.job, shards, "score mixtures")
@@ -180,14 +190,14 @@ class Scoring:
         Also the bytes of the messages down to each of them, [N], and up from each, which is one number.
         """
         run, method = self.run, self.method
-        phase, losses = method.phase(run.round(t, "served")), np.empty(run.clients)
+        phase, losses = Phased.of(method).phase(run.round(t, "served")), np.empty(run.clients)
         down = np.zeros(run.clients, dtype=np.int64)
         for _, shares in self._served(t, range(run.clients), self._served_with()):
             shards = [Shard(t, share, *messages, phase=phase) for share, messages in shares]
             polled = run.executor.map(poll_shard, run.job, shards, f"round {t} · poll")
             for shard, found in zip(shards, polled, strict=True):
                 losses[shard.clients] = found
-                down[shard.clients] = received_bytes(shard, method.masks)
+                down[shard.clients] = received_bytes(shard, Pruning.of(method).masks)
         return losses, down, message_bytes({}, scalars=1)
 
     def _served(
@@ -203,7 +213,10 @@ class Scoring:
         def send(k: int) -> Message:
             if self.generation:
                 return {"model": self.generation.before(t).model}
-            return method.broadcast_for_evaluation(run.round(t, "served", t, k), run.state.server, k)
+            now, server = run.round(t, "served", t, k), run.state.server
+            if isinstance(method, Serving):
+                return method.broadcast_for_evaluation(now, server, k)
+            return method.broadcast(now, server, k)
 
         own = bool(names) or method.serves == "personal"
         size = max(1, PERSONAL_EVAL_CHUNK // run.federation.model.size) if own else len(clients)
@@ -234,12 +247,12 @@ class Scoring:
         return {i: models[i] for i in sorted(models)[: self._recorded]}
 
     def recorded(self) -> ClientVectors:
-        """The kept vectors that `Method.records` names, of the clients with the lowest numbers."""
+        """The kept vectors that `Recording.records` names, of the clients with the lowest numbers."""
         run, found, size = self.run, list[dict[str, Tensor]](), 0
-        if not self.method.records:
+        if not (records := Recording.of(self.method).records):
             return ClientVectors()
         for client in range(min(run.clients, PERSONAL_CLIENTS)):
-            own = run.state.store.get(client, self.method.records)
+            own = run.state.store.get(client, records)
             size += sum(vector.nbytes for vector in own.values())
             if found and size > PERSONAL_BYTES:
                 break
@@ -254,12 +267,11 @@ class Scoring:
 
     @property
     def stable_cluster_ids(self) -> bool:
-        return not isinstance(self.method, Clustered) or self.method.stable_cluster_ids
+        return Clustered.of(self.method).stable_cluster_ids
 
     def dissimilarity(self) -> Dissimilarity | None:
         """The method's matrix of client dissimilarities, restricted to clients that take part."""
-        method = self.method
-        found = method.dissimilarity(self.run.state.server) if isinstance(method, Clustered) else None
+        found = Clustered.of(self.method).dissimilarity(self.run.state.server)
         if found is None:
             return None
         own = [i for i, k in enumerate(found.clients) if k < self.run.clients]

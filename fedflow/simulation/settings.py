@@ -3,15 +3,19 @@
 from fedflow.errors import BadInput
 from fedflow.local.adaptation import Adaptation
 from fedflow.local.local_training import LocalTraining
-from fedflow.methods.method import (
+from fedflow.methods.method import Conditions, Method
+from fedflow.methods.protocols import (
     SAMPLERS,
+    Adapting,
     Asynchronous,
     Cyclic,
     Generative,
     Levelled,
-    Method,
     Pretrained,
+    Selecting,
+    samplers,
     server_data,
+    trains_one_model,
 )
 from fedflow.settings import Settings, Words, option, shown, written
 from fedflow.simulation.client_curriculum import ClientCurriculum
@@ -120,16 +124,18 @@ class RunSettings(Settings):
         return {*MEANS} & {*self.reports, self.adapt_from}
 
 
-def check_settings(settings: RunSettings, method: Method, training: LocalTraining) -> LocalTraining:
+def check_settings(
+    settings: RunSettings, method: Method, training: LocalTraining, clients: int | None = None
+) -> LocalTraining:
     """The local training of the method, from the ``training`` of the run.
 
-    Raises `BadInput` unless the method can run with these settings, whatever the data.
+    Raises `BadInput` unless the method can run with these settings, and with N ``clients`` if known.
     """
-    training = method.trains(training)
-    method.check(settings.rounds)
-    method.check_training(training)
+    adapting = Adapting.of(method)
+    training = adapting.trains(training)
+    method.check(Conditions(settings.rounds, training, clients))
     adaptation = training.adaptation
-    if adaptation is not None and adaptation.clip_norm is not None and not method.serves_adapted():
+    if adaptation is not None and adaptation.clip_norm is not None and not adapting.serves_adapted():
         accepted = f"null with {method.name}, which serves unadapted models, as it is for evaluation only"
         raise BadInput(f"{adaptation.section}.clip_norm", adaptation.clip_norm, accepted)
     streams, plain = method.streams(training), LocalTraining.parse({})
@@ -147,7 +153,7 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
             raise BadInput("run.sampling", settings.sampling, f"uniform {accepted}")
         if training.stragglers:
             raise BadInput("training.stragglers", training.stragglers, f"0 {accepted}")
-    if settings.sampling not in (obeyed := method.samplers()):
+    if settings.sampling not in (obeyed := samplers(method)):
         reason = f"with {method.name}, which chooses its cohorts itself"
         raise BadInput("run.sampling", settings.sampling, f"{' or '.join(obeyed)} {reason}")
     for name in () if isinstance(method, Generative) else ("features", "inception"):
@@ -157,24 +163,23 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
         accepted = f"{' or '.join(SAMPLERS[:-1])} with {method.name}, whose rounds have several cohorts"
         raise BadInput("run.sampling", settings.sampling, accepted)
     reason = f"with {method.name}, whose clients do not train one common model"
-    if settings.reports and not method.trains_one_model() and not isinstance(method, Levelled):
+    if settings.reports and not trains_one_model(method) and not isinstance(method, Levelled):
         raise BadInput("run.reports", settings.reports, f"[] {reason}")
-    if settings.adapt_from != "served" and not method.trains_one_model():
+    if settings.adapt_from != "served" and not trains_one_model(method):
         raise BadInput("run.adapt_from", settings.adapt_from, f"served {reason}")
     return training
 
 
 def check_selection(method: Method, selection: bool) -> None:
     """Raise `BadInput` if the method selects models on held-out samples and clients have none."""
-    if (instead := method.selects()) and not selection:
+    if (instead := Selecting.of(method).selects()) and not selection:
         accepted = f"a share > 0, as {method.name} needs held-out samples; or set {instead}"
         raise BadInput("partition.selection", 0, accepted)
 
 
 def check_server_data(method: Method, public: bool) -> None:
     """Raise `BadInput` if the method needs inputs of the server, which has none (``public``)."""
-    instead = method.needs_data() if isinstance(method, Pretrained) else ""
-    if instead and not public:
+    if (instead := Pretrained.of(method).needs_data()) and not public:
         accepted = f"a number >= 1, as {method.name} needs data of the server; or set {instead}"
         raise BadInput("partition.public", 0, accepted)
 

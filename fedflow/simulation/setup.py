@@ -14,7 +14,16 @@ from torch import Tensor
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import TRAINED
 from fedflow.local.curriculum import Curriculum
-from fedflow.methods.method import Generative, Levelled, Message, Method, Pretrained, Round, ServerState
+from fedflow.methods.method import Message, Round, ServerState
+from fedflow.methods.protocols import (
+    Adapting,
+    Generative,
+    Levelled,
+    Pretrained,
+    Recording,
+    VariableEpochs,
+    Weighted,
+)
 from fedflow.project.identity import code_digest, modules_of, versions
 from fedflow.seeding import generator, torch_seed
 from fedflow.simulation.checkpoint import load_checkpoint
@@ -65,7 +74,7 @@ class RunSetup:
         self.settings = settings
         self.job = replace(
             job,
-            training=check_settings(settings, job.method, job.training),
+            training=check_settings(settings, job.method, job.training, self.clients),
             rounds=settings.rounds,
             keep_trained=settings.keep_trained or bool(settings.means) or job.training.compares,
             timing=settings.timing,
@@ -148,7 +157,6 @@ class RunSetup:
         """Raise `BadInput` unless method, run and partition are compatible; warn about odd settings."""
         settings, method, training = self.settings, self.job.method, self.job.training
         partition = self.federation.partition
-        method.check_clients(self.clients)
         check_levels(method, self.federation.model)
         settings.timing.check(len(partition.sizes))
         training.check(self.federation.model, self.federation.train, self.federation.teacher)
@@ -193,7 +201,7 @@ class RunSetup:
         if twice and self.cohort_size < self.clients:
             asked = "run.sampling: proportional and weighting: samples"
             warnings.warn(f"{method.name}: {asked} both count a client's samples", stacklevel=4)
-        if method.serves_adapted() and settings.adapt and settings.adapt_from == "served":
+        if Adapting.of(method).serves_adapted() and settings.adapt and settings.adapt_from == "served":
             reason = "the served models, which are adapted already; run.adapt_from can be active or all"
             warnings.warn(f"{method.name}: run.adapt adapts {reason}", stacklevel=4)
 
@@ -212,7 +220,7 @@ class RunSetup:
             accepted = "a score by losses, as the samples do not have one label each"
             raise BadInput("training.curriculum.score", curriculum.score, accepted)
         self._need_losses(curriculum)
-        if type(method).epochs is not Method.epochs:  # known in the round only
+        if isinstance(method, VariableEpochs):  # known in the round only
             return
         usual = method.streams(training).values()
         short = sum(
@@ -254,12 +262,12 @@ class RunSetup:
             name: value if isinstance(value, Tensor) else first_of(name, value)
             for name, value in method.client_state(model, initial(0)).items()
         }
-        if missing := [name for name in method.records if name not in first]:
+        if missing := [name for name in Recording.of(method).records if name not in first]:
             raise FedflowError(f"{method.name}: its clients do not keep {', '.join(missing)} to be recorded")
         if self.settings.keep_trained or "all" in self.settings.means or self.job.training.compares:
             first[TRAINED] = first_trained(method, self.federation, initial(0))
         store = ClientStore(first, self.clients, self.folder)
-        weights = self.sizes if method.weighs_samples() else np.ones(self.clients)
+        weights = self.sizes if Weighted.of(method).weighs_samples() else np.ones(self.clients)
         state = State(
             server=method.setup(model, initial),
             store=store,

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import TRAINED
-from fedflow.methods.method import Images, ServerState
+from fedflow.methods.method import ServerState
+from fedflow.methods.protocols import Images
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.events import Work
 from fedflow.simulation.history import History

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,8 @@ from fedflow.local.client import DIFFICULTY, TRAIN_LOSS, TRAINED, Client, Update
 from fedflow.local.fast.compiled import Gradient, compiled_gradient
 from fedflow.local.samples import Samples
 from fedflow.local.wire import message_bytes
-from fedflow.methods.method import Method, Onboarding
+from fedflow.methods.method import Method
+from fedflow.methods.protocols import Noisy, Onboarding, Pruning
 from fedflow.seeding import torch_seed
 from fedflow.simulation.cohort import limit_width, train_cohort, width
 from fedflow.simulation.exact import ExactSum
@@ -79,7 +81,7 @@ def train_shard(job: Job, shard: Shard) -> Trained:
 
 def _gather(method: Method, outcomes: Iterator[TrainedClients | tuple[int, str]], fold: bool) -> Trained:
     """The results of all clients; ``fold`` turns their vectors into sums."""
-    trained = Trained([], [])
+    trained, masks = Trained([], []), Pruning.of(method).masks
     for outcome in outcomes:
         if not isinstance(outcome, TrainedClients):
             trained.failures.append(outcome)
@@ -95,7 +97,7 @@ def _gather(method: Method, outcomes: Iterator[TrainedClients | tuple[int, str]]
             own = {name: values[c] for name, values in scalars.items()}
             reported = {name: values[c] for name, values in diagnostics.items()}
             sent = {name: vector[c] for name, vector in update.vectors.items()}
-            traffic = message_bytes(sent, len(own), method.masks)
+            traffic = message_bytes(sent, len(own), masks)
             vectors = {} if fold else _row(update.vectors, c)
             keep = _row(update.keep, c)
             trained.sent.append(
@@ -129,7 +131,7 @@ def train_clients(
     federation = job.federation.open()
     keep_pages()
     federation.model.prepare()
-    why = "their noise is keyed by client" if job.method.alone else federation.model.why_alone
+    why = "their noise is keyed by client" if Noisy.of(job.method).alone else federation.model.why_alone
     together = vmapped(job, federation)
     if together and why:
         together = False
@@ -193,7 +195,7 @@ def _stackable(job: Job, federation: Federation, shard: Shard) -> list[list[int]
 
     They must agree within a call.
     """
-    groups: dict[tuple, list[int]] = {}
+    groups: dict[tuple[Any, ...], list[int]] = {}
     sizes = federation.partition.sizes
     # Neighbors in size share a call, so that little is wasted on padding.
     for i in np.argsort(-sizes[shard.clients], kind="stable").tolist():
@@ -227,7 +229,7 @@ def _train_one(
         try:
             client = client_of(job, federation, shard, i, streams, compiled)
             client.model.seed_noise(torch_seed(job.seed, "noise", shard.round, k))
-            if job.method.alone:
+            if Noisy.of(job.method).alone:
                 seed = torch_seed(job.seed, "method noise", shard.round, k)
                 client.noise = torch.Generator(client.model.device).manual_seed(seed)
             update = step(client)

@@ -15,13 +15,12 @@ from fedflow.data.prepared import file_sum
 from fedflow.errors import FedflowError
 from fedflow.files import central_folder, partition_folder, prepared_folder, read_fact
 from fedflow.local.trained import MARKER
-from fedflow.methods.method import ServerData, server_data
+from fedflow.methods.protocols import ServerData, server_data
 from fedflow.project.arguments import argument
 from fedflow.simulation.federation import EXPERTS, FEATURES, TEACHER, FederationFiles, Stored
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_architecture
-from fedflow.simulation.settings import check_division, check_settings
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings, check_division, check_settings
 from fedflow.tracking.addresses import absolute
 
 SHORT = 8  # digits of the settings' digest in the name of a folder

@@ -16,7 +16,7 @@ from fedflow.errors import FedflowError
 from fedflow.files import COUNTS, locked, make_writable, read_fact
 from fedflow.finished.results import write_results
 from fedflow.local.local_training import LocalTraining
-from fedflow.methods.method import Levelled
+from fedflow.methods.protocols import Levelled
 from fedflow.metrics.table import completed
 from fedflow.partition import load_partition
 from fedflow.project.terminal import say

@@ -9,7 +9,7 @@ from profiles import abilities
 from support import DENSE, forbid_fallback, prepare_run, refused, run, same, suited
 
 from fedflow.methods import METHODS
-from fedflow.methods.method import Generative
+from fedflow.methods.protocols import Generative
 from fedflow.simulation.federation import Federation
 
 SGD: dict[str, Any] = {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5}

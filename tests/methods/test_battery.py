@@ -6,6 +6,7 @@ The engine's promises are tested with one method of every profile (`profiles`); 
 import contextlib
 import copy
 import dataclasses
+import inspect
 import itertools
 import math
 import re
@@ -54,14 +55,18 @@ from fedflow.local.samples import Samples
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.generative._generative import ImageMethod
 from fedflow.methods.generative._networks import NetworkMethod
-from fedflow.methods.method import (
+from fedflow.methods.method import Ability, Conditions, ServerState, contract
+from fedflow.methods.protocols import (
     SAMPLERS,
+    Adapting,
     Asynchronous,
     Cyclic,
     Generative,
     Levelled,
+    Noisy,
     Onboarding,
-    ServerState,
+    Serving,
+    samplers,
 )
 from fedflow.models.channels import Channels
 from fedflow.models.flat import FlatModel
@@ -92,6 +97,10 @@ LARGEST = SIZES.index(max(SIZES))
 @pytest.fixture
 def federation(name: str, federation: Federation) -> Federation:
     return suited(name, federation)
+
+
+def trains_alone(name: str) -> bool:
+    return Noisy.of(METHODS[name]()).alone
 
 
 def close(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) -> None:
@@ -131,11 +140,11 @@ def test_local_steps_never_look_at_values(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second round, whose rate is a tensor; with a curriculum, if accepted."""
-    if METHODS[name].alone:
+    if trains_alone(name):
         pytest.skip("its clients train one by one")
     training: dict[str, Any] = SGD | {"lr_decay": 0.5}
     method = METHODS[name]()
-    if method.streams(LocalTraining()) and method.trains(LocalTraining()).adaptation is None:
+    if method.streams(LocalTraining()) and Adapting.of(method).trains(LocalTraining()).adaptation is None:
         training["curriculum"] = {"score": "both"}
     run_without_values(name, federation, monkeypatch, **HALF | {"training": training})
 
@@ -287,7 +296,7 @@ def test_onboarding_has_the_learning_rate_of_the_first_round(name: str, federati
 def test_cohorts_of_a_sampler_are_the_same_for_all(name: str, federation: Federation, sampling: str) -> None:
     """Or the sampler is refused."""
     sampled: dict[str, Any] = {"sampling": sampling, "participation": 0.25, "rounds": 4}
-    if issubclass(METHODS[name], Asynchronous) or sampling not in METHODS[name]().samplers():
+    if issubclass(METHODS[name], Asynchronous) or sampling not in samplers(METHODS[name]()):
         with refused("^run.sampling: .*, which (is asynchronous|chooses its cohorts itself)"):
             run(name, federation, **sampled)
         return
@@ -308,7 +317,7 @@ def test_a_client_curriculum_is_the_same_with_any_workers(name: str, federation:
         given = settings | ({"client_curriculum": curriculum} if curriculum else {})
         return run(name, federation, QUICK.get(name), sampling=sampling, executor=executor, **given)
 
-    if issubclass(METHODS[name], Asynchronous) or "easy_first" not in METHODS[name]().samplers():
+    if issubclass(METHODS[name], Asynchronous) or "easy_first" not in samplers(METHODS[name]()):
         with refused("^run.sampling: .*, which (is asynchronous|chooses its cohorts itself)"):
             ran("easy_first")
         return
@@ -331,7 +340,8 @@ def shipped() -> dict[Path, Params]:
 def test_the_runs_that_are_shipped_are_long_enough(name: str) -> None:
     for folder, params in shipped().items():
         if folder == ROOT or name in params.grid.methods:
-            params.method(name)[0].check(params.run.rounds)
+            method, training = params.method(name)
+            method.check(Conditions(params.run.rounds, training))
 
 
 # Running statistics of BatchNorm (docs/decisions/0001)
@@ -390,7 +400,8 @@ def variants(name: str) -> Iterator[Method]:
     for hyper in hypers:
         with contextlib.suppress(BadInput):  # choices that are valid only together with others
             method = build_method(name, PLAIN.get(name, {}) | hyper)
-            method.check_training(method.trains(LocalTraining(clip_norm=1e3)))
+            training = Adapting.of(method).trains(LocalTraining(clip_norm=1e3))
+            method.check(Conditions(100, training))
             yield method
 
 
@@ -476,8 +487,12 @@ def test_running_statistics_are_averages_of_those_sent(name: str, normed: Federa
             assert method.serves != "personal" or not torch.equal(buffers, first), about
 
 
-HOOKS = ("plan", "epochs", "work", "broadcast", "broadcast_for_evaluation", "aggregate", "dissimilarity")
-HOOKS += ("onboarding_turns", "onboarding_broadcast", "onboarding_aggregate", "begin", "images", "classify")
+def hooks_of(method: Method) -> list[str]:
+    """The hooks of a method that are given a round, or the server's state."""
+    kinds = [Method, *(kind for kind in Ability.__subclasses__() if isinstance(method, kind))]
+    found = [(name, vars(kind)[name]) for kind in kinds for name in contract(kind)]
+    hooks = [(name, hook) for name, hook in found if inspect.isfunction(hook)]
+    return [name for name, hook in hooks if {"now", "server"} & {*inspect.signature(hook).parameters}]
 
 
 def test_hooks_change_nothing_in_place(name: str, federation: Federation) -> None:
@@ -498,10 +513,11 @@ def test_hooks_change_nothing_in_place(name: str, federation: Federation) -> Non
         return call
 
     method = build_method(name, QUICK.get(name))
-    overridden = {hook: watched(hook) for hook in HOOKS if hasattr(method, hook)}
+    overridden = {hook: watched(hook) for hook in hooks_of(method)}
     Watched = type("Watched", (type(method),), overridden)
     run(Watched(**method.as_dict()), with_newcomers(federation, 1), evaluate_every=1, **HALF).outcome()
-    served = "images" if issubclass(METHODS[name], Generative) else "broadcast_for_evaluation"
+    served = "images" if isinstance(method, Generative) else "broadcast"
+    served = "broadcast_for_evaluation" if isinstance(method, Serving) else served
     assert {served, "aggregate"} <= frozen.keys()
 
 
@@ -546,7 +562,7 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
         )
         for cohort in ("loop", "vmap")
     )
-    assert retried == [0, 2, 3, 5, *([0, 2, 3, 5] if METHODS[name].alone else [3])]
+    assert retried == [0, 2, 3, 5, *([0, 2, 3, 5] if trains_alone(name) else [3])]
     assert vmapped.rounds[0].failed.keys() == {3}
     close(vmapped.state(), loop.state(), 1e-5)
 
@@ -648,7 +664,7 @@ KEYED = {"superfed"}  # first models and draws depend on client numbers
 @engine
 def test_renumbering_clients_changes_nothing(name: str, digits: Dataset) -> None:
     """With full batches, which are not shuffled, and equal speeds; in float64, where order hardly matters."""
-    if name in KEYED or METHODS[name].alone or issubclass(METHODS[name], Levelled):
+    if name in KEYED or trains_alone(name) or issubclass(METHODS[name], Levelled):
         pytest.skip("its random numbers or levels depend on client numbers")
     order = [5, 2, 7, 0, 3, 6, 1, 4]
     whole = {"training": {"batch_size": 0, "epochs": 2}, "timing": {"speeds": [[1, 1]]}}
@@ -834,7 +850,7 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation, cohort
         sizes["the signs"] = count_of_images = method.spc * model.classes
         sizes["X"] = count_of_images * math.prod(model.input_shape)
     if isinstance(method, NetworkMethod):
-        sizes["P_networks"] = sum(each.size for each in method.networks(model).values())
+        sizes["P_networks"] = sum(each.size for each in method.trained_networks(model).values())
 
     def count(words: str, m: int, k: int) -> int:
         """Bytes of messages such as "k P and one scalar"; KeyError for a word that is not known."""

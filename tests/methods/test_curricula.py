@@ -80,9 +80,10 @@ def test_curricula(name: str, federation: Federation, tmp_path: Any, monkeypatch
     simulation.state.onboarded = simulation.onboard(range(simulation.clients))
     scored.clear()
     loop = follow(simulation)
-    fits = [
-        simulation.job.method.fits(simulation.round(t, "test"), simulation.job.training) for t in (1, 2, 3)
-    ]
+    method, server = simulation.job.method, simulation.state.server
+    works = [method.work(simulation.round(t, "test"), server, 1, 1) for t in (1, 2, 3)]
+    streams = len(method.streams(simulation.job.training))
+    fits = [streams if passes.fits is None else passes.fits for passes in works]
     assert len(scored) == sum(n * len(report.cohort) for n, report in zip(fits, loop.rounds))
     next(rounds := prepare(name, federation, HARD, checkpoints=tmp_path, checkpoint_every=2).rounds())
     next(rounds)

@@ -14,7 +14,7 @@ from fedflow.config import load_params
 from fedflow.data import load_prepared
 from fedflow.methods import METHODS
 from fedflow.methods.catalogue import catalogue
-from fedflow.methods.method import Clustered, Levelled
+from fedflow.methods.protocols import Clustered, Levelled, Pruning
 from fedflow.partition import load_partition
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.recorded import FILE, load_vectors
@@ -85,11 +85,12 @@ def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> No
         assert {"proximity.png", "embedding.png"} <= logged or len(proximity) < 3
     else:
         assert proximity.empty and "proximity.png" not in logged
+    pruned = issubclass(METHODS[name], Pruning)
     masks = {f.path.removeprefix("masks/") for f in api.list_artifacts(run.info.run_id, "masks")}
-    assert ({"pruned.png", "overlap.png", "shared_labels.png"} <= masks) is ("mask" in METHODS[name].records)
+    assert ({"pruned.png", "overlap.png", "shared_labels.png"} <= masks) is pruned
     recorded = load_vectors(experiment.results_folder / FILE).vectors
-    assert all(own.keys() == {*METHODS[name].records} for own in recorded)
-    assert len(recorded) == (len(clients) if METHODS[name].records else 0)
+    assert all(own.keys() == ({"mask"} if pruned else set()) for own in recorded)
+    assert len(recorded) == (len(clients) if pruned else 0)
     serves, method = METHODS[name].serves, METHODS[name]()
 
     def level_of(client: int) -> str:
@@ -98,7 +99,7 @@ def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> No
     for client, cluster, accuracy in zip(clients.client, clients.cluster, clients.local_accuracy):
         which = {"cluster": f"cluster-{cluster}", "level": level_of(client)}.get(serves, serves)
         own = {"client": client} if which == "personal" else {}
-        network = load_model(run.info.run_id, which, root=root, compact=bool(METHODS[name].masks), **own)
+        network = load_model(run.info.run_id, which, root=root, compact=pruned, **own)
         rows = torch.as_tensor(partition.test(client))
         with torch.no_grad():
             hits = network(test.inputs(rows)).argmax(-1) == test.targets(rows)

@@ -12,7 +12,7 @@ from support import DENSE, forbid_fallback, refused, run, same, suited
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.teacher import Teacher
 from fedflow.methods import METHODS, build_method
-from fedflow.methods.method import Generative
+from fedflow.methods.protocols import Generative
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation

@@ -10,7 +10,7 @@ from support import Ran, prepare_run, quadratics, run, same
 from fedflow.errors import BadInput
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
-from fedflow.methods.method import Asynchronous
+from fedflow.methods.protocols import Asynchronous
 from fedflow.simulation.federation import Federation
 
 LATE: dict[str, Any] = {"epochs": 5, "lr": 0.1, "stragglers": 0.5}

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from fedflow.methods.method import Dissimilarity
+from fedflow.methods.protocols import Dissimilarity
 from fedflow.pictures.clusters import (
     Grouping,
     embedding,

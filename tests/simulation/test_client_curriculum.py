@@ -12,7 +12,7 @@ from support import Ran, follow, images, prepare_run, quadratics, refused, run, 
 
 from fedflow.data import Dataset
 from fedflow.methods import build_method
-from fedflow.methods.method import Cyclic
+from fedflow.methods.protocols import Cyclic
 from fedflow.simulation.client_curriculum import ClientCurriculum
 from fedflow.simulation.sampling import turns_of
 

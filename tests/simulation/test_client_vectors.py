@@ -16,6 +16,7 @@ from fedflow.data import Dataset
 from fedflow.errors import FedflowError
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.protocols import Recording
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.recorded import FILE, ClientVectors, load_vectors
@@ -23,7 +24,7 @@ from fedflow.simulation.recorded import FILE, ClientVectors, load_vectors
 COHORTS = [[0, 2], [2], [0, 1], [1, 2]]
 
 
-class Halving(FedAvg):
+class Halving(Recording, FedAvg):
     """Each time a client takes part, it drops the smaller half of what its mask keeps."""
 
     series = ("kept",)

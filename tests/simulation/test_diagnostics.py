@@ -12,6 +12,7 @@ from fedflow.errors import FedflowError
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.protocols import Serving
 from fedflow.simulation.loop import Simulation
 
 
@@ -112,7 +113,7 @@ def test_the_first_state_is_a_server_state() -> None:
 def test_random_numbers_of_hooks_do_not_depend_on_the_workers() -> None:
     from support import Workers
 
-    class Noisy(FedAvg):
+    class Noisy(Serving, FedAvg):
         def broadcast_for_evaluation(self, now: Round, server: GlobalModel, client: int) -> dict:
             return {"model": server.model + float(now.rng.normal())}
 

@@ -16,7 +16,8 @@ from fedflow.data import Dataset, DatasetParams, prepare
 from fedflow.data.generated import load_generated, save_generated
 from fedflow.errors import FedflowError
 from fedflow.local.teacher import Teacher
-from fedflow.methods.method import Images, Round
+from fedflow.methods.method import Round
+from fedflow.methods.protocols import Images
 from fedflow.metrics.generation import frechet, nearest, neighbors
 from fedflow.metrics.table import METRICS
 from fedflow.models import build

@@ -17,6 +17,7 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.local.teacher import Teacher
 from fedflow.methods import build_method
 from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.protocols import Phased
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation import cohort, graphs, worker
@@ -125,10 +126,12 @@ def test_a_phase_a_level_and_an_adaptation_are_other_computations(digits) -> Non
 
 
 def test_a_phase_is_replayed_as_itself(digits, monkeypatch) -> None:
-    check_replays(monkeypatch, Phased(), images(digits, (12,) * 8), rounds=10, participation=0.5, training={})
+    check_replays(
+        monkeypatch, Turning(), images(digits, (12,) * 8), rounds=10, participation=0.5, training={}
+    )
 
 
-class Phased(FedAvg):
+class Turning(Phased, FedAvg):
     """FedAvg whose steps are reversed in every other round: static, so a replay would repeat the first."""
 
     def phase(self, now: Any) -> str:

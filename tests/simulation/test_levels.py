@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Levelled, Message, Method, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Method, Round
+from fedflow.methods.protocols import Levelled
 from fedflow.models.flat import FlatModel
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from fedflow.errors import FedflowError
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Cyclic, Diagnostics, GlobalModel, Message, Onboarding, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Round
+from fedflow.methods.protocols import Cyclic, Onboarding
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
 

@@ -16,6 +16,7 @@ from fedflow.local.client import Client, Update
 from fedflow.methods import build_method
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import GlobalModel, Message, Round
+from fedflow.methods.protocols import Weighted
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation
 
@@ -248,4 +249,5 @@ def test_a_model_that_does_not_exist_is_refused_in_one_line(federation: Federati
         r"^run.reports, run.adapt_from: \['all'\] .* \[\] or \[server\], and served: .* train no model"
     ):
         run(Untrained(), federation, reports=["all"])
-    assert build_method("fedavg").weighs_samples() and not build_method("scaffold").weighs_samples()
+    weighs = [Weighted.of(build_method(name)).weighs_samples() for name in ("fedavg", "scaffold", "feddyn")]
+    assert weighs == [True, False, False]

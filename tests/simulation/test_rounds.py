@@ -27,7 +27,7 @@ from fedflow.local.fast.pieces import Pieces
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Step
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.method import Asynchronous
+from fedflow.methods.protocols import Asynchronous
 from fedflow.metrics.table import completed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation

@@ -10,7 +10,8 @@ from support import Ran, prepare_run, quadratics, run
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Asynchronous, Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.protocols import Asynchronous
 from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.timing import Timing
 

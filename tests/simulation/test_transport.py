@@ -11,7 +11,7 @@ from support import NETWORKS, OnMeta, images, one_client, reports, run, same, su
 
 from fedflow.data import Dataset
 from fedflow.methods import METHODS
-from fedflow.methods.method import Generative
+from fedflow.methods.protocols import Generative
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Shard, Trained, merged_sums

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedflow.methods.method import Dissimilarity
+from fedflow.methods.protocols import Dissimilarity
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.evaluation import Scores

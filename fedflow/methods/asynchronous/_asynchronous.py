@@ -7,13 +7,13 @@ m updates, stale ones included.
 import math
 
 from fedflow.errors import BadInput
-from fedflow.local.local_training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Asynchronous, GlobalModel, Round
+from fedflow.methods.method import Conditions, M, Round
+from fedflow.methods.protocols import Asynchronous, VariableEpochs
 from fedflow.settings import option
 
 
-class Buffered(Asynchronous, FedAvg):
+class Buffered(Asynchronous, VariableEpochs, FedAvg[M]):
     weighting: str = option(
         "uniform",
         "weights of updates in their mean: n_k or uniform",
@@ -33,9 +33,9 @@ class Buffered(Asynchronous, FedAvg):
     def clients_in_flight(self, size: int) -> int:
         return math.ceil(self.concurrency * size)
 
-    def check_training(self, training: LocalTraining) -> None:
-        if self.most_epochs is not None and training.steps is not None:
+    def check(self, run: Conditions) -> None:
+        if self.most_epochs is not None and run.training.steps is not None:
             raise BadInput("method.most_epochs", self.most_epochs, "null with training.steps")
 
-    def epochs(self, now: Round, server: GlobalModel, client: int) -> int | None:
+    def epochs(self, now: Round, server: M, client: int) -> int | None:
         return None if self.most_epochs is None else int(now.rng.integers(1, self.most_epochs, endpoint=True))

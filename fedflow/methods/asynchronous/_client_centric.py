@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.asynchronous._asynchronous import Buffered
@@ -20,7 +21,10 @@ class State(GlobalModel):
     v: Tensor
 
 
-class ClientCentric(Buffered):
+C = TypeVar("C", bound=State, default=State)
+
+
+class ClientCentric(Buffered[C]):
     """d = mean (x - x_K) / K; m <- beta m + (1 - beta) d; v <- `second`; x <- x - eta m / (sqrt(v) + eps)."""
 
     server_lr: float = option(
@@ -38,9 +42,9 @@ class ClientCentric(Buffered):
         source="Algorithm 3",
     )
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> C:
         x = initial(0)
-        return State(x, torch.zeros_like(x), torch.zeros_like(x))
+        return cast("C", State(x, torch.zeros_like(x), torch.zeros_like(x)))
 
     def local(self, client: Client) -> Update:
         x = client.received["model"]
@@ -48,11 +52,11 @@ class ClientCentric(Buffered):
         steps = client.rates().sum() if self.normalize else 1.0
         return client.update(d=client.model.with_buffers(moved / steps, moved), weight=self.weight(client))
 
-    def second(self, server: Any, square: Tensor) -> dict[str, Tensor]:
+    def second(self, server: C, square: Tensor) -> dict[str, Tensor]:
         """The next second moment ``v`` [D], whose root divides the step, and other fields that change."""
         raise NotImplementedError
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: C, cohort: Cohort) -> tuple[C, Diagnostics]:
         x, mean = server.model, cohort.mean("d")
         d = now.model.trainable(mean)
         m = self.beta * server.m + (1 - self.beta) * d

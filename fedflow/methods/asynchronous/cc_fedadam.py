@@ -13,20 +13,18 @@ equally many steps: 1 / K cancels.
 There is no bias correction; the code of FADAS, a later method, has one.
 """
 
-from typing import Any
-
 from torch import Tensor
 
-from fedflow.methods.asynchronous._client_centric import ClientCentric
+from fedflow.methods.asynchronous._client_centric import C, ClientCentric
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
 
 @register("cc_fedadam", "CC-FedAdam")
-class CCFedAdam(ClientCentric):
+class CCFedAdam(ClientCentric[C]):
     gamma: float = option(
         0.99, "decay of the second moment v", symbol="gamma", ge=0, lt=1, source="code of FADAS"
     )
 
-    def second(self, server: Any, square: Tensor) -> dict[str, Tensor]:
+    def second(self, server: C, square: Tensor) -> dict[str, Tensor]:
         return {"v": self.gamma * server.v + (1 - self.gamma) * square}

@@ -29,7 +29,7 @@ class MaxState(State):
 
 
 @register("cc_fedams", "CC-FedAMS")
-class CCFedAMS(CCFedAdam):
+class CCFedAMS(CCFedAdam[MaxState]):
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> MaxState:
         return MaxState(**vars(super().setup(model, initial)), u=torch.zeros_like(initial(0)))
 

@@ -17,12 +17,13 @@ import numpy as np
 from fedflow.local.client import Client, Update
 from fedflow.methods.asynchronous._asynchronous import Buffered
 from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Round
+from fedflow.methods.protocols import Serving
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
 
 @register("fedbuff", "FedBuff")
-class FedBuff(Buffered):
+class FedBuff(Serving, Buffered):
     gathers = True
 
     staleness: str = option(

@@ -18,7 +18,7 @@ towards fast clients (compare with FedNova).
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -29,7 +29,8 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import SAMPLERS, Cohort, Diagnostics, GlobalModel, Message, Onboarding, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Message, Round
+from fedflow.methods.protocols import SAMPLERS, Onboarding, Sampling, VariableEpochs
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -44,7 +45,7 @@ class State(GlobalModel):
 
 
 @register("fedeff", "FedEff")
-class FedEff(Onboarding, FedAvg):
+class FedEff(Onboarding, Sampling, VariableEpochs, FedAvg[State]):
     tau_decay: ClassVar[float] = 0.98  # factor on tau after every round, if the policy has one
 
     policy: str = option(
@@ -71,7 +72,8 @@ class FedEff(Onboarding, FedAvg):
     )
     most_epochs: int | None = option(None, "upper limit of epochs; null = none", symbol="E_max", ge=1)
 
-    def check_training(self, training: LocalTraining) -> None:
+    def check(self, run: Conditions) -> None:
+        training = run.training
         if training.steps is not None:
             accepted = f"null with {self.name}, which sets numbers of epochs itself"
             raise BadInput("training.steps", training.steps, accepted)
@@ -109,7 +111,7 @@ class FedEff(Onboarding, FedAvg):
         return fast[chosen], server
 
     def samplers(self) -> tuple[str, ...]:
-        return super().samplers() if self.slow == "skip" and self.policy in BY_CLIENT else SAMPLERS
+        return SAMPLERS[:2] if self.slow == "skip" and self.policy in BY_CLIENT else SAMPLERS
 
     def epochs(self, now: Round, server: State, client: int) -> int:
         if self.policy == "random":
@@ -130,10 +132,6 @@ class FedEff(Onboarding, FedAvg):
         fitted = fitting(times, round_time(times, self.mean_epochs(now), self.unit))
         return fitted.clip(0, self.most_epochs)
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
-        after, diagnostics = super().aggregate(now, server, cohort)
-        return replace(server, model=after.model), diagnostics
-
 
 def round_time(times: np.ndarray, epochs: float, unit: float = 1.0) -> float:
     """The estimated round time ERT, from the times [N, 3] of a download, an epoch and an upload."""
@@ -143,4 +141,5 @@ def round_time(times: np.ndarray, epochs: float, unit: float = 1.0) -> float:
 def fitting(times: np.ndarray, round_time: float) -> np.ndarray:
     """Epochs [N] that fit into the round time; below 1 for clients that are too slow."""
     beta, sigma, delta = times.T
-    return np.floor((round_time - beta - delta) / sigma + ROUNDING).astype(np.int64)
+    epochs: np.ndarray = np.floor((round_time - beta - delta) / sigma + ROUNDING)
+    return epochs.astype(np.int64)

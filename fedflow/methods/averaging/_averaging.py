@@ -2,12 +2,13 @@
 
 from torch import Tensor
 
-from fedflow.local.client import Client
-from fedflow.methods.method import Method
+from fedflow.local.client import Client, Update
+from fedflow.methods.method import Method, S
+from fedflow.methods.protocols import Weighted
 from fedflow.settings import option
 
 
-class Averaging(Method):
+class Averaging(Weighted, Method[S]):
     weighting: str = option(
         "samples", "weights p_k: n_k or uniform", symbol="p_k", choices=("samples", "uniform")
     )
@@ -18,3 +19,12 @@ class Averaging(Method):
 
     def weighs_samples(self) -> bool:
         return self.weighting == "samples"
+
+
+class ModelAveraging(Averaging[S]):
+    """Clients train the model that they receive; ``server_lr`` scales the server's step to their mean."""
+
+    server_lr: float = option(1.0, "server learning rate", symbol="eta_s", gt=0, source="1 in the paper")
+
+    def local(self, client: Client) -> Update:
+        return client.update(model=client.fit(start=client.received["model"]), weight=self.weight(client))

@@ -20,7 +20,7 @@ class State(GlobalModel):
     v: Tensor
 
 
-class FedOpt(FedAvg):
+class FedOpt(FedAvg[State]):
     """m <- beta1 m + (1 - beta1) d; v <- `second`; w <- w + eta_s m / (sqrt(v) + tau)."""
 
     server_lr: float = option(

@@ -10,35 +10,29 @@ Client: w_k <- E epochs of SGD from w_t. Server: w_{t+1} = w_t - eta_s * (w_t - 
 weights, which suit cohorts drawn in proportion to n_k (`run.sampling`).
 """
 
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor
 
-from fedflow.local.client import Client, Update
-from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.averaging._averaging import ModelAveraging
+from fedflow.methods.method import Cohort, Diagnostics, M, Round
+from fedflow.methods.protocols import Published
 from fedflow.methods.registry import register
 from fedflow.metrics.cost import exchanged_bytes
 from fedflow.models.flat import FlatModel
-from fedflow.settings import option
 
 
 @register("fedavg", "FedAvg")
-class FedAvg(Averaging):
-    server_lr: float = option(1.0, "server learning rate", symbol="eta_s", gt=0, source="1 in the paper")
-
-    def local(self, client: Client) -> Update:
-        return client.update(model=client.fit(start=client.received["model"]), weight=self.weight(client))
-
+class FedAvg(Published, ModelAveraging[M]):
     def average(self, cohort: Cohort) -> Tensor:
         """sum_k p_k w_k, [D]"""
         return cohort.mean("model")
 
-    def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
+    def aggregate(self, now: Round, server: M, cohort: Cohort) -> tuple[M, Diagnostics]:
         w, mean = server.model, self.average(cohort)
-        if self.server_lr == 1:
-            return GlobalModel(mean), {}
-        return GlobalModel(now.model.with_buffers(w - self.server_lr * (w - mean), mean)), {}
+        if self.server_lr != 1:
+            mean = now.model.with_buffers(w - self.server_lr * (w - mean), mean)
+        return replace(server, model=mean), {}
 
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float | None:
         if type(self) is not FedAvg:  # subclasses have other sources

@@ -30,7 +30,7 @@ class State(GlobalModel):
 
 
 @register("fedavgm", "FedAvgM")
-class FedAvgM(FedAvg):
+class FedAvgM(FedAvg[State]):
     beta: float = option(
         0.9,
         "server momentum",

@@ -28,9 +28,9 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Method, Round
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Message, Method, Round
+from fedflow.methods.protocols import Serving
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -43,7 +43,7 @@ class State(GlobalModel):
 
 
 @register("feddyn", "FedDyn")
-class FedDyn(Method):
+class FedDyn(Serving, Method[State]):
     alpha: float = option(
         0.1,
         "weight of the dynamic regularizer",
@@ -77,8 +77,8 @@ class FedDyn(Method):
         source="PFLDyn: exclude; its code: replace",
     )
 
-    def check_training(self, training: LocalTraining) -> None:
-        if self.clip == "replicate" and training.clip_norm is None:
+    def check(self, run: Conditions) -> None:
+        if self.clip == "replicate" and run.training.clip_norm is None:
             raise BadInput("method.clip", "replicate", "whole, as training.clip_norm is null")
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:

@@ -25,10 +25,9 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -40,7 +39,7 @@ class State(GlobalModel):
 
 
 @register("fednova", "FedNova")
-class FedNova(FedAvg):
+class FedNova(FedAvg[State]):
     mu: float = option(
         0.0, "weight of a proximal term in local training", symbol="mu", ge=0, source="as in FedProx"
     )
@@ -48,7 +47,8 @@ class FedNova(FedAvg):
         0.0, "server momentum (global momentum factor)", symbol="gmf", ge=0, lt=1, source="authors' code"
     )
 
-    def check_training(self, training: LocalTraining) -> None:
+    def check(self, run: Conditions) -> None:
+        training = run.training
         training.need_sgd(self.name, "which counts gradient steps")
         if self.mu and training.momentum:
             raise BadInput("method.mu", self.mu, "0 where training.momentum is not 0")

@@ -17,12 +17,13 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
 from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.method import M
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
 
 @register("fedprox", "FedProx")
-class FedProx(FedAvg):
+class FedProx(FedAvg[M]):
     mu: float = option(
         0.01,
         "weight of the proximal term",

@@ -29,7 +29,7 @@ from fedflow.settings import option
 
 
 @register("fedsplit", "FedSplit")
-class FedSplit(Method):
+class FedSplit(Method[GlobalModel]):
     s: float = option(
         10.0,
         "step size of the proximal operator; 1 / sqrt(l L) if known",

@@ -27,10 +27,10 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Passes, Round
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Message, Passes, Round
+from fedflow.methods.protocols import Serving
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -42,7 +42,7 @@ class State(GlobalModel):
 
 
 @register("scaffold", "SCAFFOLD")
-class Scaffold(Averaging):
+class Scaffold(Serving, Averaging[State]):
     weighting: str = option(
         "uniform",
         "weights p_k of clients, and of their control variates in c: uniform or n_k",
@@ -75,7 +75,8 @@ class Scaffold(Averaging):
             accepted = "current with variate: I, which divides by no learning rate"
             raise BadInput("method.control_lr", "initial", accepted)
 
-    def check_training(self, training: LocalTraining) -> None:
+    def check(self, run: Conditions) -> None:
+        training = run.training
         training.need_sgd(self.name, "whose correction is part of a gradient step")
         if self.clip == "whole" and training.clip_norm is None:
             raise BadInput("method.clip", "whole", "gradient, as training.clip_norm is null")

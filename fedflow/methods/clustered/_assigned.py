@@ -4,18 +4,18 @@ The members of a cluster that are in the cohort train its model, as in FedAvg; a
 model.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from fedflow.local.client import Client
-from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Clustered, Cohort, Diagnostics, Message, Round, ServerState
-from fedflow.models.flat import FlatModel
+from fedflow.methods.averaging._averaging import ModelAveraging
+from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
+from fedflow.methods.protocols import Clustered, Serving
 
 
 @dataclass(frozen=True)
@@ -24,28 +24,27 @@ class AssignedState(ServerState):
     assignment: Tensor | None = None  # [N] int64, then the newcomers; None: all clients are in cluster 0
 
 
-class Assigned(Clustered, FedAvg):
+A = TypeVar("A", bound=AssignedState, default=AssignedState)
+
+
+class Assigned(Clustered, Serving, ModelAveraging[A]):
     """Subclasses set the assignment, in `onboarding_aggregate` or `aggregate`."""
 
     serves: ClassVar[str] = "cluster"
     gathers: ClassVar[bool] = True
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> AssignedState:
-        """One cluster of all clients."""
-        return AssignedState(initial(0)[None])
-
-    def cluster(self, server: Any, client: int) -> int:
+    def cluster(self, server: A, client: int) -> int:
         """The number of the client's cluster."""
         return 0 if server.assignment is None else int(server.assignment[client])
 
-    def broadcast(self, now: Round, server: Any, client: int) -> Message:
+    def broadcast(self, now: Round, server: A, client: int) -> Message:
         return {"model": server.models[self.cluster(server, client)]}
 
-    def broadcast_for_evaluation(self, now: Round, server: Any, client: int) -> Message:
+    def broadcast_for_evaluation(self, now: Round, server: A, client: int) -> Message:
         number = self.cluster(server, client)
         return {"model": server.models[number], "cluster": torch.tensor(number)}
 
-    def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
+    def aggregate(self, now: Round, server: A, cohort: Cohort) -> tuple[A, Diagnostics]:
         models = server.models.clone()
         clusters = np.array([self.cluster(server, k) for k in cohort.ids])
         trained = np.unique(clusters)

@@ -6,12 +6,13 @@ from torch import Tensor
 from fedflow.data import Examples
 from fedflow.errors import BadInput
 from fedflow.local.samples import Samples
-from fedflow.methods.method import Cohort, Method, Pretrained, Round, ServerData
+from fedflow.methods.method import Cohort, Method, Round, S
+from fedflow.methods.protocols import Pretrained, ServerData
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
-class FLIS(Pretrained, Method):
+class FLIS(Pretrained, Method[S]):
     """The server's inputs, and the inferences of models on them."""
 
     public: str | None = option(

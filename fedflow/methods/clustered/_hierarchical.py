@@ -7,16 +7,18 @@ of the clients that took part.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import scipy
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from fedflow.heterogeneity import LINKAGES, clusters, cut, merge
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Dissimilarity, Onboarding, Round
+from fedflow.methods.method import Cohort, Round
+from fedflow.methods.protocols import Dissimilarity, Onboarding
 from fedflow.settings import option
 
 
@@ -32,7 +34,10 @@ class HierarchicalState(AssignedState):
         return self.proximity.cpu().numpy()
 
 
-class Hierarchical(Onboarding, Assigned):
+H = TypeVar("H", bound=HierarchicalState, default=HierarchicalState)
+
+
+class Hierarchical(Onboarding, Assigned[H]):
     """Subclasses define the dissimilarity of clients and the height at which the tree is cut."""
 
     unit: ClassVar[str] = "dissimilarity"
@@ -51,7 +56,7 @@ class Hierarchical(Onboarding, Assigned):
         source="rehc: PACFL, Algorithm 9",
     )
 
-    def measure(self, now: Round, server: Any, cohort: Cohort) -> Any:
+    def measure(self, now: Round, server: H, cohort: Cohort) -> H:
         """The state with the ``proximity`` of all known clients and the cohort, and the data behind it."""
         raise NotImplementedError
 
@@ -63,18 +68,18 @@ class Hierarchical(Onboarding, Assigned):
         """Cluster of every client, numbered by first member."""
         return cut(tree, height)
 
-    def onboarding_aggregate(self, now: Round, phase: int, server: Any, cohort: Cohort) -> Any:
+    def onboarding_aggregate(self, now: Round, phase: int, server: H, cohort: Cohort) -> H:
         measured = self.measure(now, server, cohort)
         return self.join(measured, now.clients) if cohort.newcomers else self.form(measured)
 
-    def form(self, server: HierarchicalState) -> HierarchicalState:
+    def form(self, server: H) -> H:
         """The clusters of all clients, each with the common initial model."""
         tree = merge(server.matrix, self.linkage)
         assignment = self.cut(tree, self.height(tree))
         models = server.initial.repeat(assignment.max() + 1, 1)
         return replace(server, models=models, assignment=torch.from_numpy(assignment))
 
-    def join(self, server: HierarchicalState, clients: int) -> HierarchicalState:
+    def join(self, server: H, clients: int) -> H:
         """Adds the newcomers, which follow the first ``clients`` (N) rows of the matrix, and their clusters.
 
         A cluster of newcomers only starts from the common initial model.
@@ -93,7 +98,7 @@ class Hierarchical(Onboarding, Assigned):
             models.append(origin)
         return replace(server, models=torch.stack(models), assignment=torch.from_numpy(after))
 
-    def dissimilarity(self, server: HierarchicalState) -> Dissimilarity:
+    def dissimilarity(self, server: H) -> Dissimilarity:
         matrix = server.matrix
         height = self.height(merge(matrix, self.linkage))
         cut_at = height if np.isfinite(height) else None
@@ -103,7 +108,7 @@ class Hierarchical(Onboarding, Assigned):
         """Clusters of the newcomers [B]; the ``assignment`` [N] of the clients does not change."""
         clients, height = len(assignment), self.height(tree)
         distances = linkage_distances(proximity[clients:, :clients], assignment, tree, self.linkage)
-        joined = distances.argmin(1)
+        joined: np.ndarray = distances.argmin(1)
         alone = np.flatnonzero(distances.min(1) > height)
         if len(alone):
             among = proximity[clients + alone][:, clients + alone]

@@ -17,7 +17,8 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.method import SAMPLERS, Clustered, Cohort, Message, Onboarding, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Message, Round, ServerState
+from fedflow.methods.protocols import Clustered, Onboarding, Phased, Sampling, Serving
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
 
@@ -36,7 +37,7 @@ class MultiModelState(ServerState):
     lowest: Tensor | None = None  # its loss, scalar
 
 
-class MultiModel(Clustered, Onboarding, Averaging):
+class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[MultiModelState]):
     """Subclasses define how clients choose a model (`local`) and how the models change (`aggregate`)."""
 
     serves: ClassVar[str] = "cluster"
@@ -86,7 +87,8 @@ class MultiModel(Clustered, Onboarding, Averaging):
             accepted = "0, or shared layers, or random_assignment_rounds >= 1"
             raise BadInput("method.pretraining", self.pretraining, accepted)
 
-    def check(self, rounds: int) -> None:
+    def check(self, run: Conditions) -> None:
+        rounds = run.rounds
         if self.restarts > 1 and self.restarts * self.trial > rounds:
             most = f"at most {max(1, rounds // self.trial)}: {rounds} rounds, {self.trial} for each start"
             raise BadInput("method.restarts", self.restarts, most)
@@ -159,9 +161,6 @@ class MultiModel(Clustered, Onboarding, Averaging):
                 reason = "1, as this network always starts from the same values, and equal models stay equal"
                 raise BadInput("method.clusters", self.clusters, reason)
         return cohort, server
-
-    def samplers(self) -> tuple[str, ...]:
-        return SAMPLERS
 
     def broadcast(self, now: Round, server: MultiModelState, client: int) -> Message:
         sent = self.broadcast_for_evaluation(now, server, client)

@@ -5,12 +5,12 @@ Newcomers are added to the models and to the assignment only.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from typing_extensions import TypeVar
 
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.relatedness import (
@@ -28,7 +28,8 @@ from fedflow.heterogeneity.relatedness import (
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import labels
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Diagnostics, Dissimilarity, Onboarding, Round
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, Round
+from fedflow.methods.protocols import Dissimilarity, Onboarding
 from fedflow.seeding import generator
 from fedflow.settings import option
 
@@ -44,7 +45,10 @@ class RelatedState(AssignedState):
     related: Tensor | None = None  # [N, N] bool, which clients are averaged together
 
 
-class Related(Onboarding, Assigned):
+R = TypeVar("R", bound=RelatedState, default=RelatedState)
+
+
+class Related(Onboarding, Assigned[R]):
     """Subclasses define the points of a client that are clustered into means (`points`)."""
 
     case: str = option(
@@ -124,9 +128,8 @@ class Related(Onboarding, Assigned):
                 "method.averaging", self.averaging, "at_once, unless absent is stale and server_lr 1"
             )
 
-    def check_clients(self, clients: int) -> None:
-        if self.clusters is not None and self.clusters > clients:
-            raise BadInput("method.clusters", self.clusters, f"at most {clients}, the clients")
+    def check(self, run: Conditions) -> None:
+        run.need_clients("method.clusters", self.clusters)
 
     def points(self, client: Client) -> Tensor:
         """The client's points [n_k, e], which are clustered into means."""
@@ -136,7 +139,7 @@ class Related(Onboarding, Assigned):
         k = len(labels(client)[0].unique()) if self.k is None else self.k
         return client.update(signature=signature(self.points(client), k, generator(0, "signature")))
 
-    def onboarding_aggregate(self, now: Round, phase: int, server: Any, cohort: Cohort) -> Any:
+    def onboarding_aggregate(self, now: Round, phase: int, server: R, cohort: Cohort) -> R:
         sent = [u.cpu() for u in cohort.vectors("signature")]
         if cohort.newcomers:
             return self.join(now, server, sent)
@@ -172,7 +175,7 @@ class Related(Onboarding, Assigned):
             raise BadInput("method.gamma", None, "a number where there are 2 clients: they leave no gap")
         return largest_gap(matrix)
 
-    def dissimilarity(self, server: RelatedState) -> Dissimilarity:
+    def dissimilarity(self, server: R) -> Dissimilarity:
         """Components of the graph are clusters by single linkage, cut at gamma."""
         assert server.apart is not None and server.related is not None
         matrix = server.apart.cpu().numpy()
@@ -184,7 +187,7 @@ class Related(Onboarding, Assigned):
             error = decomposition_error(graph(matrix, gamma), clusters)
         return Dissimilarity(matrix, range(len(matrix)), "distance of signatures", "single", height, error)
 
-    def join(self, now: Round, server: RelatedState, newcomers: list[Tensor]) -> RelatedState:
+    def join(self, now: Round, server: R, newcomers: list[Tensor]) -> R:
         """Adds the models of newcomers; replaces all models if all clients are related again."""
         assert server.assignment is not None and server.signatures is not None and server.means is not None
         n, before = now.clients, server.assignment[: now.clients].cpu().numpy()
@@ -207,7 +210,7 @@ class Related(Onboarding, Assigned):
         models[torch.from_numpy(~rows.any(1))] = server.initial
         return replace(server, assignment=torch.from_numpy(assignment), models=torch.cat([kept, models]))
 
-    def aggregate(self, now: Round, server: RelatedState, cohort: Cohort) -> tuple[Any, Diagnostics]:
+    def aggregate(self, now: Round, server: R, cohort: Cohort) -> tuple[R, Diagnostics]:
         """Means over relatives: of the cohort and, with absent: stale, of the others' last models."""
         assert server.assignment is not None and server.related is not None
         if self.averaging == "in_place":
@@ -230,7 +233,7 @@ class Related(Onboarding, Assigned):
             models[z] = mean if self.server_lr == 1 else now.model.with_buffers(old[z] - step, mean)
         return replace(server, models=models), {}
 
-    def averaged_in_place(self, now: Round, server: RelatedState, cohort: Cohort) -> Tensor:
+    def averaged_in_place(self, now: Round, server: R, cohort: Cohort) -> Tensor:
         """Every client's mean over its relatives [N, D], where earlier clients count with their means."""
         assert server.related is not None
         models = server.models.clone()  # [N, D]
@@ -246,4 +249,7 @@ class Related(Onboarding, Assigned):
 
     def shares(self, weights: np.ndarray, assignment: np.ndarray) -> np.ndarray:
         """Weights [R, N] of clients, summed by their models [R, Z]."""
-        return weights.astype(np.float64) @ (assignment[:, None] == np.arange(assignment.max() + 1))
+        summed: np.ndarray = weights.astype(np.float64) @ (
+            assignment[:, None] == np.arange(assignment.max() + 1)
+        )
+        return summed

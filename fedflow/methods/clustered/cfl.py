@@ -29,9 +29,8 @@ from torch.nn.functional import normalize
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client
-from fedflow.local.local_training import LocalTraining
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Diagnostics, Message, Round
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -50,7 +49,7 @@ class State(AssignedState):
 
 
 @register("cfl", "CFL")
-class CFL(Assigned):
+class CFL(Assigned[State]):
     eps1: float = option(
         0.4,
         "a cluster is split when the norm of its mean update is below this",
@@ -90,12 +89,10 @@ class CFL(Assigned):
         source="stale: public code",
     )
 
-    def check(self, rounds: int) -> None:
-        if self.warm_up >= rounds:
-            raise BadInput("method.warm_up", self.warm_up, f"less than {rounds}, the rounds of the run")
-
-    def check_training(self, training: LocalTraining) -> None:
-        training.need_no_adaptation(self.name, "which places clients by gradients over all samples")
+    def check(self, run: Conditions) -> None:
+        if self.warm_up >= run.rounds:
+            raise BadInput("method.warm_up", self.warm_up, f"less than {run.rounds}, the rounds of the run")
+        run.training.need_no_adaptation(self.name, "which places clients by gradients over all samples")
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         models = initial(0)[None]

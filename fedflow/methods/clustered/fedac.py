@@ -43,9 +43,9 @@ from fedflow.heterogeneity.centers import k_means
 from fedflow.heterogeneity.number import centroids, merged, split, spread
 from fedflow.heterogeneity.subspace import signature
 from fedflow.local.client import Client, Update
-from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
-from fedflow.methods.method import Clustered, Cohort, Diagnostics, Message, Method, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Method, Round, ServerState
+from fedflow.methods.protocols import Clustered, Serving
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
@@ -82,7 +82,7 @@ class State(ServerState):
 
 
 @register("fedac", "FedAC")
-class FedAC(Clustered, Method):
+class FedAC(Clustered, Serving, Method[State]):
     serves: ClassVar[str] = "personal"
     gathers: ClassVar[bool] = True
 
@@ -133,13 +133,11 @@ class FedAC(Clustered, Method):
         if a is not None and b is not None and a >= b:
             raise BadInput("method.merge_below", a, f"less than split_above, {b}")
 
-    def check(self, rounds: int) -> None:
-        if rounds < self.tune_every:
-            what = f"clusters are neither merged nor split in {rounds} rounds"
+    def check(self, run: Conditions) -> None:
+        if run.rounds < self.tune_every:
+            what = f"clusters are neither merged nor split in {run.rounds} rounds"
             warnings.warn(f"fedac: {what}, as tune_every is {self.tune_every}", stacklevel=2)
-
-    def check_training(self, training: LocalTraining) -> None:
-        training.need_no_adaptation(self.name, "which places newcomers by a step on all samples")
+        run.training.need_no_adaptation(self.name, "which places newcomers by a step on all samples")
 
     def decides(self, model: FlatModel) -> Part:
         """The decision part h; the rest is the embedding phi."""

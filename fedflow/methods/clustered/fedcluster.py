@@ -26,7 +26,8 @@ from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import label_shares
 from fedflow.methods.averaging.fedprox import FedProx
-from fedflow.methods.method import Cohort, Cyclic, Diagnostics, GlobalModel, Onboarding, Round, draw
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Round, draw
+from fedflow.methods.protocols import Cyclic, Onboarding
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -40,7 +41,7 @@ class State(GlobalModel):
 
 
 @register("fedcluster", "FedCluster")
-class FedCluster(Cyclic, Onboarding, FedProx):
+class FedCluster(Cyclic, Onboarding, FedProx[State]):
     gathers: ClassVar[bool] = False
 
     mu: float = option(
@@ -118,17 +119,13 @@ class FedCluster(Cyclic, Onboarding, FedProx):
         """The cluster's share of a cohort of ``size`` clients."""
         members = (assignment == cluster).nonzero()[:, 0].numpy()
         share = shares(assignment.bincount().numpy(), size)[cluster]
-        return members[draw(now.rng, chances[members], share)]
+        drawn: np.ndarray = members[draw(now.rng, chances[members], share)]
+        return drawn
 
-    def check_clients(self, clients: int) -> None:
-        if self.clusters > clients:
-            raise BadInput("method.clusters", self.clusters, f"at most {clients}, the number of clients")
-        if self.given is not None and len(self.given) != clients:
-            raise BadInput("method.given", self.given, f"the clusters of {clients} clients")
-
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
-        after, diagnostics = super().aggregate(now, server, cohort)
-        return replace(server, model=after.model), diagnostics
+    def check(self, run: Conditions) -> None:
+        run.need_clients("method.clusters", self.clusters)
+        if self.given is not None and run.clients not in (None, len(self.given)):
+            raise BadInput("method.given", self.given, f"the clusters of {run.clients} clients")
 
 
 def complete_linkage(distances: Tensor, features: Tensor, number: int) -> Tensor:

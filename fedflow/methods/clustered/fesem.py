@@ -32,9 +32,8 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.centers import k_means
 from fedflow.local.client import Client
-from fedflow.local.local_training import LocalTraining
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Diagnostics, Message, Round
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -51,7 +50,7 @@ class State(AssignedState):
 
 
 @register("fesem", "FeSEM")
-class FeSEM(Assigned):
+class FeSEM(Assigned[State]):
     first_iterations: ClassVar[int] = 5  # as in the authors' code
 
     centers: int = option(2, "number of centers", symbol="M", ge=1, grid=(2, 3, 4), source="section 5")
@@ -92,8 +91,10 @@ class FeSEM(Assigned):
                     accepted = f"{default} where cluster_over is all"
                     raise BadInput(f"method.{name}", getattr(self, name), accepted)
 
-    def check_training(self, training: LocalTraining) -> None:
-        training.need_no_adaptation(self.name, "which places new clients by a step on all samples")
+    def check(self, run: Conditions) -> None:
+        if self.cluster_over == "all":
+            run.need_clients("method.centers", self.centers)
+        run.training.need_no_adaptation(self.name, "which places new clients by a step on all samples")
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         return State(initial(0).repeat(self.centers + 1, 1))
@@ -121,10 +122,6 @@ class FeSEM(Assigned):
         after = replace(after, models=torch.cat([after.models[:-1], mean[None]]))
         moved, used = (r != self.assignment(now, server)).sum(), (members > 0).sum()
         return after, {"reassigned": int(moved), "empty_clusters": self.centers - int(used)}
-
-    def check_clients(self, clients: int) -> None:
-        if self.cluster_over == "all" and self.centers > clients:
-            raise BadInput("method.centers", self.centers, f"at most {clients}, the clients")
 
     def assignment(self, now: Round, server: State) -> Tensor:
         """A copy of r [N] on the CPU."""

@@ -30,16 +30,8 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.clustered._flis import FLIS, similarity
-from fedflow.methods.method import (
-    Clustered,
-    Cohort,
-    Diagnostics,
-    Dissimilarity,
-    Message,
-    Passes,
-    Round,
-    ServerState,
-)
+from fedflow.methods.method import Cohort, Diagnostics, Message, Passes, Round, ServerState
+from fedflow.methods.protocols import Clustered, Dissimilarity, Selecting
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -53,7 +45,7 @@ class State(ServerState):
 
 
 @register("flis_dc", "FLIS (DC)")
-class FLISDC(Clustered, FLIS):
+class FLISDC(Clustered, Selecting, FLIS[State]):
     serves: ClassVar[str] = "cluster"
     gathers: ClassVar[bool] = True
     stable_cluster_ids: ClassVar[bool] = False

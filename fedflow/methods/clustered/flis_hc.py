@@ -36,7 +36,8 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.clustered._flis import FLIS, similarity
 from fedflow.methods.clustered._hierarchical import Hierarchical, HierarchicalState
-from fedflow.methods.method import Cohort, Diagnostics, Dissimilarity, Message, Round
+from fedflow.methods.method import Cohort, Diagnostics, Message, Round
+from fedflow.methods.protocols import Dissimilarity
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -50,7 +51,7 @@ class State(HierarchicalState):
 
 
 @register("flis_hc", "FLIS (HC)")
-class FLISHC(FLIS, Hierarchical):
+class FLISHC(FLIS[State], Hierarchical[State]):
     unit: ClassVar[str] = "1 − inference similarity"
 
     beta: float = option(
@@ -124,7 +125,7 @@ class FLISHC(FLIS, Hierarchical):
         means = shares.to(server.latest) @ server.latest
         return torch.where(some[:, None].to(means.device), means, server.initial)
 
-    def dissimilarity(self, server: HierarchicalState) -> Dissimilarity:
+    def dissimilarity(self, server: State) -> Dissimilarity:
         found = super().dissimilarity(server)
         return found if self.variant == "clusters" else replace(found, height=None)
 

@@ -49,7 +49,8 @@ from fedflow.local.client import Client, Update
 from fedflow.local.encoder import ENCODERS, autoencoder, embed, fine_tune, pixels, pretrain
 from fedflow.local.labels import label_shares
 from fedflow.methods.clustered._related import Related, RelatedState
-from fedflow.methods.method import Cohort, Message, Pretrained, Round, ServerData
+from fedflow.methods.method import Cohort, Message, Round
+from fedflow.methods.protocols import Pretrained, ServerData
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -67,7 +68,7 @@ class State(RelatedState):
 
 
 @register("flt", "FLT")
-class FLT(Pretrained, Related):
+class FLT(Pretrained, Related[State]):
     encoder: str | None = option(
         None,
         "auto-encoder; null = conv for gray images, residual for color; pixels: none; labels: clients "

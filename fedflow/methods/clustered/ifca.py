@@ -31,7 +31,7 @@ from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
 from fedflow.methods.clustered._multi_model import PRETRAINING, RANDOM_ASSIGNMENT, MultiModel, MultiModelState
-from fedflow.methods.method import Cohort, Diagnostics, Passes, Round
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -68,9 +68,10 @@ class IFCA(MultiModel):
         """The cluster whose model has the lowest training loss, scalar int64."""
         return self.losses(client, client.received["models"]).argmin()
 
-    def check_training(self, training: LocalTraining) -> None:
+    def check(self, run: Conditions) -> None:
+        super().check(run)
         if self.averaging == "gradient":
-            training.need_no_adaptation(self.name, "whose averaging: gradient is over all samples")
+            run.training.need_no_adaptation(self.name, "whose averaging: gradient is over all samples")
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
         """No batches are drawn if gradients are averaged from the first round."""
@@ -78,12 +79,11 @@ class IFCA(MultiModel):
 
     def work(self, now: Round, server: MultiModelState, epochs: float, steps: int) -> Passes:
         if self.phase(now) == PRETRAINING:
-            return Passes(epochs)
+            return Passes(epochs, fits=1)
         tried = 1 if self.phase(now) == RANDOM_ASSIGNMENT else self.clusters
-        return Passes(1 if self.averaging == "gradient" else epochs, losses=tried)
-
-    def fits(self, now: Round, training: LocalTraining) -> int:
-        return int(self.averaging == "model" or self.phase(now) == PRETRAINING)
+        if self.averaging == "gradient":
+            return Passes(1, losses=tried, fits=0)
+        return Passes(epochs, losses=tried, fits=1)
 
     def local(self, client: Client) -> Update:
         weight, received = self.weight(client), client.received

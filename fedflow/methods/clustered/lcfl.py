@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflow.errors import BadInput
 from fedflow.heterogeneity.centers import k_medoids
 from fedflow.local.client import Client, Update
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Dissimilarity, Message, Onboarding, Round
+from fedflow.methods.method import Cohort, Conditions, Message, Round
+from fedflow.methods.protocols import Dissimilarity, Onboarding
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -45,7 +45,7 @@ class State(AssignedState):
 
 
 @register("lcfl", "LCFL")
-class LCFL(Onboarding, Assigned):
+class LCFL(Onboarding, Assigned[State]):
     clusters: int = option(
         2, "number of clusters", symbol="k", ge=1, grid=(2, 4, 5, 10), source="authors' code"
     )
@@ -62,9 +62,9 @@ class LCFL(Onboarding, Assigned):
     )
     min_samples: int = option(2, "neighbors, including itself, of a core client (DBSCAN)", ge=1)
 
-    def check_clients(self, clients: int) -> None:
-        if self.eps is None and self.clusters > clients:
-            raise BadInput("method.clusters", self.clusters, f"at most {clients}, the clients")
+    def check(self, run: Conditions) -> None:
+        if self.eps is None:
+            run.need_clients("method.clusters", self.clusters)
 
     def onboarding_phases(self) -> int:
         return self.warmup + (self.distance == "loss")

@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflow.errors import BadInput
 from fedflow.heterogeneity.centers import k_means
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import labels
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Dissimilarity, Message, Onboarding, Round
+from fedflow.methods.method import Cohort, Conditions, Message, Round
+from fedflow.methods.protocols import Dissimilarity, Onboarding
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -44,7 +44,7 @@ class State(AssignedState):
 
 
 @register("one_shot", "One-shot")
-class OneShot(Onboarding, Assigned):
+class OneShot(Onboarding, Assigned[State]):
     trainings: ClassVar[int] = 5  # of E epochs each
 
     clusters: int = option(2, "number of clusters", symbol="k", ge=1, grid=(2, 3, 4), source="section 6")
@@ -55,9 +55,8 @@ class OneShot(Onboarding, Assigned):
         source="Algorithm 1; authors' code for FEMNIST",
     )
 
-    def check_clients(self, clients: int) -> None:
-        if self.clusters > clients:
-            raise BadInput("method.clusters", self.clusters, f"at most {clients}, the clients")
+    def check(self, run: Conditions) -> None:
+        run.need_clients("method.clusters", self.clusters)
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         first = initial(0)

@@ -33,7 +33,7 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity import MODES, cut_into, extend, largest_gap, proximity, signature
 from fedflow.local.client import Client, Update
 from fedflow.methods.clustered._hierarchical import Hierarchical, HierarchicalState
-from fedflow.methods.method import Cohort, Round
+from fedflow.methods.method import Cohort, Conditions, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -46,7 +46,7 @@ class State(HierarchicalState):
 
 
 @register("pacfl", "PACFL")
-class PACFL(Hierarchical):
+class PACFL(Hierarchical[State]):
     unit: ClassVar[str] = "angle, degrees"
 
     beta: float | None = option(
@@ -114,10 +114,9 @@ class PACFL(Hierarchical):
             return self.beta
         return largest_gap(tree) if len(tree) else 0.0
 
-    def check_clients(self, clients: int) -> None:
-        if self.clusters is not None and self.clusters > clients:
-            raise BadInput("method.clusters", self.clusters, f"at most {clients}, the clients")
-        if self.clusters is None and self.beta is None and clients == 2:
+    def check(self, run: Conditions) -> None:
+        run.need_clients("method.clusters", self.clusters)
+        if self.clusters is None and self.beta is None and run.clients == 2:
             raise BadInput("method.beta", None, "a number where there are 2 clients: they leave no gap")
 
     def cut(self, tree: np.ndarray, height: float) -> np.ndarray:

@@ -35,7 +35,8 @@ from fedflow.heterogeneity import signature
 from fedflow.local.client import Client
 from fedflow.local.encoder import pixels
 from fedflow.methods.clustered._related import Related, RelatedState
-from fedflow.methods.method import Message, Pretrained, Round, ServerData
+from fedflow.methods.method import Message, Round
+from fedflow.methods.protocols import Pretrained, ServerData
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -47,7 +48,7 @@ class State(RelatedState):
 
 
 @register("pca_km_hc", "PCA+kM+HC")
-class PCAKMHC(Pretrained, Related):
+class PCAKMHC(Pretrained, Related[State]):
     gamma: float | None = option(
         None,
         "clients closer than this are related; null = 1 after umap, else 2/3 of the median distance",

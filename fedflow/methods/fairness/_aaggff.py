@@ -1,7 +1,7 @@
 """Base of AAggFF-S and AAggFF-D: weights from an online player, who sees transformed losses."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -30,12 +30,17 @@ class Played(ServerState):
         tensor = getattr(self, name)
         return np.zeros(shape) if tensor is None else tensor.cpu().numpy()
 
-    def next(self, **arrays: np.ndarray | None) -> Any:
+    def next(self, **arrays: np.ndarray | None) -> Self:
         """This state with other fields."""
         return replace(self, **{n: None if a is None else torch.as_tensor(a) for n, a in arrays.items()})
 
 
-class AAggFF(Weighing):
+# r(t) [N], p(t+1) [N], and other fields of the state, by name.
+Moved = tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]
+P = TypeVar("P", bound=Played)
+
+
+class AAggFF(Weighing[P], Generic[P]):
     cdf: str = option(
         "normal",
         "distribution function that maps a loss, divided by the mean loss, to [0, 1]",
@@ -44,7 +49,7 @@ class AAggFF(Weighing):
         source="tuned by data set",
     )
 
-    def step(self, now: Round, own: Any, p: np.ndarray, ids: list[int], u: np.ndarray) -> tuple:
+    def step(self, now: Round, own: P, p: np.ndarray, ids: list[int], u: np.ndarray) -> Moved:
         """r(t) [N] and p(t+1) [N] from p(t) and the transformed losses ``u`` [m] of clients ``ids``.
 
         Also the new values of the state's other fields, by name.
@@ -55,7 +60,7 @@ class AAggFF(Weighing):
         """The theorem's bound of the regret after ``t`` rounds."""
         raise NotImplementedError
 
-    def decide(self, now: Round, own: Any, cohort: Cohort) -> tuple[np.ndarray, Any, Diagnostics]:
+    def decide(self, now: Round, own: P, cohort: Cohort) -> tuple[np.ndarray, P, Diagnostics]:
         clients = now.clients
         p = np.full(clients, 1 / clients) if own.p is None else own.array("p")
         r, new, fields = self.step(now, own, p, cohort.ids, respond(self.cdf, cohort.scalars("loss")))

@@ -2,29 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, Self, cast
 
 import numpy as np
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from fedflow.choice import Choice
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.local.local_training import LocalTraining
-from fedflow.methods.method import (
-    Asynchronous,
-    Cohort,
-    Cyclic,
-    Diagnostics,
-    Message,
-    Method,
-    Passes,
-    Round,
-    ServerState,
-)
+from fedflow.methods.method import Cohort, Diagnostics, Method, Passes, Round, ServerState
+from fedflow.methods.protocols import Asynchronous, Cyclic, Published, Weighted
 from fedflow.methods.registry import METHODS, method_name
+from fedflow.methods.wrapped import HostState, Wrapped
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
+
+Own = TypeVar("Own", bound=ServerState, default=ServerState)  # the decision maker's state
 
 # Their server uses clients' weights in means of uploaded vectors only.
 HOSTS = ("fedadagrad", "fedadam", "fedavg", "fedavgm", "fedprox", "fedsgd", "fedyogi")
@@ -73,18 +67,18 @@ def _because(name: Any) -> str:
 
 
 @dataclass(frozen=True)
-class State(ServerState):
+class State(HostState, Generic[Own]):
     """The states of the ``host`` and of the decision maker (``own``)."""
 
-    host: Any
-    own: Any
+    own: Own
 
     def tensors(self) -> dict[str, Tensor]:
-        return self.host.tensors() | {f"{OWN}{name}": t for name, t in self.own.tensors().items()}
+        host: dict[str, Tensor] = self.host.tensors()
+        return host | {f"{OWN}{name}": t for name, t in self.own.tensors().items()}
 
-    def restored(self, tensors: Mapping[str, Tensor]) -> "State":
+    def restored(self, tensors: Mapping[str, Tensor]) -> Self:
         own = {name.removeprefix(OWN): t for name, t in tensors.items() if name.startswith(OWN)}
-        return State(self.host.restored(tensors), self.own.restored(own))
+        return type(self)(self.host.restored(tensors), self.own.restored(own))
 
 
 class Reweighted:
@@ -100,7 +94,7 @@ class Reweighted:
         return getattr(self.cohort, name)
 
 
-class Weighing(Method):
+class Weighing(Published, Weighted, Wrapped[State[Own]], Generic[Own]):
     """Weights p [N] of all clients, decided in every round from their losses, for the averages of a host.
 
     Clients also send F_k, their loss at the received model over all their training data. In means, p is
@@ -114,97 +108,37 @@ class Weighing(Method):
         doc=f"the method whose weights are replaced: name ({', '.join(HOSTS)}), and its hyper-parameters",
     )
 
-    def validate(self) -> None:
-        """What the engine reads as facts of a method are those of the host."""
-        for name in ("masks", "newcomer", "serves_with"):
-            object.__setattr__(self, name, getattr(self.host.parameters, name))
+    @property
+    def wrapped(self) -> Method[Any]:
+        return self.host.parameters
 
-    # What a subclass decides.
+    def first(self) -> Own:
+        """The decision maker's state before the first round; without any, no tensors."""
+        return cast("Own", ServerState())
 
-    def first(self) -> ServerState:
-        """The decision maker's state before the first round."""
-        return ServerState()
-
-    def decide(self, now: Round, own: Any, cohort: Cohort) -> tuple[np.ndarray, Any, Diagnostics]:
+    def decide(self, now: Round, own: Own, cohort: Cohort) -> tuple[np.ndarray, Own, Diagnostics]:
         """The weights p [N] >= 0 of this round, the decision maker's next state, and numbers to record."""
         raise NotImplementedError
 
-    # What the host does.
-
-    @property
-    def _host(self) -> Any:
-        return self.host.parameters
-
-    def check(self, rounds: int) -> None:
-        self._host.check(rounds)
-
-    def check_clients(self, clients: int) -> None:
-        self._host.check_clients(clients)
-
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
-        return State(self._host.setup(model, initial), self.first())
-
-    def trains(self, training: LocalTraining) -> LocalTraining:
-        return self._host.trains(training)
-
-    def client_state(
-        self, model: FlatModel, initial: Tensor
-    ) -> Mapping[str, Tensor | Callable[[int], Tensor]]:
-        return self._host.client_state(model, initial)
-
-    def draws(self, model: FlatModel, training: LocalTraining) -> Mapping[str, int]:
-        return self._host.draws(model, training)
-
-    def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
-        cohort, host = self._host.plan(now, server.host, chances, size)
-        return cohort, replace(server, host=host)
-
-    def samplers(self) -> tuple[str, ...]:
-        return self._host.samplers()
-
-    def weighs_samples(self) -> bool:
-        return self._host.weighs_samples()
-
-    def phase(self, now: Round) -> str:
-        return self._host.phase(now)
-
-    def check_training(self, training: LocalTraining) -> None:
-        self._host.check_training(training)
-
-    def streams(self, training: LocalTraining) -> dict[str, int]:
-        return self._host.streams(training)
-
-    def epochs(self, now: Round, server: State, client: int) -> int | None:
-        return self._host.epochs(now, server.host, client)
-
-    def work(self, now: Round, server: State, epochs: float, steps: int) -> Passes:
-        passes = self._host.work(now, server.host, epochs, steps)
-        return passes._replace(losses=passes.losses + 1)
-
-    def fits(self, now: Round, training: LocalTraining) -> int:
-        return self._host.fits(now, training)
-
-    def broadcast(self, now: Round, server: State, client: int) -> Message:
-        return self._host.broadcast(now, server.host, client)
-
-    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
-        return self._host.broadcast_for_evaluation(now, server.host, client)
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State[Own]:
+        return State(self.wrapped.setup(model, initial), self.first())
 
     def local(self, client: Client) -> Update:
-        update = self._host.local(client)
+        update = self.wrapped.local(client)
         loss = client.full_loss(client.received["model"])
         return replace(update, scalars={**update.scalars, "loss": loss})
 
-    def without_updates(self, now: Round, server: State) -> State:
-        return replace(server, host=self._host.without_updates(now, server.host))
+    def work(self, now: Round, server: State[Own], epochs: float, steps: int) -> Passes:
+        passes = self.wrapped.work(now, server.host, epochs, steps)
+        return passes._replace(losses=passes.losses + 1)
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State[Own], cohort: Cohort) -> tuple[State[Own], Diagnostics]:
         p, own, numbers = self.decide(now, server.own, cohort)
         weights = p[cohort.ids]
         if not weights.any():
             weights = np.ones(len(weights))
         reweighted: Any = Reweighted(cohort, weights)
-        host, others = self._host.aggregate(now, server.host, reweighted)
+        host, others = self.wrapped.aggregate(now, server.host, reweighted)
         about: Diagnostics = {
             "objective": weights @ cohort.scalars("loss") / weights.sum(),
             "kl": divergence(p, now.sizes),
@@ -213,6 +147,9 @@ class Weighing(Method):
             "p": p,
         }
         return State(host, own), {**others, **about, **numbers}
+
+    def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> None:
+        """None: the formula of a host's source is not that of this method."""
 
 
 def divergence(p: np.ndarray, q: np.ndarray) -> float:

@@ -26,14 +26,13 @@ round. Clients drawn in proportion to n_k are treated as if drawn uniformly.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from fedflow.methods.fairness._aaggff import AAggFF, Played
+from fedflow.methods.fairness._aaggff import AAggFF, Moved, Played
 from fedflow.methods.fairness._decisions import exponentiated
-from fedflow.methods.method import Round, ServerState
+from fedflow.methods.method import Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -46,7 +45,7 @@ class State(Played):
 
 
 @register("aaggff_d", "AAggFF-D")
-class AAggFFD(AAggFF):
+class AAggFFD(AAggFF[State]):
     largest: str = option(
         "share",
         "the largest response: C, the share of clients that report, or 1/K as in AAggFF-S",
@@ -61,7 +60,7 @@ class AAggFFD(AAggFF):
         source="Lemma 3.5",
     )
 
-    def first(self) -> ServerState:
+    def first(self) -> State:
         return State()
 
     def range(self, clients: int, reporting: int) -> tuple[float, float]:
@@ -70,7 +69,7 @@ class AAggFFD(AAggFF):
         largest = share if self.largest == "share" else 1 / clients
         return largest, largest + 2 * largest / share if self.lipschitz is None else self.lipschitz
 
-    def step(self, now: Round, own: Any, p: np.ndarray, ids: list[int], u: np.ndarray) -> tuple:
+    def step(self, now: Round, own: State, p: np.ndarray, ids: list[int], u: np.ndarray) -> Moved:
         k = now.clients
         largest, lipschitz = self.range(k, len(ids))
         mean = largest * u.mean()
@@ -82,4 +81,4 @@ class AAggFFD(AAggFF):
         return r, new, {"total": total}
 
     def bound(self, t: int, clients: int) -> float:
-        return 2 * self.range(clients, clients)[1] * np.sqrt(t * np.log(clients))
+        return float(2 * self.range(clients, clients)[1] * np.sqrt(t * np.log(clients)))

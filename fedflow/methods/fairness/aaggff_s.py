@@ -24,14 +24,13 @@ those that do, and p is scaled to sum to 1 over the latter.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from fedflow.methods.fairness._aaggff import AAggFF, Played
+from fedflow.methods.fairness._aaggff import AAggFF, Moved, Played
 from fedflow.methods.fairness._simplex import minimize
-from fedflow.methods.method import Round, ServerState
+from fedflow.methods.method import Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -45,7 +44,7 @@ class State(Played):
 
 
 @register("aaggff_s", "AAggFF-S")
-class AAggFFS(AAggFF):
+class AAggFFS(AAggFF[State]):
     alpha: float = option(4.0, "weight of ||p||^2 / 2", symbol="alpha", gt=0, source="4 K L, L = 1/K")
     beta: float | None = option(
         None,
@@ -55,14 +54,14 @@ class AAggFFS(AAggFF):
         source="1 / (4 L), L = 1/K",
     )
 
-    def first(self) -> ServerState:
+    def first(self) -> State:
         return State()
 
     def curvature(self, clients: int) -> float:
         """beta"""
         return clients / 4 if self.beta is None else self.beta
 
-    def step(self, now: Round, own: Any, p: np.ndarray, ids: list[int], u: np.ndarray) -> tuple:
+    def step(self, now: Round, own: State, p: np.ndarray, ids: list[int], u: np.ndarray) -> Moved:
         k, beta = now.clients, self.curvature(now.clients)
         r = np.full(k, u.mean() / k)
         r[ids] = u / k
@@ -74,4 +73,4 @@ class AAggFFS(AAggFF):
 
     def bound(self, t: int, clients: int) -> float:
         beta = self.curvature(clients)
-        return self.alpha / 2 + clients / (2 * beta) * np.log1p(beta * t / (self.alpha * clients**2))
+        return self.alpha / 2 + clients / (2 * beta) * float(np.log1p(beta * t / (self.alpha * clients**2)))

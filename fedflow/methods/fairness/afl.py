@@ -25,6 +25,7 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.methods.fairness._simplex import project
 from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Method, Passes, Round
+from fedflow.methods.protocols import Serving
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -37,7 +38,7 @@ class State(GlobalModel):
 
 
 @register("afl", "AFL")
-class AFL(Method):
+class AFL(Serving, Method[State]):
     gathers: ClassVar[bool] = True  # the weights depend on the losses of the whole cohort
 
     lambda_lr: float = option(

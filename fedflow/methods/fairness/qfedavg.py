@@ -17,9 +17,8 @@ h_k are weighted by n_k. As in the authors' code, 1e-10 is added to F_k.
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.local.local_training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Passes, Round
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -36,8 +35,8 @@ class QFedAvg(FedAvg):
         0.1, "fairness: the power of the losses", symbol="q", ge=0, grid=(0.1, 1, 5), source="grid of AAggFF"
     )
 
-    def check_training(self, training: LocalTraining) -> None:
-        training.need_sgd(self.name, "which divides updates by the rate of gradient steps")
+    def check(self, run: Conditions) -> None:
+        run.training.need_sgd(self.name, "which divides updates by the rate of gradient steps")
 
     def train(self, client: Client) -> Tensor:
         return client.fit(start=client.received["model"])

@@ -6,7 +6,8 @@ from torch import Tensor
 from fedflow.data.examples import Examples
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.trainer import Trainer
-from fedflow.methods.method import Generative, Images, Method, Round
+from fedflow.methods.method import Method, Round, S
+from fedflow.methods.protocols import Generative, Images
 from fedflow.models.flat import FlatModel
 from fedflow.settings import Settings, option
 
@@ -21,7 +22,7 @@ class Classifier(Settings):
     weight_decay: float = option(1e-4, "L2 penalty in the gradient", ge=0, source="FedEvg's code: 0")
 
 
-class ImageMethod(Method, Generative):
+class ImageMethod(Method[S], Generative):
     """A server with ``spc`` images per class, in the order of the classes."""
 
     spc: int = option(10, "images per class", ge=1, grid=(10, 50), source="FedEvg's scripts")
@@ -36,6 +37,3 @@ class ImageMethod(Method, Generative):
         training = LocalTraining.parse({"optimizer": "adam", **chosen.as_dict()})
         start = model.init(int(now.rng.integers(1 << 62)))
         return Trainer.central(model, Examples(*images), training, now.rng).fit(start=start)
-
-    def trains_one_model(self) -> bool:
-        return False

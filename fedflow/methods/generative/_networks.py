@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fedflow.errors import BadInput
-from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import Moving
 from fedflow.local.trainer import Step, Trainer
 from fedflow.methods.generative._generative import ImageMethod
-from fedflow.methods.method import Cohort, Diagnostics, Images, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round, ServerState
+from fedflow.methods.protocols import Images, Noisy, Published
 from fedflow.models.flat import FlatModel
 from fedflow.models.gan import SIDES
 from fedflow.settings import shown
@@ -35,7 +35,7 @@ class Networks(ServerState):
         return Networks(dict(tensors))
 
 
-class NetworkMethod(ImageMethod):
+class NetworkMethod(Noisy, Published, ImageMethod[Networks]):
     """Clients train two networks beside that of the run, and the server averages them with weights n_k.
 
     ``parts`` are their modules by name; the ``maker`` among them turns noise and one-hot labels [B, 128 + C]
@@ -54,7 +54,7 @@ class NetworkMethod(ImageMethod):
         """The images of these outputs of the maker, in [0, 1]."""
         return outputs
 
-    def networks(self, model: FlatModel) -> dict[str, FlatModel]:
+    def trained_networks(self, model: FlatModel) -> dict[str, FlatModel]:
         """The networks for the images and classes of ``model``; `BadInput` if there are none for them."""
         shape = tuple(model.input_shape)
         if len(shape) != 3 or shape[1] != shape[2] or shape[1] not in SIDES:
@@ -66,7 +66,8 @@ class NetworkMethod(ImageMethod):
             for name, part in self.parts.items()
         }
 
-    def check_training(self, training: LocalTraining) -> None:
+    def check(self, run: Conditions) -> None:
+        training = run.training
         training.need_no_adaptation(self.name, "which trains no classifier on clients")
         accepted = f"null with {self.name}, which trains no classifier on clients"
         if training.objective is not None:
@@ -75,11 +76,11 @@ class NetworkMethod(ImageMethod):
             raise BadInput("training.curriculum", shown(training.curriculum), accepted)
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Networks:
-        networks = self.networks(model)
+        networks = self.trained_networks(model)
         return Networks({name: initial(0).new_zeros(net.size) for name, net in networks.items()})
 
     def begin(self, now: Round, server: Networks) -> Networks:
-        networks = self.networks(now.model)
+        networks = self.trained_networks(now.model)
         return Networks({name: net.init(int(now.rng.integers(1 << 62))) for name, net in networks.items()})
 
     def broadcast(self, now: Round, server: Networks, client: int) -> Message:
@@ -89,7 +90,7 @@ class NetworkMethod(ImageMethod):
         return Networks({name: cohort.mean(name) for name in server.vectors}), {}
 
     def images(self, now: Round, server: Networks) -> Images:
-        network, w = self.networks(now.model)[self.maker], server.vectors[self.maker]
+        network, w = self.trained_networks(now.model)[self.maker], server.vectors[self.maker]
         labels = self.labels(now.model)
         generator = torch.Generator(labels.device).manual_seed(int(now.rng.integers(1 << 62)))
         inputs = conditioned(self.noise(len(labels), generator), labels, now.model)
@@ -98,7 +99,7 @@ class NetworkMethod(ImageMethod):
 
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float:
         """All parameters and buffers, down and up."""
-        return 8.0 * rounds * cohort * sum(network.size for network in self.networks(model).values())
+        return 8.0 * rounds * cohort * sum(network.size for network in self.trained_networks(model).values())
 
 
 @lru_cache(maxsize=16)

@@ -24,7 +24,7 @@ count x' there; counters of batches, which do not travel; and the classifier, tr
 *Ambiguous*: the thesis gives no equations; losses and networks are those of the code.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ State = tuple[Moving, Moving]  # D and G
 
 @register("fedcgan", "FedCGAN")
 class FedCGAN(NetworkMethod):
-    parts: ClassVar[Any] = {"generator": Generator, "discriminator": Discriminator}
+    parts: ClassVar = {"generator": Generator, "discriminator": Discriminator}
     maker: ClassVar[str] = "generator"
 
     def noise(self, count: int, generator: torch.Generator) -> Tensor:
@@ -53,7 +53,7 @@ class FedCGAN(NetworkMethod):
         return (outputs + 1) / 2
 
     def local(self, client: Client) -> Update:
-        networks = self.networks(client.model)
+        networks = self.trained_networks(client.model)
         d, g = client.on(networks["discriminator"]), client.on(networks["generator"])
         d.model.seed_noise(
             int(torch.randint(1 << 62, (), generator=client.noise, device=client.noise.device))

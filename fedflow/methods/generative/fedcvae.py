@@ -23,7 +23,7 @@ which it was not trained on.
 *Ambiguous*: the thesis gives no equations; losses and networks are those of the code.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ State = tuple[Moving, Moving]  # encoder and decoder
 
 @register("fedcvae", "FedCVAE")
 class FedCVAE(NetworkMethod):
-    parts: ClassVar[Any] = {"encoder": Encoder, "decoder": Decoder}
+    parts: ClassVar = {"encoder": Encoder, "decoder": Decoder}
     maker: ClassVar[str] = "decoder"
 
     beta: float = option(1.0, "weight of KL", symbol="beta", ge=0, grid=(0.1, 1.0))
@@ -51,7 +51,7 @@ class FedCVAE(NetworkMethod):
         return torch.randn(count, LATENT, generator=generator, device=generator.device)
 
     def local(self, client: Client) -> Update:
-        encode, decode = (client.on(network) for network in self.networks(client.model).values())
+        encode, decode = (client.on(network) for network in self.trained_networks(client.model).values())
         found: list[dict[str, Tensor]] = []
 
         def step(now: State, batch: Batch) -> tuple[State, Tensor]:

@@ -32,7 +32,7 @@ diffusion model, so beta_t stays near beta_first until the last rounds.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -40,11 +40,20 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.methods.generative._generative import ImageMethod
-from fedflow.methods.method import Cohort, Diagnostics, Images, Message, Passes, Round, ServerState
+from fedflow.methods.method import (
+    ClientState,
+    Cohort,
+    Conditions,
+    Diagnostics,
+    Message,
+    Passes,
+    Round,
+    ServerState,
+)
+from fedflow.methods.protocols import Images, Noisy, Phased, Published, Specialized
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import Words, option
@@ -62,7 +71,7 @@ class State(ServerState):
 
 
 @register("fedevg", "FedEvg")
-class FedEvg(ImageMethod):
+class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
     gathers: ClassVar[bool] = True
     alone: ClassVar[bool] = True
     example: ClassVar[str] = "resnet10"
@@ -117,11 +126,10 @@ class FedEvg(ImageMethod):
             accepted = f"at most method.beta_first = {self.beta_first:g}"
             raise BadInput("method.beta_last", self.beta_last, accepted)
 
-    def check(self, rounds: int) -> None:
+    def check(self, run: Conditions) -> None:
+        training, rounds = run.training, run.rounds
         if self.reinit is not None and 1 < self.reinit >= rounds:
             raise BadInput("method.reinit", self.reinit, f"less than the {rounds} rounds of the run, or null")
-
-    def check_training(self, training: LocalTraining) -> None:
         training.need_no_adaptation(self.name, "whose energy is that of the model as it is")
         if training.objective is not None:
             raise BadInput("training.objective", training.objective.name, f"null with {self.name}")
@@ -138,7 +146,7 @@ class FedEvg(ImageMethod):
     def begin(self, now: Round, server: State) -> State:
         return State(normal(now, server.images))
 
-    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Any]:
+    def client_state(self, model: FlatModel, initial: Tensor) -> ClientState:
         return {} if self.reinit == 1 else {"network": model.init}
 
     def phase(self, now: Round) -> str:
@@ -244,9 +252,11 @@ class FedEvg(ImageMethod):
 
     def betas(self, rounds: int) -> np.ndarray:
         """beta_1 to beta_T [T]."""
+        betas: np.ndarray
         first, last, s = self.beta_first, self.beta_last, np.linspace(0, 1, rounds)
         if self.schedule == "quadratic":
-            return (first**0.5 + s * (last**0.5 - first**0.5)) ** 2
+            betas = (first**0.5 + s * (last**0.5 - first**0.5)) ** 2
+            return betas
         h = np.cos((np.arange(rounds + 1) / rounds + 0.008) / 1.008 * np.pi / 2) ** 2
         way = {
             "ddpm_cosine": 1 - h[1:] / h[:-1],
@@ -255,7 +265,8 @@ class FedEvg(ImageMethod):
             "half_cosine": (1 - np.cos(np.pi * s)) / 2,
             "constant": 0 * s,
         }
-        return first + way[self.schedule] * (last - first)
+        betas = first + way[self.schedule] * (last - first)
+        return betas
 
     def images(self, now: Round, server: State) -> Images:
         return Images(server.images.clamp(0, 1), self.labels(now.model))

@@ -9,7 +9,8 @@ from fedflow.errors import BadInput
 from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client
 from fedflow.local.local_training import LocalTraining
-from fedflow.methods.method import Method
+from fedflow.methods.method import Method, S
+from fedflow.methods.protocols import Adapting
 from fedflow.settings import option, shown
 
 
@@ -25,7 +26,7 @@ class OwnAdaptation(Adaptation):
         return f"{{{', '.join(f'{name}: {v}' for name, v in given.items() if v != default[name])}}}"
 
 
-class Adapting(Method):
+class AdaptedMethod(Adapting, Method[S]):
     """A host that trains F_k(T(w)) in place of F_k(w), and serves T(w; all own samples) of its model.
 
     The host, a further base class, keeps its client step, its server step and its state.

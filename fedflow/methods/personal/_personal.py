@@ -4,13 +4,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedflow.methods.method import Method
+from fedflow.methods.method import Method, S
 from fedflow.settings import option
 
 TENTHS = tuple(i / 10 for i in range(11))  # shares of the personal model in mixtures
 
 
-class Personal(Method):
+class Personal(Method[S]):
     """Methods with a global model and personal ones: either can be served."""
 
     serves: ClassVar[str] = "personal"

@@ -18,22 +18,22 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Step
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import GlobalModel, Passes, Round
+from fedflow.methods.method import Conditions, GlobalModel, Passes, Round
 from fedflow.methods.personal._personal import TENTHS, Personal
+from fedflow.methods.protocols import Mixing
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
-Mixing = tuple[Moving, Moving, Tensor, Tensor]  # w, v, alpha [1], learning rate of alpha
+Ends = tuple[Moving, Moving, Tensor, Tensor]  # w, v, alpha [1], learning rate of alpha
 
 
 @register("apfl", "APFL")
-class APFL(Personal, FedAvg):
+class APFL(Mixing, Personal, FedAvg):
     newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
 
     weighting: str = option(
@@ -54,9 +54,10 @@ class APFL(Personal, FedAvg):
     )
     adaptive: bool = option(True, "clients learn their alpha by gradient descent", source="Algorithm 1: no")
 
-    def check_training(self, training: LocalTraining) -> None:
+    def check(self, run: Conditions) -> None:
         if self.adaptive:
-            training.need_sgd(self.name, "or adaptive: false, as alpha takes gradient steps of the same rate")
+            reason = "or adaptive: false, as alpha takes gradient steps of the same rate"
+            run.training.need_sgd(self.name, reason)
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"personal": initial, "alpha": initial.new_full((1,), self.alpha)}
@@ -65,7 +66,7 @@ class APFL(Personal, FedAvg):
         return Passes(2 * epochs)
 
     def local(self, client: Client) -> Update:
-        def step(now: Mixing, batch: Batch) -> tuple[Mixing, Tensor]:
+        def step(now: Ends, batch: Batch) -> tuple[Ends, Tensor]:
             w, v, alpha, lr = now
             w_next = client.descend(w, client.gradient(w.w, batch))
             g, loss, buffers = client.gradient(mixture(alpha, v.w, w.w), batch)

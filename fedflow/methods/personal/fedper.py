@@ -30,7 +30,7 @@ class State(ServerState):
 
 
 @register("fedper", "FedPer")
-class FedPer(Averaging):
+class FedPer(Averaging[State]):
     serves: ClassVar[str] = "personal"
 
     private: list[str] | None = option(

@@ -29,10 +29,9 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
-from fedflow.methods.method import Cohort, Diagnostics, Message, Passes, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Passes, Round, ServerState
 from fedflow.methods.personal._personal import Personal
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -47,7 +46,7 @@ class State(ServerState):
 
 
 @register("l2gd", "L2GD")
-class L2GD(Personal):
+class L2GD(Personal[State]):
     newcomer: ClassVar[Mapping[str, str]] = {"model": "mean"}
 
     lam: float = option(
@@ -63,8 +62,8 @@ class L2GD(Personal):
         source="code of FedRep: 0.9",
     )
 
-    def check_training(self, training: LocalTraining) -> None:
-        training.need_sgd(self.name, "whose theta follows from the rate of gradient steps")
+    def check(self, run: Conditions) -> None:
+        run.training.need_sgd(self.name, "whose theta follows from the rate of gradient steps")
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}

@@ -26,7 +26,8 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round, ServerState
+from fedflow.methods.protocols import Phased, Published
 from fedflow.methods.registry import register
 from fedflow.metrics.cost import exchanged_bytes
 from fedflow.models.flat import FlatModel, Part
@@ -41,7 +42,7 @@ class State(ServerState):
 
 
 @register("lg_fedavg", "LG-FedAvg")
-class LGFedAvg(Averaging):
+class LGFedAvg(Phased, Published, Averaging[State]):
     serves: ClassVar[str] = "personal"
 
     shared: list[str] | None = option(
@@ -61,7 +62,8 @@ class LGFedAvg(Averaging):
         """The last round of FedAvg; 0 if there is none."""
         return round(self.fedavg * rounds)
 
-    def check(self, rounds: int) -> None:
+    def check(self, run: Conditions) -> None:
+        rounds = run.rounds
         if self.fedavg and not 0 < self.switch(rounds) < rounds:
             accepted = f"0, or a share that leaves a round of each phase in {rounds} rounds"
             raise BadInput("method.fedavg", self.fedavg, accepted)

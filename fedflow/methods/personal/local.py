@@ -16,14 +16,15 @@ import numpy as np
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.method import SAMPLERS, Cohort, Diagnostics, Message, Method, Round, ServerState
+from fedflow.methods.method import Cohort, Diagnostics, Message, Method, Round, ServerState
+from fedflow.methods.protocols import SAMPLERS, Published, Sampling
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
 @register("local", "Local")
-class LocalOnly(Method):
+class LocalOnly(Published, Sampling, Method[ServerState]):
     serves: ClassVar[str] = "personal"
 
     everyone: bool = option(False, "train all clients in every round, whatever the participation rate")

@@ -35,7 +35,7 @@ class State(ServerState):
 
 
 @register("mtl", "MTL")
-class MTL(Averaging):
+class MTL(Averaging[State]):
     serves: ClassVar[str] = "personal"
     newcomer: ClassVar[Mapping[str, str]] = {"model": "mean"}
 

@@ -16,13 +16,13 @@ last models, here the adapted w_t.
 """
 
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.personal._adapting import Adapting
+from fedflow.methods.personal._adapting import AdaptedMethod
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
 
 @register("pavg", "P-Avg")
-class PAvg(Adapting, FedAvg):
+class PAvg(AdaptedMethod, FedAvg):
     weighting: str = option(
         "uniform",
         "weights p_k of the average: n_k or uniform",

@@ -33,6 +33,7 @@ from fedflow.local.trainer import Step
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import GlobalModel, Passes, Round
 from fedflow.methods.personal._adapting import adapting
+from fedflow.methods.protocols import Adapting
 from fedflow.methods.registry import register
 from fedflow.settings import option, shown
 
@@ -44,7 +45,7 @@ class OfMethod(Adaptation):
 
 
 @register("perfedavg", "Per-FedAvg")
-class PerFedAvg(FedAvg):
+class PerFedAvg(Adapting, FedAvg):
     serves: ClassVar[str] = "personal"
     serves_with: ClassVar[tuple[str, ...] | None] = ()
 
@@ -106,10 +107,7 @@ class PerFedAvg(FedAvg):
 
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         """One gradient per stream; two in the last stream of hessian_free."""
-        return Passes(epochs * 4 / 3 if self.order == "hessian_free" else epochs)
-
-    def fits(self, now: Round, training: LocalTraining) -> int:
-        return 1
+        return Passes(epochs * 4 / 3 if self.order == "hessian_free" else epochs, fits=1)
 
     def local(self, client: Client) -> Update:
         def step(now: Moving, outer: Batch, inner: Batch, *hessian: Batch) -> tuple[Moving, Tensor]:

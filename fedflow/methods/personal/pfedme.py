@@ -20,11 +20,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import SGDState
 from fedflow.local.samples import Batch
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import GlobalModel, Passes, Round
+from fedflow.methods.method import Conditions, GlobalModel, Passes, Round
 from fedflow.methods.personal._personal import Personal
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -57,8 +56,8 @@ class PFedMe(Personal, FedAvg):
         1.0, "weight of the mean in the next model", symbol="beta", gt=0, grid=(1, 2), source="section 5"
     )
 
-    def check_training(self, training: LocalTraining) -> None:
-        training.need_sgd(self.name, "both of whose steps are gradient steps")
+    def check(self, run: Conditions) -> None:
+        run.training.need_sgd(self.name, "both of whose steps are gradient steps")
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"personal": initial}

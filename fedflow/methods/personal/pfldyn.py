@@ -18,11 +18,11 @@ prototypes, the last layer has no gradient of the loss; the regularizer and weig
 The gradients whose sum is 0 are those in theta; Theorem 2 prints those at T_k(theta).
 """
 
-from fedflow.methods.averaging.feddyn import FedDyn
-from fedflow.methods.personal._adapting import Adapting
+from fedflow.methods.averaging.feddyn import FedDyn, State
+from fedflow.methods.personal._adapting import AdaptedMethod
 from fedflow.methods.registry import register
 
 
 @register("pfldyn", "PFLDyn")
-class PFLDyn(Adapting, FedDyn):
+class PFLDyn(AdaptedMethod[State], FedDyn):
     pass

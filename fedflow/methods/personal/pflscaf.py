@@ -14,11 +14,11 @@ also for classes that no other client has.
 says of FedDyn's code. That code scores the adapted mean of all clients' last models, here the adapted x.
 """
 
-from fedflow.methods.averaging.scaffold import Scaffold
-from fedflow.methods.personal._adapting import Adapting
+from fedflow.methods.averaging.scaffold import Scaffold, State
+from fedflow.methods.personal._adapting import AdaptedMethod
 from fedflow.methods.registry import register
 
 
 @register("pflscaf", "PFLScaf")
-class PFLScaf(Adapting, Scaffold):
+class PFLScaf(AdaptedMethod[State], Scaffold):
     pass

@@ -29,9 +29,9 @@ of the learning rate is 0.99 in the text, 0.999 in the code (`training.lr_decay`
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,8 +43,9 @@ from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Step
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Round
 from fedflow.methods.personal._personal import TENTHS, Personal
+from fedflow.methods.protocols import Mixing, Noisy, Phased, Selecting
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -56,13 +57,11 @@ Ends = tuple[Moving, Moving]  # w_f, w_l
 
 @dataclass(frozen=True)
 class State(GlobalModel):
-    """``initial`` [D] are the values to which `aggregation: official` resets."""
-
-    initial: Tensor
+    initial: Tensor | None = None  # [D], to which `aggregation: official` resets; None otherwise
 
 
 @register("superfed", "SuPerFed")
-class SuPerFed(Personal, FedAvg):
+class SuPerFed(Mixing, Noisy, Phased, Selecting, Personal[State], FedAvg[State]):
     newcomer: ClassVar[Mapping[str, str]] = {"local": "model"}
 
     mixing: str = option(
@@ -120,7 +119,8 @@ class SuPerFed(Personal, FedAvg):
         if self.served == "global" and self.lam != "validated":
             raise BadInput("method.lam", self.lam, "validated, its default, with served: global")
 
-    def check(self, rounds: int) -> None:
+    def check(self, run: Conditions) -> None:
+        rounds = run.rounds
         if not self.share or self.rounds_before(rounds):
             return
         if self.start is not None:
@@ -152,10 +152,10 @@ class SuPerFed(Personal, FedAvg):
             "method.lam to fixed or oracle" if self.lam == "validated" and self.served == "personal" else ""
         )
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> GlobalModel:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         w = initial(0)
         if self.aggregation == "all":
-            return GlobalModel(w)
+            return State(w)
         model.part("*weight*")  # refuses a network without any
         return State(w, w)
 
@@ -201,12 +201,12 @@ class SuPerFed(Personal, FedAvg):
             return 2 * moved
         return torch.cat([part / part.norm().clamp(min=TINY) for part in moved.split(model.sizes)])
 
-    def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
         after, found = super().aggregate(now, server, cohort)
-        if self.aggregation == "all":
+        if server.initial is None:
             return after, found
         weights = torch.where(now.model.part("*weight*").mask, after.model, server.initial)
-        return State(now.model.with_buffers(weights, after.model), server.initial), found
+        return replace(after, model=now.model.with_buffers(weights, after.model)), found
 
     def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor | None]:
         if self.served == "global" or not client.kept["mixed"]:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Levelled, Message, Method, Round
+from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Method, Round, S
+from fedflow.methods.protocols import Levelled, Specialized
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
@@ -27,8 +28,8 @@ class Whole(GlobalModel):
         return {}
 
 
-class Levels(Levelled, Method):
-    """Clients train the network of their level; every entry is averaged over the clients that hold it."""
+class LevelMethod(Levelled, Specialized, Method[S]):
+    """Clients train the network of their level."""
 
     serves: ClassVar[str] = "level"
     example: ClassVar[str] = "cnn_exit"
@@ -54,15 +55,6 @@ class Levels(Levelled, Method):
         """Where the entries of a level's network are in the whole ``model``, [d]."""
         return model.variant(**self.networks()[level]).within(model)
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Any:
-        return Whole(initial(0))
-
-    def broadcast(self, now: Round, server: Any, client: int) -> Message:
-        level = self.level(client, now.clients)
-        if level not in server.parts:
-            server.parts[level] = server.model[self.places(now.model, level)]
-        return {"model": server.parts[level]}
-
     def local(self, client: Client) -> Update:
         return self.sent(client, client.fit(start=client.received["model"]))
 
@@ -83,7 +75,20 @@ class Levels(Levelled, Method):
         total = lost * received.double()
         return (total + sent * cohort.mean("model", group).double() if sent else total), sent + lost
 
-    def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
+
+class Levels(LevelMethod[Whole]):
+    """Every entry of the whole network is averaged over the clients that hold it."""
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Whole:
+        return Whole(initial(0))
+
+    def broadcast(self, now: Round, server: Whole, client: int) -> Message:
+        level = self.level(client, now.clients)
+        if level not in server.parts:
+            server.parts[level] = server.model[self.places(now.model, level)]
+        return {"model": server.parts[level]}
+
+    def aggregate(self, now: Round, server: Whole, cohort: Cohort) -> tuple[Whole, Diagnostics]:
         w = server.model
         total, holders = (torch.zeros_like(w, dtype=torch.float64) for _ in range(2))
         for level in self.networks():
@@ -94,7 +99,7 @@ class Levels(Levelled, Method):
         return Whole(torch.where(holders > 0, (total / holders.clamp(min=1)).to(w.dtype), w)), {}
 
 
-class SimpleAndComplex(Levels):
+class SimpleAndComplex(LevelMethod[S]):
     """Two levels of a network with two exits: simple clients hold the part up to the first exit."""
 
     simple: float = option(

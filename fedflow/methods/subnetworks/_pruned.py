@@ -2,19 +2,19 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.local.local_training import LocalTraining
 from fedflow.local.masks import mask_distance, next_rate, pruned_share, without_smallest
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Loss
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Method, Passes, Round
+from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Method, Passes, Round
+from fedflow.methods.protocols import Pruning, Recording, Selecting
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
@@ -34,7 +34,7 @@ class Trained(NamedTuple):
     last: Tensor
 
 
-class Pruned(Method):
+class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
     """Clients keep a mask and their last model, and are served that model.
 
     A step of pruning drops the smallest weights of each tensor. It is taken if the masks after the first and
@@ -91,12 +91,11 @@ class Pruned(Method):
         source="test: authors' code",
     )
 
-    def check(self, rounds: int) -> None:
+    def check(self, run: Conditions) -> None:
         for name, effect in self.never.items():
             if self.gates() and getattr(self, name) > 1:
                 warnings.warn(f"{self.name}: {effect}, as method.{name} is above 1", stacklevel=2)
-
-    def check_training(self, training: LocalTraining) -> None:
+        training = run.training
         by = f"with {self.name}, which compares the masks after the first and the last epoch"
         if self.gates() and training.steps is not None:
             raise BadInput("training.steps", training.steps, f"null {by}")
@@ -179,7 +178,7 @@ class Pruned(Method):
         own = {"model": w, "mask": mask}
         return client.update(model=w, mask=mask, weight=1.0, keep=own, diagnostics=diagnostics)
 
-    def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
         """Every entry is averaged over those that keep it; without any, it does not change."""
         share = cohort.mean("mask")
         return GlobalModel((cohort.mean("model") / share).where(share > 0, server.model)), {}

@@ -28,7 +28,7 @@ class State(ServerState):
 
 
 @register("decouple", "Decouple")
-class Decouple(SimpleAndComplex):
+class Decouple(SimpleAndComplex[State]):
     complex_exits: ClassVar[str] = "none"
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:

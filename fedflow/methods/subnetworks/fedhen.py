@@ -21,9 +21,9 @@ the network. The authors report means over the models of all simple and of all c
 from typing import ClassVar
 
 from fedflow.methods.registry import register
-from fedflow.methods.subnetworks._levels import SimpleAndComplex
+from fedflow.methods.subnetworks._levels import Levels, SimpleAndComplex, Whole
 
 
 @register("fedhen", "FedHeN")
-class FedHeN(SimpleAndComplex):
+class FedHeN(SimpleAndComplex[Whole], Levels):
     complex_exits: ClassVar[str] = "both"

@@ -20,14 +20,14 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.registry import register
-from fedflow.methods.subnetworks._levels import SimpleAndComplex
+from fedflow.methods.subnetworks._levels import Levels, SimpleAndComplex, Whole
 from fedflow.models.exits import EXIT
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
 @register("noside", "NoSide")
-class NoSide(SimpleAndComplex):
+class NoSide(SimpleAndComplex[Whole], Levels):
     complex_exits: ClassVar[str] = "last"
 
     head_average: str = option(

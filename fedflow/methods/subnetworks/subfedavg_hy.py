@@ -40,6 +40,7 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
 from fedflow.methods.method import GlobalModel
+from fedflow.methods.protocols import Published, Specialized
 from fedflow.methods.registry import register
 from fedflow.methods.subnetworks._pruned import Pruned, Trained
 from fedflow.metrics.cost import exchanged_bytes
@@ -55,7 +56,7 @@ NEAR, LESS = 0.16, 0.05  # rates of the last step above NEAR are lowered by LESS
 
 
 @register("subfedavg_hy", "Sub-FedAvg (Hy)")
-class SubFedAvgHy(Pruned):
+class SubFedAvgHy(Specialized, Published, Pruned):
     example: ClassVar[str] = "lenet5_bn"
     never: ClassVar[Mapping[str, str]] = {
         "threshold": "no client prunes",

@@ -32,6 +32,7 @@ code after it, as here. Pruned is counted by mask here, by value in the code.
 """
 
 from fedflow.local.client import Client, Update
+from fedflow.methods.protocols import Published
 from fedflow.methods.registry import register
 from fedflow.methods.subnetworks._pruned import Pruned
 from fedflow.metrics.cost import exchanged_bytes
@@ -39,7 +40,7 @@ from fedflow.models.flat import FlatModel
 
 
 @register("subfedavg_un", "Sub-FedAvg (Un)")
-class SubFedAvgUn(Pruned):
+class SubFedAvgUn(Published, Pruned):
     def local(self, client: Client) -> Update:
         mask = client.kept["mask"]
         trained = self.train(client, client.received["model"], mask)

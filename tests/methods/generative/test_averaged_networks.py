@@ -26,7 +26,7 @@ def test_all_entries_are_averaged_by_samples(name: str, digits: Dataset) -> None
 
     federation = suited(name, images(digits, sizes=(10, 30)))
     ran = run(Marked(spc=1), federation, rounds=2)
-    networks = build_method(name).networks(federation.model)
+    networks = build_method(name).trained_networks(federation.model)
     for server in ran.servers:
         assert {part: len(w) for part, w in server.items()} == {k: net.size for k, net in networks.items()}
         assert all((w == (10 * 10 + 30 * 30) / 40).all() for w in server.values())
@@ -44,7 +44,7 @@ def test_images_are_those_of_the_averaged_network(name: str, digits: Dataset) ->
     assert made.y.tolist() == [label for label in range(10) for _ in range(3)]
     again, other = method.images(now(), server), method.images(now(seed=1), server)
     assert torch.equal(made.x, again.x) and not torch.equal(made.x, other.x)
-    network = method.networks(federation.model)[method.maker].to_module(server.vectors[method.maker])
+    network = method.trained_networks(federation.model)[method.maker].to_module(server.vectors[method.maker])
     generator = torch.Generator().manual_seed(int(now().rng.integers(1 << 62)))
     inputs = torch.cat([method.noise(30, generator), torch.eye(10)[made.y]], 1)
     torch.testing.assert_close(method.pixels(network(inputs)), made.x)
@@ -81,7 +81,7 @@ def test_rates_within_a_round_reach_both_networks(name: str, digits: Dataset) ->
         )
         for more in ({"epochs": 1}, {"epochs": 2})
     )
-    networks = build_method(name).networks(federation.model)
+    networks = build_method(name).trained_networks(federation.model)
     for part, network in networks.items():
         torch.testing.assert_close(
             one.servers[0][part][: network.parameters],

@@ -54,7 +54,7 @@ def test_a_client_trains_a_plain_gan(digits: Dataset) -> None:
     """Three batches; statistics of the discriminator are those of real images."""
     federation = suited("fedcgan", images(digits, sizes=(60,), dtype=torch.float64))
     method = build_method("fedcgan")
-    networks = method.networks(federation.model)
+    networks = method.trained_networks(federation.model)
     first = {name: network.init(0) for name, network in networks.items()}
     client = one_client(federation, training=ADAM, **first)
     client.noise = torch.Generator().manual_seed(7)

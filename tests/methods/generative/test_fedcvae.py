@@ -51,7 +51,7 @@ def test_kl_is_the_closed_form() -> None:
 def test_a_client_trains_a_plain_auto_encoder(beta: float, digits: Dataset) -> None:
     federation = suited("fedcvae", images(digits, sizes=(60,), dtype=torch.float64))
     method = build_method("fedcvae", {"beta": beta})
-    networks = method.networks(federation.model)
+    networks = method.trained_networks(federation.model)
     first = {name: network.init(0) for name, network in networks.items()}
     client = one_client(federation, training=ADAM, **first)
     client.noise = torch.Generator().manual_seed(7)

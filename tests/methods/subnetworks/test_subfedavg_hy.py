@@ -28,6 +28,7 @@ from fedflow.data import Dataset
 from fedflow.local.client import Client
 from fedflow.local.masks import pruned_share
 from fedflow.methods import build_method
+from fedflow.methods.method import Conditions
 from fedflow.methods.subnetworks._pruned import Trained
 from fedflow.methods.subnetworks.subfedavg_hy import NETWORKS as ACCEPTED
 from fedflow.methods.subnetworks.subfedavg_hy import SubFedAvgHy
@@ -384,7 +385,8 @@ def test_a_network_without_channels_is_refused_with_the_names_of_those_that_have
     declared = [build(n, ARCHITECTURES[n].shape, ARCHITECTURES[n].classes).channels for n in names]
     assert len(names) == 3 and all(declared)
     with refused(r"^training\.epochs: 1 .* or method\.target: 0 and method\.channel_rate: 0"):
-        build_method(NAME).check_training(prepare_run("fedavg", dense, training={"epochs": 1}).job.training)
+        training = prepare_run("fedavg", dense, training={"epochs": 1}).job.training
+        build_method(NAME).check(Conditions(20, training))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(NAME, dense, OFF, rounds=1)

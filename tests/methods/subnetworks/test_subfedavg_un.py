@@ -28,6 +28,7 @@ from fedflow.data import Dataset, Examples
 from fedflow.local.client import Client, Update
 from fedflow.local.fast.compiled import compiled_gradient
 from fedflow.methods import build_method
+from fedflow.methods.method import Conditions
 from fedflow.methods.subnetworks.subfedavg_un import SubFedAvgUn
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
@@ -283,8 +284,8 @@ def test_a_single_epoch_is_refused() -> None:
     method = build_method(NAME)
     training = prepare_run("fedavg", quadratics(), training={"epochs": 1}).job.training
     with refused(r"^training\.epochs: 1 .* at least 2 with subfedavg_un, which compares the masks"):
-        method.check_training(training)
-    build_method(NAME, {"target": 0}).check_training(training)
+        method.check(Conditions(20, training))
+    build_method(NAME, {"target": 0}).check(Conditions(20, training))
 
 
 def test_networks_and_partitions_that_do_not_fit_are_refused(federation: Federation) -> None:
