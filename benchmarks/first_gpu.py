@@ -49,7 +49,7 @@ from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call, Captured, Cohorts, Pool
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 from fedflow.simulation.worker import WARNED_METHODS
 
 Found = dict[str, Any]

@@ -30,7 +30,7 @@ from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import RoundReport
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 
 CLIENTS, COHORT, ROUNDS, EVALUATE_EVERY = 1000, 50, 1500, 10
 NETWORK = "cnn_pfl"

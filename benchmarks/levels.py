@@ -21,7 +21,7 @@ from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 
 CLIENTS, SAMPLES, ROUNDS, REPEATS = 40, 50, 6, 5
 TRAINING = LocalTraining.parse({"epochs": 2, "batch_size": 10, "lr": 0.01})

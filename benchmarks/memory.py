@@ -24,7 +24,7 @@ def one(method: str) -> None:
     from fedflow.methods import build_method
     from fedflow.simulation.job import Job
     from fedflow.simulation.loop import Simulation
-    from fedflow.simulation.setup import RunSettings
+    from fedflow.simulation.settings import RunSettings
 
     torch.set_num_threads(1)
     work = federation(CLIENTS, SAMPLES)

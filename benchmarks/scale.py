@@ -30,7 +30,7 @@ from fedflow.partition import Partition, PartitionParams, Samples, make_partitio
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 
 FEW, MANY, COHORT, ROUNDS, CHECKPOINT_EVERY = 1000, 100_000, 100, 21, 5
 METHODS = ("fedavg", "scaffold", "ditto")

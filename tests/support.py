@@ -39,7 +39,7 @@ from fedflow.simulation.job import Job, Shard
 from fedflow.simulation.levels import level, network
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 
 EVERYONE = {"participation": 1.0, "fine_tune": False, "evaluate_every": 1000}
 TWO_EPOCHS = (

@@ -33,7 +33,7 @@ from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 from fedflow.simulation.worker import vmapped
 
 

@@ -15,7 +15,7 @@ from fedflow.naming import flat, say
 from fedflow.procedures import PROCEDURES, Procedure
 from fedflow.project.arguments import check_once
 from fedflow.settings import Settings, check, option
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 
 MAY_BE_EMPTY = ("central", "procedures")  # lists of the grid
 OF_RUNS = ("datasets", "partitions", "methods")  # others, which a grid of procedures may leave empty

@@ -20,7 +20,7 @@ from fedflow.methods import METHODS
 from fedflow.naming import flat, say, text
 from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, explain, hints
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 
 LENGTH, DIGITS = 20, 4  # letters of the differences in a label, and of the digest among them
 HASHES = ("data_hash", "partition_hash")

@@ -47,7 +47,7 @@ class Task:
             return AdamState.of(w)
         return SGDState(w, torch.zeros_like(w) if self.training.momentum else None)
 
-    def autocast(self, x: Tensor) -> AbstractContextManager:
+    def autocast(self, x: Tensor) -> AbstractContextManager[None]:
         """The precision in which the network is applied to inputs ``x``."""
         if self.training.precision != "bf16":
             return nullcontext()

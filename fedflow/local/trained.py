@@ -45,12 +45,12 @@ class TrainedNetwork:
 
     @property
     def hash(self) -> str:
-        return self.facts["hash"]
+        return str(self.facts["hash"])
 
     @property
     def data_hash(self) -> str:
         """The hash of the data set that it was trained on."""
-        return self.facts["data_hash"]
+        return str(self.facts["data_hash"])
 
     @property
     def size(self) -> int:

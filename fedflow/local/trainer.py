@@ -34,7 +34,8 @@ from fedflow.settings import shown
 
 HELD = 16 << 20  # numbers: below this size, inputs are normalized once instead of in every step
 
-State = TypeVar("State", bound=tuple)  # of tensors, None, numbers, and tuples of them such as `SGDState`
+# A tuple of tensors, None, numbers, and tuples of them such as `SGDState`.
+State = TypeVar("State", bound=tuple[Any, ...])
 
 
 class Step(NamedTuple):
@@ -237,7 +238,7 @@ class Trainer:
         """eta_i / eta of all local steps [S]; 0 for those that this client does not take."""
         schedule = self._schedules["batches"]
         steps = torch.arange(len(schedule), dtype=self.model.dtype, device=self.own.rows.device)
-        rates = torch.ones_like(steps) * self.training.lr_factor(steps)
+        rates: Tensor = torch.ones_like(steps) * self.training.lr_factor(steps)
         return rates if schedule.active is None else rates * schedule.active
 
     def travelled(self, lr: float | Tensor | None = None) -> Tensor:
@@ -367,7 +368,7 @@ class Trainer:
             outputs, buffers = self.model.train_outputs(w, x, real=real)
         return outputs.to(self.model.dtype), buffers
 
-    def _with_eval_gradients(self) -> AbstractContextManager:
+    def _with_eval_gradients(self) -> AbstractContextManager[None]:
         """Where a network in evaluation mode has gradients: cuDNN has none of recurrent layers."""
         missing = self.model.recurrent and self.model.device.type == "cuda"
         return torch.backends.cudnn.flags(enabled=False) if missing else nullcontext()
@@ -446,7 +447,7 @@ def _autograd_gradient(objective: Loss, w: Tensor, batch: Batch) -> tuple[Tensor
 def _functional_gradient(objective: Loss, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
     """The result of `_autograd_gradient` under ``torch.func.vmap``."""
 
-    def with_record(w: Tensor) -> tuple[Tensor, tuple]:
+    def with_record(w: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
         value = objective(w, batch)
         loss, buffers = _recorded(value, batch)
         return value, (loss, () if buffers is None else buffers)

@@ -10,7 +10,7 @@ from fedflow.local.fast.compiled import compiled_gradient, pays, why_not
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import networks
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 
 
 def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) -> tuple[Job, str]:

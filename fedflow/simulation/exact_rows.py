@@ -8,7 +8,7 @@ from triton import language as tl
 BLOCK = 1024  # columns of a program
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _add_rows(
     rows: tl.tensor,
     scale: tl.tensor,

@@ -50,7 +50,7 @@ class Call:
         return torch.func.vmap(self.one, in_dims=(dims,))(inputs)
 
     @property
-    def key(self) -> tuple:
+    def key(self) -> tuple[Any, ...]:
         shapes = tuple((name, t.shape, t.dtype, name in self.each) for name, t in self.inputs.items())
         return threading.get_ident(), self.about, shapes
 
@@ -132,7 +132,7 @@ class Cohorts:
 
     def __init__(self, capture: Callable[[Call, Pool], Replay] = Captured) -> None:
         self.capture, self.pool = capture, Pool()
-        self.kinds: OrderedDict[tuple, _Kind] = OrderedDict()
+        self.kinds: OrderedDict[tuple[Any, ...], _Kind] = OrderedDict()
         self.widths: dict[About, int] = {}  # clients that memory allows per call, by computation
 
     def run(self, call: Call) -> Tensors:
@@ -174,7 +174,7 @@ class Operations(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = self.written = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,7 +1,7 @@
 """Messages between server and clients: tensors that clients share are packed once."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ class Messages(NamedTuple):
     kept: list[dict[str, int]]
 
 
-def _memory(vector: Tensor) -> tuple:
+def _memory(vector: Tensor) -> tuple[Any, ...]:
     """What identifies the entries of a vector in memory: equal for two views of the same row."""
     return vector.data_ptr(), vector.shape, vector.stride(), vector.dtype
 
@@ -44,7 +44,7 @@ def pack(
     ``replaced`` maps kept vectors of a client to received ones that take their place. Those that are
     ``written`` are left out for clients that never had any.
     """
-    packed, places = Messages([], [], []), dict[tuple, int]()
+    packed, places = Messages([], [], []), dict[tuple[Any, ...], int]()
 
     def place(vector: Tensor) -> int:
         same = _memory(vector)

@@ -62,4 +62,5 @@ class Timing(Settings):
         least, most = self.speeds[generator(seed, "speed", client).integers(len(self.speeds))]
         rng = generator(seed, "time", client, *([] if self.steady else [round]))
         low, high = np.array([self.down, [least, most], self.up]).T
-        return rng.uniform(low, high) * [1, steps if self.work == "step" else 1, 1]
+        times: np.ndarray = rng.uniform(low, high) * [1, steps if self.work == "step" else 1, 1]
+        return times

@@ -37,7 +37,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 
 SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1}
 MAML: dict[str, Any] = {"name": "maml", "lr": 0.1}

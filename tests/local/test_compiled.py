@@ -25,7 +25,7 @@ from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, lr=0.05)
 SIZES = (23, 8, 3)  # ragged last batches, and a client with no full batch at all

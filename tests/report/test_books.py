@@ -26,7 +26,7 @@ from fedflow.partition.after.label_noise import KINDS, transition
 from fedflow.procedures import PROCEDURES
 from fedflow.report.sources import templates
 from fedflow.settings import Settings, hints
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 
 ROWS = {  # rows of each table, in the order of the book
     "aaggff": [3, 12, 12, 3, 3, 2, 2],

@@ -17,7 +17,7 @@ from fedflow.methods import build_method
 from fedflow.simulation.checkpoint import FILE, load_checkpoint, save_checkpoint
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 
 
 def test_a_checkpoint_is_loaded_as_it_was_saved(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fedflow.config import EngineSettings
 from fedflow.errors import BadInput
 from fedflow.simulation.job import Shard
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.setup import RunSettings
+from fedflow.simulation.settings import RunSettings
 from fedflow.stages.experiment import Experiment
 from tasks import shards
 from tasks.gpu import OneGpu

@@ -84,7 +84,8 @@ class Gradient:
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss, scalar, as part of an expression that is differentiated by ``w`` once."""
-        return _Loss.apply(w, x, y, self)
+        value: Tensor = _Loss.apply(w, x, y, self)
+        return value
 
 
 class _Loss(torch.autograd.Function):
@@ -101,7 +102,7 @@ class _Loss(torch.autograd.Function):
         return up * g, None, None, None
 
 
-def _kind(*tensors: Tensor) -> list[tuple]:
+def _kind(*tensors: Tensor) -> list[tuple[Any, ...]]:
     """The properties of tensors that machine code depends on."""
     return [(t.shape, t.dtype, t.is_contiguous()) for t in tensors]
 
@@ -158,7 +159,8 @@ def compiled_gradient(
     with _LOCK:
         if about not in model.gradients:
             model.gradients[about] = _compiled(model, *about)
-        return model.gradients[about]
+        found: Gradient | None = model.gradients[about]
+        return found
 
 
 def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str) -> Gradient | None:

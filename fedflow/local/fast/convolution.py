@@ -79,7 +79,7 @@ def _plain(
     return {*stride, *dilation} == {1} and groups == 1 and not transposed and weight.dim() == 4
 
 
-CONVOLUTION: dict[Any, Callable] = {
+CONVOLUTION: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.convolution.default: _outputs,
     torch.ops.aten.convolution_backward.default: _gradients,
 }

@@ -27,4 +27,7 @@ def _affine(bias: Tensor, x: Tensor, weight: Tensor, *, beta: float = 1, alpha: 
     return product if product is NotImplemented else product + bias
 
 
-DENSE: dict[Any, Callable] = {torch.ops.aten.mm.default: _product, torch.ops.aten.addmm.default: _affine}
+DENSE: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.mm.default: _product,
+    torch.ops.aten.addmm.default: _affine,
+}

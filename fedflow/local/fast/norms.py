@@ -72,12 +72,14 @@ def _rows(images: Tensor) -> Tensor:
 
 
 def _images(rows: Tensor, like: Tensor) -> Tensor:
-    return rows.unflatten(1, like.shape[2:]).permute(0, 3, 1, 2)
+    found: Tensor = rows.unflatten(1, like.shape[2:]).permute(0, 3, 1, 2)
+    return found
 
 
 def _by_group(values: Tensor, groups: int) -> Tensor:
     """Sums [N, G] of values [N, C]."""
-    return values.unflatten(1, (groups, -1)).sum(2)
+    sums: Tensor = values.unflatten(1, (groups, -1)).sum(2)
+    return sums
 
 
 def _by_channel(values: Tensor, channels: int) -> Tensor:
@@ -86,7 +88,7 @@ def _by_channel(values: Tensor, channels: int) -> Tensor:
     return values[:, :, None].expand(n, groups, channels // groups).reshape(n, channels)
 
 
-NORMS: dict[Any, Callable] = {
+NORMS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.native_group_norm.default: _outputs,
     torch.ops.aten.native_group_norm_backward.default: _gradients,
 }

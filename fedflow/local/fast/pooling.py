@@ -77,7 +77,7 @@ def _whole(x: Tensor, kernel: Sequence[int]) -> tuple[int, int]:
     return x.shape[-2] // kernel[0] * kernel[0], x.shape[-1] // kernel[1] * kernel[1]
 
 
-POOLING: dict[Any, Callable] = {
+POOLING: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.max_pool2d_with_indices.default: _values_and_indices,
     torch.ops.aten.max_pool2d_with_indices_backward.default: _gradient,
 }

@@ -11,13 +11,15 @@ def exponentiated(last: np.ndarray, response: np.ndarray, rate: float) -> np.nda
     It minimizes -<p, response> + KL(p || last) / rate over the simplex.
     """
     powers = rate * response
-    p = last * np.exp(powers - powers.max())
-    return p / p.sum()
+    p: np.ndarray = last * np.exp(powers - powers.max())
+    p /= p.sum()
+    return p
 
 
 def decision_loss(p: np.ndarray, r: np.ndarray) -> np.ndarray:
     """l_t(p) of a decision [m] for responses [m], or [t] for responses [t, m]."""
-    return -np.log1p(r @ p)
+    loss: np.ndarray = -np.log1p(r @ p)
+    return loss
 
 
 def hindsight(r: np.ndarray) -> np.ndarray:

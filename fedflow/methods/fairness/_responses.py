@@ -8,7 +8,8 @@ import scipy
 
 def frechet(x: np.ndarray) -> np.ndarray:
     """exp(-1 / x), and 0 at 0."""
-    return np.exp(-np.divide(1, x, out=np.full_like(x, np.inf), where=x > 0))
+    y: np.ndarray = np.exp(-np.divide(1, x, out=np.full_like(x, np.inf), where=x > 0))
+    return y
 
 
 # Cumulative distribution functions of scale 1, for x [m] = 1 at the mean loss.

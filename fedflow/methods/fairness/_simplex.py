@@ -8,7 +8,8 @@ def project(v: np.ndarray) -> np.ndarray:
     descending = np.sort(v)[::-1]
     excess = (np.cumsum(descending) - 1) / np.arange(1, len(v) + 1)
     threshold = excess[np.flatnonzero(descending > excess)[-1]]
-    return np.maximum(v - threshold, 0)
+    p: np.ndarray = np.maximum(v - threshold, 0)
+    return p
 
 
 def minimize(h: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from fedflow.local.client import Client, Update
 from fedflow.local.masks import mask_distance, next_rate, pruned_share, without_smallest
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
-from fedflow.local.trainer import Loss
+from fedflow.local.task import Loss
 from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Method, Passes, Round
 from fedflow.methods.protocols import Pruning, Recording, Selecting
 from fedflow.models.flat import FlatModel
