@@ -69,6 +69,7 @@ from fedflow.methods.fairness.term import TERM as TERM
 from fedflow.methods.generative.fedcgan import FedCGAN as FedCGAN
 from fedflow.methods.generative.fedcvae import FedCVAE as FedCVAE
 from fedflow.methods.generative.fedevg import FedEvg as FedEvg
+from fedflow.methods.method import Ability as Ability
 from fedflow.methods.method import Cohort as Cohort
 from fedflow.methods.method import Conditions as Conditions
 from fedflow.methods.method import Diagnostics as Diagnostics
