@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.memory import peak_memory
 from benchmarks.workload import significant
 
-NODES, NEIGHBOURS, PICKS, TIMED, STEPS = 20_000, 12, 200, 20, (1, 4)  # 12 neighbors: a mean degree of 14
+NODES, NEIGHBORS, PICKS, TIMED, STEPS = 20_000, 12, 200, 20, (1, 4)  # 12 neighbors: a mean degree of 14
 FORMS = ("incremental", "sparse", "dense")
 Product = Callable[[np.ndarray], np.ndarray]
 
@@ -61,7 +61,7 @@ def one(form: str, steps: int) -> None:
 
     threadpool_limits(1)
     points = gaussian_mixture(NODES, SHARES_TEXT, np.random.default_rng(0))[0]
-    adjacency = knn_graph(points, NEIGHBOURS)
+    adjacency = knn_graph(points, NEIGHBORS)
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     before, started, picks = peak_memory(), time.process_time(), TIMED if form == "dense" else PICKS
     operator = Operator(adjacency, steps)

@@ -19,7 +19,7 @@ from fedflow.models.channels import expand, smaller
 from fedflow.models.flat import FlatModel
 from fedflow.models.mlp import MLP
 
-COLOUR, GREY = (3, 32, 32), (1, 28, 28)
+COLOR, GREY = (3, 32, 32), (1, 28, 28)
 
 
 def halved(model: FlatModel) -> torch.Tensor:
@@ -39,15 +39,15 @@ def by_kind(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def test_macs_of_lenet5() -> None:
-    counted = macs(build("lenet5_bn", COLOUR, 10), COLOUR)
+    counted = macs(build("lenet5_bn", COLOR, 10), COLOR)
     assert counted == {"conv1": 352_800, "conv2": 240_000, "fc1": 48_000, "fc2": 10_080, "fc3": 840}
 
 
 @pytest.mark.parametrize(
     ("network", "shape", "classes", "whole", "half", "ratio"),
     [
-        ("lenet5_bn", COLOUR, 10, (592_800, 58_920), (236_400, 34_920), 2.402),
-        ("lenet5_bn", COLOUR, 100, (592_800, 66_480), (236_400, 42_480), 2.364),
+        ("lenet5_bn", COLOR, 10, (592_800, 58_920), (236_400, 34_920), 2.402),
+        ("lenet5_bn", COLOR, 100, (592_800, 66_480), (236_400, 42_480), 2.364),
         ("cnn_mnist_bn", GREY, 10, (464_000, 16_500), (152_000, 8_500), 2.994),
     ],
 )
@@ -58,7 +58,7 @@ def test_macs_without_half_of_the_channels(network, shape, classes, whole, half,
     small = smaller(module, halved(model))
     assert by_kind(module, shape) == whole and by_kind(small, shape) == half
     assert sum(whole) / sum(half) == pytest.approx(ratio, abs=5e-4)
-    if classes == 10 and shape == COLOUR:
+    if classes == 10 and shape == COLOR:
         assert whole[0] / half[0] == pytest.approx(2.508, abs=5e-4)
 
 
@@ -85,7 +85,7 @@ def costs_in_print() -> Iterator[tuple[Line, PublishedCell, float]]:
             pruned = {cell.name: cell.value.mean for cell in line.cells if cell.value.mean is not None}
         if not line.label.endswith("traffic"):
             continue
-        shape = COLOUR if line.unit == "GB" else GREY
+        shape = COLOR if line.unit == "GB" else GREY
         classes = 100 if line.where.dataset == "cifar100" else 10
         model = FlatModel(partial(build, line.setup.model, shape, classes))
         for cell in line.cells:

@@ -12,7 +12,7 @@ from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput
 from fedflow.settings import Settings, option
 
-NORMALISE = ("source", "train", "none")
+NORMALIZE = ("source", "train", "none")
 LEFT_TO_MIX = ("pad", "channels")  # no defaults: the mix chooses them if a part does not
 FOR_IMAGES = ("resize", "crop", "pad", "channels", "rotations", "normalize")
 
@@ -74,8 +74,8 @@ class DatasetParams(Choice):
         if takes_path != bool(self.path):
             accepted = f"a file or folder, for source {self.source!r}" if takes_path else "null"
             raise BadInput("data.path", self.path, accepted)
-        if isinstance(self.normalize, str) and self.normalize not in NORMALISE:
-            accepted = f"one of {', '.join(NORMALISE)}, or a mapping of mean and std"
+        if isinstance(self.normalize, str) and self.normalize not in NORMALIZE:
+            accepted = f"one of {', '.join(NORMALIZE)}, or a mapping of mean and std"
             raise BadInput("data.normalize", self.normalize, accepted)
         if self.crop and self.resize is None:
             raise BadInput("data.crop", True, "false, without resize")

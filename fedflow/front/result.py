@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # matplotlib takes a second
 WIDTH = 560  # pixels of a picture in a notebook
 COLUMNS = 6  # numbers in a table in a notebook
 CELL = 'style="text-align:right;white-space:nowrap;padding:2px 8px"'
-COLOURS = ";".join(
+COLORS = ";".join(
     [  # pictures take the colors of the notebook, which may be dark
         "stroke-linejoin:round",
         "stroke-linecap:butt",
@@ -213,7 +213,7 @@ class Comparison:
         table = "".join(f"<tr>{line}</tr>" for line in lines)
         # All outputs of a notebook are one page, so that the ids in a picture must be its own.
         name = f"n{hashlib.blake2b(table.encode(), digest_size=6).hexdigest()}"
-        colors = ";".join([COLOURS, *(f"--s{i}:{color}" for i, color in enumerate(SERIES))])
+        colors = ";".join([COLORS, *(f"--s{i}:{color}" for i, color in enumerate(SERIES))])
         picture = self._drawn(None, "round", name).svg
         return (
             f'<div style="overflow-x:auto"><table>{table}</table></div>'

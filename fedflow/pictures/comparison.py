@@ -15,7 +15,7 @@ from fedflow.partition.compare import PartitionComparison
 from fedflow.pictures.drawing import check_picture, save_picture
 
 # Tol's bright palette.
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888")
+COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888")
 PANELS = 5  # measures in a row
 WIDTH = 11.0  # inches
 
@@ -58,7 +58,7 @@ def _panels(part: SubFigure, comparisons: Sequence[PartitionComparison], shared:
     for axes, name in zip(panels.flat, shared):
         values = [c.means[name] for c in comparisons]
         for row, value in enumerate(values):
-            color = COLOURS[row % len(COLOURS)]
+            color = COLORS[row % len(COLORS)]
             axes.plot([0, value], [row, row], color=color, lw=1.5)
             axes.plot(value, row, "o", color=color, ms=6, clip_on=False)
             axes.annotate(

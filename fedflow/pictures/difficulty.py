@@ -10,7 +10,7 @@ from fedflow.pictures.drawing import save_png
 from fedflow.pictures.labels import counted, evenly, shade_newcomers, title
 
 BANDS = ((0.05, 0.95, 0.25), (0.25, 0.75, 0.5))  # quantiles, and how opaque the band between them is
-COLOUR = "#0072b2"
+COLOR = "#0072b2"
 
 
 def draw_difficulty(partition: Partition, path: Path) -> None:
@@ -31,7 +31,7 @@ def draw_difficulty(partition: Partition, path: Path) -> None:
     for low, high, opacity in BANDS:
         bottom, top = np.array([np.quantile(x, (low, high)) for x in losses]).T
         words = f"{100 * low:g} to {100 * high:g} % of samples"
-        axis.stairs(top, edges, baseline=bottom, fill=True, color=COLOUR, alpha=opacity, lw=0, label=words)
+        axis.stairs(top, edges, baseline=bottom, fill=True, color=COLOR, alpha=opacity, lw=0, label=words)
     for of, style, word in ((np.median, "-", "median"), (np.mean, ":", "mean")):
         values = [of(x) for x in losses]
         axis.stairs(values, edges, baseline=None, color="black", lw=1.2, ls=style, label=word)

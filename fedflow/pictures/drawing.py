@@ -22,7 +22,7 @@ from matplotlib.image import AxesImage
 
 from fedflow.errors import FedflowError
 from fedflow.files import check_output, make_writable
-from fedflow.pictures.foreign import COLOURS, RULE, rewritten
+from fedflow.pictures.foreign import COLORS, RULE, rewritten
 
 __all__ = ["Drawing", "check_picture", "save_picture"]  # fedflow.drawing, for procedures and scripts
 
@@ -103,7 +103,7 @@ class Drawing:
     def file(self) -> str:
         """The SVG with its colors, as a file; `inlined` takes them from it again."""
         colors = ";".join(f"--{name}:{color}" for color, name in VARIABLES.items())
-        style = f'<style id="{COLOURS}">:root{{{colors};background:#fff;font-family:sans-serif}}</style>'
+        style = f'<style id="{COLORS}">:root{{{colors};background:#fff;font-family:sans-serif}}</style>'
         opening, rest = self._text.split(">", 1)
         return f"{opening} {NAMESPACES}>{style}{rest}\n"
 

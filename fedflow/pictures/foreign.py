@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 from fedflow.errors import FedflowError
 
 SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
-COLOURS = "colors"  # id of the style of an SVG file
+COLORS = "colors"  # id of the style of an SVG file
 RULE = "*{stroke-linejoin: round; stroke-linecap: butt}"  # the style sheet of matplotlib; pages have it, too
 LARGEST = 20_000_000  # bytes of a file
 DEEPEST = 40  # elements around an element; matplotlib nests about ten
@@ -127,7 +127,7 @@ def _is_known_style(element: Element) -> bool:
     """Whether this is a style sheet that fedflow writes: a page has its own, so it is left out."""
     if _named(element.tag) != "style":
         return False
-    return not len(element) and (element.get("id") == COLOURS or element.text == RULE)
+    return not len(element) and (element.get("id") == COLORS or element.text == RULE)
 
 
 def _named(tag: str) -> str:

@@ -17,7 +17,7 @@ from fedflow.partition.catalogue import pictures, toy_samples
 from fedflow.pictures.drawing import CARD, INK, MUTED, SERIES, SMALLEST, Drawing, drawing, save_png
 
 # Tol's muted palette, safe for color-blind readers, with a darker gray; for more labels, a color scale.
-COLOURS = (
+COLORS = (
     "#332288",
     "#ddcc77",
     "#cc6677",
@@ -66,8 +66,8 @@ def draw_counts(
     clients, classes = counts.shape
     late = np.arange(clients) >= clients - newcomers
     order = ordered(counts, groups, newcomers)
-    few = classes <= len(COLOURS)
-    colors: Any = ListedColormap(COLOURS[:classes]) if few else colormaps["viridis"]
+    few = classes <= len(COLORS)
+    colors: Any = ListedColormap(COLORS[:classes]) if few else colormaps["viridis"]
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     axis = figure.subplots()
     bottom, edges = np.zeros(len(order)), np.arange(len(order) + 1) - 0.5

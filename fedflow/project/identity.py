@@ -20,7 +20,6 @@ LIBRARIES = ("numpy", "scikit-learn", "scipy", "torch")  # that every run comput
 OTHERS = ("mlxtend", "networkx", "pandas", "pillow", "torchvision")  # that read data, or compute some results
 # No result depends on them: what they parse is part of the settings; the rest reports or records.
 ASIDE = ("config", "errors", "pictures", "project", "report", "tracking")
-# Their imports make data and partitions, which runs identify by content.
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields with statements, in syntax trees
 PUBLIC = "fedflow"  # `import fedflow as ff`, as plug-ins import it
 # Their imports make data and partitions, which runs identify by content.

@@ -11,7 +11,7 @@ from fedflow.errors import FedflowError
 from fedflow.methods.protocols import Generative, Images
 from fedflow.metrics.generation import Gaussian, nearest, neighbors
 from fedflow.simulation.predict import predict
-from fedflow.simulation.real_images import NEIGHBOURS, RealImages
+from fedflow.simulation.real_images import NEIGHBORS, RealImages
 from fedflow.simulation.setup import RunSetup
 
 MOST_BYTES = 64 << 20  # of the images that a run keeps: later ones replace those of the earliest rounds
@@ -63,7 +63,7 @@ class Generation:
         """The measures of the images after a round, as they are kept."""
         real, x = self.real, self._kept(after)
         features = real.features(x)
-        k = min(NEIGHBOURS, len(x) - 1, len(real.test_features) - 1)
+        k = min(NEIGHBORS, len(x) - 1, len(real.test_features) - 1)
         distance = nearest(x.flatten(1), real.train)[1]
         return {
             "fid": Gaussian.of(features).distance(real.gaussian),

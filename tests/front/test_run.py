@@ -20,6 +20,7 @@ from fedflow.errors import BadInput
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.protocols import Adapting
 from fedflow.models import describe
 from fedflow.partition import SCHEMES
 
@@ -49,7 +50,7 @@ class Halved(FedAvg):
         return type(after)(server.model + self.step * (after.model - server.model)), numbers
 
 
-class Faster(FedAvg):
+class Faster(Adapting, FedAvg):
     """FedAvg with twice the learning rate of the run."""
 
     def trains(self, training: LocalTraining) -> LocalTraining:

@@ -9,6 +9,7 @@ from fedflow.local.client import Client, Update
 from fedflow.local.wire import message_bytes
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import GlobalModel, Message, Round
+from fedflow.methods.protocols import Pruning
 
 KEPT = torch.arange(12) % 3 == 0
 
@@ -33,7 +34,7 @@ def test_bytes_of_a_message(vectors: dict[str, Tensor], more: dict, size: int) -
 def test_masked_entries_do_not_travel(digits, cohort: str) -> None:
     """Up, each client masks a different share; down, 100 entries of the model travel at their positions."""
 
-    class Masked(FedAvg):
+    class Masked(Pruning, FedAvg):
         masks: ClassVar = {"model": "mask", "w": "at"}
 
         def broadcast(self, now: Round, server: GlobalModel, client: int) -> Message:

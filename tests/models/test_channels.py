@@ -10,10 +10,10 @@ from fedflow.models import ARCHITECTURES, build
 from fedflow.models.channels import Channels, expand, kept_channels, load_smaller, smaller
 from fedflow.models.flat import FlatModel
 
-SOUND, GREY, COLOUR = (1, 1100), (1, 28, 28), (3, 32, 32)
+SOUND, GREY, COLOR = (1, 1100), (1, 28, 28), (3, 32, 32)
 # Networks that lose half of their channels: shape of the inputs, options, and the parameters left.
 HALVED = [
-    ("lenet5_bn", COLOUR, {}, 35_992),
+    ("lenet5_bn", COLOR, {}, 35_992),
     ("cnn_mnist_bn", GREY, {}, 9_980),
     ("m5", SOUND, {"base": 4}, None),
     (
@@ -62,7 +62,7 @@ def test_a_smaller_network_has_the_outputs_of_the_masked_one(name, shape, option
 
 def test_a_recorded_vector_alone_says_which_channels_are_gone():
     """Those whose gamma and beta are 0, whatever else is left of them; single zeros stay in place."""
-    model, w = network("lenet5_bn", COLOUR, {})
+    model, w = network("lenet5_bn", COLOR, {})
     for name in ("norm1.weight", "norm1.bias", "norm2.weight"):
         w[model.slices[name]][1] = 0
     w[model.slices["fc2.weight"]][:1000] = 0
@@ -71,7 +71,7 @@ def test_a_recorded_vector_alone_says_which_channels_are_gone():
     left = 62_050 - 3 * 25 - 1 - 2 - 16 * 25
     assert small.size.parameters == left and small.size.kept == (left - 1000) / 62_050
     assert str(small.size) == "61,572 parameters (97.6% kept), 492,928 bytes"
-    x = torch.randn(3, *COLOUR, dtype=w.dtype)
+    x = torch.randn(3, *COLOR, dtype=w.dtype)
     torch.testing.assert_close(small(x), model.outputs(w, x), rtol=0, atol=1e-12)
     for name in ("norm2.weight", "norm2.bias"):  # nothing is left: one channel stays, which is 0
         w[model.slices[name]] = 0

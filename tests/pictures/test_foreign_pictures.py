@@ -6,7 +6,7 @@ import pytest
 from command import one_line_error
 
 from fedflow.pictures.coresets import placed
-from fedflow.pictures.drawing import COLOURS, NAMESPACES, drawing, inlined
+from fedflow.pictures.drawing import COLORS, NAMESPACES, drawing, inlined
 from fedflow.pictures.foreign import DEEPEST, ELEMENTS, RULE
 
 LIVE = "<img src=x onerror=alert(1)>"
@@ -76,7 +76,7 @@ SHOWN = {  # refused by none, and harmless
     "text that looks like an element": f"<text>{LIVE.replace('<', '&lt;')}</text>",
     "text in a section": f"<text><![CDATA[{LIVE}</text></svg>]]></text>",
     "text after an end": f"<g/>{LIVE.replace('<', '&lt;')}",
-    "colors with an element in their text": f'<style id="{COLOURS}"><![CDATA[</style>{LIVE}]]></style>',
+    "colors with an element in their text": f'<style id="{COLORS}"><![CDATA[</style>{LIVE}]]></style>',
     "style sheet of matplotlib": f"<style>{RULE}</style>",
 }
 

@@ -21,8 +21,8 @@ from fedflow.settings import option
 if TYPE_CHECKING:
     from fedflow.pictures.drawing import Drawing
 
-CENTRES = (((0, 0), (3, 1.5)), ((1.5, 0), (0, 1.5)), ((3, 0), (1.5, 1.5)))  # of classes 0, 1, 2
-CLASSES = len(CENTRES)
+CENTERS = (((0, 0), (3, 1.5)), ((1.5, 0), (0, 1.5)), ((3, 0), (1.5, 1.5)))  # of classes 0, 1, 2
+CLASSES = len(CENTERS)
 BINS = {"at100": (0.99, 1.0), "at80": (0.78, 0.87), "at65": (0.63, 0.72)}  # accuracies, both ends included
 TEACHER = (2, 8, 16, CLASSES)
 
@@ -45,7 +45,7 @@ def guide() -> nn.Sequential:
 def draw(count: int, spread: float, rng: np.random.Generator) -> Samples:
     """As many points of every class, to one: normal around one of its two centers, drawn at random."""
     labels = np.arange(count) % CLASSES
-    centers = np.array(CENTRES)[labels, rng.integers(2, size=count)]
+    centers = np.array(CENTERS)[labels, rng.integers(2, size=count)]
     points = centers + spread * rng.normal(size=(count, 2))
     return torch.from_numpy(points).float(), torch.from_numpy(labels)
 
