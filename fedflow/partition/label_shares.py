@@ -85,7 +85,7 @@ class LabelShares(Sized):
                 raise BadInput("partition.sizes", self.sizes, accepted)
             sizes = np.floor(sizes * (stock[scarce] / demand[scarce]) + 1e-9).astype(np.int64)
         exact = sizes[:, None] * mix
-        counts = np.floor(exact + 1e-9).astype(np.int64)
+        counts: np.ndarray = np.floor(exact + 1e-9).astype(np.int64)
         left = stock - counts.sum(0)
         for k in np.flatnonzero(counts.sum(1) < sizes):
             order = np.argsort(counts[k] - exact[k], kind="stable")

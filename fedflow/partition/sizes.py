@@ -59,7 +59,7 @@ def draw_sizes(total: int, clients: int, sigma: float, rng: np.random.Generator)
     if sigma == 0:
         return total // clients + (np.arange(clients) < total % clients)
     drawn = rng.lognormal(np.log(total / clients), sigma, clients)
-    sizes = np.floor(drawn / drawn.sum() * total).astype(np.int64)
+    sizes: np.ndarray = np.floor(drawn / drawn.sum() * total).astype(np.int64)
     sizes[0] += total - sizes.sum()
     return sizes
 

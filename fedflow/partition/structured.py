@@ -69,15 +69,16 @@ def growth(total: int, count: int, alpha: int, delta: float) -> float:
     places = (np.arange(1, count + 1) / count) ** delta
 
     def surplus(scale: float) -> float:
-        return count * alpha + np.exp(scale * places).sum() - total
+        return count * alpha + float(np.exp(scale * places).sum()) - total
 
-    return scipy.optimize.brentq(surplus, 0, np.log1p(total), xtol=1e-14) / count**delta
+    scale: float = scipy.optimize.brentq(surplus, 0, np.log1p(total), xtol=1e-14)
+    return scale / count**delta
 
 
 def chunk_sizes(total: int, count: int, alpha: int | None = None, delta: float = 2.0) -> np.ndarray:
     """Samples of each of ``count`` clients [M] out of ``total`` = D."""
     alpha = total // (2 * count) if alpha is None else alpha
     powers = np.arange(1, count + 1) ** delta
-    sizes = np.floor(alpha + np.exp(growth(total, count, alpha, delta) * powers)).astype(np.int64)
+    sizes: np.ndarray = np.floor(alpha + np.exp(growth(total, count, alpha, delta) * powers)).astype(np.int64)
     sizes[0] += total - sizes.sum()
     return sizes

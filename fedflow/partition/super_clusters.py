@@ -201,7 +201,7 @@ def settle(counts: np.ndarray, clients: int, rng: np.random.Generator) -> np.nda
 def proportional(samples: list[int], clients: int) -> np.ndarray:
     """Clients of super clusters, proportional to their ``samples``, by largest remainders; at least one."""
     exact = clients * np.array(samples) / sum(samples)
-    counts = np.maximum(exact.astype(int), 1)
+    counts: np.ndarray = np.maximum(exact.astype(int), 1)
     while counts.sum() < clients:
         counts[np.argmax(exact - counts)] += 1
     while counts.sum() > clients:
