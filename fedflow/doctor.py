@@ -160,7 +160,7 @@ def _params(root: Path) -> list[Finding]:
     counts += f", procedures: {len(grid.procedures)} x {len(grid.seeds)} seeds" if grid.procedures else ""
     same: dict[str, dict[str, None]] = {}
     for cell in cells:
-        same.setdefault(cell.settings, {})[cell.method] = None
+        same.setdefault(cell.digest, {})[cell.method] = None
     shared = dict.fromkeys(", ".join(names) for names in same.values() if len(names) > 1)
     notes = [Finding("note", "grid.methods", f"the same settings under several names: {n}") for n in shared]
     return [Finding("ok", "params.yaml", counts), *notes]

@@ -298,10 +298,10 @@ def test_results_say_by_which_settings_they_came(root: Path) -> None:
 def test_an_entry_with_another_name_has_a_folder_and_the_settings_of_its_method(root: Path) -> None:
     (root / "params.yaml").write_text(PARAMS + "methods: {same: {method: fedavg, label: Ours}}\n")
     same = experiment(root, method="same")
-    assert same.settings == experiment(root).settings and same.effective["method"]["name"] == "fedavg"
+    assert same.digest == experiment(root).digest and same.effective["method"]["name"] == "fedavg"
     other = experiment(root, "methods.same.training.lr=0.05", method="same")
     assert other.effective == experiment(root, "training.lr=0.05").effective
-    assert other.results_folder.name == f"0-{other.settings[:8]}"
+    assert other.results_folder.name == f"0-{other.digest[:8]}"
 
     plain, named = (perform(e, Inline(), system_metrics=False) for e in (experiment(root), same))
     assert (named["method"], named["method_label"]) == ("same", "Ours")
@@ -331,9 +331,9 @@ def test_an_entry_with_another_name_has_a_folder_and_the_settings_of_its_method(
 )
 def test_whatever_can_change_the_numbers_changes_the_digest_and_the_folder(root: Path, change: str) -> None:
     plain, other = experiment(root), experiment(root, change)
-    assert other.settings != plain.settings
+    assert other.digest != plain.digest
     assert plain.results_folder == root / "results" / "digits-4" / "fedavg" / "0"
-    assert other.results_folder.name == f"0-{other.settings[:8]}"
+    assert other.results_folder.name == f"0-{other.digest[:8]}"
 
 
 @pytest.mark.parametrize(
@@ -350,8 +350,8 @@ def test_whatever_can_change_the_numbers_changes_the_digest_and_the_folder(root:
 )
 def test_what_changes_no_number_changes_neither(root: Path, change: str) -> None:
     plain, other = experiment(root), experiment(root, change)
-    assert (other.settings, other.results_folder) == (plain.settings, plain.results_folder)
-    assert experiment(root, seed=1).settings == plain.settings
+    assert (other.digest, other.results_folder) == (plain.digest, plain.results_folder)
+    assert experiment(root, seed=1).digest == plain.digest
 
 
 def test_a_file_that_is_edited_keeps_the_plain_folder(root: Path, go: Callable, capsys: Any) -> None:

@@ -72,7 +72,7 @@ def growth(total: int, count: int, alpha: int, delta: float) -> float:
         return count * alpha + float(np.exp(scale * places).sum()) - total
 
     scale: float = scipy.optimize.brentq(surplus, 0, np.log1p(total), xtol=1e-14)
-    return scale / count**delta
+    return float(scale / count**delta)
 
 
 def chunk_sizes(total: int, count: int, alpha: int | None = None, delta: float = 2.0) -> np.ndarray:

@@ -111,7 +111,7 @@ class Experiment:
         }
 
     @cached_property
-    def settings(self) -> str:
+    def digest(self) -> str:
         """A digest of `effective`: runs with different settings are never averaged."""
         return digest(self.effective)
 
@@ -121,13 +121,13 @@ class Experiment:
 
         With other settings, their digest follows the seed.
         """
-        name = str(self.seed) if self._as_in_the_file() else f"{self.seed}-{self.settings[:SHORT]}"
+        name = str(self.seed) if self._as_in_the_file() else f"{self.seed}-{self.digest[:SHORT]}"
         return self.root / "results" / self.partition / self.method / name
 
     def _as_in_the_file(self) -> bool:
         plain = self.params.plain
         try:
-            return plain is not None and replace(self, params=plain).settings == self.settings
+            return plain is not None and replace(self, params=plain).digest == self.digest
         except FedflowError:  # for example, the file has no such partition
             return False
 

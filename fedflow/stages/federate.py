@@ -97,7 +97,7 @@ def perform(
                     listener(report, simulation.settings.rounds)
             outcome = simulation.outcome()
             outcome.metrics = completed(outcome.metrics, rounds[-1].values)
-            params = {"settings": experiment.settings, "seed": experiment.seed, **experiment.effective}
+            params = {"settings": experiment.digest, "seed": experiment.seed, **experiment.effective}
             write_results(folder, facts, params, rounds, outcome, partition.sizes, partition.groups)
             _attach_pictures(record, experiment, simulation.job.training, partition.sizes, folder)
             _attach_mixtures(record, facts["method_label"], outcome.sweep)
@@ -211,7 +211,7 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
         "dataset": experiment.dataset,
         "model": experiment.params.model(experiment.dataset).name,
         "seed": experiment.seed,
-        "settings": experiment.settings,
+        "settings": experiment.digest,
         "data_hash": read_fact(experiment.prepared_folder / "meta.json", "hash"),
         "partition_hash": read_fact(experiment.partition_folder / "summary.json", "hash"),
     }

@@ -99,7 +99,7 @@ class ProcedureRun:
         }
 
     @cached_property
-    def settings(self) -> str:
+    def digest(self) -> str:
         """A digest of `effective`: outcomes with different settings are never averaged."""
         return digest(self.effective)
 
@@ -110,10 +110,10 @@ class ProcedureRun:
             return Path(self.out)
         plain = self.params.plain
         try:
-            same = plain is not None and replace(self, params=plain).settings == self.settings
+            same = plain is not None and replace(self, params=plain).digest == self.digest
         except FedflowError:  # the file has no such procedure
             same = False
-        seed = str(self.seed) if same else f"{self.seed}-{self.settings[:SHORT]}"
+        seed = str(self.seed) if same else f"{self.seed}-{self.digest[:SHORT]}"
         return outcome_folder(self.root, self.name, seed)
 
     @cached_property
@@ -135,7 +135,7 @@ class ProcedureRun:
                 device=device,
             )
         about = {
-            "settings": self.settings,
+            "settings": self.digest,
             "seed": self.seed,
             "data": {name: at.hash for name, at in datasets.items()},
             "partitions": {name: [at.prepared.hash, at.partition.hash] for name, at in federations.items()},
@@ -216,7 +216,7 @@ def _perform(
         name=f"{run.name} seed {run.seed}",
         key=job.key,
         params=run.effective | {"engine": run.params.engine.as_dict(), "seed": run.seed},
-        tags={"procedure": run.name, "seed": run.seed, "settings": run.settings},
+        tags={"procedure": run.name, "seed": run.seed, "settings": run.digest},
         datasets=_inputs(run),
         sweep=run.sweep,
         grid=run.grid,
@@ -251,7 +251,7 @@ def facts_of(run: ProcedureRun) -> dict[str, Any]:
         "registered": run.procedure.name,
         "label": run.params.procedure_label(run.name),
         "seed": run.seed,
-        "settings": run.settings,
+        "settings": run.digest,
         "inputs": {f"data.{name}": at.hash for name, at in inputs.datasets.items()}
         | {f"partitions.{name}": at.partition.hash for name, at in inputs.federations.items()}
         | {f"central.{name}": at.hash for name, at in inputs.networks.items()}

@@ -104,7 +104,7 @@ class Search:
         tries = [self.experiment(tried) for tried in combinations(self.grid)]
         for each in tries:
             self._check_rounds(each)
-        digests = [each.settings for each in tries]
+        digests = [each.digest for each in tries]
         if len(digests) > 1 and len(set(digests)) == 1:
             raise BadInput("tuning.grid", self.grid, f"values that change a setting of {self.method}")
         for name, values in self.grid.items():
@@ -195,11 +195,11 @@ class Search:
             metrics = federate(experiment, out)
         except RoundFailed as error:  # it diverged
             say(f"{self.method}, {_words(tried)}: {error}")
-            return Score(tried, experiment.settings)
+            return Score(tried, experiment.digest)
         clients = pd.read_parquet(out / "clients.parquet").query("not newcomer")
         column = METRICS[MEASURES[tuning.measure]].client or "local_accuracy"
         spread = float(clients[column].std(ddof=0))
-        return Score(tried, experiment.settings, metrics, spread)
+        return Score(tried, experiment.digest, metrics, spread)
 
     def _widen(self, federate: Federate) -> bool:
         """Try one more value of every setting whose best value is at an edge; False if there is none."""
