@@ -288,11 +288,11 @@ def test_results_say_by_which_settings_they_came(root: Path) -> None:
     assert params["model"] == {"name": "mlp", "options": {"hidden": [8]}}
     assert params["data"]["digits"]["source"] == "digits"
     assert params["partition"]["parameters"]["alpha"] == 0.5
-    assert params["settings"] == metrics["settings"] == changed.settings
+    assert params["settings"] == metrics["settings"] == changed.digest
     stored = json.loads((changed.results_folder / "metrics.json").read_text())
-    assert stored["settings"] == changed.settings
+    assert stored["settings"] == changed.digest
     (run,) = runs(root)
-    assert run.data.tags["settings"] == changed.settings and run.data.params["data.digits.source"] == "digits"
+    assert run.data.tags["settings"] == changed.digest and run.data.params["data.digits.source"] == "digits"
 
 
 def test_an_entry_with_another_name_has_a_folder_and_the_settings_of_its_method(root: Path) -> None:
@@ -367,7 +367,7 @@ def test_a_file_that_is_edited_keeps_the_plain_folder(root: Path, go: Callable, 
 def test_a_file_that_needs_the_changes_to_be_valid_gives_no_plain_results(root: Path) -> None:
     (root / "params.yaml").write_text(PARAMS.replace("partitions: [digits-4]", "partitions: [other]"))
     repaired = experiment(root, "partitions.other={dataset: digits, scheme: iid, clients: 4}")
-    assert repaired.results_folder.name == f"0-{repaired.settings[:8]}"
+    assert repaired.results_folder.name == f"0-{repaired.digest[:8]}"
 
 
 def test_a_named_folder_with_results_of_another_run_is_left_alone(root: Path, go: Callable) -> None:
