@@ -39,7 +39,7 @@ from fedflow.data import Examples
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, build_method
 from fedflow.methods.generative._generative import Classifier, ImageMethod
-from fedflow.methods.protocols import Levelled, Noisy
+from fedflow.methods.protocols import Leveled, Noisy
 from fedflow.methods.subnetworks._pruned import Pruned
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
@@ -89,10 +89,10 @@ def ceilings() -> Found:
 def failed_capture() -> Found:
     """A capture that fails leaves the stream and the allocator as they were."""
 
-    def synchronises(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    def synchronizes(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"out": inputs["x"] * float(torch.ones(3, device=DEVICE).sum().item())}
 
-    told = _calls(Cohorts(), synchronises)[1]
+    told = _calls(Cohorts(), synchronizes)[1]
     stream = torch.cuda.current_stream() == torch.cuda.default_stream()
     torch.cuda.empty_cache()
     return {"checks": {"the failure is told": len(told) == 1, "the default stream is current": stream}}
@@ -373,7 +373,7 @@ def _trained(name: str, cohort: str, **training: Any) -> tuple[dict[str, Tensor]
         lists, [np.arange(50)], [np.zeros(1, np.int64)] * len(SIZES), [rows[:2] for rows in lists]
     )
     train, test, public = (random_images(n).to(DEVICE) for n in (int(ends[-1]), 50, 30))
-    if isinstance(method, Levelled):
+    if isinstance(method, Leveled):
         network, options = "cnn_exit", {"filters": [8, 8, 8]}
     elif isinstance(method, ImageMethod):  # its images have pixels in [0, 1], and are few here
         network, method = "cnn_energy", replace(method, classifier=Classifier(epochs=1))

@@ -16,7 +16,7 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Method
-from fedflow.methods.protocols import Levelled
+from fedflow.methods.protocols import Leveled
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
@@ -27,7 +27,7 @@ CLIENTS, SAMPLES, ROUNDS, REPEATS = 40, 50, 6, 5
 TRAINING = LocalTraining.parse({"epochs": 2, "batch_size": 10, "lr": 0.01})
 
 
-class OneLevel(Levelled, FedAvg):
+class OneLevel(Leveled, FedAvg):
     """Uniform FedAvg with one level, whose network is that of the run."""
 
     name = "one_level"

@@ -100,7 +100,7 @@ from fedflow.methods.protocols import Cyclic as Cyclic
 from fedflow.methods.protocols import Dissimilarity as Dissimilarity
 from fedflow.methods.protocols import Generative as Generative
 from fedflow.methods.protocols import Images as Images
-from fedflow.methods.protocols import Levelled as Levelled
+from fedflow.methods.protocols import Leveled as Leveled
 from fedflow.methods.protocols import Mixing as Mixing
 from fedflow.methods.protocols import Noisy as Noisy
 from fedflow.methods.protocols import Onboarding as Onboarding
@@ -124,6 +124,8 @@ from fedflow.methods.subnetworks.heterofl import HeteroFL as HeteroFL
 from fedflow.methods.subnetworks.noside import NoSide as NoSide
 from fedflow.methods.subnetworks.subfedavg_hy import SubFedAvgHy as SubFedAvgHy
 from fedflow.methods.subnetworks.subfedavg_un import SubFedAvgUn as SubFedAvgUn
+from fedflow.methods.wrapped import HostState as HostState
+from fedflow.methods.wrapped import Wrapped as Wrapped
 from fedflow.metrics import predictions as predictions
 from fedflow.models.exits import TwoExits as TwoExits
 from fedflow.models.flat import FlatModel as FlatModel

@@ -25,7 +25,7 @@ PARAMETERS = "parameters"
 
 
 class Nothing(Settings):
-    """The parameters of what has none."""
+    """The parameters of a class without any."""
 
 
 class Choice(Settings):
@@ -33,11 +33,12 @@ class Choice(Settings):
 
     key: ClassVar[str] = "name"
     command: ClassVar[str] = ""  # lists what is known
+    nested: ClassVar[bool] = False  # also accepts `as_dict`, the form in files of results
     overrides: ClassVar[Mapping[str, type[Settings]]] = {}  # fields with changes of other settings
 
     @classmethod
     def known(cls) -> Mapping[str, type[Settings] | None]:
-        """The classes by name; None for names without parameters."""
+        """The classes by name, or None for names without parameters."""
         raise NotImplementedError
 
     @classmethod
@@ -59,12 +60,12 @@ class Choice(Settings):
 
     @classmethod
     def holds(cls) -> type | None:
-        """The type of the field ``parameters``; None without one."""
+        """The type of the field ``parameters``, or None if there is no such field."""
         return hints(cls).get(PARAMETERS)
 
     @classmethod
     def needs_key(cls) -> bool:
-        """Whether the key has no default."""
+        """True for a key without a default."""
         return cls.__dataclass_fields__[cls.key].default is dataclasses.MISSING
 
     @classmethod
@@ -74,12 +75,14 @@ class Choice(Settings):
 
     @classmethod
     def parse(cls, values: Any, section: str | None = None) -> Self:
-        """Build from the flat mapping of ``params.yaml``, or from `as_dict`.
+        """Build from the flat mapping of ``params.yaml``, or from an object of a known class.
 
         The entry's own name, which ends ``section``, is the choice of subclasses if the key is left out.
         """
         section = cls.section if section is None else section
         values = {} if values is None and cls.holds() is dict else values
+        if (kind := cls.holds()) not in (None, dict) and isinstance(values, kind):
+            return cls(**{cls.key: getattr(values, "name"), PARAMETERS: values})  # noqa: B009
         if not isinstance(values, Mapping):
             raise BadInput(section, values, cls._accepted())
         if issubclass(cls, tuple(filter(None, cls.known().values()))):  # chosen already
@@ -89,7 +92,7 @@ class Choice(Settings):
                 raise cls.refused(f"{section}.{cls.key}", None)
             shared = cls.shared()
             own = {name: value for name, value in values.items() if name not in shared}
-            nested = own.pop(PARAMETERS, {})
+            nested = own.pop(PARAMETERS, {}) if cls.nested else {}
             if not isinstance(nested, Mapping) or (own and nested):
                 raise BadInput(f"{section}.{PARAMETERS}", nested, "absent, next to parameters by name")
             given = {name: value for name, value in values.items() if name in shared}

@@ -167,7 +167,7 @@ def _params(root: Path) -> list[Finding]:
 
 
 def _written(root: Path, name: str) -> Finding:
-    """A file that `fedflow init` writes, beside what this version writes."""
+    """A file that `fedflow init` writes, compared with what this version writes."""
     file, now = ProjectFile.read(root / name), f"fedflow {fedflow.__version__}"
     by = f"written by fedflow {file.version}" if file.version else "not written by `fedflow init`"
     by += ", and edited" if file.version and file.state != "older" else ""

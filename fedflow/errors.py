@@ -179,8 +179,10 @@ def bare(name: object) -> str:
 
 
 def respelled(value: object, known: Iterable[str]) -> str:
-    """The known name whose British spelling is ``value``, as names were spelled before 0.2; else ""."""
+    """The known name whose British spelling is ``value``, or "" if there is none."""
     own = _american(value)
+    if own == bare(value):  # American already
+        return ""
     return next((name for name in known if _american(name) == own and bare(name) != bare(value)), "")
 
 

@@ -10,7 +10,7 @@ from fedflow.methods.protocols import (
     Clustered,
     Cyclic,
     Generative,
-    Levelled,
+    Leveled,
     Noisy,
     Onboarding,
     Phased,
@@ -20,7 +20,7 @@ from fedflow.methods.protocols import (
     VariableEpochs,
 )
 
-ABILITIES = (Onboarding, Asynchronous, Clustered, Cyclic, Levelled, Generative, Pretrained)
+ABILITIES = (Onboarding, Asynchronous, Clustered, Cyclic, Leveled, Generative, Pretrained)
 PROTOCOLS = (*ABILITIES, Noisy, Phased, Pruning, Recording, VariableEpochs)
 FACTS = ("serves", "serves_with", "gathers")
 HOOKS = ("client_state", "plan")
@@ -48,7 +48,7 @@ def abilities(method: type[Method]) -> tuple:
 def served(method: type[Method]) -> tuple:
     """What makes the record of a run another one."""
     clusters = getattr(method, "dissimilarity", Clustered.dissimilarity) is not Clustered.dissimilarity
-    kinds = (issubclass(method, kind) for kind in (Clustered, Levelled, Generative, Pruning))
+    kinds = (issubclass(method, kind) for kind in (Clustered, Leveled, Generative, Pruning))
     return (method.serves, method.serves_with == (), clusters, *kinds)
 
 

@@ -25,7 +25,7 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.generative._generative import Classifier, ImageMethod
 from fedflow.methods.method import Round
-from fedflow.methods.protocols import Asynchronous, Cyclic, Generative, Levelled, Noisy
+from fedflow.methods.protocols import Asynchronous, Cyclic, Generative, Leveled, Noisy
 from fedflow.models import build
 from fedflow.models.flat import FlatModel, Part
 from fedflow.partition import Partition
@@ -51,7 +51,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     **{
         name: ("cnn_exit", {"filters": [8, 8, 8]})
         for name, method in METHODS.items()
-        if issubclass(method, Levelled)
+        if issubclass(method, Leveled)
     },
     **{name: ("cnn_energy", {}) for name, method in METHODS.items() if issubclass(method, Generative)},
     "subfedavg_hy": ("cnn", {"filters": [4, 4], "groups": 4, "kernel": 3, "padding": 1, "hidden": [16]}),

@@ -6,8 +6,10 @@ from typing import ClassVar
 import pytest
 from support import refused
 
+import fedflow as ff
 from fedflow.choice import Choice
 from fedflow.config.layers import changed_by, typed
+from fedflow.errors import BadInput
 from fedflow.settings import Settings, option
 
 
@@ -28,6 +30,7 @@ class Figure(Choice):
     """A choice that holds what is chosen."""
 
     section = "figure"
+    nested = True
     key: ClassVar[str] = "shape"
     shape: str = option(doc="a shape")
     seed: int = option(0, "seed", ge=0)
@@ -143,3 +146,18 @@ def test_changes_of_nested_settings_keep_the_other_fields_and_their_objects() ->
     assert changed_by(training, [("a.training", {"steps": 3})]).epochs == 5  # its default: steps replace it
     with refused(r"^a.training.inner.b: -1 "):
         changed_by(training, [("a.training", {"inner": {"b": -1}}), above])
+
+
+def test_parameters_of_users_are_not_nested() -> None:
+    """`--set methods.ditto.parameters.lam=2` would lose against a tuned lam."""
+
+    class Flat(Figure):
+        nested = False
+
+    with pytest.raises(BadInput, match=r"^figure\.parameters: .*is not accepted"):
+        Flat.parse({"shape": "circle", "parameters": {"radius": 2.0}})
+
+
+def test_an_object_of_a_known_class_is_a_choice() -> None:
+    given, written = ff.AAggFFS(host=ff.FedProx(mu=0.3)), {"host": {"name": "fedprox", "mu": 0.3}}
+    assert given == ff.AAggFFS.parse(written)

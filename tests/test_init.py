@@ -75,7 +75,7 @@ def test_a_new_project_is_in_order(capsys, tmp_path) -> None:
     root = tmp_path / "study"
     done = make(capsys, root, "--no-git", "--no-dvc")
     assert sorted(file.name for file in root.iterdir()) == FILES
-    assert f"next: cd {root} && fedflow repro" in done.out
+    assert f"next: cd {root} && fedflow sweep && fedflow report" in done.out
     check_dvc(root)
     load_params(root / "params.yaml").check_grid()
     found = findings(root)
@@ -142,7 +142,7 @@ def test_a_failure_of_dvc_is_one_line(capsys, tmp_path) -> None:
     (tmp_path / ".git").touch()  # of no repository
     done = fedflow(capsys, "init", tmp_path)
     assert done.code == 2
-    assert re.fullmatch("fedflow: the files are written, but `dvc init` failed: .+\n", done.err)
+    assert re.fullmatch("fedflow: the files are written, but `dvc init` failed: ERROR: .+\n", done.err)
 
 
 def test_an_upgrade_rewrites_what_was_not_edited(capsys, tmp_path, earlier) -> None:

@@ -52,9 +52,8 @@ def init(
     if dvc:
         _initialize_dvc(folder, repository)
     go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
-    print_line(
-        f"next: {go}fedflow repro, then fedflow ui, fedflow report; python -m flows.serve for deployments"
-    )
+    run = "fedflow repro, then fedflow ui, fedflow report" if dvc else "fedflow sweep && fedflow report"
+    print_line(f"next: {go}{run}; python -m flows.serve for deployments")
 
 
 def _upgrade(root: Path) -> None:
@@ -71,7 +70,10 @@ def _upgrade(root: Path) -> None:
         else:
             print_line(f"{root / name}: edited, so it is kept; delete it to get the new one, which differs:")
             console.print(found.difference, highlight=False, soft_wrap=True, end="")
-    write_plots(root)
+    if (root / ".dvc").is_dir():
+        write_plots(root)
+    else:
+        print_line(f"{root}: DVC is not initialized; `dvc init` does that, for `fedflow repro`")
 
 
 def _check_free(folder: Path) -> None:
@@ -100,10 +102,12 @@ def _make_repository(folder: Path) -> Path | None:
 
 def _initialize_dvc(folder: Path, repository: Path | None) -> None:
     place = ["--no-scm"] if repository is None else ["--subdir"] if repository != folder.resolve() else []
-    _call("dvc init", folder, sys.executable, "-m", "dvc", "init", "--quiet", *place)
+    _call("dvc init", folder, sys.executable, "-m", "dvc", "init", *place)
     config = folder / ".dvc" / "config"
     config.write_text((config.read_text() or "[core]\n") + QUIET)
     write_plots(folder)
+    if repository is not None:  # DVC has staged its own files
+        _call("git add", folder, "git", "add", ".dvc")
 
 
 def _call(what: str, folder: Path, *command: str) -> None:
@@ -111,5 +115,8 @@ def _call(what: str, folder: Path, *command: str) -> None:
     environment = os.environ | {"DVC_NO_ANALYTICS": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise FedflowError(f"the files are written, but `{what}` failed: {said[-1]}")
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+        why = next((line for line in lines if line.startswith("ERROR")), lines[-1])
+        raise FedflowError(
+            f"the files are written, but `{what}` failed: {why}; you can repeat it in {folder}"
+        )

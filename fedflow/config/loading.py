@@ -79,6 +79,17 @@ def check_dvc(root: Path) -> None:
             raise BadInput(f"{file}: grid.methods", name, f"{ours!r}: dvc.yaml makes folders of them")
 
 
+def _same(one: Any, other: Any) -> bool:
+    """Equal in value and type, at every depth: 1 is not true."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
 def _reused(values: Mapping[str, Any], known: Mapping[str, Any], params: Any) -> dict[str, Any]:
     """``values``, reusing those of ``params``, parsed from ``known``, that are equal in both."""
     get = params.get if isinstance(params, Mapping) else partial(getattr, params)
@@ -86,7 +97,7 @@ def _reused(values: Mapping[str, Any], known: Mapping[str, Any], params: Any) ->
     def one(name: str, value: Any) -> Any:
         if name not in known:
             return value
-        if value == known[name]:
+        if _same(value, known[name]):
             return get(name)
         both = (
             isinstance(value, Mapping) and isinstance(known[name], Mapping) and isinstance(get(name), Mapping)

@@ -181,7 +181,7 @@ class ProcedureParams(Choice):
     label: str | None = option(
         default=None, doc="name in the report; null = the procedure's, and what differs"
     )
-    parameters: dict = option(factory=dict, doc="its parameters, beside `procedure` and `label`")
+    parameters: dict = option(factory=dict, doc="its parameters, without `procedure` and `label`")
 
     @classmethod
     def known(cls) -> Mapping[str, type[Procedure]]:

@@ -65,7 +65,7 @@ class Client(Trainer):
 
     Attributes, besides those of `Trainer`: ``received`` and ``kept`` (name -> vector), ``mean_samples`` (mean
     of n_k over all N clients), ``t`` (number of the round, from 1, scalar int64 tensor), ``rounds`` (number
-    of rounds of the run), ``phase`` (`Phased.phase` of this round), ``level`` (of its network, `Levelled`),
+    of rounds of the run), ``phase`` (`Phased.phase` of this round), ``level`` (of its network, `Leveled`),
     ``times`` (in the onboarding only: of its download, epoch and upload, tensor [3]), ``noise`` (generator of
     a method that trains clients ``alone``, on the device, keyed by seed, round and client).
     """

@@ -23,7 +23,7 @@ class Task:
 
     ``lr`` and ``t``, the number of the round, are scalar tensors if a cohort call reads them as inputs;
     ``rounds`` is the number of rounds of the run, ``phase`` that of the method and ``level`` that of the
-    clients' network (`Levelled`), all static.
+    clients' network (`Leveled`), all static.
     ``mean_samples`` is the mean of n_k over all clients (None: the client's own n_k). ``difficulty`` [n] is
     an expert's loss on every training sample, also of other clients.
     """

@@ -241,7 +241,7 @@ class Trainer:
         rates: Tensor = torch.ones_like(steps) * self.training.lr_factor(steps)
         return rates if schedule.active is None else rates * schedule.active
 
-    def travelled(self, lr: float | Tensor | None = None) -> Tensor:
+    def traveled(self, lr: float | Tensor | None = None) -> Tensor:
         """The sum of the rates eta_i of all local steps, scalar; ``lr`` is eta (default: of the round)."""
         return self.rates().sum() * (self.lr if lr is None else lr)
 

@@ -18,7 +18,7 @@ from fedflow.local.task import Task
 from fedflow.local.wire import message_bytes
 from fedflow.methods import FAMILIES
 from fedflow.methods.method import Method, Round
-from fedflow.methods.protocols import Levelled, Noisy, Phased, Pruning, Specialized
+from fedflow.methods.protocols import Leveled, Noisy, Phased, Pruning, Specialized
 from fedflow.methods.registry import METHODS
 from fedflow.methods.tables import published_in
 from fedflow.models import build
@@ -59,7 +59,7 @@ def _about(method: type[Method]) -> tuple[str, str, str, str, str]:
 def traffic(method: type[Method]) -> tuple[int, int]:
     """Bytes down and up for one client in one round, counted in one local step on two blank images."""
     instance, training = method(), LocalTraining.parse({})
-    networks = instance.networks() if isinstance(instance, Levelled) else {"": {}}
+    networks = instance.networks() if isinstance(instance, Leveled) else {"": {}}
     whole = _example(method)
     level, options = [*networks.items()][-1]
     model, sizes = whole.variant(**options), np.full(len(networks), 2)  # the last client has the largest
@@ -96,7 +96,7 @@ def _example(method: type[Method]) -> FlatModel:
 
 def _network(method: type[Method]) -> str:
     """The network with which traffic is counted, in words."""
-    largest = "the largest of " if issubclass(method, Levelled) else ""
+    largest = "the largest of " if issubclass(method, Leveled) else ""
     return f"{largest}{example(method)} for CIFAR-10 (P = {_example(method).size:,})"
 
 

@@ -203,8 +203,11 @@ class Method(Settings, Generic[S]):
             raise TypeError(f"{cls.__name__}.{name} is no longer a hook: use {RETIRED[name]}")
         for kind in Ability.__subclasses__():
             if not issubclass(cls, kind) and (hooks := [name for name in contract(kind) if name in defined]):
-                wanted = f"class {cls.__name__}({kind.__name__}, ...)"
-                raise TypeError(f"{cls.__name__}.{hooks[0]} is a hook of {kind.__name__}: write {wanted}")
+                if hooks[0] in {field.name for field in dataclasses.fields(cls)}:
+                    wanted = "give the option another name"
+                else:
+                    wanted = f"write class {cls.__name__}({kind.__name__}, ...)"
+                raise TypeError(f"{cls.__name__}.{hooks[0]} is a hook of {kind.__name__}: {wanted}")
 
     def check(self, run: Conditions) -> None:
         """Raise `BadInput` unless the method is right for this run."""

@@ -254,7 +254,7 @@ class Clustered(Ability, Generic[S]):
         return None
 
 
-class Levelled(Ability):
+class Leveled(Ability):
     """For methods whose clients hold networks of different sizes, parts of the network of the run.
 
     Vectors to and from a client, and those that it keeps, have the size of its network; such a `Method`

@@ -53,7 +53,7 @@ def write_plots(root: Path) -> None:
 
 @dataclass(frozen=True)
 class ProjectFile:
-    """A file of a project beside what this version of fedflow writes.
+    """A file of a project, compared with what this version of fedflow writes.
 
     Its ``state`` is "same"; "older", if fedflow wrote it, and this version writes another; "edited", if it is
     only edited; or "both".

@@ -116,10 +116,10 @@ def levels(methods: Methods, places: Mapping[str, int], key: str) -> Section | N
     every = sorted({level for own in found.values() for level in own})
     if not every:
         return None
-    levelled = {v: [_with_targets(run, own) for run in methods[v]] for v, own in found.items() if own}
+    leveled = {v: [_with_targets(run, own) for run in methods[v]] for v, own in found.items() if own}
     names = [(level_metric(level, name), METRICS[name]) for name in BY_LEVEL for level in every]
     table = metric_table(
-        levelled,
+        leveled,
         [
             replace(of, name=name, label=heading(name), hint=LEVEL_TARGET if of.name == REACHED else of.hint)
             for name, of in names
@@ -128,13 +128,13 @@ def levels(methods: Methods, places: Mapping[str, int], key: str) -> Section | N
     figures = [
         (
             f"{curve_heading(metric, 'round')}, {level}",
-            curve(levelled, places, name, "round", f"{key}-l{place}-{metric.name}").svg,
+            curve(leveled, places, name, "round", f"{key}-l{place}-{metric.name}").svg,
             "",
         )
         for metric in METRICS.values()
         for place, level in enumerate(every)
         if "round" in metric.curves
-        if any(measured(runs, name := level_metric(level, metric.name)) for runs in levelled.values())
+        if any(measured(runs, name := level_metric(level, metric.name)) for runs in leveled.values())
     ]
     return Section(table, figures)
 

@@ -57,7 +57,7 @@ def _of_networks(run: RunSetup) -> dict[str, float]:
             if widths not in known:
                 known[widths] = count(smaller(module, mask)) if widths else whole
             total += clients * known[widths]
-    elif run.levelled:
+    elif run.leveled:
         for level, part in networks(method, run.federation).items():
             clients = len(run.levels[level])
             kept += clients * part.parameters

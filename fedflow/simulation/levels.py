@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedflow.errors import BadInput, unknown_name
 from fedflow.methods.method import Method
-from fedflow.methods.protocols import Levelled
+from fedflow.methods.protocols import Leveled
 from fedflow.models.flat import FlatModel
 from fedflow.models.registry import ARCHITECTURES, known_options
 from fedflow.settings import Words
@@ -18,25 +18,25 @@ from fedflow.simulation.federation import Federation
 def level(method: Method, federation: Federation, client: int) -> str:
     """The level of a client's network; empty if all have the network of the run."""
     clients = federation.partition.training_clients
-    return method.level(client, clients) if isinstance(method, Levelled) else ""
+    return method.level(client, clients) if isinstance(method, Leveled) else ""
 
 
 def network(method: Method, federation: Federation, level: str) -> FlatModel:
     """The network of a level."""
-    if not isinstance(method, Levelled):
+    if not isinstance(method, Leveled):
         return federation.model
     return federation.model.variant(**method.networks()[level])
 
 
 def networks(method: Method, federation: Federation) -> dict[str, FlatModel]:
     """The networks of all levels; that of the run as "" if all clients have it."""
-    names = method.networks() if isinstance(method, Levelled) else ("",)
+    names = method.networks() if isinstance(method, Leveled) else ("",)
     return {name: network(method, federation, name) for name in names}
 
 
 def clients_by_level(method: Method, clients: int) -> dict[str, list[int]]:
     """Those of ``clients`` (N) at every level, newcomers excepted; one level "" if all have one network."""
-    if not isinstance(method, Levelled):
+    if not isinstance(method, Leveled):
         return {"": [*range(clients)]}
     found: dict[str, list[int]] = {name: [] for name in method.networks()}
     for client in range(clients):
@@ -48,14 +48,14 @@ def check_architecture(method: Method, name: str) -> None:
     """Raise `BadInput` unless there is an architecture ``name``, with the options of every level."""
     if name not in ARCHITECTURES:
         raise unknown_name("model.name", name, ARCHITECTURES)
-    for options in method.networks().values() if isinstance(method, Levelled) else ():
+    for options in method.networks().values() if isinstance(method, Leveled) else ():
         if not {*options} <= {*known_options(name)}:
             raise _without(method, options, name)
 
 
 def check_levels(method: Method, whole: FlatModel) -> None:
     """Raise `BadInput` unless the network of the run has the options of every level, and contains it."""
-    for options in method.networks().values() if isinstance(method, Levelled) else ():
+    for options in method.networks().values() if isinstance(method, Leveled) else ():
         try:
             part = whole.variant(**options)
         except BadInput as error:
@@ -74,7 +74,7 @@ def _without(method: Method, options: Mapping[str, Any], network: str) -> BadInp
 
 def first_trained(method: Method, federation: Federation, initial: Tensor) -> Tensor | FirstOf:
     """What a client that never trained counts with in means of trained models."""
-    if not isinstance(method, Levelled):
+    if not isinstance(method, Leveled):
         return initial
     own = {n: initial[part.within(federation.model)] for n, part in networks(method, federation).items()}
     return FirstOf(lambda client: own[level(method, federation, client)], initial)

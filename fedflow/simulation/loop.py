@@ -154,7 +154,7 @@ class Simulation(RunSetup):
         method = self.job.method
         before = self.state.history[-1].values if self.state.history else {}
         totals = {name: before.get(name, 0) for name in ("bytes_down", "bytes_up", "gradients", "updates")}
-        if self.levelled:
+        if self.leveled:
             by_level = [
                 level_metric(level, name) for level in self.levels for name in ("bytes_down", "bytes_up")
             ]
@@ -258,7 +258,7 @@ class Simulation(RunSetup):
             received |= zip(shard.clients, received_bytes(shard, Pruning.of(method).masks), strict=True)
         report.values["bytes_down"] += sum(received.values())
         report.values["bytes_up"] += sum(sent.traffic for sent in gathered.sent)
-        if self.levelled:
+        if self.leveled:
             self._add_by_level(report.values, received, gathered.sent)
         report.values |= numbers
         report.series |= series

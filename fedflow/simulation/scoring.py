@@ -100,7 +100,7 @@ class Scoring:
     def by_level(self, scores: Scores) -> dict[str, float | None]:
         """Means over the clients of each level, if there are levels."""
         found: dict[str, float | None] = {}
-        for level, clients in self.run.levels.items() if self.run.levelled else ():
+        for level, clients in self.run.levels.items() if self.run.leveled else ():
             own = np.isin(scores.clients, clients)
             for name in ("local_accuracy", "global_accuracy", "global_loss"):
                 values = getattr(scores, name)[own]

@@ -10,7 +10,7 @@ from fedflow.methods.protocols import (
     Asynchronous,
     Cyclic,
     Generative,
-    Levelled,
+    Leveled,
     Pretrained,
     Selecting,
     samplers,
@@ -163,7 +163,7 @@ def check_settings(
         accepted = f"{' or '.join(SAMPLERS[:-1])} with {method.name}, whose rounds have several cohorts"
         raise BadInput("run.sampling", settings.sampling, accepted)
     reason = f"with {method.name}, whose clients do not train one common model"
-    if settings.reports and not trains_one_model(method) and not isinstance(method, Levelled):
+    if settings.reports and not trains_one_model(method) and not isinstance(method, Leveled):
         raise BadInput("run.reports", settings.reports, f"[] {reason}")
     if settings.adapt_from != "served" and not trains_one_model(method):
         raise BadInput("run.adapt_from", settings.adapt_from, f"served {reason}")

@@ -18,7 +18,7 @@ from fedflow.methods.method import Message, Round, ServerState
 from fedflow.methods.protocols import (
     Adapting,
     Generative,
-    Levelled,
+    Leveled,
     Pretrained,
     Recording,
     VariableEpochs,
@@ -242,9 +242,9 @@ class RunSetup:
         return clients_by_level(self.job.method, self.clients)
 
     @property
-    def levelled(self) -> bool:
+    def leveled(self) -> bool:
         """Whether clients hold networks of different sizes."""
-        return isinstance(self.job.method, Levelled)
+        return isinstance(self.job.method, Leveled)
 
     def _start(self) -> State:
         model, method, seed = self.federation.model, self.job.method, self.job.seed

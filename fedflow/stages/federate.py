@@ -16,7 +16,7 @@ from fedflow.errors import FedflowError
 from fedflow.files import COUNTS, locked, make_writable, read_fact
 from fedflow.finished.results import write_results
 from fedflow.local.local_training import LocalTraining
-from fedflow.methods.protocols import Levelled
+from fedflow.methods.protocols import Leveled
 from fedflow.metrics.table import completed
 from fedflow.partition import load_partition
 from fedflow.project.terminal import say
@@ -249,7 +249,7 @@ def _card(experiment: Experiment) -> ModelCard:
 def _levels(experiment: Experiment) -> dict[str, tuple[dict[str, Any], list[int]]]:
     """The options of each level's network and its clients, if clients hold networks of different sizes."""
     method = experiment.job.method
-    if not isinstance(method, Levelled):
+    if not isinstance(method, Leveled):
         return {}
     clients = clients_by_level(method, load_partition(experiment.partition_folder).training_clients)
     return {name: (dict(options), clients[name]) for name, options in method.networks().items()}

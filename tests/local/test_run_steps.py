@@ -69,4 +69,4 @@ def test_padded_steps_have_no_effect(federation: Federation, optimizer: dict) ->
     (alone, steps), (among, counted) = map(trained, clients)
     assert (int(steps), int(counted)) == (4, 4)
     torch.testing.assert_close(among[:3], alone[:3], rtol=0, atol=1e-12)  # not the number of Adam's steps
-    torch.testing.assert_close(*(each.travelled() for each in clients), rtol=0, atol=1e-12)
+    torch.testing.assert_close(*(each.traveled() for each in clients), rtol=0, atol=1e-12)

@@ -114,10 +114,10 @@ def test_the_rate_of_every_step(federation: Federation) -> None:
     worked = {0: 0.001, 1: 0.00099925, 100: 0.00093101, 255: 0.00084337, 509: 0.00073449}
     assert [seen[i] for i in worked] == pytest.approx([*worked.values()], abs=5e-9)
     assert seen[:510] == seen[510:] and ours.lr == 0.001
-    assert float(ours.travelled()) == pytest.approx(sum(seen) / 2, rel=1e-12)
-    assert float(ours.travelled(2.0)) == pytest.approx(sum(seen) / 2 * 2000, rel=1e-12)
+    assert float(ours.traveled()) == pytest.approx(sum(seen) / 2, rel=1e-12)
+    assert float(ours.traveled(2.0)) == pytest.approx(sum(seen) / 2 * 2000, rel=1e-12)
     first = one_client(federation, training=LocalTraining(steps=500, lr=0.001, lr_within=[0.001, 0.75]))
-    assert float(first.travelled()) == pytest.approx(0.42686, abs=5e-6)
+    assert float(first.traveled()) == pytest.approx(0.42686, abs=5e-6)
 
 
 def test_a_rate_of_the_method_does_not_change_within_a_round(federation: Federation) -> None:

@@ -62,7 +62,7 @@ from fedflow.methods.protocols import (
     Asynchronous,
     Cyclic,
     Generative,
-    Levelled,
+    Leveled,
     Noisy,
     Onboarding,
     Serving,
@@ -369,7 +369,7 @@ def normed(digits: Dataset) -> Federation:
 @pytest.mark.filterwarnings("ignore:.*clients train one by one")
 def test_cohorts_with_batch_norm_equal_the_loop(name: str, normed: Federation) -> None:
     """Running statistics too; clients are ragged, so that their last batches are padded."""
-    if issubclass(METHODS[name], Levelled | Generative):
+    if issubclass(METHODS[name], Leveled | Generative):
         pytest.skip("its networks are others")
     settings: dict[str, Any] = {"training": {"batch_size": 8, "epochs": 2, "lr": 0.05}, "rounds": 2}
     loop, vmap = (run(build_method(name), normed, cohort=cohort, **settings) for cohort in ("loop", "vmap"))
@@ -454,7 +454,7 @@ def averaged(
 @pytest.mark.parametrize("settings", ["default", pytest.param("others", marks=pytest.mark.full)])
 def test_running_statistics_are_averages_of_those_sent(name: str, normed: Federation, settings: str) -> None:
     """The weighted mean, by cluster, of what clients sent; served models are within the range of these."""
-    if issubclass(METHODS[name], Levelled | Generative):
+    if issubclass(METHODS[name], Leveled | Generative):
         pytest.skip("its networks have no running statistics, or are not averaged")
     model = normed.model
     first = model.init(0)[model.parameters :]
@@ -664,7 +664,7 @@ KEYED = {"superfed"}  # first models and draws depend on client numbers
 @engine
 def test_renumbering_clients_changes_nothing(name: str, digits: Dataset) -> None:
     """With full batches, which are not shuffled, and equal speeds; in float64, where order hardly matters."""
-    if name in KEYED or trains_alone(name) or issubclass(METHODS[name], Levelled):
+    if name in KEYED or trains_alone(name) or issubclass(METHODS[name], Leveled):
         pytest.skip("its random numbers or levels depend on client numbers")
     order = [5, 2, 7, 0, 3, 6, 1, 4]
     whole = {"training": {"batch_size": 0, "epochs": 2}, "timing": {"speeds": [[1, 1]]}}

@@ -14,7 +14,7 @@ from fedflow.config import load_params
 from fedflow.data import load_prepared
 from fedflow.methods import METHODS
 from fedflow.methods.catalogue import catalogue
-from fedflow.methods.protocols import Clustered, Levelled, Pruning
+from fedflow.methods.protocols import Clustered, Leveled, Pruning
 from fedflow.partition import load_partition
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.recorded import FILE, load_vectors
@@ -94,7 +94,7 @@ def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> No
     serves, method = METHODS[name].serves, METHODS[name]()
 
     def level_of(client: int) -> str:
-        return method.level(client, partition.training_clients) if isinstance(method, Levelled) else ""
+        return method.level(client, partition.training_clients) if isinstance(method, Leveled) else ""
 
     for client, cluster, accuracy in zip(clients.client, clients.cluster, clients.local_accuracy):
         which = {"cluster": f"cluster-{cluster}", "level": level_of(client)}.get(serves, serves)

@@ -116,8 +116,8 @@ def test_equal_seeds_give_equal_initial_models():
 
 def test_a_model_travels_as_its_recipe():
     model = flat("mlp", hidden=(3,))
-    travelled = pickle.loads(pickle.dumps(model))  # noqa: S301
-    assert (travelled.names, travelled.architecture) == (model.names, model.architecture)
+    traveled = pickle.loads(pickle.dumps(model))  # noqa: S301
+    assert (traveled.names, traveled.architecture) == (model.names, model.architecture)
     assert copy.deepcopy(model) is model
 
 

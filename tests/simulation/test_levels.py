@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Method, Round
-from fedflow.methods.protocols import Levelled
+from fedflow.methods.protocols import Leveled
 from fedflow.models.flat import FlatModel
 
 
@@ -22,7 +22,7 @@ class Both(GlobalModel):
     small: Tensor
 
 
-class TwoWidths(Levelled, Method):
+class TwoWidths(Leveled, Method):
     """Even clients hold half of the hidden units; every entry is averaged over those that hold it."""
 
     name, label = "two_widths", "Two widths"

@@ -81,10 +81,10 @@ def test_a_model_of_a_level_has_its_share_of_the_whole_network(root, outcome, ca
     model = FlatModel(partial(build, "cnn_exit", (1, 16, 16), 3, filters=[4, 4, 6]))
     small, options = model.variant(exits="first"), {"filters": [4, 4, 6]}
     levels = {"simple": ({"exits": "first"}, [0, 1, 2]), "complex": ({}, [3, 4, 5])}
-    levelled = replace(card("level", "levels"), architecture="cnn_exit", options=options, levels=levels)
+    leveled = replace(card("level", "levels"), architecture="cnn_exit", options=options, levels=levels)
     about = {"experiment": "levels", "name": "n", "key": "levels", "params": {}, "system_metrics": False}
     with open_run(root, **about, resumes=True) as record:
-        record.finish(replace(outcome(), models={0: small.init(0), 1: model.init(0)}), card=levelled)
+        record.finish(replace(outcome(), models={0: small.init(0), 1: model.init(0)}), card=leveled)
     sizes = {"simple": (small.parameters, small.parameters / model.parameters, 4 * small.size)}
     for level, size in (sizes | {"complex": (model.parameters, 1, 4 * model.size)}).items():
         assert load_model(record.run_id, level, root=root, compact=compact).size == size
@@ -98,11 +98,11 @@ def test_frozen_parameters_are_recorded_and_exported(root, outcome, card, monkey
     options = {"filters": [4, 4, 6], "trainable": ["fc*", "exit*"]}
     model = FlatModel(partial(build, "cnn_exit", (1, 16, 16), 3, **options))
     small, levels = model.variant(exits="first"), {"simple": ({"exits": "first"}, [0]), "complex": ({}, [1])}
-    levelled = replace(card("level", "frozen"), architecture="cnn_exit", options=options, levels=levels)
+    leveled = replace(card("level", "frozen"), architecture="cnn_exit", options=options, levels=levels)
     about = {"experiment": "frozen", "name": "n", "key": "frozen", "params": {}, "system_metrics": False}
     models = {0: small.init(1), 1: model.init(1)}
     with open_run(root, **about, resumes=True) as record:
-        record.finish(replace(outcome(), models=models), card=levelled)
+        record.finish(replace(outcome(), models=models), card=leveled)
     torch_seed = torch.manual_seed
     monkeypatch.setattr(torch, "manual_seed", lambda seed: torch_seed(seed + 1))
     for level, network, w in (("simple", small, models[0]), ("complex", model, models[1])):

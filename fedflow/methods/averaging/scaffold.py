@@ -118,7 +118,7 @@ class Scaffold(Serving, Averaging[State]):
             c_new = client.full_gradient(x)
         else:
             lr = client.training.lr if self.control_lr == "initial" else client.lr
-            c_new = c_k - c + client.model.trainable(x - y) / client.travelled(lr)
+            c_new = c_k - c + client.model.trainable(x - y) / client.traveled(lr)
         return client.update(dy=y - x, dc=c_new - c_k, weight=self.weight(client), keep={"c": c_new})
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:

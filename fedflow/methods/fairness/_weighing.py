@@ -29,6 +29,7 @@ class Host(Choice):
     """A method by name, with its hyper-parameters."""
 
     section = "method.host"
+    nested = True
     name: str = option(doc="one of " + ", ".join(HOSTS))
     parameters: Method = option(factory=dict, doc="the method with its hyper-parameters")
 

@@ -6,7 +6,7 @@ Making", ICML 2024, arXiv 2405.20821; Algorithm 3.2 of Hahn's thesis, whose sect
 Client: as the host; also sends F_k, its loss at w_t over all its training data.
 Server: m of K clients report (S), and C = m/K. In S, r_k = C CDF(F_k / mean F), with the mean rbar; the
 doubly robust response is rbar + (r_k - rbar) / C in S, and rbar elsewhere (from here on, r). The gradient
-of l_t(p) = -log(1 + <p, r>), linearised at r = rbar, is
+of l_t(p) = -log(1 + <p, r>), linearized at r = rbar, is
 g_t = -r / (1 + rbar) + rbar <p(t), r - rbar> / (1 + rbar)^2. p(1) is uniform, and p(t+1) in proportion to
 exp(-sqrt(log K) / (L sqrt(t + 1)) sum_{s<=t} g_s), with L = 2 + C.
 Then the server step of the host with weights p(t+1), scaled to sum to 1 over S.

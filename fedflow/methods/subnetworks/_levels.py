@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Method, Round, S
-from fedflow.methods.protocols import Levelled, Specialized
+from fedflow.methods.protocols import Leveled, Specialized
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
@@ -28,7 +28,7 @@ class Whole(GlobalModel):
         return {}
 
 
-class LevelMethod(Levelled, Specialized, Method[S]):
+class LevelMethod(Leveled, Specialized, Method[S]):
     """Clients train the network of their level."""
 
     serves: ClassVar[str] = "level"

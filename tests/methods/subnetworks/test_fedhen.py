@@ -113,14 +113,14 @@ def test_one_level_alone_is_uniform_fedavg(
     digits: Dataset, cohort: str, name: str, simple: int, which: str
 ) -> None:
     """On the simple network, or on the complex one: with the sum of both losses for FedHeN."""
-    levelled = run_levels(name, exits(digits), {"simple": simple}, cohort=cohort)
+    leveled = run_levels(name, exits(digits), {"simple": simple}, cohort=cohort)
     alone = exits(digits, which)
     plain = run_levels("fedavg", alone, {"weighting": "uniform"}, cohort=cohort)
-    for ours, theirs in zip(levelled.servers, plain.servers, strict=True):
+    for ours, theirs in zip(leveled.servers, plain.servers, strict=True):
         if name == "decouple":
             w = ours["simple" if simple else "complex"]
         else:
-            w = ours["model"][alone.model.within(levelled.simulation.federation.model)]
+            w = ours["model"][alone.model.within(leveled.simulation.federation.model)]
         assert torch.equal(w, theirs["model"])
 
 

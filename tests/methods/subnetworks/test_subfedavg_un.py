@@ -157,15 +157,15 @@ def test_a_round_by_hand(federation: Federation, updates: list[Update]) -> None:
         assert torch.equal(update.vectors["model"], last["trained"][k].where(update.vectors["mask"], 0))
 
 
-OPTIMISERS = {"sgd": SGD, "adam": SGD | {"optimizer": "adam", "momentum": 0.0, "lr": 0.01}}
+OPTIMIZERS = {"sgd": SGD, "adam": SGD | {"optimizer": "adam", "momentum": 0.0, "lr": 0.01}}
 
 
-@pytest.mark.parametrize("optimizer", OPTIMISERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_masks_lose_entries_until_the_target_in_loop_and_cohort(
     federation: Federation, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In every bit; pruned weights stay 0 under momentum, weight decay and Adam."""
-    settings = HALF | {"training": OPTIMISERS[optimizer], "rounds": 8}
+    settings = HALF | {"training": OPTIMIZERS[optimizer], "rounds": 8}
     hyper = ALWAYS | {"target": 0.3}
     loop = run(NAME, federation, hyper, **settings)
     forbid_fallback(monkeypatch)
