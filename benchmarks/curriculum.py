@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.workload import TRAINING, federation, spread, summary
 from fedflow.local.client import TRAINED
-from fedflow.local.curriculum import Curriculum
+from fedflow.local.extensions.curriculum import Curriculum
 from fedflow.methods import build_method
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Shard
@@ -49,7 +49,9 @@ def seconds(work: Federation, epochs: int, curriculum: Curriculum | None) -> flo
 def main() -> dict[str, Any]:
     torch.set_num_threads(1)
     work = federation(CLIENTS, SAMPLES)
-    work = replace(work, difficulty=torch.rand(len(work.train), generator=torch.Generator().manual_seed(0)))
+    work = replace(
+        work, inputs={"expert": torch.rand(len(work.train), generator=torch.Generator().manual_seed(0))}
+    )
     ways = {way: Curriculum(**options) for way, options in WAYS.items()}
     return {f"epochs_{epochs}": measure(work, epochs, ways) for epochs in REPEATS}
 

@@ -18,12 +18,12 @@ from fedflow.front.result import Comparison as Comparison
 from fedflow.front.result import Result as Result
 from fedflow.front.result import compare as compare
 from fedflow.front.runner import run as run
-from fedflow.local.adaptation import Adaptation as Adaptation
 from fedflow.local.client import Client as Client
 from fedflow.local.client import Update as Update
-from fedflow.local.curriculum import Curriculum as Curriculum
+from fedflow.local.extensions.adaptation import Adaptation as Adaptation
+from fedflow.local.extensions.curriculum import Curriculum as Curriculum
+from fedflow.local.extensions.objective import Objective as Objective
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.objective import Objective as Objective
 from fedflow.local.samples import Batch as Batch
 from fedflow.local.trainer import Trainer as Trainer
 from fedflow.methods.asynchronous.cc_fedadagrad import CCFedAdagrad as CCFedAdagrad

@@ -22,7 +22,7 @@ from fedflow.data import load_prepared
 from fedflow.errors import FedflowError
 from fedflow.local.trained import load_network
 from fedflow.partition import load_partition
-from fedflow.simulation.federation import FederationFiles, Stored
+from fedflow.simulation.federation import FederationFiles, Stored, StoredInput
 from fedflow.simulation.setup import RunSetup
 from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.central_network import CentralRun, prepare_network
@@ -244,6 +244,12 @@ def test_the_command_partition_trains_a_missing_expert(root: Path, capsys) -> No
     assert load_partition(root / "data" / "partitions" / "hard").params["difficulty"]["expert"] == "expert"
 
 
+INPUTS = {
+    "teacher": lambda stored: StoredInput("teacher", stored, field="training.objective.teacher"),
+    "expert": lambda stored: StoredInput("expert", stored, losses=True, field="training.curriculum.expert"),
+}
+
+
 @pytest.fixture
 def opened(copy: Path) -> Callable[..., FederationFiles]:
     """The files of a run on a partition, with the expert as teacher or expert."""
@@ -254,20 +260,20 @@ def opened(copy: Path) -> Callable[..., FederationFiles]:
         prepare_partition(params, partition, copy)
         job = Experiment(params, partition, "fedavg", 0, copy).job
         assert isinstance(job.federation, FederationFiles)
-        return replace(job.federation, **dict.fromkeys(uses, stored))
+        return replace(job.federation, inputs=tuple(INPUTS[name](stored) for name in uses))
 
     return files
 
 
 def test_workers_have_the_outputs_of_the_teacher_and_the_losses_of_the_expert(copy: Path, opened) -> None:
     plain, both = opened("plain").open(), opened("plain", "teacher", "expert").open()
-    assert plain.teacher is None and plain.difficulty is None and plain.shipped == 0
+    assert not plain.inputs and plain.shipped == 0
     w = load_file(copy / "data" / "central" / "expert" / "model.safetensors")["w"]
     assert both.shipped == 4 * len(w)  # one network, sent once
     x = both.train.inputs(torch.arange(5))
-    assert both.teacher.outputs(x).equal(both.model.outputs(w, x))
+    assert both.inputs["teacher"].outputs(x).equal(both.model.outputs(w, x))
     losses = np.load(copy / "data" / "central" / "expert" / "losses.npy")
-    assert both.difficulty.numpy() == pytest.approx(losses)
+    assert both.inputs["expert"].numpy() == pytest.approx(losses)
     job = Experiment(load(copy), "plain", "fedavg", 0, copy).job
     used = [(), ("teacher",), ("expert",), ("teacher", "expert")]
     federations = [replace(job, federation=opened("plain", *names)) for names in used]
@@ -286,7 +292,7 @@ def test_workers_have_the_outputs_of_the_teacher_and_the_losses_of_the_expert(co
 )
 def test_networks_of_other_labels_are_refused(opened, partition, use, message) -> None:
     if message is None:
-        assert opened(partition, use).open().teacher is not None
+        assert "teacher" in opened(partition, use).open().inputs
     else:
         with one_line_error(message):
             opened(partition, use).open()
@@ -378,7 +384,7 @@ def test_dvc_and_doctor_ask_for_the_networks_of_the_grid(root: Path, changes: li
         (["training.curriculum={order: random, score: expert, expert: gone}"], r"'gone' .*one of expert"),
         (
             [CURRICULUM, "run.client_curriculum={score: expert, expert: wide}", "run.sampling=easy_first"],
-            r"run.client_curriculum.expert: 'wide' .*'expert', the expert of the data curriculum",
+            r"run.client_curriculum.expert: 'wide' .*'expert', as training.curriculum.expert",
         ),
         ([CURRICULUM, NOISE], r"^training.curriculum.expert: 'expert' .*null, as this partition changes the"),
         ([CLIENTS, EASY, NOISE], r"^run.client_curriculum.expert: 'expert' .*null, as this partition chan"),
@@ -399,7 +405,7 @@ def test_an_expert_that_sorts_nothing_is_neither_trained_nor_shipped(root: Path,
     experiment = Experiment(params, "noisy", "fedavg", 0, root)
     experiment.check()
     assert experiment.networks == [] and experiment.effective["central"] == {}
-    assert experiment.job.federation.expert is None
+    assert experiment.job.federation.inputs == ()
     both = Experiment(
         load(root, *changes, "run.client_curriculum={score: expert, expert: wide}"),
         "plain",
@@ -408,4 +414,4 @@ def test_an_expert_that_sorts_nothing_is_neither_trained_nor_shipped(root: Path,
         root,
     )
     assert both.read_networks == {"run.client_curriculum.expert": "wide"}
-    assert both.job.federation.expert_field == "run.client_curriculum.expert"
+    assert [each.field for each in both.job.federation.inputs] == ["run.client_curriculum.expert"]

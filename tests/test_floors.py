@@ -22,6 +22,11 @@ FLOORS = (  # from bottom to top; a module imports from its own floor and from t
     {"stages", "tracking", "report"},
     {"flows", "tasks", "cli", "doctor", "front"},
 )
+KNOW_EXTENSIONS = (
+    "local.local_training",  # their keys in params.yaml
+    "simulation.settings",  # `run.adapt`, as is
+    "simulation.evaluation",
+)
 
 
 def module(file: Path) -> str:
@@ -70,6 +75,22 @@ def test_no_module_imports_from_a_floor_above() -> None:
         f"{n} -> {u}" for n, used in graph().items() for u in used & FILES.keys() if floor(u) > floor(n)
     ]
     assert not upward
+
+
+def test_the_engine_knows_no_extension_of_local_training_by_name() -> None:
+    """It neither imports one nor reads its key of `LocalTraining`; measures of a run may do so."""
+    folder = "fedflow.local.extensions."
+    features = {name for name in FILES if name.startswith(folder)} - {f"{folder}extension"}
+    engine = {name for name in FILES if name.startswith(("fedflow.local.", "fedflow.simulation."))}
+    engine -= features | {f"fedflow.{name}" for name in KNOW_EXTENSIONS}
+    keys = {"adaptation", "augment", "curriculum", "objective"}
+    known = {f"{name} -> {used}" for name in engine for used in imports(name) & features}
+    for name in engine:
+        read = (
+            node for node in ast.walk(ast.parse(FILES[name].read_text())) if isinstance(node, ast.Attribute)
+        )
+        known |= {f"{name}: .{node.attr}" for node in read if node.attr in keys}
+    assert len(features) == 4 and not known
 
 
 def test_edges_are_used_at_the_edges_only() -> None:

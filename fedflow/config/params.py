@@ -16,11 +16,11 @@ from fedflow.config.sections import (
     MethodParams,
     ModelParams,
     ProcedureParams,
-    teacher_of,
 )
 from fedflow.config.tuning import Tuning
 from fedflow.data import DatasetParams
 from fedflow.errors import BadInput, unknown_name
+from fedflow.local.extensions.extension import Reads
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
 from fedflow.methods.protocols import server_data
@@ -31,7 +31,7 @@ from fedflow.procedures import PROCEDURES, Procedure
 from fedflow.procedures.interface import procedure_class
 from fedflow.project.arguments import check_name
 from fedflow.settings import Settings, option
-from fedflow.simulation.federation import EXPERTS, FEATURES, TEACHER, need_labels
+from fedflow.simulation.federation import FEATURES, need_labels
 from fedflow.simulation.settings import RunSettings
 
 T = TypeVar("T")
@@ -99,30 +99,33 @@ class Params(Settings):
     def used_networks(self, method: str, partition: str) -> dict[str, str]:
         """The central networks that runs of this method on this partition read, by the field that names them.
 
-        Curricula that need no score read none. Raises `BadInput` for a network that does not exist, or was
-        trained on another data set or on other labels.
+        Networks that are not needed are checked, and left out. Raises `BadInput` for a network that does not
+        exist, or was trained on another data set or on other labels.
         """
-        training, entry = self.method(method, partition)[1], self.partition(partition)
-        curricula = training.curriculum, self.run_of(method, partition).client_curriculum
-        fields = {
-            TEACHER: teacher_of(training),
-            **{field: each and each.expert for field, each in zip(EXPERTS, curricula)},
-            f"partitions.{partition}.difficulty.expert": self.expert(partition),
-            FEATURES: self.run_of(method, partition).features,
-        }
-        used = {field: name for field, name in fields.items() if name}
-        for field, name in used.items():
+        entry, reads = self.partition(partition), self.reads(method, partition)
+        named = {each.field: each.network for each in reads}
+        if (expert := self.expert(partition)) is not None:
+            named[f"partitions.{partition}.difficulty.expert"] = expert
+        if (features := self.run_of(method, partition).features) is not None:
+            named[FEATURES] = features
+        for field, name in named.items():
             self._check_network(field, name, entry.dataset)
-        for field, each in zip(EXPERTS, curricula):
-            if each is not None and not each.scores:
-                used.pop(field, None)
+        unused = {each.field for each in reads if not each.needed}
+        used = {field: name for field, name in named.items() if field not in unused}
+        of_losses = {each.field for each in reads if each.losses}
         for field, name in used.items():
-            noisy = field in EXPERTS and entry.label_noise is not None
+            noisy = field in of_losses and entry.label_noise is not None
             need_labels(field, name, changed=entry.parameters.renames or noisy)
-        first, second = (used.get(field) for field in EXPERTS)
-        if first and second and first != second:
-            raise BadInput(EXPERTS[1], second, f"{first!r}, the expert of the data curriculum")
+        first: dict[str, Reads] = {}
+        for each in (each for each in reads if each.needed):
+            if (same := first.setdefault(each.name, each)).network != each.network:
+                raise BadInput(each.field, each.network, f"{same.network!r}, as {same.field}")
         return used
+
+    def reads(self, method: str, partition: str) -> list[Reads]:
+        """What runs of this method on this partition read of central networks in training, unchecked."""
+        curriculum = self.run_of(method, partition).client_curriculum
+        return [*self.method(method, partition)[1].reads, *(curriculum.reads if curriculum else ())]
 
     def _check_network(self, field: str, name: str, dataset: str) -> None:
         """Raise `BadInput` of ``field`` unless this central network was trained on this data set."""
@@ -311,7 +314,7 @@ class Params(Settings):
         if entry.dataset not in self.data:
             raise unknown_name(f"central.{name}.dataset", entry.dataset, self.data)
         self.network(name)
-        field, chain, teacher = f"central.{name}.{TEACHER}", [name], entry.teacher
+        field, chain, teacher = f"central.{name}.training.objective.teacher", [name], entry.teacher
         while teacher is not None:
             if teacher in chain:
                 raise BadInput(field, entry.teacher, "a network that does not learn from this one")

@@ -55,6 +55,11 @@ class Examples:
         return len(self.x)
 
     @property
+    def labeled(self) -> bool:
+        """Whether every sample has one label: not in regression, nor with a target at each position."""
+        return self.y.ndim == 1 and not self.y.is_floating_point()
+
+    @property
     def device(self) -> torch.device:
         """The device of the examples."""
         return self.x.device

@@ -27,7 +27,7 @@ from fedflow.front.inputs import (
 )
 from fedflow.front.pages import keywords, listed, parameters
 from fedflow.front.result import Result
-from fedflow.local.adaptation import Adaptation
+from fedflow.local.extensions.adaptation import Adaptation
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods.method import Method
 from fedflow.metrics.table import completed

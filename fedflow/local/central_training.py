@@ -17,14 +17,13 @@ from fedflow.data.examples import Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch, Samples
-from fedflow.local.teacher import Teacher
 from fedflow.local.trainer import Trainer
 from fedflow.models.flat import FlatModel
 from fedflow.seeding import generator, torch_seed
 from fedflow.settings import Settings, option, shown
 
 # Settings of clients and their rounds, which have no meaning here.
-NEUTRAL = {"stragglers": 0.0, "drop_stragglers": False, "least_epochs": 1, "steps": None, "curriculum": None}
+NEUTRAL = {"stragglers": 0.0, "drop_stragglers": False, "least_epochs": 1, "steps": None}
 
 
 class CentralTraining(LocalTraining):
@@ -45,6 +44,7 @@ class CentralTraining(LocalTraining):
                 accepted = f"{'null' if value is None else value}, as one network has no clients or rounds"
                 raise BadInput(f"training.{name}", shown(given), accepted)
         super().validate()
+        self.check_central()
 
 
 class Central(Settings):
@@ -103,7 +103,7 @@ def epochs(
     train: Examples,
     test: Examples,
     settings: Central,
-    teacher: Teacher | None = None,
+    inputs: Mapping[str, Any] | None = None,
     done: int = 0,
     state: Mapping[str, Tensor] | None = None,
 ) -> Iterator[Epoch]:
@@ -118,7 +118,7 @@ def epochs(
         lr = settings.lr_in(number)
         rng = generator(seed, "batches/central", number)
         one = replace(training, epochs=1)
-        trainer = Trainer.central(model, train, one, rng, lr=lr, teacher=teacher)
+        trainer = Trainer.central(model, train, one, rng, lr=lr, inputs=inputs)
         if now is None:
             now = trainer.initial_state(model.init(torch_seed(seed, "central")))
             now = _restored(now, state, model.device) if state else now

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from fedflow.local import measures
+from fedflow.local.local_training import EXTENSIONS
 from fedflow.local.samples import Samples
 from fedflow.local.schedule import Schedule
 from fedflow.local.task import Task
 from fedflow.local.trainer import Trainer
 
-TRAIN_LOSS, DIFFICULTY = "train_loss", "difficulty"  # what the engine adds to diagnostics
+TRAIN_LOSS = "train_loss"  # what the engine adds to diagnostics, besides numbers of extensions
 TRAINED = "trained"  # and to what is kept
 NAMED = ("vectors", "scalars", "keep", "diagnostics")  # the dictionaries of an `Update`
 
@@ -131,7 +132,9 @@ class Client(Trainer):
             check_diagnostic(name)
             if value.ndim:
                 raise ValueError(f"{name!r} must be a scalar and has shape {list(value.shape)}")
-        for name in {TRAIN_LOSS, DIFFICULTY} & (diagnostics or {}).keys() | {TRAINED} & (keep or {}).keys():
+        of_engine = {TRAIN_LOSS}.union(*(kind.records for kind in EXTENSIONS))
+        of_engine = of_engine.union(*(each.records for each in self.training.extensions))
+        for name in of_engine & (diagnostics or {}).keys() | {TRAINED} & (keep or {}).keys():
             raise ValueError(f"{name!r} is a name of the engine: the method needs another")
         named = {"vectors": vectors, "scalars": scalars, "keep": keep, "diagnostics": diagnostics}
         return Update(

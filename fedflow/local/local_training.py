@@ -1,21 +1,31 @@
 """Settings of local training that all methods share."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
-from fedflow.local.adaptation import Adaptation
-from fedflow.local.augment import CUTOUT
-from fedflow.local.curriculum import Curriculum, Pass
-from fedflow.local.objective import Objective
-from fedflow.local.teacher import Teacher
+from fedflow.local.extensions.adaptation import Adaptation
+from fedflow.local.extensions.augmentation import Augmentation
+from fedflow.local.extensions.curriculum import Curriculum
+from fedflow.local.extensions.extension import Extension, Reads
+from fedflow.local.extensions.objective import Objective
+from fedflow.local.schedule import Pass
 from fedflow.models.flat import FlatModel
 from fedflow.settings import Settings, option, shown
 
 BETAS = [0.9, 0.999]  # of adam
+EXTENSIONS: tuple[type[Extension], ...] = (  # the loss of the first one is the outermost
+    Augmentation,
+    Adaptation,
+    Objective,
+    Curriculum,
+)
 
 
 class Workload(NamedTuple):
@@ -128,44 +138,57 @@ class LocalTraining(Settings):
             raise BadInput("training.stragglers", self.stragglers, "less than 1 with drop_stragglers")
         if self.stragglers and not self.drop_stragglers and self.least_epochs >= self.epochs:
             raise BadInput("training.least_epochs", self.least_epochs, f"less than epochs, {self.epochs}")
-        lazy = self.curriculum is not None and self.curriculum.mode == "lazy_epoch"
-        if lazy and (not self.batch_size or self.steps is not None):
-            why = "steps" if self.batch_size else "batch_size 0"
-            raise BadInput("training.curriculum.mode", "lazy_epoch", f"queue or per_step with training.{why}")
-        if self.adaptation is not None and self.curriculum is not None:
-            accepted = "null with training.adaptation, whose support are samples of all difficulties"
-            raise BadInput("training.curriculum", shown(self.curriculum), accepted)
-        proto = self.adaptation is not None and self.adaptation.name == "proto"
-        if proto and self.objective is not None and self.objective.taught:
-            accepted = "null or robust with proto, which excludes classes that a teacher may predict"
-            raise BadInput("training.objective", self.objective.name, accepted)
-        if self.objective is not None and self.objective.two_views and self.augment == "none":
-            accepted = f"flip_crop or flip_crop_cutout, as {self.objective.name} compares two random views"
-            raise BadInput("training.augment", self.augment, accepted)
+        for extension in self.extensions:
+            extension.check_training(self)
+
+    @cached_property
+    def extensions(self) -> tuple[Extension, ...]:
+        """What it has beyond the optimizer, in the order of `EXTENSIONS`."""
+        found = (kind.of(self) for kind in EXTENSIONS)
+        return tuple(extension for extension in found if extension is not None)
+
+    def with_hook(self, name: str) -> tuple[Extension, ...]:
+        """The extensions with their own version of this hook of `Extension`."""
+        usual = getattr(Extension, name)
+        return tuple(each for each in self.extensions if getattr(type(each), name) is not usual)
 
     @property
-    def views(self) -> int:
-        """Random views of each sample in a step, if there are any."""
-        return 1 + (self.objective is not None and self.objective.two_views)
+    def tuning(self) -> Self:
+        """This training as fine-tuning has it, without extensions that belong to training only."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        left = {name: None for name, each in values.items() if isinstance(each, Extension) and not each.tuned}
+        return replace(self, **cast(Any, left))
 
-    def check(self, model: FlatModel, examples: Examples, teacher: Teacher | None = None) -> None:
-        """Raise `BadInput` unless this training can augment ``examples`` and its objective fits the networks.
+    @property
+    def reads(self) -> tuple[Reads, ...]:
+        """The central networks that its extensions read."""
+        return tuple(network for each in self.extensions for network in each.reads)
 
-        Only images [C, H, W] can be augmented, and Cutout must not hide a whole one.
-        """
-        if self.augment != "none" and examples.x.ndim != 4:
-            shape = list(examples.x.shape[1:])
-            raise BadInput(
-                "training.augment", self.augment, f"none, as inputs of shape {shape} are not images"
-            )
-        height, width = examples.x.shape[-2:] if examples.x.ndim == 4 else (0, 0)
-        if self.augment == "flip_crop_cutout" and min(height, width) <= CUTOUT:
-            accepted = f"none or flip_crop, as Cutout can hide a whole image of {height}x{width}"
-            raise BadInput("training.augment", self.augment, accepted)
-        if self.objective is not None:
-            self.objective.check(model, examples, teacher)
-        if self.adaptation is not None:
-            self.adaptation.check(model, examples)
+    @property
+    def gradients(self) -> int:
+        """Gradients of a batch in one local step."""
+        return prod(each.gradients for each in self.extensions)
+
+    @property
+    def evaluations(self) -> int:
+        """Passes over all samples, without gradients, at the start of every training."""
+        return sum(each.evaluations for each in self.extensions)
+
+    def check(self, model: FlatModel, examples: Examples, inputs: Mapping[str, Any] | None = None) -> None:
+        """Raise `BadInput` unless its extensions fit ``model``, ``examples`` and the ``inputs`` they read."""
+        for extension in self.extensions:
+            extension.check(model, examples, inputs or {})
+
+    def check_central(self) -> None:
+        """Raise `BadInput` for extensions that one network, trained on all samples, cannot have."""
+        for extension in self.extensions:
+            if extension.needs_clients:
+                raise extension.refused("in central training, as one network has no clients or rounds")
+
+    def warnings(self, sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[str]:
+        """What is odd about a run whose clients have ``sizes`` samples and train for ``epochs`` by stream."""
+        for extension in self.extensions:
+            yield from extension.warnings(self, sizes, epochs)
 
     def need_sgd(self, by: str, why: str) -> None:
         """Raise `BadInput` unless local steps are those of SGD, which the method ``by`` this name needs."""
@@ -201,21 +224,28 @@ class LocalTraining(Settings):
 
     def epoch_steps(self, samples: Any) -> Any:
         """Local steps of one epoch on ``samples`` samples, a number or a tensor [.]."""
-        if self.curriculum is not None and self.curriculum.mode == "lazy_epoch":
-            return samples // self.batch_size + 1
+        for extension in self.extensions:
+            if (steps := extension.epoch_steps(samples, self.batch_size)) is not None:
+                return steps
         return self.batches(samples)
+
+    @property
+    def paced(self) -> bool:
+        """Whether an extension decides the passes over the samples."""
+        return any(type(each).passes is not Extension.passes for each in self.extensions)
 
     @property
     def compares(self) -> bool:
         """Whether clients need the model that they trained last."""
-        return self.curriculum is not None and self.curriculum.compares
+        return any(each.compares for each in self.extensions)
 
     def passes(self, samples: int, epochs: int) -> Sequence[Pass]:
-        """The passes over all samples, or a curriculum's over prefixes, in K steps or ``epochs`` epochs."""
-        batches, size, curriculum = self.epoch_steps(samples), self.batch_size or samples, self.curriculum
+        """The passes over all samples, or those of an extension, in K steps or ``epochs`` epochs."""
+        batches, size = self.epoch_steps(samples), self.batch_size or samples
         steps = epochs * batches if self.steps is None else self.steps
-        if curriculum is not None:
-            return curriculum.passes(samples, size, steps)
+        for extension in self.extensions:
+            if (passes := extension.passes(samples, size, steps)) is not None:
+                return passes
         whole, rest = divmod(steps, batches)
         return [Pass(samples, batches)] * whole + [Pass(samples, rest)] * (rest > 0)
 

@@ -5,9 +5,14 @@ its printed "N - b" is N (1 - b), as in the authors' code, which alone has the l
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from fedflow.errors import BadInput
+from fedflow.local.extensions.extension import Reads
 from fedflow.settings import Settings, option
+
+EXPERT = "expert"  # the score by losses of a central network, and the name of this input of training
 
 FAMILIES: dict[str, Callable[[float], float]] = {  # share of the rest that is in use at t = x a T, 0 <= x < 1
     "linear": lambda x: x,
@@ -57,3 +62,17 @@ class Pacing(Settings):
             return n
         share = self.b + (1 - self.b) * FAMILIES[self.pacing](t / end)
         return min(n, max(1, math.floor(n * share + 1e-9)))  # 0.29 * 100 is a little less than 29
+
+
+def read_expert(pacing: Any) -> tuple[Reads, ...]:
+    """The expert of a curriculum, of samples or of clients, if any."""
+    if pacing.expert is None:
+        return ()
+    return (Reads(EXPERT, f"{pacing.section}.expert", pacing.expert, losses=True, needed=pacing.scores),)
+
+
+def need_expert(pacing: Any, inputs: Mapping[str, Any]) -> None:
+    """Raise `BadInput` if a curriculum, of samples or of clients, lacks the losses by which it sorts."""
+    if pacing.scores and pacing.score == EXPERT and EXPERT not in inputs:
+        accepted = "a network of `central` whose losses this federation has"
+        raise BadInput(f"{pacing.section}.expert", pacing.expert, accepted)

@@ -1,7 +1,8 @@
 """The samples that a client or a server trains on, and batches of them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +17,8 @@ class Batch:
     """Inputs [B, ...] and targets [B].
 
     ``mask`` [B] says which samples count (None: all), ``real`` [B] which are not the padding of a cohort
-    (None: all); ``positions`` [B] count the client's samples from 0. ``other`` is a second view of the inputs
-    [B, ...], None unless `training.objective` compares two.
-    ``support`` are the samples for `training.adaptation`, None without. ``draws`` [q] are the uniform numbers
-    that the method asked for in `Noisy.draws`, None if it did not.
+    (None: all); ``positions`` [B] count the client's samples from 0. ``extra`` is what extensions drew for
+    this step or made of it, by name: tensors, and further batches.
     ``seen`` records the data losses, scalar, that an objective computed on this batch, each with the buffers
     [Q] after it (None if unchanged).
     """
@@ -28,11 +27,20 @@ class Batch:
     y: Tensor
     mask: Tensor | None = None
     positions: Tensor | None = None
-    other: Tensor | None = None
-    support: "Batch | None" = None
-    draws: Tensor | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
     seen: list[tuple[Tensor, Tensor | None]] | None = None
     real: Tensor | None = None
+
+    @property
+    def draws(self) -> Tensor | None:
+        """The uniform numbers [q] that the method asked for in `Method.draws`; None if it did not."""
+        return self.extra.get("draws")
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of ``values`` [B] over the samples that count, scalar; 0 without any (a padded step)."""
+        if self.mask is None:
+            return values.mean()
+        return (values * self.mask).sum() / self.mask.sum().clamp(min=1)
 
     def only(self, chosen: Tensor) -> "Batch":
         """This batch with only the ``chosen`` [B] samples counting."""

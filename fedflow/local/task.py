@@ -1,8 +1,9 @@
 """What all clients of a round share, and what follows from it for every local step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,6 @@ from fedflow.local.fast.compiled import Gradient
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import AdamState, Moving, SGDState
 from fedflow.local.samples import Batch
-from fedflow.local.teacher import Teacher
 from fedflow.models.flat import FlatModel
 
 Loss = Callable[[Tensor, Batch], Tensor]
@@ -24,8 +24,8 @@ class Task:
     ``lr`` and ``t``, the number of the round, are scalar tensors if a cohort call reads them as inputs;
     ``rounds`` is the number of rounds of the run, ``phase`` that of the method and ``level`` that of the
     clients' network (`Leveled`), all static.
-    ``mean_samples`` is the mean of n_k over all clients (None: the client's own n_k). ``difficulty`` [n] is
-    an expert's loss on every training sample, also of other clients.
+    ``mean_samples`` is the mean of n_k over all clients (None: the client's own n_k). ``inputs`` are what
+    extensions read, by name.
     """
 
     model: FlatModel
@@ -38,8 +38,7 @@ class Task:
     mean_samples: float | None = None
     vmapped: bool = False
     compiled: Gradient | None = None
-    teacher: Teacher | None = None
-    difficulty: Tensor | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
     def initial_state(self, w: Tensor) -> Moving:
         """``w`` [D] at the start of its training."""
@@ -57,15 +56,9 @@ class Task:
         """The mean data loss of ``outputs`` [B, .] over the samples of the batch that count, scalar."""
         if batch.mask is None:
             return self.model.loss(outputs, batch.y)
-        return masked_mean(self.model.losses(outputs, batch.y), batch.mask)
+        return batch.mean(self.model.losses(outputs, batch.y))
 
     def compiled_for(self, batch: Batch) -> Gradient | None:
         """The compiled gradient of the data loss, or None if the batch needs a plain one."""
-        plain = self.training.objective is None and self.training.adaptation is None
-        compiled = self.compiled if plain else None
+        compiled = None if self.training.with_hook("loss") else self.compiled
         return compiled if compiled and batch.mask is None and compiled.takes(batch.x, batch.y) else None
-
-
-def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of ``values`` [B] over a mask [B]; 0 where the mask is empty (a padded step)."""
-    return (values * mask).sum() / mask.sum().clamp(min=1)

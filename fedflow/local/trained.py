@@ -64,6 +64,10 @@ class TrainedNetwork:
             accepted = f"a network trained on the data set as it is now; `fedflow central {name}` trains it"
             raise BadInput(field, name, accepted)
 
+    def read(self, losses: bool, device: torch.device, dtype: torch.dtype) -> Teacher | Tensor:
+        """What training reads of it (`Reads`): the network, or its ``losses`` [n] on all training samples."""
+        return torch.from_numpy(self.losses).to(device, dtype) if losses else self.teacher(device)
+
     def teacher(self, device: torch.device) -> Teacher:
         """This network, on ``device``, for clients that learn from it."""
         about = self.facts

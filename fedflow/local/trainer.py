@@ -6,10 +6,9 @@ Python on tensor values. How to extend it is in docs/decisions/0006.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property
-from itertools import repeat
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,20 +16,16 @@ import torch
 from torch import Tensor
 
 from fedflow.data.examples import Examples
-from fedflow.errors import BadInput
 from fedflow.local import measures
-from fedflow.local.adaptation import Adaptation, per_class, with_prototypes
-from fedflow.local.augment import augmented
+from fedflow.local.extensions.extension import Drawing, Extension
 from fedflow.local.fast.steps import Steps, step_for
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import Moving, SGDState
 from fedflow.local.precision import tf32
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
-from fedflow.local.task import Loss, Task, masked_mean
-from fedflow.local.teacher import Teacher
+from fedflow.local.task import Loss, Task
 from fedflow.models.flat import FlatModel
-from fedflow.settings import shown
 
 HELD = 16 << 20  # numbers: below this size, inputs are normalized once instead of in every step
 
@@ -55,11 +50,9 @@ class Trainer:
 
     Attributes: ``own`` (its `Samples`), ``samples`` (n, scalar tensor), ``lr`` (learning rate of the round,
     during a local step that of the step; a scalar tensor in a cohort if it changes between rounds),
-    ``train_loss`` (mean of the
-    recorded losses of the last training, scalar), ``trained`` (the model [D] after the last `fit` or
-    `full_step`, unless the method sets another), ``last`` (what ``trained`` was in an earlier round, if a
-    curriculum needs it), ``difficulty`` (mean of that of the samples at the start of the first training,
-    scalar; None if no curriculum sorts them).
+    ``train_loss`` (mean of the recorded losses of the last training, scalar), ``trained`` (the model [D]
+    after the last `fit` or `full_step`, unless the method sets another), ``last`` (what ``trained`` was in an
+    earlier round, if an extension compares), ``records`` (scalars that extensions record, by name).
     """
 
     def __init__(self, task: Task, own: Samples, schedules: Mapping[str, Schedule]) -> None:
@@ -68,7 +61,7 @@ class Trainer:
         self.samples = self._scalar(own.count)
         self.trained: Tensor | None = None
         self.last: Tensor | None = None
-        self.difficulty: Tensor | None = None
+        self.records: dict[str, Tensor] = {}
         self.train_loss = torch.zeros((), dtype=self.model.dtype, device=own.rows.device)
 
     @classmethod
@@ -79,59 +72,55 @@ class Trainer:
         training: LocalTraining,
         rng: np.random.Generator,
         lr: float | None = None,
-        teacher: Teacher | None = None,
+        inputs: Mapping[str, Any] | None = None,
     ) -> "Trainer":
         """A trainer on all ``examples`` in one place; ``rng`` draws order, views and dropout's noise.
 
-        ``lr`` replaces that of ``training``. Raises `BadInput` if ``training`` cannot augment ``examples``,
-        or its objective does not fit ``model`` and ``teacher``.
+        ``lr`` replaces that of ``training``. Raises `BadInput` if extensions of ``training`` need clients, or
+        do not fit ``model``, ``examples`` and the ``inputs`` that they read.
         """
-        training.check(model, examples, teacher)
-        if training.curriculum is not None:
-            raise BadInput("training.curriculum", shown(training.curriculum), "null in central training")
-        if training.adaptation is not None:
-            raise BadInput("training.adaptation", shown(training.adaptation), "null in central training")
+        training.check_central()
+        training.check(model, examples, inputs)
         passes = training.passes(len(examples), training.epochs)
         schedule = shuffled(rng, len(examples), training.batch_size, passes)
         if model.draws_noise:
             model.seed_noise(int(rng.integers(1 << 63)))
-        if training.augment != "none":
-            schedule = schedule.with_views(training, [rng] * training.views)
-        task = Task(model, training, training.lr if lr is None else lr, teacher=teacher)
+        drawing = Drawing(training.extensions, schedule, len(examples), passes, lambda purpose: rng)
+        schedule = drawing.complete()
+        task = Task(model, training, training.lr if lr is None else lr, inputs=inputs or {})
         return cls(task, Samples.all_of(examples), {"batches": schedule.to(examples.device)})
 
     def on(self, model: FlatModel) -> "Trainer":
         """A trainer of another network ``model`` on the same samples, with the same settings."""
         return Trainer(replace(self._task, model=model, compiled=None), self.own, self._schedules)
 
-    def _in_float32(self) -> "Trainer":
-        """The same trainer, whose products are in float32."""
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """What extensions read, by name."""
+        return self._task.inputs
+
+    def in_float32(self) -> "Trainer":
+        """This trainer, with products in float32 where they are in tf32."""
+        if self.training.precision != "tf32":
+            return self
         training = replace(self.training, precision="float32")
         return Trainer(replace(self._task, training=training), self.own, self._schedules)
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         """What the client minimizes, F_k of ``w`` [D] on one batch, scalar, in training mode.
 
-        The data loss, or `training.objective`; with `training.adaptation`, that of the adapted model. A batch
-        without a second view has no loss of robustness: it is 0 for two equal views. Statistics of BatchNorm
-        follow the first view.
+        The data loss, as the extensions of the training change it.
         """
-        objective, adaptation = self.training.objective, self.training.adaptation
-        if adaptation is not None and batch.support is not None:
-            w, batch = adaptation.adapt(self, w, batch)
-        value, outputs = self._data_loss(w, batch)
-        if objective is None or objective.data_weight == 1:  # side losses would still draw dropout's noise
-            return value
-        assert outputs is not None, "an objective is not compiled"
-        second = target = None
-        if objective.two_views and batch.other is not None:
-            second = self.train_outputs(w, batch.other, batch.real)[0]
-        if objective.taught:
-            assert self._task.teacher is not None, "checked by `LocalTraining.check`"
-            target = self._task.teacher.outputs(batch.x)
-        side = objective.side_losses(outputs, second, target)
-        side = side.mean() if batch.mask is None else masked_mean(side, batch.mask)
-        return objective.data_weight * value + (1 - objective.data_weight) * side
+        return self._changed_loss(self.training.with_hook("loss"), w, batch)[0]
+
+    def _changed_loss(
+        self, extensions: Sequence[Extension], w: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor | None]:
+        """The loss of the first of these extensions, around the others, and the outputs of the data loss."""
+        if not extensions:
+            return self._data_loss(w, batch)
+        first, *rest = extensions
+        return first.loss(self, partial(self._changed_loss, rest), w, batch)
 
     def data_loss(self, w: Tensor, batch: Batch) -> Tensor:
         """Mean data loss (cross-entropy) of ``w`` [D] on one batch, scalar, in training mode."""
@@ -167,36 +156,6 @@ class Trainer:
         with self._task.autocast(batch.x):
             return self.model.features(w, batch.x, train=True, real=batch.real).to(self.model.dtype)
 
-    def adapted(self, w: Tensor, adaptation: Adaptation) -> Tensor:
-        """T(w; all samples) [D] from ``w`` [D], in evaluation mode, in the precision of the model."""
-        if self.training.precision == "tf32":
-            return self._in_float32().adapted(w, adaptation)
-        model, limit = self.model, adaptation.clip_norm
-
-        def loss(v: Tensor, batch: Batch) -> Tensor:
-            losses = model.losses(model.outputs(v, batch.x, batch.real), batch.y)
-            return losses.mean() if batch.mask is None else masked_mean(losses, batch.mask)
-
-        if adaptation.name == "proto":
-            chunks = self.own.chunks(model.dtype)
-            found = [per_class(model.features(w, batch.x, real=batch.real), batch, model) for batch in chunks]
-            sums, counts = (torch.stack(each).sum(0) for each in zip(*found, strict=True))
-            return with_prototypes(model, w, sums, counts)
-        for _ in range(adaptation.steps):
-            with self._with_eval_gradients():
-                g = self._full_gradient(w, loss).gradient
-            if limit is not None:
-                g = g * (limit / g.norm().clamp(min=limit))
-            w = w - adaptation.lr * g
-        return w
-
-    @property
-    def expert_losses(self) -> Tensor:
-        """The losses of an expert on the samples [n]; NaN for the padding of a cohort."""
-        assert self._task.difficulty is not None, "checked when the run starts"
-        losses, real = self._task.difficulty[self.own.rows].to(self.model.dtype), self.own.real
-        return losses if real is None else losses.where(real, torch.nan)
-
     def losses(self, w: Tensor) -> Tensor:
         """Data loss of ``w`` [D] on each sample [n], in evaluation mode; NaN for the padding of a cohort."""
         return measures.losses(self.model, self.own, w)
@@ -209,9 +168,9 @@ class Trainer:
         """Share of all samples that ``w`` [D] predicts correctly, scalar, in evaluation mode."""
         return measures.mean(self.model, self.own, w, self.model.hits)
 
-    def full_gradient(self, w: Tensor) -> Tensor:
-        """Gradient [D] of `Trainer.loss` over all samples, as they are (zero on buffers)."""
-        return self._full_gradient(w).gradient
+    def full_gradient(self, w: Tensor, loss: Loss | None = None) -> Tensor:
+        """Gradient [D] of ``loss`` (default: `Trainer.loss`) over all samples as they are; 0 on buffers."""
+        return self._full_gradient(w, loss).gradient
 
     def full_pass(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient [D] of `full_gradient`, and ``w`` [D] with the buffers after these samples."""
@@ -285,7 +244,9 @@ class Trainer:
         is recorded. With several ``streams``, which must have equally many epochs, it gets a batch of each.
         `Trainer.lr` is the rate of the step. Padded steps, which come last, have no effect.
         """
-        schedules = self._in_order([self._schedules[stream] for stream in streams], start)
+        schedules = [self._schedules[stream] for stream in streams]
+        for extension in self.training.with_hook("begin"):
+            schedules = extension.begin(self, schedules, _first(start))
         steps = zip(*map(self._batches, schedules), schedules[0].steps(), strict=True)
         now, losses, lr = start, torch.zeros_like(self.train_loss), self.lr
         self.model.next_pass()
@@ -368,11 +329,6 @@ class Trainer:
             outputs, buffers = self.model.train_outputs(w, x, real=real)
         return outputs.to(self.model.dtype), buffers
 
-    def _with_eval_gradients(self) -> AbstractContextManager[None]:
-        """Where a network in evaluation mode has gradients: cuDNN has none of recurrent layers."""
-        missing = self.model.recurrent and self.model.device.type == "cuda"
-        return torch.backends.cudnn.flags(enabled=False) if missing else nullcontext()
-
     def _full_gradient(self, w: Tensor, loss: Loss | None = None) -> Step:
         """The step of the mean of ``loss`` (default: `Trainer.loss`) over all samples.
 
@@ -389,34 +345,22 @@ class Trainer:
         buffers = after[self.model.parameters :] if self.model.buffers else None
         return Step(total / self.samples, value / self.samples, buffers)
 
-    def _in_order(self, schedules: list[Schedule], start: State) -> list[Schedule]:
-        """Schedules with positions for ranks, by the difficulty under the first vector of ``start``."""
-        curriculum, ties = self.training.curriculum, schedules[0].ties
-        if curriculum is None or ties is None:
-            return schedules
-        order = ties
-        if curriculum.scores:
-            difficulty = curriculum.difficulty(self, _first(start))
-            order = curriculum.sorted(difficulty, ties)
-            if self.difficulty is None:
-                self.difficulty = difficulty.nansum() / self.samples
-        return [schedule.in_order(order) for schedule in schedules]
-
     def _batches(self, schedule: Schedule) -> Iterator[Batch]:
         """The batches of all steps of a schedule."""
-        held = None if self._task.vmapped or self.own.numel > HELD else self._held
-        supports = repeat(None) if schedule.support is None else self._batches(schedule.support)
-        draws = repeat(None) if schedule.draws is None else schedule.draws.to(self.model.dtype).unbind(0)
-        for (positions, mask, views), support, drawn in zip(schedule.batches(), supports, draws):
+        held, dtype = None if self._task.vmapped or self.own.numel > HELD else self._held, self.model.dtype
+        further = {name: self._batches(each) for name, each in schedule.further.items()}
+        for positions, mask, numbers in schedule.batches():
             if held is None:
-                batch = self.own.batch(positions, mask, self.model.dtype)
+                batch = self.own.batch(positions, mask, dtype)
             else:
                 x, y = (values.index_select(0, positions) for values in held)
                 batch = Batch(x, y, mask, positions, real=mask)
-            if views is not None:
-                x, *others = (augmented(batch.x, view) for view in views.unbind(-2))
-                batch = replace(batch, x=x, other=others[0] if others else None)
-            yield batch if support is None and drawn is None else replace(batch, support=support, draws=drawn)
+            for name, values in numbers.items():
+                batch.extra[name] = values.to(dtype) if values.is_floating_point() else values
+            batch.extra |= {name: next(batches) for name, batches in further.items()}
+            for extension in self.training.with_hook("batch") if batch.extra else ():
+                batch = extension.batch(batch)
+            yield batch
 
     @cached_property
     def _held(self) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from fedflow.data.examples import Examples
 from fedflow.local.client import Client
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Samples
-from fedflow.local.schedule import Schedule
+from fedflow.local.schedule import STEP, Extra, Schedule
 from fedflow.local.task import Task
 from fedflow.local.wire import message_bytes
 from fedflow.methods import FAMILIES
@@ -73,7 +73,9 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     )
     draws = Noisy.of(instance).draws(model, training)
     schedules = {
-        stream: Schedule(torch.arange(2)[None], draws=torch.zeros(1, draws.get(stream, 0)))
+        stream: Schedule(torch.arange(2)[None]).having(
+            {"draws": Extra(torch.zeros(1, draws.get(stream, 0)), STEP)}
+        )
         for stream in instance.streams(training)
     }
     first = instance.client_state(model, model.init(0))

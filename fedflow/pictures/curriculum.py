@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedflow.local.curriculum import Curriculum, Pass
+from fedflow.local.extensions.curriculum import Curriculum
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.pacing import FAMILIES, Pacing
+from fedflow.local.schedule import Pass
 from fedflow.pictures.accuracy import Curve, Curves, End, curve, measured, name_ends, room
 from fedflow.pictures.drawing import MUTED, SERIES, Drawing, drawing, look
 from fedflow.pictures.series import series

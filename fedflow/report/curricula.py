@@ -7,7 +7,7 @@ from markupsafe import Markup
 from fedflow.finished.cells import of_clients
 from fedflow.finished.run import Run
 from fedflow.finished.variants import HASHES, defaults
-from fedflow.local.curriculum import Curriculum
+from fedflow.local.extensions.curriculum import Curriculum
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.naming import flat, say

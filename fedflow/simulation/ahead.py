@@ -6,8 +6,9 @@ Nothing depends on it: what was not expected is drawn when it is needed, with th
 from collections.abc import Iterable
 from typing import Any
 
+from fedflow.local.drawing import draw_schedule
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.schedule import Schedule, draw_schedule
+from fedflow.local.schedule import Schedule
 
 
 class Ahead:

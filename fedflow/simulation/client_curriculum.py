@@ -24,7 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.local.pacing import Pacing
+from fedflow.local.extensions.extension import Reads
+from fedflow.local.pacing import Pacing, read_expert
 from fedflow.seeding import generator
 from fedflow.settings import option
 from fedflow.simulation.sampling import turns_of
@@ -61,6 +62,11 @@ class ClientCurriculum(Pacing):
         if (self.score == "expert") != (self.expert is not None):
             accepted = "a name of `central`" if self.score == "expert" else "null"
             raise BadInput(f"{self.section}.expert", self.expert, f"{accepted}, as score is {self.score}")
+
+    @property
+    def reads(self) -> tuple[Reads, ...]:
+        """The central network that it reads, if any."""
+        return read_expert(self)
 
     @property
     def polls(self) -> bool:

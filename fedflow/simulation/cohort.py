@@ -12,6 +12,7 @@ from torch import Tensor
 from fedflow.local.client import NAMED, Client, Update
 from fedflow.local.samples import EVALUATION_BATCH, Samples
 from fedflow.local.schedule import Schedule, pad_schedules
+from fedflow.local.teacher import Teacher
 from fedflow.models.noise import noise_key
 from fedflow.seeding import torch_seed
 from fedflow.settings import Settings
@@ -57,8 +58,9 @@ def train_cohort(
     model = network(job.method, federation, own)
     on_gpu = model.device.type == "cuda"
     call = cohort_call(job, federation, shard, places, step, streams, round_shapes=on_gpu)
-    if federation.teacher is not None:
-        federation.teacher.model.prepare()
+    for read in federation.inputs.values():
+        if isinstance(read, Teacher):
+            read.model.prepare()
     with model.for_cohorts():
         if not on_gpu:
             return unpacked(call())
@@ -122,7 +124,7 @@ def cohort_call(
     indices = [np.asarray(partition.train(k)) for k in ids]
     sizes = [len(index) for index in indices]
     epochs_differ = any([*(shard.epochs or ()), *(shard.most or ())])
-    ragged = min(sizes) < max(sizes) or epochs_differ or job.training.curriculum is not None
+    ragged = min(sizes) < max(sizes) or epochs_differ or job.training.paced
     shape = rounded if round_shapes and ragged else int
     inputs = _padded("own", indices, shape(max(sizes)))
     examples, selection = job.selection(federation, ids)

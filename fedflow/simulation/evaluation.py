@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client, Update
+from fedflow.local.extensions.adaptation import Adaptation
 from fedflow.methods.protocols import Mixing
 from fedflow.metrics.predictions import CALIBRATION, by_client
 from fedflow.models.flat import FlatModel
@@ -240,9 +240,9 @@ def _tuned(
 ) -> np.ndarray:
     """Accuracy [m] after one more local training from the served model ("+" of the published tables).
 
-    Without a curriculum, side losses or adaptation, so that models are compared after the same training.
+    Without extensions that belong to training only, so that models are compared after the same training.
     """
-    job = replace(job, training=replace(job.training, curriculum=None, objective=None, adaptation=None))
+    job = replace(job, training=job.training.tuning)
 
     def step(client: Client) -> Update:
         return client.update(model=client.fit(start=client.received["model"], stream="tune"))
@@ -263,7 +263,7 @@ def _adapted(
         vectors, model = shard.vectors[-1:], np.zeros_like(model)
 
     def step(client: Client) -> Update:
-        return client.update(model=client.adapted(client.received["model"], adaptation))
+        return client.update(model=adaptation.adapted(client, client.received["model"]))
 
     return _after(job, federation, shard, vectors, model, step, {})
 

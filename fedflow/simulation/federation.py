@@ -4,14 +4,13 @@ import functools
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedflow.data import Dataset, Examples, load_prepared
 from fedflow.data.prepared import file_sum
@@ -27,9 +26,7 @@ from fedflow.simulation.ahead import Ahead
 from fedflow.simulation.fits import need_fit
 from fedflow.simulation.graphs import Cohorts
 
-TEACHER = "training.objective.teacher"
 FEATURES, INCEPTION = "run.features", "run.inception"
-EXPERTS = ("training.curriculum.expert", "run.client_curriculum.expert")  # they share `Federation.difficulty`
 
 
 @dataclass
@@ -41,10 +38,9 @@ class Federation:
     test: Examples
     partition: Partition
     public: Examples | None = None  # the server's own data
-    teacher: Teacher | None = None  # of `training.objective`
-    difficulty: Tensor | None = None  # an expert's loss on every training sample [n]
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # what training reads (`Reads`)
     features: Teacher | None = None  # whose features measure generated images
-    shipped: int = 0  # bytes of teacher and expert, which every client receives once
+    shipped: int = 0  # bytes of the networks among them, which every client receives once
     cohorts: Cohorts = field(default_factory=Cohorts, init=False, repr=False)  # captured CUDA graphs
     ahead: Ahead = field(default_factory=Ahead, init=False, repr=False)  # batches of the next round
 
@@ -58,8 +54,8 @@ class Federation:
 
     @property
     def labeled(self) -> bool:
-        """Whether every sample has one label: not in regression, nor with a target at each position."""
-        return self.train.y.ndim == 1 and not self.train.y.is_floating_point()
+        """Whether every sample has one label."""
+        return self.train.labeled
 
     @functools.cached_property
     def complete(self) -> tuple[Examples, np.ndarray]:
@@ -97,6 +93,16 @@ class Stored:
 
 
 @dataclass(frozen=True)
+class StoredInput:
+    """What training reads of a central network (`Reads`): itself, or its ``losses`` on all samples."""
+
+    name: str
+    stored: Stored
+    losses: bool = False
+    field: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
 class FederationFiles:
     """A federation by content, as it is sent to workers; each loads it once and shares the file's pages."""
 
@@ -108,11 +114,9 @@ class FederationFiles:
     convolution: str = "matmul"  # of vmapped cohorts
     public: Stored | None = None  # another prepared data set, for the server
     noise: int = 0  # number of random inputs that are the server's data instead
-    teacher: Stored | None = None  # a central network that clients learn from
-    expert: Stored | None = None  # a central network whose losses say how difficult samples are
+    inputs: tuple["StoredInput", ...] = ()  # what training reads of central networks
     features: Stored | None = None  # a central network whose features measure generated images
     inception: Stored | None = None  # or weights of Inception v3
-    expert_field: str = field(default=EXPERTS[0], compare=False)  # the setting that names it
 
     def open(self) -> Federation:
         """Raises `FedflowError` if this machine lacks the content, or it is damaged."""
@@ -167,17 +171,16 @@ def _open(files: FederationFiles) -> Federation:
         public = train.only(torch.as_tensor(partition.public, device=device))
     model = FlatModel(factory, device=device, convolution=files.convolution)
     need_fit(model, train, files.model, partition.classes or len(dataset.classes))
-    teacher, expert, features = (
-        found(stored, load_network) if stored else None
-        for stored in (files.teacher, files.expert, files.features)
-    )
-    if teacher:
-        teacher.need_data(dataset.hash, TEACHER)
-        # A teacher may correct noisy labels; an expert's losses on clean labels are not those on noisy ones.
-        need_labels(TEACHER, teacher.facts["name"], changed=partition.classes is not None)
-    if expert:
-        expert.need_data(dataset.hash, files.expert_field)
-        need_labels(files.expert_field, expert.facts["name"], changed=partition.train_labels is not None)
+    inputs, shipped = dict[str, Any](), dict[str, int]()
+    for each in files.inputs:
+        network = found(each.stored, load_network)
+        network.need_data(dataset.hash, each.field)
+        # A network may correct noisy labels; its losses on clean labels are not those on noisy ones.
+        changed = partition.train_labels if each.losses else partition.classes
+        need_labels(each.field, network.facts["name"], changed=changed is not None)
+        inputs[each.name] = network.read(each.losses, device, model.dtype)
+        shipped[network.hash] = network.size
+    features = found(files.features, load_network) if files.features else None
     if features:
         features.need_data(dataset.hash, FEATURES)
     return Federation(
@@ -186,10 +189,9 @@ def _open(files: FederationFiles) -> Federation:
         test=dataset.test.relabeled(partition.test_labels).to(device),
         partition=partition,
         public=public,
-        teacher=teacher.teacher(device) if teacher else None,
-        difficulty=None if expert is None else torch.from_numpy(expert.losses).to(device, model.dtype),
+        inputs=inputs,
         features=features.teacher(device) if features else _inception(files.inception, device),
-        shipped=sum({network.hash: network.size for network in (teacher, expert) if network}.values()),
+        shipped=sum(shipped.values()),
     )
 
 

@@ -193,6 +193,5 @@ def task_of(
         mean,
         vmapped,
         compiled,
-        federation.teacher,
-        federation.difficulty,
+        federation.inputs,
     )

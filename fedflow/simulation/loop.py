@@ -13,6 +13,7 @@ import numpy as np
 
 from fedflow.errors import FedflowError, RoundFailed
 from fedflow.local.client import check_diagnostic
+from fedflow.local.pacing import EXPERT
 from fedflow.methods.method import Message, Method, ServerState, draw
 from fedflow.methods.protocols import (
     Asynchronous,
@@ -210,8 +211,7 @@ class Simulation(RunSetup):
 
     def _expert_losses(self) -> np.ndarray:
         """An expert's mean loss on the training samples of every client [N]."""
-        assert self.federation.difficulty is not None, "checked at the start"
-        losses = self.federation.difficulty.double().cpu().numpy()
+        losses = self.federation.inputs[EXPERT].double().cpu().numpy()
         return np.array([losses[self.federation.partition.train(k)].mean() for k in range(self.clients)])
 
     def _cycle(self, t: int, cycle: int, report: RoundReport) -> list[float]:
@@ -366,11 +366,9 @@ class Simulation(RunSetup):
         down, epoch, up = self._times_of(t, k, batches)
         # Time is counted by step, however small its batch; gradients are counted by sample.
         passes = method.work(now, server, sum(load.steps for load in loads) / batches, batches)
-        curriculum, adaptation = job.training.curriculum, job.training.adaptation
-        factor = 1 if adaptation is None else adaptation.gradients
+        factor, evaluations = job.training.gradients, job.training.evaluations
         fits = len(usual) if passes.fits is None else passes.fits
-        scoring = curriculum.evaluations * fits if curriculum else 0
-        losses = passes.losses + scoring
+        losses = passes.losses + evaluations * fits
         gradients = factor * passes.gradients + passes.inputs / samples
         ends = clock + float(down + (gradients + LOSS * losses) * epoch + up)
         by_sample = method.work(now, server, sum(load.samples for load in loads) / samples, batches)

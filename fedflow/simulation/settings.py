@@ -1,7 +1,7 @@
 """The settings of a run, and the checks of a method against them that need no data."""
 
 from fedflow.errors import BadInput
-from fedflow.local.adaptation import Adaptation
+from fedflow.local.extensions.adaptation import Adaptation
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods.method import Conditions, Method
 from fedflow.methods.protocols import (
@@ -23,7 +23,7 @@ from fedflow.simulation.reporting import MEANS, REPORTS
 from fedflow.simulation.timing import Timing
 
 # Settings of training that only batches follow.
-STREAMED = ("augment", "steps", "lr_within", "optimizer", "curriculum", "adaptation")
+STREAMED = ("steps", "lr_within", "optimizer")
 
 
 class RunSettings(Settings):
@@ -139,6 +139,9 @@ def check_settings(
         accepted = f"null with {method.name}, which serves unadapted models, as it is for evaluation only"
         raise BadInput(f"{adaptation.section}.clip_norm", adaptation.clip_norm, accepted)
     streams, plain = method.streams(training), LocalTraining.parse({})
+    for extension in () if streams else training.extensions:
+        if extension.needs_batches:
+            raise extension.refused(f"with {method.name}, which trains on full gradients")
     for name in () if streams else STREAMED:
         value, default = getattr(training, name), getattr(plain, name)
         if value != default:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import TRAINED
-from fedflow.local.curriculum import Curriculum
+from fedflow.local.pacing import need_expert
+from fedflow.local.teacher import Teacher
 from fedflow.methods.method import Message, Round, ServerState
 from fedflow.methods.protocols import (
     Adapting,
@@ -27,7 +28,7 @@ from fedflow.methods.protocols import (
 from fedflow.project.identity import code_digest, modules_of, versions
 from fedflow.seeding import generator, torch_seed
 from fedflow.simulation.checkpoint import load_checkpoint
-from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
+from fedflow.simulation.client_curriculum import Turn
 from fedflow.simulation.clients import ClientStore, FirstOf
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.history import History
@@ -44,6 +45,11 @@ from fedflow.simulation.state import State
 def content(values: Tensor) -> str:
     """A hash of the values of a tensor."""
     return hashlib.blake2b(values.cpu().contiguous().numpy().data, digest_size=12).hexdigest()
+
+
+def content_of(read: Teacher | Tensor) -> str | list[str]:
+    """A hash of what training reads of a central network, with the network's architecture if it has one."""
+    return [read.model.architecture, content(read.w)] if isinstance(read, Teacher) else content(read)
 
 
 class RunSetup:
@@ -95,7 +101,6 @@ class RunSetup:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the run: only its own checkpoint is resumed."""
-        teacher, difficulty = self.federation.teacher, self.federation.difficulty
         features = self.federation.features
         about = {
             "method": [self.job.method.name, self.job.method.as_dict()],
@@ -104,9 +109,8 @@ class RunSetup:
             "seed": self.job.seed,
             "partition": self.federation.partition.hash,
             "public": None if self.federation.public is None else self.federation.public.digest,
-            "teacher": None if teacher is None else [teacher.model.architecture, content(teacher.w)],
-            "difficulty": None if difficulty is None else content(difficulty),
-            "features": None if features is None else [features.model.architecture, content(features.w)],
+            "inputs": {name: content_of(each) for name, each in sorted(self.federation.inputs.items())},
+            "features": None if features is None else content_of(features),
             "model": self.federation.model.architecture,
             "code": code_digest(
                 type(self).__module__,
@@ -159,9 +163,9 @@ class RunSetup:
         partition = self.federation.partition
         check_levels(method, self.federation.model)
         settings.timing.check(len(partition.sizes))
-        training.check(self.federation.model, self.federation.train, self.federation.teacher)
+        training.check(self.federation.model, self.federation.train, self.federation.inputs)
         for i, adaptation in enumerate(settings.adapt):
-            adaptation.check(self.federation.model, self.federation.train, f"run.adapt[{i}]")
+            adaptation.check(self.federation.model, self.federation.train, section=f"run.adapt[{i}]")
         check_selection(method, partition.selection_offsets is not None)
         check_server_data(method, self.federation.public is not None)
         smallest, of = self.cohort_size, f"the cohort at participation {settings.participation:g}"
@@ -170,11 +174,12 @@ class RunSetup:
             of = "the smallest cohort of run.client_curriculum"
         if settings.min_cohort > smallest:
             raise BadInput("run.min_cohort", settings.min_cohort, f"at most {smallest}, {of}")
-        self._check_curriculum()
+        if not isinstance(method, VariableEpochs):  # else known in the round only
+            for reason in training.warnings(self.sizes.tolist(), [*method.streams(training).values()]):
+                warnings.warn(f"{method.name}: {reason}", stacklevel=4)
         if isinstance(method, Generative):
             check_generative(method.name, self.federation)
-        central = {"teacher": self.federation.teacher, "expert": self.federation.difficulty}
-        if partition.held_out and (seen := [name for name, used in central.items() if used is not None]):
+        if partition.held_out and (seen := [*self.federation.inputs]):
             tests = "validation" if partition.params.get("validation") else "test"
             reason = f"learned from all samples, also those that clients hold out as {tests} samples"
             warnings.warn(f"{method.name}: its {' and its '.join(seen)} {reason}", stacklevel=4)
@@ -184,7 +189,7 @@ class RunSetup:
         if settings.sampling == "bernoulli" and settings.participation < least:
             raise BadInput("run.participation", settings.participation, f"at least {least:g} with bernoulli")
         if (curriculum := settings.client_curriculum) is not None:
-            self._need_losses(curriculum)
+            need_expert(curriculum, self.federation.inputs)
             pool = self.turns[-1].clients
             if pool < self.clients:
                 reason = f"the run ends when {pool} of {self.clients} clients are in the pool"
@@ -204,33 +209,6 @@ class RunSetup:
         if Adapting.of(method).serves_adapted() and settings.adapt and settings.adapt_from == "served":
             reason = "the served models, which are adapted already; run.adapt_from can be active or all"
             warnings.warn(f"{method.name}: run.adapt adapts {reason}", stacklevel=4)
-
-    def _need_losses(self, curriculum: Curriculum | ClientCurriculum) -> None:
-        by_expert = curriculum.scores and curriculum.score == "expert"
-        if by_expert and self.federation.difficulty is None:
-            accepted = "a network of `central` whose losses this federation has"
-            raise BadInput(f"{curriculum.section}.expert", curriculum.expert, accepted)
-
-    def _check_curriculum(self) -> None:
-        training, method = self.job.training, self.job.method
-        curriculum = training.curriculum
-        if curriculum is None:
-            return
-        if curriculum.score.endswith("_pred") and not self.federation.labeled:
-            accepted = "a score by losses, as the samples do not have one label each"
-            raise BadInput("training.curriculum.score", curriculum.score, accepted)
-        self._need_losses(curriculum)
-        if isinstance(method, VariableEpochs):  # known in the round only
-            return
-        usual = method.streams(training).values()
-        short = sum(
-            any(max(training.passes(n, epochs)).prefix < n for epochs in usual) for n in self.sizes.tolist()
-        )
-        if short:
-            reason = "has too few local steps in a round to reach all samples"
-            warnings.warn(
-                f"{method.name}: the curriculum of {short} of {self.clients} clients {reason}", stacklevel=5
-            )
 
     def level(self, client: int) -> str:
         """The level of a client's network; empty if all have the network of the run."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedflow.data.examples import Examples
 from fedflow.errors import FedflowError
-from fedflow.local.client import DIFFICULTY, TRAIN_LOSS, TRAINED, Client, Update
+from fedflow.local.client import TRAIN_LOSS, TRAINED, Client, Update
 from fedflow.local.fast.compiled import Gradient, compiled_gradient
 from fedflow.local.samples import Samples
 from fedflow.local.wire import message_bytes
@@ -69,9 +69,7 @@ def train_shard(job: Job, shard: Shard) -> Trained:
     def step(client: Client) -> Update:
         update = job.method.local(client)
         numbers = {name: t for name, t in update.scalars.items() if t.is_floating_point()}  # no ids
-        diagnostics = update.diagnostics | numbers | {TRAIN_LOSS: client.train_loss}
-        if client.difficulty is not None:
-            diagnostics[DIFFICULTY] = client.difficulty
+        diagnostics = update.diagnostics | numbers | {TRAIN_LOSS: client.train_loss} | client.records
         trained = {} if client.trained is None or not job.keep_trained else {TRAINED: client.trained}
         return replace(update, diagnostics=diagnostics, keep=update.keep | trained)
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,8 +17,8 @@ from fedflow.data import Dataset, Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import central_folder, intact, locked, prepared_folder
 from fedflow.local.central_training import Central, SmoothedModel, epochs, evaluate
+from fedflow.local.extensions.extension import Reads
 from fedflow.local.precision import need_float32
-from fedflow.local.teacher import Teacher
 from fedflow.local.trained import TrainedNetwork, load_network, save_network
 from fedflow.models import ARCHITECTURES, build
 from fedflow.models.flat import FlatModel
@@ -70,7 +70,7 @@ def results(root: Path, name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CentralRun:
-    """The training of one central network: its data set and its teacher, if any, exist."""
+    """The training of one central network: its data set, and the networks that it reads, exist."""
 
     params: Params
     name: str
@@ -97,17 +97,18 @@ class CentralRun:
         return load_prepared(prepared_folder(self.root, self.settings.dataset))
 
     @cached_property
-    def teacher(self) -> TrainedNetwork | None:
-        name = self.settings.teacher
-        return load_network(central_folder(self.root, name)) if name else None
+    def read(self) -> dict[Reads, TrainedNetwork]:
+        """The networks that its training reads."""
+        reads = self.settings.training.reads
+        return {each: load_network(central_folder(self.root, each.network)) for each in reads}
 
     @cached_property
     def origin(self) -> str:
-        """A digest of all that the network depends on: settings, data, teacher and code."""
+        """A digest of all that the network depends on: settings, data, other networks and code."""
         about = {
             "settings": self.settings.as_dict(),
             "data": self.dataset.hash,
-            "teacher": self.teacher and self.teacher.hash,
+            "read": {each.name: network.hash for each, network in self.read.items()},
             "code": network_code(self.params, self.name),
             "libraries": versions(),
         }
@@ -133,16 +134,17 @@ class CentralRun:
         smoothing = settings.label_smoothing
         kind = partial(SmoothedModel, smoothing=smoothing) if smoothing else FlatModel
         train, test = dataset.train.to(device), dataset.test.to(device)
-        teacher = self.teacher.teacher(device) if self.teacher else None
         try:
             model = kind(factory, device=device)
             need_fit(model, train, network.name, len(dataset.classes))
-            settings.training.check(model, train, teacher)
+            read = self.read.items()
+            inputs = {each.name: known.read(each.losses, device, model.dtype) for each, known in read}
+            settings.training.check(model, train, inputs)
         except BadInput as error:
             field = f"central.{self.name}.{error.field.removeprefix('central.')}"
             raise error.renamed(field) from error
         progress = load_progress(self.checkpoint)
-        steps = CentralSteps(model, train, test, settings, teacher)
+        steps = CentralSteps(model, train, test, settings, inputs)
         record = open_record(
             Record,
             self.root,
@@ -251,7 +253,7 @@ class CentralSteps:
     train: Examples
     test: Examples
     settings: Central
-    teacher: Teacher | None
+    inputs: Mapping[str, Any]
 
     def names(self) -> list[str]:
         return [""]
@@ -263,8 +265,8 @@ class CentralSteps:
         return {}
 
     def step(self, part: str, state: State, number: int) -> tuple[State, Row]:
-        model, train, test, settings, teacher = (getattr(self, field.name) for field in fields(self))
-        epoch = next(epochs(model, train, test, settings, teacher, number - 1, state))
+        model, train, test, settings, inputs = (getattr(self, field.name) for field in fields(self))
+        epoch = next(epochs(model, train, test, settings, inputs, number - 1, state))
         return epoch.state, epoch.values
 
 

@@ -17,7 +17,7 @@ from fedflow.files import central_folder, partition_folder, prepared_folder, rea
 from fedflow.local.trained import MARKER
 from fedflow.methods.protocols import ServerData, server_data
 from fedflow.project.arguments import argument
-from fedflow.simulation.federation import EXPERTS, FEATURES, TEACHER, FederationFiles, Stored
+from fedflow.simulation.federation import FEATURES, FederationFiles, Stored, StoredInput
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_architecture
 from fedflow.simulation.settings import RunSettings, check_division, check_settings
@@ -65,7 +65,8 @@ class Experiment:
     def read_networks(self) -> dict[str, str]:
         """The central networks that the run itself reads, by the field that names them."""
         used = self.params.used_networks(self.method, self.partition)
-        return {field: name for field, name in used.items() if field in (TEACHER, *EXPERTS, FEATURES)}
+        read = {FEATURES, *(each.field for each in self.params.reads(self.method, self.partition))}
+        return {field: name for field, name in used.items() if field in read}
 
     @property
     def _server_data(self) -> ServerData:
@@ -162,11 +163,9 @@ class Experiment:
             convolution=engine.convolution,
             public=stored(public[0], "meta.json") if public else None,
             noise=self._server_data.noise,
-            teacher=self._network(TEACHER),
-            expert=self._network(*EXPERTS),
-            features=self._network(FEATURES),
+            inputs=self._inputs(),
+            features=self._network(self.run.features),
             inception=self._inception(),
-            expert_field=next((field for field in EXPERTS if field in self.read_networks), EXPERTS[0]),
         )
         return Job(files, method, training, self.seed, cohort=engine.cohort, width=engine.width)
 
@@ -177,10 +176,17 @@ class Experiment:
         file = (self.root / name).resolve()
         return Stored(str(file), file_sum(file) if file.is_file() else "")
 
-    def _network(self, *fields: str) -> Stored | None:
-        """The central network that one of these fields names, if any."""
-        names = [name for field, name in self.read_networks.items() if field in fields]
-        return stored(central_folder(self.root, names[0]), MARKER) if names else None
+    def _network(self, name: str | None) -> Stored | None:
+        """The central network of this name, if any."""
+        return None if name is None else stored(central_folder(self.root, name), MARKER)
+
+    def _inputs(self) -> tuple[StoredInput, ...]:
+        """What training reads of central networks; two settings that name the same one read it once."""
+        found: dict[str, StoredInput] = {}
+        for each in self.params.reads(self.method, self.partition):
+            if each.needed and (network := self._network(each.network)):
+                found.setdefault(each.name, StoredInput(each.name, network, each.losses, each.field))
+        return tuple(found.values())
 
 
 def experiments(

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from benchmarks import counts, headline
 from benchmarks.counts import WORKLOADS, Counting, count, prepared
-from fedflow.local.schedule import draw_schedule
+from fedflow.local.drawing import draw_schedule
 from fedflow.simulation import ahead
 from fedflow.simulation.cohort import cohort_call
 

@@ -26,12 +26,13 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fedflow.data import Dataset, Examples
-from fedflow.local.adaptation import Adaptation
-from fedflow.local.augment import augmented
+from fedflow.local.drawing import draw_schedule
+from fedflow.local.extensions.adaptation import Adaptation, draw_support
+from fedflow.local.extensions.augmentation import augmented
 from fedflow.local.fast.compiled import why_not
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
-from fedflow.local.schedule import Schedule, draw_schedule, draw_support
+from fedflow.local.schedule import Schedule
 from fedflow.local.trainer import Trainer
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
@@ -126,7 +127,7 @@ def test_a_quadratic_after_adaptation(options: dict, w: float) -> None:
     client = one_client(quadratics([(3, 4)], [600], start=1))  # in two chunks
     start = torch.ones(1, dtype=torch.float64)
     decayed = MAML | {"weight_decay": 0.0 if options else 0.5}  # of training only
-    assert client.adapted(start, Adaptation.parse(decayed | options)).item() == pytest.approx(w, abs=1e-6)
+    assert Adaptation.parse(decayed | options).adapted(client, start).item() == pytest.approx(w, abs=1e-6)
 
 
 IDENTITY = torch.tensor([1.0, 0, 0, 1, 0, 0] + [0.7] * 9, dtype=torch.float64)
@@ -145,11 +146,11 @@ def test_prototypes_by_hand() -> None:
     client = one_client(points(), training=parsed(PROTO))
     w, (x, y) = IDENTITY, client.data()
     query = torch.tensor([[1.0, 1], [0, 2]], dtype=torch.float64)
-    batch = Batch(query, torch.tensor([0, 1]), support=Batch(x, y))
+    batch = Batch(query, torch.tensor([0, 1]), extra={"support": Batch(x, y)})
     found = client.gradient(w, batch)
     assert client.loss(w, batch).item() == found.loss.item() == pytest.approx(0.01814993, abs=1e-8)
     assert found.gradient[:6].any() and not found.gradient[6:].any()  # the last layer is not in use
-    outputs = client.model.outputs(client.adapted(w, Adaptation.parse(PROTO)), query)
+    outputs = client.model.outputs(Adaptation.parse(PROTO).adapted(client, w), query)
     assert outputs.argmax(1).tolist() == [0, 1]
     assert (outputs[0, 0] - outputs[0, 1]).item() == pytest.approx(4)  # -1 and -5
     assert (outputs[1, 0] - outputs[1, 1]).item() == pytest.approx(-4)
@@ -161,8 +162,10 @@ def test_queries_of_absent_classes_do_not_count() -> None:
     w, (x, y) = IDENTITY, client.data()
     support = Batch(x, y, torch.tensor([True, True, True, False]))
     some, known = torch.tensor([0, 2, 1]), torch.tensor([True, False, True])
-    mixed = Batch(x[:3], some, support=support)
-    assert client.loss(w, mixed) == client.loss(w, Batch(x[:3][known], some[known], support=support))
+    mixed = Batch(x[:3], some, extra={"support": support})
+    assert client.loss(w, mixed) == client.loss(
+        w, Batch(x[:3][known], some[known], extra={"support": support})
+    )
 
 
 @pytest.mark.parametrize("vmapped", [False, True])
@@ -176,7 +179,7 @@ def test_without_a_query_that_counts_there_is_no_gradient(
     x = client.data()[0]
     three, four = torch.full((4,), 3), torch.full((4,), 4)
     start = client.initial_state(client.model.init(0))
-    found = client.gradient(start.w, Batch(x[:4], three, support=Batch(x[4:8], four)))
+    found = client.gradient(start.w, Batch(x[:4], three, extra={"support": Batch(x[4:8], four)}))
     assert not found.gradient.any() and found.loss == 0
     assert torch.equal(client.descend(start, found).w, start.w)
 
@@ -224,8 +227,10 @@ def twin(federation: Federation, settings: LocalTraining, k: int, w: Tensor) -> 
     x = federation.train.inputs(rows, torch.float64)
     y = federation.train.y[rows]
     schedule = draw_schedule(settings, len(rows), settings.epochs, 0, "batches", 1, k)
-    assert schedule.support is not None
-    for (own, *_), (others, *_) in zip(schedule.batches(), schedule.support.batches(), strict=True):
+    assert "support" in schedule.further
+    for (own, *_), (others, *_) in zip(
+        schedule.batches(), schedule.further["support"].batches(), strict=True
+    ):
         leaf = w.clone().requires_grad_()
         value = plain(model, settings.adaptation, leaf, (x[own], y[own]), (x[others], y[others]))
         (g,) = torch.autograd.grad(value, leaf)
@@ -267,7 +272,7 @@ def test_gradients_are_those_of_finite_differences(
     client = one_client(federations[network], 3, parsed(KINDS[kind]))
     w, (x, y) = client.model.init(0), client.data()
     masks = torch.arange(10) < 8, torch.arange(10) > 2
-    batch = Batch(x[:10], y[:10], masks[0], support=Batch(x[10:], y[10:], masks[1]))
+    batch = Batch(x[:10], y[:10], masks[0], extra={"support": Batch(x[10:], y[10:], masks[1])})
     g, rng = client.gradient(w, batch).gradient, torch.Generator().manual_seed(0)
     for _ in range(5):
         v = torch.randn(len(w), generator=rng, dtype=w.dtype)
@@ -292,7 +297,7 @@ def test_so_are_those_of_a_vmapped_cohort(
 
     def batch(rows: Tensor, mask: Tensor) -> Batch:
         near = Batch(x[rows[10:]], y[rows[10:]], mask[10:].flip(0))
-        return Batch(x[rows[:10]], y[rows[:10]], mask[:10], support=near)
+        return Batch(x[rows[:10]], y[rows[:10]], mask[:10], extra={"support": near})
 
     def step(w: Tensor, rows: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         found = client.gradient(w, batch(rows, mask))
@@ -336,9 +341,9 @@ def test_all_samples_are_adapted_to_as_one_batch(
 ) -> None:
     client, adaptation = one_client(federations["mlp"], 7), Adaptation.parse(KINDS[kind])
     w, (x, y) = client.model.init(0), client.data()
-    expected, _ = adaptation.adapt(client, w, Batch(x, y, support=Batch(x, y)))
+    expected, _ = adaptation.adapt(client, w, Batch(x, y, extra={"support": Batch(x, y)}))
     monkeypatch.setattr("fedflow.local.samples.EVALUATION_BATCH", 7)
-    torch.testing.assert_close(client.adapted(w, adaptation), expected, **EXACT)
+    torch.testing.assert_close(adaptation.adapted(client, w), expected, **EXACT)
 
 
 # Which samples
@@ -350,8 +355,8 @@ def test_support_is_disjoint_from_the_query_unless_that_is_all(n: int, size: int
     drawn = draw_schedule(settings, n, epochs, 0, "batches", 1, 0)
     host = draw_schedule(parsed(None, batch_size=size), n, epochs, 0, "batches", 1, 0)
     assert torch.equal(drawn.positions, host.positions) and drawn.sizes == host.sizes
-    assert drawn.support is not None
-    for (query, *_), (support, *_) in zip(drawn.batches(), drawn.support.batches(), strict=True):
+    assert "support" in drawn.further
+    for (query, *_), (support, *_) in zip(drawn.batches(), drawn.further["support"].batches(), strict=True):
         own, others = set(query.tolist()), set(support.tolist())
         assert len(others) == len(support)
         if len(own) == n:
@@ -386,10 +391,10 @@ def test_query_and_support_have_their_own_views(
     x = federation.train.x[torch.as_tensor(federation.partition.train(0))]
     drawn = draw_schedule(settings, 20, 2, 0, "batches", 1, 0)
     host = draw_schedule(parsed(None, augment="flip_crop"), 20, 2, 0, "batches", 1, 0)
-    assert drawn.support is not None and torch.equal(drawn.views, host.views)
-    for batch, query, support in zip(seen, drawn.batches(), drawn.support.batches(), strict=True):
-        for found, (rows, _, views) in ((batch, query), (batch.support, support)):
-            assert torch.equal(found.x, augmented(x[rows], views[..., 0, :]))
+    assert "support" in drawn.further and torch.equal(drawn.extra["views"].values, host.extra["views"].values)
+    for batch, query, support in zip(seen, drawn.batches(), drawn.further["support"].batches(), strict=True):
+        for found, (rows, _, extra) in ((batch, query), (batch.extra["support"], support)):
+            assert torch.equal(found.x, augmented(x[rows], extra["views"][..., 0, :]))
 
 
 # Reductions
@@ -433,7 +438,7 @@ def test_statistics_of_batch_norm_are_those_of_the_query(
     model = FlatModel(normalized, dtype=torch.float64)
     client = one_client(replace(federations["mlp"], model=model), 3, parsed(KINDS[kind]))
     w, (x, y) = model.init(0), client.data()
-    batch = Batch(x[:4], y[:4], support=Batch(x[4 : 4 + samples], y[4 : 4 + samples]))
+    batch = Batch(x[:4], y[:4], extra={"support": Batch(x[4 : 4 + samples], y[4 : 4 + samples])})
     found = client.gradient(w, batch)
     assert client.training.adaptation is not None
     adapted, _ = client.training.adaptation.adapt(client, w, batch)
@@ -442,7 +447,7 @@ def test_statistics_of_batch_norm_are_those_of_the_query(
     g, v = found.gradient, model.trainable(torch.linspace(-1, 1, len(w), dtype=w.dtype))
     ahead, behind = (client.loss(w + h * v, batch).item() for h in (1e-6, -1e-6))
     assert (g @ v).item() == pytest.approx((ahead - behind) / 2e-6, rel=1e-5, abs=1e-7)
-    evaluated = client.adapted(w, client.training.adaptation)
+    evaluated = client.training.adaptation.adapted(client, w)
     assert torch.equal(evaluated[model.parameters :], w[model.parameters :])
 
 

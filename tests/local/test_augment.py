@@ -10,10 +10,10 @@ from support import Workers, images, one_client, prepare_run, quadratics, refuse
 from torch import Tensor
 
 from fedflow.data import Dataset
-from fedflow.local.augment import CUTOUT, FINE, augmented, cutout, draw_views, flip_crop
+from fedflow.local.drawing import draw_schedule
+from fedflow.local.extensions.augmentation import CUTOUT, FINE, augmented, cutout, draw_views, flip_crop
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
-from fedflow.local.schedule import draw_schedule
 from fedflow.local.trainer import Trainer
 from fedflow.simulation.federation import Federation
 
@@ -99,14 +99,15 @@ def test_the_batches_stay_and_views_have_their_own_key() -> None:
     key: dict[str, Any] = {"seed": 0, "stream": "batches", "round": 1, "client": 2}
     drawn = draw_schedule(training, 13, 3, **key)
     assert torch.equal(drawn.positions, draw_schedule(plain, 13, 3, **key).positions)
-    assert drawn.views is not None and drawn.views.shape == (9, 5, 1, 3)
+    views = drawn.extra["views"].values
+    assert views.shape == (9, 5, 1, 3)
     late = draw_schedule(training, 13, 2, **key)
-    assert torch.equal(late.views, drawn.views[:6])  # a straggler's are the first of them
+    assert torch.equal(late.extra["views"].values, views[:6])  # a straggler's are the first of them
     others = [
-        draw_schedule(training, 13, 3, **key | change).views
+        draw_schedule(training, 13, 3, **key | change).extra["views"].values
         for change in ({}, {"seed": 1}, {"stream": "tune"}, {"round": 2}, {"client": 3})
     ]
-    assert [torch.equal(drawn.views, other) for other in others] == [True, *[False] * 4]
+    assert [torch.equal(views, other) for other in others] == [True, *[False] * 4]
 
 
 @pytest.mark.parametrize("kind", ["held", "gathered"])
@@ -124,11 +125,11 @@ def test_a_step_sees_the_views_of_its_batch(
     ours.run_steps(step, (torch.zeros(()),))
     assert [len(batch.x) for batch in seen] == [8, 4] * 2
     x = federation.train.x[torch.as_tensor(federation.partition.train(0))]
-    for batch, (rows, _, views) in zip(
+    for batch, (rows, _, extra) in zip(
         seen, draw_schedule(ours.training, 12, 2, 0, "batches", 1, 0).batches()
     ):
-        assert torch.equal(batch.positions, rows) and batch.other is None
-        assert torch.equal(batch.x, flip_crop(x[rows], views[:, 0]))
+        assert torch.equal(batch.positions, rows) and "other" not in batch.extra
+        assert torch.equal(batch.x, flip_crop(x[rows], extra["views"][:, 0]))
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto", "perfedavg", "fedrep", "ifca"])

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from fedflow.data import Dataset
 from fedflow.local.client import Client, Update
-from fedflow.local.curriculum import Pass
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
-from fedflow.local.schedule import shuffled
+from fedflow.local.schedule import Pass, shuffled
 from fedflow.local.trainer import Trainer
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round

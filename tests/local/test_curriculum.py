@@ -12,10 +12,11 @@ from torch import Tensor
 
 from fedflow.data import Dataset
 from fedflow.local.client import Client
-from fedflow.local.curriculum import SCORES, Curriculum, normalized
+from fedflow.local.drawing import draw_schedule
+from fedflow.local.extensions.curriculum import SCORES, Curriculum, normalized
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch, Samples
-from fedflow.local.schedule import Schedule, draw_schedule, pad_schedules
+from fedflow.local.schedule import Schedule, pad_schedules
 from fedflow.local.task import Task
 from fedflow.simulation.federation import Federation
 
@@ -121,8 +122,7 @@ def test_padding_and_diverged_losses_are_last(direction: str) -> None:
 def test_ties() -> None:
     def drawn(**curriculum: Any) -> list[int]:
         schedule = draw_schedule(training(curriculum), 30, 1, 0, "batches", 1, 0)
-        assert schedule.ties is not None
-        return schedule.ties.tolist()
+        return schedule.extra["ties"].values.tolist()
 
     places = list(range(30))
     assert sorted(drawn()) == places != drawn() == drawn(order="anti")
@@ -142,7 +142,7 @@ def test_ties() -> None:
 def federation(digits: Dataset) -> Federation:
     found = images(digits, (23, 40), dtype=torch.float64)
     expert = torch.linspace(5, 1, len(found.train.y), dtype=torch.float64)
-    return replace(found, difficulty=expert)
+    return replace(found, inputs={"expert": expert})
 
 
 def padded(federation: Federation, settings: LocalTraining, k: int, samples: int) -> Client:
@@ -154,7 +154,7 @@ def padded(federation: Federation, settings: LocalTraining, k: int, samples: int
     )
     index = torch.nn.functional.pad(own, (0, samples + 9 - len(own)))
     data = Samples(federation.train, index, torch.arange(samples + 9) < len(own))
-    task = Task(federation.model, settings, settings.lr, vmapped=True, difficulty=federation.difficulty)
+    task = Task(federation.model, settings, settings.lr, vmapped=True, inputs=federation.inputs)
     return Client(task, data, {"batches": schedule}, {}, {})
 
 
@@ -178,9 +178,8 @@ def test_batches_come_from_a_growing_prefix(federation: Federation, direction: s
     settings = training({"mode": mode, "order": direction}, epochs=6, batch_size=5)
     ours, w = one_client(federation, 0, settings), federation.model.init(3)
     batches = seen(ours, w)
-    ties = draw_schedule(settings, 23, 6, 0, "batches", 1, 0).ties
+    ties = draw_schedule(settings, 23, 6, 0, "batches", 1, 0).extra["ties"].values
     expected = ours.losses(w).argsort(descending=direction == "anti") if direction != "random" else ties
-    assert expected is not None
     passes = settings.passes(23, 6)
     left, reached = iter(batches), 0
     for prefix, steps in passes:
@@ -192,10 +191,9 @@ def test_batches_come_from_a_growing_prefix(federation: Federation, direction: s
     assert not list(left) and reached == 23
     assert mode == "per_step" or set(itertools.chain(*batches)) == set(range(23))
     if direction == "random":
-        assert ours.difficulty is None
+        assert "difficulty" not in ours.records
     else:
-        assert ours.difficulty is not None
-        assert float(ours.difficulty) == pytest.approx(float(ours.full_loss(w)))
+        assert float(ours.records["difficulty"]) == pytest.approx(float(ours.full_loss(w)))
     assert seen(padded(federation, settings, 0, 40), w) == batches
 
 
@@ -225,7 +223,7 @@ def test_scores(federation: Federation, score: str) -> None:
         "global_pred": wrong,
         "local_pred": wrong_other,
         "both_pred": (one.argmax(-1) != other.argmax(-1)).double(),
-        "expert": federation.difficulty[rows],
+        "expert": federation.inputs["expert"][rows],
     }
     torch.testing.assert_close(found, expected[score], rtol=0, atol=1e-12)
     # A client that never took part has trained no model yet.
@@ -297,9 +295,9 @@ def test_an_expert_must_be_known(federation: Federation) -> None:
     settings = {"curriculum": {"score": "expert", "expert": "large"}}
     prepare_run("fedavg", federation, training=settings | {"epochs": 10})
     with refused(r"^training\.curriculum\.expert: "):
-        prepare_run("fedavg", replace(federation, difficulty=None), training=settings)
+        prepare_run("fedavg", replace(federation, inputs={}), training=settings)
     unused = {"curriculum": settings["curriculum"] | {"order": "random"}, "epochs": 10}
-    run("fedavg", replace(federation, difficulty=None), training=unused, rounds=1)
+    run("fedavg", replace(federation, inputs={}), training=unused, rounds=1)
 
 
 def test_a_run_too_short_to_reach_all_samples_says_so(federation: Federation) -> None:

@@ -6,7 +6,7 @@ from support import images, one_client, run
 from torch import Tensor
 
 from fedflow.data import Dataset
-from fedflow.local.adaptation import Adaptation
+from fedflow.local.extensions.adaptation import Adaptation
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
 from fedflow.models.flat import FlatModel
@@ -72,5 +72,5 @@ def test_adaptation_in_scores_is_in_float32(digits: Dataset, monkeypatch: pytest
         return outputs(model, w, x, real)
 
     monkeypatch.setattr(FlatModel, "outputs", spy)
-    client.adapted(client.model.init(0), Adaptation.parse({"name": "maml", "steps": 2}))
+    Adaptation.parse({"name": "maml", "steps": 2}).adapted(client, client.model.init(0))
     assert set(seen) == {(False, False)}

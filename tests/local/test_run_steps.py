@@ -6,10 +6,11 @@ from support import one_client
 from torch import Tensor
 
 from fedflow.local.client import Client
+from fedflow.local.drawing import draw_schedule
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch, Samples
-from fedflow.local.schedule import Schedule, draw_schedule, pad_schedules
+from fedflow.local.schedule import Schedule, pad_schedules
 from fedflow.local.task import Task
 from fedflow.simulation.federation import Federation
 

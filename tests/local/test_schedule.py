@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedflow.local.drawing import draw_schedule
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.schedule import draw_schedule, pad_schedules
+from fedflow.local.schedule import pad_schedules
 
 
 def drawn(samples: int, training: LocalTraining, epochs: int, **key: Any) -> list[list[int]]:

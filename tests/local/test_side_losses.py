@@ -27,12 +27,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
-from fedflow.local.augment import augmented
 from fedflow.local.client import Client
+from fedflow.local.drawing import draw_schedule
+from fedflow.local.extensions.augmentation import augmented
 from fedflow.local.fast.compiled import why_not
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
-from fedflow.local.schedule import draw_schedule
 from fedflow.local.teacher import Teacher
 from fedflow.local.trainer import Trainer
 from fedflow.models import build
@@ -57,7 +57,7 @@ def taught(federation: Federation) -> Federation:
     """The same, with its own random network as teacher."""
     example, dtype = tuple(federation.train.x.shape[1:]), federation.model.dtype
     model = FlatModel(partial(build, "mlp", example, 10, hidden=(12, 8)), dtype=dtype)
-    return replace(federation, teacher=Teacher(model, 3 * model.init(1)))
+    return replace(federation, inputs={"teacher": Teacher(model, 3 * model.init(1))})
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def by_hand(name: str, **options: Any) -> Client:
     model = FlatModel(partial(nn.Linear, 3, 3), dtype=torch.float64)
     answers = torch.cat([torch.zeros(9), torch.tensor([3.0, 0, -1])]).double()
     x = Examples(torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.int64))
-    federation = Federation(model, x, x, consecutive((3,)), teacher=Teacher(model, answers))
+    federation = Federation(model, x, x, consecutive((3,)), inputs={"teacher": Teacher(model, answers)})
     return one_client(federation, training=LocalTraining.parse(training(name, **options)))
 
 
@@ -84,7 +84,7 @@ FIRST, SECOND = ([[2.0, 1, 0]], [[1.0, 1.5, 0]])
 def example(first: list = FIRST, second: list | None = SECOND) -> Batch:
     x, other = (None if v is None else torch.tensor(v).double() for v in (first, second))
     assert x is not None
-    return Batch(x, torch.zeros(len(x), dtype=torch.int64), other=other)
+    return Batch(x, torch.zeros(len(x), dtype=torch.int64), extra={} if other is None else {"other": other})
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def by_torch(logits: Tensor, other: Tensor, teacher: Tensor, y: Tensor, **option
 def test_gradients_are_those_of_plain_pytorch(ragged: Federation, options: dict) -> None:
     client = one_client(ragged, 2, LocalTraining.parse(training("both", **options)))
     w, (x, y) = ragged.model.init(0), client.data()
-    teacher = ragged.teacher.outputs(x)
-    found = client.gradient(w, Batch(x, y, other=x.flip(-1)))
+    teacher = ragged.inputs["teacher"].outputs(x)
+    found = client.gradient(w, Batch(x, y, extra={"other": x.flip(-1)}))
     leaf = w.clone().requires_grad_()
     outputs = (ragged.model.outputs(leaf, view) for view in (x, x.flip(-1)))
     (expected,) = torch.autograd.grad(by_torch(*outputs, teacher, y, **options), leaf)
@@ -141,11 +141,11 @@ def test_gradients_are_those_of_plain_pytorch(ragged: Federation, options: dict)
 
 
 def test_two_equal_views_and_a_teacher_that_agrees_cost_nothing(ragged: Federation) -> None:
-    federation = replace(ragged, teacher=Teacher(ragged.model, w := ragged.model.init(0)))
+    federation = replace(ragged, inputs={"teacher": Teacher(ragged.model, w := ragged.model.init(0))})
     for name in NAMES:
         client = one_client(federation, 2, LocalTraining.parse(training(name, alpha=0)))
         x, y = client.data()
-        batch = Batch(x, y, other=x)
+        batch = Batch(x, y, extra={"other": x})
         assert abs(client.loss(w, batch)) < 1e-7
         assert client.gradient(w, batch).gradient.norm() < 1e-6
 
@@ -226,19 +226,20 @@ def test_a_step_gets_two_independent_views(
     x = federation.train.x[torch.as_tensor(federation.partition.train(0))]
     drawn = draw_schedule(settings, 12, 2, 0, "batches", 1, 0)
     plain = draw_schedule(LocalTraining.parse(SGD | {"augment": kind}), 12, 2, 0, "batches", 1, 0)
-    assert torch.equal(drawn.positions, plain.positions) and torch.equal(drawn.views[..., :1, :], plain.views)
-    assert not torch.equal(drawn.views[..., 0, :], drawn.views[..., 1, :])
-    for batch, (rows, _, views) in zip(seen, drawn.batches(), strict=True):
-        first, second = (augmented(x[rows], view) for view in views.unbind(-2))
-        assert torch.equal(batch.x, first) and torch.equal(batch.other, second)
+    views, first = drawn.extra["views"].values, plain.extra["views"].values
+    assert torch.equal(drawn.positions, plain.positions) and torch.equal(views[..., :1, :], first)
+    assert not torch.equal(views[..., 0, :], views[..., 1, :])
+    for batch, (rows, _, extra) in zip(seen, drawn.batches(), strict=True):
+        first, second = (augmented(x[rows], view) for view in extra["views"].unbind(-2))
+        assert torch.equal(batch.x, first) and torch.equal(batch.extra["other"], second)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_chosen_samples_count(ragged: Federation, name: str) -> None:
     client = one_client(ragged, 2, LocalTraining.parse(training(name)))
     w, (x, y) = ragged.model.init(0), client.data()
-    batch, chosen = Batch(x, y, other=x.flip(-1)), torch.arange(20) % 3 == 0
-    part = client.loss(w, Batch(x[chosen], y[chosen], other=batch.other[chosen]))
+    batch, chosen = Batch(x, y, extra={"other": x.flip(-1)}), torch.arange(20) % 3 == 0
+    part = client.loss(w, Batch(x[chosen], y[chosen], extra={"other": batch.extra["other"][chosen]}))
     torch.testing.assert_close(client.loss(w, batch.only(chosen)), part)
 
 
@@ -258,7 +259,10 @@ def test_a_full_gradient_is_that_of_distillation(ragged: Federation) -> None:
     client, w = one_client(ragged, 2, LocalTraining.parse(training("distil", alpha=0))), ragged.model.init(0)
     x = client.data()[0]
     leaf = w.clone().requires_grad_()
-    p, q = ((v / 3.5).log_softmax(-1) for v in (ragged.teacher.outputs(x), ragged.model.outputs(leaf, x)))
+    p, q = (
+        (v / 3.5).log_softmax(-1)
+        for v in (ragged.inputs["teacher"].outputs(x), ragged.model.outputs(leaf, x))
+    )
     kl = 3.5**2 * F.kl_div(q, p, reduction="batchmean", log_target=True)
     torch.testing.assert_close(client.full_gradient(w), *torch.autograd.grad(kl, leaf), rtol=1e-4, atol=1e-6)
 
@@ -266,7 +270,7 @@ def test_a_full_gradient_is_that_of_distillation(ragged: Federation) -> None:
 def test_a_central_training_has_objectives_too(digits: Dataset, ragged: Federation) -> None:
     settings = LocalTraining.parse(training("both") | {"batch_size": 100, "epochs": 1})
     made = partial(Trainer.central, ragged.model, digits.test, settings)
-    trainer = made(np.random.default_rng(0), teacher=ragged.teacher)
+    trainer = made(np.random.default_rng(0), inputs=ragged.inputs)
     w = ragged.model.init(0)
     plain = Trainer.central(
         ragged.model,
@@ -299,9 +303,11 @@ def test_the_relative_cost_of_a_step(name: str | None, units: float) -> None:
         FlatModel(partial(build, f"preact_resnet{depth}_gn", (3, 8, 8), 100)) for depth in (18, 34)
     )
     x = Examples(torch.randn(2, 3, 8, 8), torch.tensor([3, 7]))
-    federation = Federation(student, x, x, consecutive((2,)), teacher=Teacher(teacher, teacher.init(0)))
+    federation = Federation(
+        student, x, x, consecutive((2,)), inputs={"teacher": Teacher(teacher, teacher.init(0))}
+    )
     client = one_client(federation, training=LocalTraining.parse(training(name)))
-    w, batch = student.init(0), Batch(x.x, x.y, other=x.x)
+    w, batch = student.init(0), Batch(x.x, x.y, extra={"other": x.x})
     counts = []
     for work in (partial(student.outputs, w, x.x), partial(client.gradient, w, batch)):
         with FlopCounterMode(display=False) as counter:
@@ -334,7 +340,7 @@ def test_statistics_of_batch_norm_follow_the_first_view(ragged: Federation) -> N
     model = FlatModel(network)
     client = one_client(replace(ragged, model=model), 2, LocalTraining.parse(training("both")))
     w, (x, y) = model.init(0), client.data()
-    found = client.gradient(w, Batch(x, y, other=x.flip(-1)))
+    found = client.gradient(w, Batch(x, y, extra={"other": x.flip(-1)}))
     assert torch.equal(found.buffers, model.train_outputs(w, x)[1])
 
 
@@ -380,10 +386,10 @@ def test_what_cannot_have_side_losses_is_refused(ragged: Federation, digits: Dat
     with refused("training.objective: 'distil' .* null, as the samples do not have one label each"):
         prepare_run("fedavg", quadratics(), training={"objective": objective("distil")})
     with refused("training.objective.teacher: 'large' .* a trained network of central"):
-        prepare_run("fedavg", replace(ragged, teacher=None), training=training("both"))
+        prepare_run("fedavg", replace(ragged, inputs={}), training=training("both"))
     other = FlatModel(partial(build, "mlp", (1, 8, 8), 7))
     with refused("training.objective.teacher: 'large' .* a network with 10 outputs as the clients', not 7"):
-        federation = replace(ragged, teacher=Teacher(other, other.init(0)))
+        federation = replace(ragged, inputs={"teacher": Teacher(other, other.init(0))})
         prepare_run("fedavg", federation, training=training("distil"))
     with refused("method.variate: 'I' .* II: over all samples, the gradient of an objective with two views"):
         prepare_run("scaffold", ragged, {"variate": "I"}, training=training("robust"))

@@ -9,10 +9,10 @@ from support import OnMeta, images, one_client, refused
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
+from fedflow.local.drawing import draw_schedule
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import AdamState
 from fedflow.local.samples import Batch
-from fedflow.local.schedule import draw_schedule
 from fedflow.simulation.federation import Federation
 
 SIZES = (23, 8, 1)

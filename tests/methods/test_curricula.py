@@ -20,7 +20,7 @@ from support import (
 )
 
 from fedflow.data import Dataset
-from fedflow.local.curriculum import Curriculum
+from fedflow.local.extensions.curriculum import Curriculum
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.simulation.federation import Federation

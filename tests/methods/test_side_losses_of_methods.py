@@ -28,7 +28,7 @@ QUICK: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def taught(federation: Federation) -> Federation:
     model = FlatModel(partial(build, "mlp", (1, 8, 8), 10, hidden=(12, 8)))
-    return replace(federation, teacher=Teacher(model, 3 * model.init(1)))
+    return replace(federation, inputs={"teacher": Teacher(model, 3 * model.init(1))})
 
 
 @pytest.mark.by_profile(kind=abilities)

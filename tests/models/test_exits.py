@@ -8,7 +8,7 @@ import torch
 from support import refused
 from torch import Tensor, nn
 
-from fedflow.local.objective import Objective
+from fedflow.local.extensions.objective import Objective
 from fedflow.models import build
 from fedflow.models.exits import EXITS, TwoExits
 from fedflow.models.flat import FlatModel

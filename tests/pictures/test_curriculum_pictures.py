@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedflow.local.curriculum import Curriculum
+from fedflow.local.extensions.curriculum import Curriculum
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.pacing import FAMILIES
 from fedflow.pictures.curriculum import (

@@ -110,7 +110,7 @@ def test_they_change_no_result_and_cost_nothing_when_off(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored = run("scaffold", federation, **SETTINGS)
-    monkeypatch.delattr("fedflow.local.trainer.Trainer.adapted")
+    monkeypatch.delattr("fedflow.local.extensions.adaptation.Adaptation.adapted")
     plain = run("scaffold", federation, **SETTINGS | {"adapt": []})
     assert same(scored.state(), plain.state()) and not any(measured(plain))
     assert np.isnan(columns(plain.outcome().scores)).all()

@@ -113,7 +113,9 @@ def test_a_pool_of_all_clients_is_a_sweep(neutral: dict, rate: float) -> None:
 def expert(losses: Any) -> Any:
     """`TEN` with an expert's losses of every client's samples."""
     spread = np.repeat(losses, TEN.partition.sizes)
-    return replace(TEN, difficulty=torch.from_numpy(spread + np.random.default_rng(0).normal(0, 1e-3, 55)))
+    return replace(
+        TEN, inputs={"expert": torch.from_numpy(spread + np.random.default_rng(0).normal(0, 1e-3, 55))}
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from support import SIZES, images, run
 from torch import Tensor
 
-from fedflow.local.adaptation import Adaptation
+from fedflow.local.extensions.adaptation import Adaptation
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.teacher import Teacher
 from fedflow.methods import build_method
@@ -201,7 +201,7 @@ def test_a_phase_is_another_call_and_draws_are_inputs(digits, monkeypatch, mixin
     method = build_method("superfed", {"mixing": mixing, "start": 0.5})
     check_replays(monkeypatch, method, images(digits, (12,) * 8), rounds=10)
     assert [made.replays for made in Recorded.made] == [3, 2]
-    draws = Recorded.made[1].inputs["schedule batches/draws"]
+    draws = Recorded.made[1].inputs["schedule batches/step/draws"]
     assert draws.shape == (8, 2, 1 if mixing == "model" else 2) and len(draws.unique()) == draws.numel()
 
 
@@ -224,7 +224,9 @@ def test_so_are_those_with_a_curriculum_a_teacher_or_an_adaptation(digits, monke
     federation = images(digits, (12,) * 8)
     teacher = FlatModel(partial(build, "mlp", digits.input_shape, 10, hidden=(12, 8)))
     losses = torch.rand(len(digits.y_train), generator=torch.Generator().manual_seed(0))
-    federation = replace(federation, teacher=Teacher(teacher, 3 * teacher.init(1)), difficulty=losses)
+    federation = replace(
+        federation, inputs={"teacher": Teacher(teacher, 3 * teacher.init(1)), "expert": losses}
+    )
     check_replays(monkeypatch, "fedavg", federation, rounds=8, participation=0.5, training=training)
 
 
@@ -238,7 +240,7 @@ def test_every_adaptation_is_replayed_as_itself(digits, monkeypatch) -> None:
 def steps(adaptation: Adaptation) -> list[Any]:
     """Functions with one name, of two computations."""
     made: list[Any] = []
-    for model in (lambda client: client.adapted(client.w, adaptation), lambda client: client.fit(client.w)):
+    for model in (lambda client: adaptation.adapted(client, client.w), lambda client: client.fit(client.w)):
         made.append(model)
     return made
 

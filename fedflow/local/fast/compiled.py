@@ -115,10 +115,8 @@ def why_not(model: FlatModel, training: LocalTraining) -> str | None:
         return "the network has BatchNorm"
     if training.precision == "bf16":
         return "local steps are in bf16"
-    if training.objective is not None:
-        return "clients minimize side losses"
-    if training.adaptation is not None:
-        return "clients minimize the loss of an adapted model, which needs second derivatives"
+    for extension in training.with_hook("loss"):
+        return f"clients minimize {extension.minimizes}"
     if not training.batch_size:
         return "full-gradient batches have a different shape for every client"
     return None

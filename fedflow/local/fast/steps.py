@@ -37,10 +37,9 @@ def step_for(task: Task) -> StepFunction | None:
     It takes the first vector [D], the learning rate, and a correction [D] that is added to every step.
     """
     settings = task.training
-    changed = settings.objective, settings.adaptation, settings.clip_norm
-    usual = settings.curriculum is None if task.vmapped else settings.precision == "float32"
-    none = all(each is None for each in changed)
-    if not (usual and none and not task.model.buffers and settings.optimizer == "sgd"):
+    changed = settings.with_hook("loss") or settings.clip_norm is not None or task.model.buffers
+    usual = not settings.with_hook("begin") if task.vmapped else settings.precision == "float32"
+    if changed or not usual or settings.optimizer != "sgd":
         return None
     form = _by_layer if task.vmapped else _in_place
     return lambda start, rate, correction: form(task, start, rate, correction)

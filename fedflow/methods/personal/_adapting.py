@@ -6,8 +6,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedflow.errors import BadInput
-from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client
+from fedflow.local.extensions.adaptation import Adaptation
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods.method import Method, S
 from fedflow.methods.protocols import Adapting
@@ -49,7 +49,7 @@ class AdaptedMethod(Adapting, Method[S]):
         return self.adaptation.adapts
 
     def model_for(self, client: Client) -> Tensor:
-        return client.adapted(client.received["model"], self.adaptation)
+        return self.adaptation.adapted(client, client.received["model"])
 
 
 def adapting(training: LocalTraining, adaptation: Adaptation, by: str) -> LocalTraining:

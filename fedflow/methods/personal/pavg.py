@@ -2,7 +2,7 @@
 
 Source: Acar, Zhao, Zhu, Matas, Mattina, Whatmough, Saligrama, "Debiasing Model Updates for Improving
 Personalized Federated Training", ICML 2021, experiments: P-Avg (Proto); Acar's thesis, Chapter 3.
-Objective: mean_k F_k(T_k(w)), T: `adaptation`, prototypes or MAML (`fedflow/local/adaptation.py`).
+Objective: mean_k F_k(T_k(w)), T: `adaptation`, prototypes or MAML (`fedflow/local/extensions/adaptation.py`).
 
 Client: w_k <- SGD from w_t on F_k(T(w; support)), on query batches. Server: as uniform FedAvg. A client is
 served T(w_t; all its samples).
@@ -10,9 +10,9 @@ served T(w_t; all its samples).
 with order: second.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: T(w_t; its samples); with prototypes also for
 classes that no other client has.
-*Differs from the authors' code in*: what `fedflow/local/adaptation.py` lists; that code trains prototypes of
-logits after the first local step, but scores those of features. It scores the adapted mean of all clients'
-last models, here the adapted w_t.
+*Differs from the authors' code in*: what `fedflow/local/extensions/adaptation.py` lists; that code trains
+prototypes of logits after the first local step, but scores those of features. It scores the adapted mean of
+all clients' last models, here the adapted w_t.
 """
 
 from fedflow.methods.averaging.fedavg import FedAvg

@@ -24,8 +24,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedflow.errors import BadInput
-from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client, Update
+from fedflow.local.extensions.adaptation import Adaptation
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
@@ -133,7 +133,7 @@ class PerFedAvg(Adapting, FedAvg):
     def model_for(self, client: Client) -> Tensor:
         w = client.received["model"]
         if self.order == "second":
-            return client.adapted(w, self.maml)
+            return self.maml.adapted(client, w)
         for _ in range(self.adaptation):
             w = w - self.alpha * client.full_gradient(w)
         return w

@@ -2,7 +2,8 @@
 
 Source: Acar, Zhao, Zhu, Matas, Mattina, Whatmough, Saligrama, "Debiasing Model Updates for Improving
 Personalized Federated Training", ICML 2021, Algorithms 2 and 3 (Update_1); Acar's thesis, Chapter 3.
-Objective: mean_k F_k(T_k(theta)), T: `adaptation`, MAML or prototypes (`fedflow/local/adaptation.py`).
+Objective: mean_k F_k(T_k(theta)), T: `adaptation`, MAML or prototypes
+(`fedflow/local/extensions/adaptation.py`).
 
 Client and server: as FedDyn, with F_k(T(theta; support)) on a query batch in place of F_k(theta). A client is
 served T(theta; all its samples).
@@ -11,9 +12,9 @@ P-Avg, or Per-FedAvg with order: second.
 *Invariant*: that of FedDyn; where it stays, the gradients of F_k(T_k(theta)) sum to 0.
 *State*: as FedDyn. *Traffic*: 1 P down, 1 P up. *Newcomer*: T(theta; its samples), g_k = 0; with prototypes
 also for classes that no other client has.
-*Differs from the authors' code in*: what `fedflow/local/adaptation.py` lists; that code scores the adapted
-mean of all clients' last models, here the adapted theta, or mean of the last cohort (served: mean). With
-prototypes, the last layer has no gradient of the loss; the regularizer and weight decay still move it.
+*Differs from the authors' code in*: what `fedflow/local/extensions/adaptation.py` lists; that code scores the
+adapted mean of all clients' last models, here the adapted theta, or mean of the last cohort (served: mean).
+With prototypes, the last layer has no gradient of the loss; the regularizer and weight decay still move it.
 *Ambiguous*: a client that fails is excluded, as in the text; the authors' code replaces it (failed: replace).
 The gradients whose sum is 0 are those in theta; Theorem 2 prints those at T_k(theta).
 """

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
-from fedflow.local.objective import divergence
+from fedflow.local.extensions.objective import divergence
 
 SMALLEST = 1e-12  # probability whose logarithm is taken
 SLOPES = 1e-4, 1e4  # smallest and largest 1 / tau_s that is fitted

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedflow.data import Dataset
 from fedflow.local.fast.compiled import compiled_gradient
+from fedflow.local.schedule import STEP, Extra
 from fedflow.methods import build_method
 from fedflow.methods.personal._personal import TENTHS
 from fedflow.methods.personal.superfed import SuPerFed, mixture, orthogonal, products
@@ -72,7 +73,7 @@ def drawing(patch: pytest.MonkeyPatch, numbers: Sequence[float]) -> None:
     def schedule(self: Job, *about: Any) -> Any:
         drawn = plain(self, *about)
         given = torch.tensor(numbers, dtype=torch.float64).expand(len(drawn), -1)
-        return replace(drawn, draws=given)
+        return drawn.having({"draws": Extra(given, STEP)})
 
     patch.setattr(Job, "schedule", schedule)
 

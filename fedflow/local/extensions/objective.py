@@ -12,20 +12,29 @@ through the second). In expectation over the views, the order of the two in KL i
 is the mean of both orders, which varies less.
 """
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
-from fedflow.local.teacher import Teacher
+from fedflow.local.extensions.augmentation import OTHER
+from fedflow.local.extensions.extension import Extension, Host, Losses, Plan, Reads
+from fedflow.local.samples import Batch
 from fedflow.models.flat import FlatModel
-from fedflow.settings import Settings, option
+from fedflow.settings import option
+
+TEACHER = "teacher"
 
 
-class Objective(Settings):
+class Objective(Extension):
     """The data loss and one or two side losses. It adds no traffic; the teacher is sent once."""
 
     section = "training.objective"
+    minimizes: ClassVar[str] = "side losses"
+
     name: str = option(
         doc="side losses: two views of an image agree; outputs follow those of a teacher; or both",
         choices=("robust", "distil", "both"),
@@ -54,6 +63,14 @@ class Objective(Settings):
         return self.name != "robust"
 
     @property
+    def views(self) -> int:
+        return 2 if self.two_views else 1
+
+    @property
+    def reads(self) -> tuple[Reads, ...]:
+        return () if self.teacher is None else (Reads(TEACHER, f"{self.section}.teacher", self.teacher),)
+
+    @property
     def data_weight(self) -> float:
         """alpha, or its default."""
         return (0.1 if self.taught else 0.5) if self.alpha is None else self.alpha
@@ -66,6 +83,29 @@ class Objective(Settings):
                 raise BadInput(f"{self.section}.{name}", True, "false with distil, which has one view")
         if self.teacher is not None and not self.taught:
             raise BadInput(f"{self.section}.teacher", self.teacher, "null with robust")
+
+    def check_training(self, training: Plan) -> None:
+        if self.two_views and training.augment == "none":
+            accepted = f"flip_crop or flip_crop_cutout, as {self.name} compares two random views"
+            raise BadInput("training.augment", training.augment, accepted)
+
+    def loss(self, host: Host, inner: Losses, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """The data loss and side losses.
+
+        A batch without a second view has no loss of robustness: it is 0 for two equal views. Statistics of
+        BatchNorm follow the first view.
+        """
+        value, outputs = inner(w, batch)
+        if self.data_weight == 1:  # side losses would still draw dropout's noise
+            return value, outputs
+        assert outputs is not None, "an objective is not compiled"
+        second = target = None
+        if self.two_views and OTHER in batch.extra:
+            second = host.train_outputs(w, batch.extra[OTHER], batch.real)[0]
+        if self.taught:
+            target = host.inputs[TEACHER].outputs(batch.x)
+        side = batch.mean(self.side_losses(outputs, second, target))
+        return self.data_weight * value + (1 - self.data_weight) * side, outputs
 
     def side_losses(self, first: Tensor, second: Tensor | None, target: Tensor | None) -> Tensor:
         """The side losses of each sample [B], from logits [B, K] of its two views and of the teacher.
@@ -89,17 +129,17 @@ class Objective(Settings):
 
         return (one(first, second) + one(second, first)) / 2 if self.symmetric else one(first, second)
 
-    def check(self, model: FlatModel, examples: Examples, teacher: Teacher | None) -> None:
+    def check(self, model: FlatModel, examples: Examples, inputs: Mapping[str, Any]) -> None:
         """Raise `BadInput` unless this network and its teacher have one logit per class for ``examples``."""
         first = torch.zeros(1, dtype=torch.int64, device=examples.device)
         x = examples.inputs(first, model.dtype)
         w = torch.zeros(model.size, dtype=model.dtype, device=model.device)
         shape = model.outputs(w, x).shape
-        if examples.y.ndim > 1 or examples.y.is_floating_point() or len(shape) != 2:
+        if not examples.labeled or len(shape) != 2:
             raise BadInput(self.section, self.name, "null, as the samples do not have one label each")
         if not self.taught:
             return
-        if teacher is None:
+        if (teacher := inputs.get(TEACHER)) is None:
             raise BadInput(f"{self.section}.teacher", self.teacher, "a trained network of central")
         if (found := teacher.outputs(x).shape) != shape:
             accepted = f"a network with {shape[1]} outputs as the clients', not {found[1]}"

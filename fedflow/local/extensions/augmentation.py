@@ -9,15 +9,72 @@ CIFAR-10 and CIFAR-100; DeVries, Taylor, "Improved Regularization of Convolution
 Cutout", arXiv 1708.04552.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.data.examples import Examples
+from fedflow.errors import BadInput
+from fedflow.local.extensions.extension import Drawing, Extension
+from fedflow.local.samples import Batch
+from fedflow.local.schedule import SAMPLE, Extra
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+VIEWS, OTHER = "views", "other"  # drawn numbers, and the second view of the inputs [B, ...] of a batch
 PAD = 4
 SHIFTS = 2 * PAD + 1  # offsets 0..8 of a crop in each direction
 FLIP_CROP = 3  # numbers of a view without Cutout
 CUTOUT = 16  # side of the square
 FINE = 1 << 15  # positions of its center in each direction, in parts of a side of the image
+
+
+class Augmentation(Extension):
+    """Random views of the images of all steps on batches, in place of the images."""
+
+    section = "training.augment"
+    for_samples: ClassVar[bool] = True
+    needs_batches: ClassVar[bool] = True
+    tuned: ClassVar[bool] = True
+
+    name: str = option(doc="mirrored and shifted; with holes", choices=("flip_crop", "flip_crop_cutout"))
+
+    @classmethod
+    def of(cls, training: Any) -> "Augmentation | None":
+        return None if training.augment == "none" else cls(name=training.augment)
+
+    def refused(self, accepted: str) -> BadInput:
+        return BadInput(self.section, self.name, f"none {accepted}")
+
+    def check(self, model: FlatModel, examples: Examples, inputs: Mapping[str, Any]) -> None:
+        """Only images [C, H, W] can be augmented, and Cutout must not hide a whole one."""
+        if examples.x.ndim != 4:
+            raise BadInput(
+                self.section,
+                self.name,
+                f"none, as inputs of shape {list(examples.x.shape[1:])} are not images",
+            )
+        height, width = examples.x.shape[-2:]
+        if self.name == "flip_crop_cutout" and min(height, width) <= CUTOUT:
+            accepted = f"none or flip_crop, as Cutout can hide a whole image of {height}x{width}"
+            raise BadInput(self.section, self.name, accepted)
+
+    def draw(self, drawing: Drawing) -> Mapping[str, Extra]:
+        """V views of each sample [S, B, V, 3 or 5]; the first of two are those of a run with one."""
+        shape, cutout = tuple(drawing.schedule.positions.shape), self.name == "flip_crop_cutout"
+        views = max(each.views for each in drawing.extensions)
+        rngs = [drawing.rng(purpose) for purpose in (VIEWS, f"other {VIEWS}")[:views]]
+        return {VIEWS: Extra(torch.stack([draw_views(rng, shape, cutout) for rng in rngs], dim=-2), SAMPLE)}
+
+    def batch(self, batch: Batch) -> Batch:
+        if VIEWS not in batch.extra:
+            return batch
+        x, *others = (augmented(batch.x, view) for view in batch.extra[VIEWS].unbind(-2))
+        return replace(batch, x=x, extra=batch.extra | ({OTHER: others[0]} if others else {}))
 
 
 def draw_views(rng: np.random.Generator, shape: tuple[int, ...], cutout: bool = False) -> Tensor:

@@ -16,35 +16,37 @@ run without adaptation (there: two batches of a new shuffle in every step); adap
 gradient steps; a step without a query that counts has no gradient (there: class 0 for these queries).
 """
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import fields
-from typing import Protocol
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
+from fedflow.local.extensions.curriculum import Curriculum
+from fedflow.local.extensions.extension import Drawing, Extension, Host, Losses, Plan
+from fedflow.local.extensions.objective import Objective
 from fedflow.local.samples import Batch
+from fedflow.local.schedule import Schedule
 from fedflow.models.flat import FlatModel
-from fedflow.settings import Settings, option, written
+from fedflow.settings import option, written
 
+SUPPORT = "support"
 ABSENT = -1e9  # bias of a class without samples
 
 
-class Adaptable(Protocol):
-    """What an adaptation needs of a `Trainer`."""
-
-    model: FlatModel
-
-    def data_gradient(self, w: Tensor, batch: Batch) -> Tensor: ...
-
-    def features(self, w: Tensor, batch: Batch) -> Tensor: ...
-
-
-class Adaptation(Settings):
+class Adaptation(Extension):
     """T(w; support). It adds no traffic and no state."""
 
     section = "training.adaptation"
+    minimizes: ClassVar[str] = "the loss of an adapted model, which needs second derivatives"
+    needs_batches: ClassVar[bool] = True
+    needs_clients: ClassVar[bool] = True
+
     name: str = option(
         doc="gradient steps on the support (maml), or prototypes of its classes as last layer (proto)",
         choices=("maml", "proto"),
@@ -78,7 +80,18 @@ class Adaptation(Settings):
         """Gradients in one local step: of the query, and of the support by adaptation step or prototype."""
         return 1 + (self.steps if self.name == "maml" else 1)
 
-    def check(self, model: FlatModel, examples: Examples, section: str = "") -> None:
+    def check_training(self, training: Plan) -> None:
+        for other in training.extensions:
+            if isinstance(other, Curriculum):
+                reason = "whose support are samples of all difficulties"
+                raise other.refused(f"with training.adaptation, {reason}")
+            if self.name == "proto" and isinstance(other, Objective) and other.taught:
+                accepted = "null or robust with proto, which excludes classes that a teacher may predict"
+                raise BadInput(other.section, other.name, accepted)
+
+    def check(
+        self, model: FlatModel, examples: Examples, inputs: Mapping[str, Any] | None = None, section: str = ""
+    ) -> None:
         """Raise `BadInput` unless ``model`` has a last layer that prototypes can replace, for classes.
 
         ``section`` is the name of these settings if they are for evaluation; for training, the network needs
@@ -91,7 +104,7 @@ class Adaptation(Settings):
                 raise BadInput(f"{self.section}.order", "second", accepted)
             return
         field = f"{section or self.section}.name"
-        if examples.y.ndim > 1 or examples.y.is_floating_point():
+        if not examples.labeled:
             raise BadInput(field, "proto", "maml, as the samples do not have one label each")
         x = examples.inputs(torch.zeros(1, dtype=torch.int64, device=examples.device), model.dtype)
         if (last := model.last_linear) is not None:
@@ -104,19 +117,71 @@ class Adaptation(Settings):
         if not section and {name.rpartition(".")[0] for name in model.names} == {last}:
             raise BadInput(field, "proto", "maml, as the network has no layer before the last one")
 
-    def adapt(self, trainer: Adaptable, w: Tensor, query: Batch) -> tuple[Tensor, Batch]:
+    def draw(self, drawing: Drawing) -> Mapping[str, Schedule]:
+        """The support of every step."""
+        support = draw_support(drawing.rng(SUPPORT), drawing.schedule, drawing.samples)
+        return {SUPPORT: drawing.further(SUPPORT, support)}
+
+    def loss(self, host: Host, inner: Losses, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """The loss of the adapted model, on batches with a support."""
+        return inner(*self.adapt(host, w, batch)) if SUPPORT in batch.extra else inner(w, batch)
+
+    def adapt(self, host: Host, w: Tensor, query: Batch) -> tuple[Tensor, Batch]:
         """T(w; support) [D], differentiable in ``w`` [D], and the ``query`` with the samples that count."""
-        support = query.support
-        assert support is not None
+        support: Batch = query.extra[SUPPORT]
         if self.name == "proto":
-            features = trainer.features(w, support)
-            sums, counts = per_class(features, support, trainer.model)
-            return with_prototypes(trainer.model, w, sums, counts), query.only((counts > 0)[query.y])
+            features = host.features(w, support)
+            sums, counts = per_class(features, support, host.model)
+            return with_prototypes(host.model, w, sums, counts), query.only((counts > 0)[query.y])
         for _ in range(self.steps):
             at = w.detach() if self.order == "first" else w
-            g = trainer.data_gradient(at, support) + self.weight_decay * trainer.model.trainable(at)
+            g = host.data_gradient(at, support) + self.weight_decay * host.model.trainable(at)
             w = w - self.lr * g
         return w, query
+
+    def adapted(self, host: Host, w: Tensor) -> Tensor:
+        """T(w; all samples) [D] from ``w`` [D], in evaluation mode, in the precision of the model."""
+        model, host = host.model, host.in_float32()
+        if self.name == "proto":
+            chunks = host.own.chunks(model.dtype)
+            found = [per_class(model.features(w, batch.x, real=batch.real), batch, model) for batch in chunks]
+            sums, counts = (torch.stack(each).sum(0) for each in zip(*found, strict=True))
+            return with_prototypes(model, w, sums, counts)
+
+        def loss(v: Tensor, batch: Batch) -> Tensor:
+            return batch.mean(model.losses(model.outputs(v, batch.x, batch.real), batch.y))
+
+        # cuDNN has no gradients of recurrent layers in evaluation mode.
+        plain = model.recurrent and model.device.type == "cuda"
+        for _ in range(self.steps):
+            with torch.backends.cudnn.flags(enabled=False) if plain else nullcontext():
+                g = host.full_gradient(w, loss)
+            if self.clip_norm is not None:
+                g = g * (self.clip_norm / g.norm().clamp(min=self.clip_norm))
+            w = w - self.lr * g
+        return w
+
+
+def draw_support(rng: np.random.Generator, query: Schedule, samples: int) -> Schedule:
+    """For every step, as many of the other samples as a whole ``query`` batch has, or all of them if fewer.
+
+    All samples, if the query has all of them. They are the first that are not in the query of a draw that has
+    enough others: O(width), as a permutation of all samples in every step would be slow.
+    """
+    width, free = query.positions.shape[1], np.ones(samples, dtype=bool)
+    positions, sizes = np.zeros((len(query), width), dtype=np.int64), list[int]()
+    for row, (batch, _, _) in zip(positions, query.batches()):
+        own = batch.numpy()
+        if len(own) == samples:
+            drawn = np.arange(samples)
+        else:
+            free[own] = False
+            drawn = rng.choice(samples, min(samples, len(own) + width), replace=False)
+            drawn = drawn[free[drawn]][:width]
+            free[own] = True
+        row[: len(drawn)] = drawn
+        sizes.append(len(drawn))
+    return Schedule(torch.from_numpy(positions), tuple(sizes))
 
 
 def per_class(features: Tensor, batch: Batch, model: FlatModel) -> tuple[Tensor, Tensor]:

@@ -7,41 +7,29 @@ client sorts its samples once per training, by the model that this training star
 """
 
 import functools
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
 from fedflow.local import measures
-from fedflow.local.pacing import Pacing
-from fedflow.local.samples import Samples
+from fedflow.local.extensions.extension import Drawing, Extension, Host, Plan, Reads
+from fedflow.local.pacing import EXPERT, Pacing, need_expert, read_expert
+from fedflow.local.schedule import ORDER, STEP, Extra, Pass, Schedule
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
-SCORES = ("global", "local", "both", "global_pred", "local_pred", "both_pred", "expert")
+SCORES = ("global", "local", "both", "global_pred", "local_pred", "both_pred", EXPERT)
+DIFFICULTY = "difficulty"  # the mean of that of the samples at the start of the first training, recorded
+RANKED, TIES = "ranked", "ties"
 
 
-class Pass(NamedTuple):
-    """``steps`` batches from one shuffle of the first ``prefix`` samples; the last batch may be smaller."""
-
-    prefix: int
-    steps: int
-
-
-class Scored(Protocol):
-    """What a curriculum needs of a `Trainer`."""
-
-    model: FlatModel
-    own: Samples
-    last: Tensor | None  # the model [D] of the client's last participation, or what stands for it
-
-    @property
-    def expert_losses(self) -> Tensor: ...
-
-
-class Curriculum(Pacing):
+class Curriculum(Pacing, Extension):
     """Which samples a client trains on in each of its T local steps, counted in every participation.
 
     The difficulty of a sample is its loss in evaluation mode, or, with ``_pred``, whether its prediction is
@@ -53,6 +41,10 @@ class Curriculum(Pacing):
     """
 
     section = "training.curriculum"
+    records: ClassVar[tuple[str, ...]] = (DIFFICULTY,)
+    needs_batches: ClassVar[bool] = True
+    needs_clients: ClassVar[bool] = True
+
     score: str = option("global", "the difficulty by which samples are sorted", choices=SCORES)
     reading: str = option(
         "disagreement",
@@ -78,24 +70,46 @@ class Curriculum(Pacing):
     expert: str | None = option(None, "the network of `central` whose losses are the difficulty (expert)")
 
     def validate(self) -> None:
-        if self.expert is None and self.score == "expert":
+        if self.expert is None and self.score == EXPERT:
             raise BadInput(f"{self.section}.expert", None, "a name of `central`, as score is expert")
-        if self.expert is not None and self.score != "expert":
+        if self.expert is not None and self.score != EXPERT:
             raise BadInput(f"{self.section}.expert", self.expert, f"null, as score is {self.score}")
         if self.reading != "disagreement" and self.score != "both_pred":
             raise BadInput(f"{self.section}.reading", self.reading, f"disagreement, as score is {self.score}")
 
     @property
     def compares(self) -> bool:
-        """Whether the score needs the model that the client trained last."""
         return self.scores and self.score.startswith(("local", "both"))
 
     @property
+    def reads(self) -> tuple[Reads, ...]:
+        return read_expert(self)
+
+    @property
     def evaluations(self) -> int:
-        """Passes over all samples, without gradients, that one score needs."""
-        if not self.scores or self.score == "expert":
+        if not self.scores or self.score == EXPERT:
             return 0
         return 2 if self.score.startswith("both") else 1
+
+    def check_training(self, training: Plan) -> None:
+        if self.mode == "lazy_epoch" and (not training.batch_size or training.steps is not None):
+            why = "steps" if training.batch_size else "batch_size 0"
+            raise BadInput(f"{self.section}.mode", self.mode, f"queue or per_step with training.{why}")
+
+    def check(self, model: FlatModel, examples: Examples, inputs: Mapping[str, Any]) -> None:
+        if self.score.endswith("_pred") and not examples.labeled:
+            accepted = "a score by losses, as the samples do not have one label each"
+            raise BadInput(f"{self.section}.score", self.score, accepted)
+        need_expert(self, inputs)
+
+    def warnings(self, training: Plan, sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[str]:
+        short = sum(any(max(training.passes(n, each)).prefix < n for each in epochs) for n in sizes)
+        if short:
+            reason = "has too few local steps in a round to reach all samples"
+            yield f"the curriculum of {short} of {len(sizes)} clients {reason}"
+
+    def epoch_steps(self, samples: Any, batch_size: int) -> Any:
+        return samples // batch_size + 1 if self.mode == "lazy_epoch" else None
 
     @functools.lru_cache(4096)  # noqa: B019 (these objects are few and small)
     def passes(self, samples: int, batch_size: int, steps: int) -> tuple[Pass, ...]:
@@ -110,6 +124,17 @@ class Curriculum(Pacing):
             t += taken
         return tuple(found)
 
+    def draw(self, drawing: Drawing) -> Mapping[str, Extra]:
+        """Which steps [S] have ranks for positions until `begin`, and the order [n] of equal samples."""
+        if self.whole:
+            return {}
+        ranked = np.repeat(
+            [each.prefix < drawing.samples for each in drawing.passes],
+            [each.steps for each in drawing.passes],
+        )
+        ties = self.draw_ties(drawing.samples, drawing.rng(TIES, every_stream=True))
+        return {RANKED: Extra(torch.from_numpy(ranked), STEP), TIES: Extra(torch.from_numpy(ties), ORDER)}
+
     def draw_ties(self, samples: int, rng: np.random.Generator) -> np.ndarray:
         """All positions [n], in the order in which samples of equal difficulty come."""
         if self.ties == "random" or self.order == "random":
@@ -117,23 +142,43 @@ class Curriculum(Pacing):
         positions = np.arange(samples)
         return positions[::-1].copy() if self.order == "anti" else positions
 
+    def begin(self, host: Host, schedules: list[Schedule], start: Tensor) -> list[Schedule]:
+        """Positions for ranks, by the difficulty under the first vector ``start`` [D]."""
+        if self.whole:
+            return schedules
+        order = schedules[0].extra[TIES].values
+        if self.scores:
+            difficulty = self.difficulty(host, start)
+            order = self.sorted(difficulty, order)
+            if DIFFICULTY not in host.records:
+                host.records[DIFFICULTY] = difficulty.nansum() / host.samples
+        return [in_order(schedule, order) for schedule in schedules]
+
     def sorted(self, difficulty: Tensor, ties: Tensor) -> Tensor:
         """The positions ``ties`` [n] by ``difficulty``, in which padding is NaN: it stays last."""
         keys = (-difficulty if self.order == "anti" else difficulty)[ties]
         return ties[keys.where(~keys.isnan(), torch.inf).argsort(stable=True)]
 
-    def difficulty(self, trainer: Scored, start: Tensor) -> Tensor:
+    def difficulty(self, host: Host, start: Tensor) -> Tensor:
         """The difficulty [n] of a trainer's samples; NaN for the padding of a cohort."""
-        if self.score == "expert":
-            return trainer.expert_losses
-        last = start if trainer.last is None else trainer.last
+        if self.score == EXPERT:
+            losses: Tensor = host.inputs[EXPERT][host.own.rows].to(host.model.dtype)
+            real = host.own.real
+            return losses if real is None else losses.where(real, torch.nan)
+        last = start if host.last is None else host.last
         if self.score == "both_pred" and self.reading == "disagreement":
-            return measures.disagreement(trainer.model, trainer.own, start, last)
+            return measures.disagreement(host.model, host.own, start, last)
         which, _, predictions = self.score.partition("_")
-        both = [start] if trainer.last is None else [start, last]
+        both = [start] if host.last is None else [start, last]
         models = {"global": [start], "local": [last], "both": both}[which]
         measure = measures.mistakes if predictions else measures.losses
-        return torch.stack([measure(trainer.model, trainer.own, w) for w in models]).mean(0)
+        return torch.stack([measure(host.model, host.own, w) for w in models]).mean(0)
+
+
+def in_order(schedule: Schedule, order: Tensor) -> Schedule:
+    """The schedule with positions in place of ranks: ``order`` [n] has the position of each rank."""
+    ranked, positions = schedule.extra[RANKED].values, schedule.positions
+    return replace(schedule, positions=torch.where(ranked[:, None], order[positions], positions))
 
 
 def normalized(losses: Tensor) -> Tensor:

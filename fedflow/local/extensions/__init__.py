@@ -1,0 +1,1 @@
+"""Extensions of local training: one file, one class each."""

@@ -1,0 +1,210 @@
+"""The protocol of an extension of local training: what local steps do beyond the optimizer on the data loss.
+
+An extension is a class in a file here, and a key of `LocalTraining`. The loop, schedules, cohorts and the
+simulation call its hooks and know no extension by name. Every hook has a neutral default, and works in the
+loop and under ``torch.func.vmap`` alike: with tensor operations only, in shapes that do not depend on values.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from fedflow.data.examples import Examples
+from fedflow.errors import BadInput
+from fedflow.local.samples import Batch, Samples
+from fedflow.local.schedule import Extra, Pass, Schedule
+from fedflow.models.flat import FlatModel
+from fedflow.settings import Settings, shown
+
+Losses = Callable[[Tensor, Batch], tuple[Tensor, Tensor | None]]  # of w [D]: a loss, outputs if not compiled
+
+
+class Reads(NamedTuple):
+    """A network of `central` that an extension reads: ``field`` names it in the settings.
+
+    Trainers have it as ``inputs[name]``: a `Teacher`, or its ``losses`` [n] on all training samples. One that
+    is not ``needed`` with these settings is only checked.
+    """
+
+    name: str
+    field: str
+    network: str
+    losses: bool = False
+    needed: bool = True
+
+
+class Plan(Protocol):
+    """The settings of a training (`LocalTraining`), for extensions that exclude some."""
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def steps(self) -> int | None: ...
+
+    @property
+    def augment(self) -> str: ...
+
+    @property
+    def extensions(self) -> tuple["Extension", ...]: ...
+
+    def passes(self, samples: int, epochs: int) -> Sequence[Pass]: ...
+
+
+class Host(Protocol):
+    """A `Trainer`, as extensions see it. ``records`` are numbers that extensions add to the diagnostics."""
+
+    model: FlatModel
+    own: Samples
+    samples: Tensor
+    last: Tensor | None  # the model [D] of the client's last participation, or what stands for it
+    records: dict[str, Tensor]
+
+    @property
+    def inputs(self) -> Mapping[str, Any]: ...
+
+    def train_outputs(
+        self, w: Tensor, x: Tensor, real: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+    def data_gradient(self, w: Tensor, batch: Batch) -> Tensor: ...
+
+    def features(self, w: Tensor, batch: Batch) -> Tensor: ...
+
+    def full_gradient(self, w: Tensor, loss: Callable[[Tensor, Batch], Tensor] | None = None) -> Tensor: ...
+
+    def in_float32(self) -> "Host": ...
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The training of one client for which ``extensions`` draw.
+
+    ``samples`` n of the client, its ``passes`` and their ``schedule``. ``rng(purpose)`` has its own key, so
+    that no extension changes what another one draws; with ``every_stream``, all streams of a client have the
+    same.
+    """
+
+    extensions: Sequence["Extension"]
+    schedule: Schedule
+    samples: int
+    passes: Sequence[Pass]
+    rng: Callable[..., np.random.Generator]
+
+    def complete(self) -> Schedule:
+        """The schedule with what all extensions draw for it; ValueError for a name of two of them."""
+        schedule = self.schedule
+        for extension in self.extensions:
+            drawn = extension.draw(self)
+            if twice := drawn.keys() & {*schedule.extra, *schedule.further}:
+                name = type(extension).__name__
+                raise ValueError(f"{name} draws {', '.join(twice)}, which another one draws")
+            schedule = schedule.having(drawn)
+        return schedule
+
+    def further(self, name: str, schedule: Schedule) -> Schedule:
+        """Further batches, with what is drawn for samples in any batch; ``name`` starts its purposes."""
+        return replace(
+            self,
+            extensions=[each for each in self.extensions if each.for_samples],
+            schedule=schedule,
+            rng=lambda purpose: self.rng(f"{name} {purpose}"),
+        ).complete()
+
+
+class Extension(Settings):
+    """One extension, with its options as fields.
+
+    ``records`` names the numbers that it adds to `Host.records`; ``minimizes`` says what clients minimize, if
+    `loss` changes it. ``for_samples``: it draws for samples, whatever batch they are in. Methods on full
+    gradients refuse what ``needs_batches``, central training refuses what ``needs_clients``, and fine-tuning
+    has what is ``tuned`` only.
+    """
+
+    records: ClassVar[tuple[str, ...]] = ()
+    minimizes: ClassVar[str] = ""
+    for_samples: ClassVar[bool] = False
+    needs_batches: ClassVar[bool] = False
+    needs_clients: ClassVar[bool] = False
+    tuned: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, training: Any) -> "Extension | None":
+        """The extension of this kind that a `LocalTraining` has, under the key that its section ends with."""
+        found: Extension | None = getattr(training, cls.section.rpartition(".")[2])
+        return found
+
+    # What it needs
+
+    @property
+    def views(self) -> int:
+        """Random views of each sample that its loss compares."""
+        return 1
+
+    @property
+    def compares(self) -> bool:
+        """Whether it needs the model that the client trained last, `Host.last`."""
+        return False
+
+    @property
+    def reads(self) -> tuple[Reads, ...]:
+        """The central networks that it reads."""
+        return ()
+
+    @property
+    def gradients(self) -> int:
+        """Gradients of a batch in one local step."""
+        return 1
+
+    @property
+    def evaluations(self) -> int:
+        """Passes over all samples, without gradients, at the start of every training."""
+        return 0
+
+    # What it refuses
+
+    def refused(self, accepted: str) -> BadInput:
+        """The error of a training that may not have it; ``accepted`` says with what."""
+        return BadInput(self.section, shown(self), f"null {accepted}")
+
+    def check_training(self, training: Plan) -> None:
+        """Raise `BadInput` for settings and other extensions that it excludes."""
+
+    def check(self, model: FlatModel, examples: Examples, inputs: Mapping[str, Any]) -> None:
+        """Raise `BadInput` unless it fits the network, the samples and what it reads."""
+
+    def warnings(self, training: Plan, sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[str]:
+        """What is odd about a run whose clients have ``sizes`` samples and train for ``epochs`` by stream."""
+        yield from ()
+
+    # What it draws on the host
+
+    def epoch_steps(self, samples: Any, batch_size: int) -> Any:
+        """Local steps of an epoch on ``samples`` samples, a number or tensor [.]; None for the usual ones."""
+
+    def passes(self, samples: int, batch_size: int, steps: int) -> Sequence[Pass] | None:
+        """The passes over ``samples`` samples in ``steps`` local steps; None for the usual ones."""
+
+    def draw(self, drawing: Drawing) -> Mapping[str, Extra | Schedule]:
+        """Random numbers, and further batches, of one training of a client, by name."""
+        return {}
+
+    # What it changes on the client
+
+    def begin(self, host: Host, schedules: list[Schedule], start: Tensor) -> list[Schedule]:
+        """The schedules of a training that begins at ``start`` [D], which may decide their order."""
+        return schedules
+
+    def batch(self, batch: Batch) -> Batch:
+        """The batch of a step, of what was drawn for it (`Batch.extra`)."""
+        return batch
+
+    def loss(self, host: Host, inner: Losses, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """What the client minimizes in place of ``inner``, and the outputs [B, .] of the data loss.
+
+        In a cohort, also in steps that are padding, in which no sample counts.
+        """
+        return inner(w, batch)
