@@ -52,6 +52,8 @@ PLACES = {  # where params.yaml has a name that another section is asked for
     "seeds": "grid.seeds",
     "workers": "engine.workers",
     "device": "engine.device",
+    "cohort": "engine.cohort",
+    "width": "engine.width",
     "executor": "engine.executor",
 }
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 
-from fedflow.errors import BadInput, meant, require, unknown_name
+from fedflow.errors import BadInput, meant, place, require, unknown_name
 from fedflow.front.inputs import (
     Data,
     Division,
@@ -194,5 +194,8 @@ def _run_settings(given: dict[str, Any]) -> RunSettings:
             raise BadInput(name, given[name], f"within training={{{own!r}: ...}}", "" if own == name else own)
         if (own := meant(name, DIVISION)) and not meant(name, ours):
             raise BadInput(name, given[name], f"within the partition, such as fedflow.dirichlet({own}=...)")
+        if (where := place(name)).startswith("engine.") and not meant(name, ours):
+            accepted = f"no such keyword: {where} is for `fedflow run`, in the folder of record="
+            raise BadInput(name, given[name], accepted)
         raise unknown_name("fedflow.run", name, ours)
     return RunSettings.parse(given)

@@ -128,7 +128,11 @@ class Client(Trainer):
 
         Tensors that a method computed on the host go to the device of the others.
         """
-        for name, value in {**(scalars or {}), **(diagnostics or {})}.items():
+        scalars, diagnostics = (
+            {n: v if isinstance(v, Tensor) else self._scalar(v) for n, v in (of or {}).items()}
+            for of in (scalars, diagnostics)
+        )
+        for name, value in {**scalars, **diagnostics}.items():
             check_diagnostic(name)
             if value.ndim:
                 raise ValueError(f"{name!r} must be a scalar and has shape {list(value.shape)}")

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.errors import FedflowError
 from fedflow.methods.method import Round
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.job import ClientResult, Trained, merged_sums
@@ -23,7 +24,11 @@ class Gathered:
         self._sums = merged_sums(results)
 
     def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
-        total = ExactSum()
+        total, gathered = ExactSum(), {each for sent in self.sent for each in sent.vectors}
+        summed = {key for key, _ in self._sums}
+        if weights is not None and name in summed - gathered:
+            raise FedflowError(f"cohort.mean({name!r}, weights=...) needs gathers = True")
+        _need("mean", name, summed | gathered)
         if weights is None:
             for (key, number), part in sorted(self._sums.items(), key=lambda item: item[0]):
                 if key == name and group in (None, number):
@@ -34,14 +39,24 @@ class Gathered:
         return total.mean(self._dtype)
 
     def vectors(self, name: str) -> list[Tensor]:
+        if name in {key for key, _ in self._sums} and not any(name in sent.vectors for sent in self.sent):
+            raise FedflowError(f"cohort.vectors({name!r}) needs gathers = True")
+        _need("vectors", name, {each for sent in self.sent for each in sent.vectors})
         return [sent.vectors[name] for sent in self.sent]
 
     def stack(self, name: str) -> Tensor:
         return torch.stack(self.vectors(name))
 
     def scalars(self, name: str) -> np.ndarray:
+        _need("scalars", name, {each for sent in self.sent for each in sent.scalars})
         return np.array([sent.scalars[name] for sent in self.sent])
 
     @property
     def weights(self) -> np.ndarray:
         return np.array([sent.weight for sent in self.sent])
+
+
+def _need(hook: str, name: str, sent: set[str]) -> None:
+    """Raise `FedflowError` for a name that no client sent."""
+    if name not in sent:
+        raise FedflowError(f"cohort.{hook}({name!r}): clients sent {', '.join(sorted(sent)) or 'none'}")

@@ -34,6 +34,7 @@ from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.job import ClientResult, OnboardingShard, Shard
 from fedflow.simulation.messages import received_bytes
 from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS, Outcome, RoundReport, reasons
+from fedflow.simulation.returned import of_tensors, planned
 from fedflow.simulation.sampling import sample, take_turn
 from fedflow.simulation.scoring import Scoring
 from fedflow.simulation.setup import RunSetup
@@ -304,7 +305,7 @@ class Simulation(RunSetup):
                     series[f"method/{name}"] = [float(one) for one in value[:SERIES_CLIENTS].tolist()]
                 else:
                     raise ValueError(f"{name!r} has shape {tuple(value.shape)}, not ({self.clients},)")
-            return state, numbers, series
+            return of_tensors(self.job.method.name, "aggregate", state), numbers, series
         except (TypeError, ValueError, AttributeError) as error:
             wanted = "the server's state and a dictionary of numbers, or arrays [N] of all clients"
             raise FedflowError(f"{self.job.method.name}.aggregate must return {wanted} ({error})") from error
@@ -321,7 +322,9 @@ class Simulation(RunSetup):
             )
         else:
             chances, size = self._sample(t, cycle)
-            cohort, state.server = method.plan(now, state.server, chances, size)
+            cohort, state.server = planned(
+                method.name, method.plan(now, state.server, chances, size), self.clients
+            )
             stragglers = self._stragglers(cohort, t, cycle)
             dropped = stragglers if self.job.training.drop_stragglers else {}
             done = [begin(int(k), values["clock"], stragglers.get(k)) for k in cohort if k not in dropped]

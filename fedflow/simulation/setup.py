@@ -37,6 +37,7 @@ from fedflow.simulation.levels import check_levels, clients_by_level, first_trai
 from fedflow.simulation.messages import Messages, pack
 from fedflow.simulation.real_images import check_generative
 from fedflow.simulation.reporting import TrainedMeans
+from fedflow.simulation.returned import of_tensors
 from fedflow.simulation.sampling import cohort_size
 from fedflow.simulation.settings import RunSettings, check_selection, check_server_data, check_settings
 from fedflow.simulation.state import State
@@ -259,6 +260,7 @@ class RunSetup:
             raise FedflowError(
                 f"{method.name}.setup must return a ServerState, not {type(state.server).__name__}"
             )
+        of_tensors(method.name, "setup", state.server)
         if isinstance(method, Generative):
             state.server = method.begin(self.round(0, "first images"), state.server)
         saved = load_checkpoint(self.folder) if self.folder else None

@@ -1,0 +1,29 @@
+"""Checks of what the server's hooks of a method return, in one line that names the hook."""
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedflow.errors import FedflowError
+from fedflow.methods.method import ServerState
+
+
+def planned(method: str, found: Any, clients: int) -> tuple[np.ndarray, ServerState]:
+    """The cohort and the state that `plan` returned for ``clients`` N; raises `FedflowError` for others."""
+    pair = found if isinstance(found, tuple) and len(found) == 2 else (None, None)
+    cohort = np.asarray(pair[0])
+    if not isinstance(pair[1], ServerState) or cohort.ndim != 1 or cohort.dtype.kind != "i":
+        raise FedflowError(f"{method}.plan must return a cohort [m] and the server's state")
+    if len(np.unique(cohort)) < len(cohort) or not ((cohort >= 0) & (cohort < clients)).all():
+        raise FedflowError(f"{method}.plan must return distinct clients from 0 to {clients - 1}")
+    return cohort, of_tensors(method, "plan", pair[1])
+
+
+def of_tensors(method: str, hook: str, state: ServerState) -> ServerState:
+    """The state; raises `FedflowError` for a field that no checkpoint could hold."""
+    for name, value in state.tensors().items():
+        if not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise FedflowError(f"{method}.{hook}: {name} of the state must be a tensor or None, not {kind}")
+    return state

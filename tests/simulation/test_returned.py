@@ -1,0 +1,85 @@
+"""What hooks of the server return is checked, in one line."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import images, run
+
+from fedflow.data import Dataset
+from fedflow.errors import FedflowError
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.method import Cohort, GlobalModel, Round
+
+
+class Given(FedAvg):
+    """FedAvg whose hooks return what the test says."""
+
+    name = "given"
+
+
+@pytest.mark.parametrize("found", [[0, 0], [-1, 0], [0, 400], np.array([[0], [1]]), [0.5, 1.5]])
+def test_a_cohort_is_distinct_clients(digits: Dataset, found: Any) -> None:
+    class Planned(Given):
+        def plan(self, now: Round, server: Any, chances: np.ndarray, size: int) -> Any:
+            return np.array(found), server
+
+    with pytest.raises(
+        FedflowError, match=r"given\.plan must return (distinct clients from 0 to|a cohort \[m\])"
+    ):
+        run(Planned(), images(digits))
+
+
+def test_a_plan_has_a_state(digits: Dataset) -> None:
+    class Planned(Given):
+        def plan(self, now: Round, server: Any, chances: np.ndarray, size: int) -> Any:
+            return np.array([0, 1])
+
+    with pytest.raises(FedflowError, match=r"given\.plan must return a cohort \[m\] and the server's state"):
+        run(Planned(), images(digits))
+
+
+def test_a_state_has_tensors(digits: Dataset) -> None:
+    @dataclass(frozen=True)
+    class State(GlobalModel):
+        count: Any = None
+
+    class Counting(Given):
+        def setup(self, model: Any, initial: Any) -> State:
+            return State(initial(0), 1.0)
+
+    said = r"given\.setup: count of the state must be a tensor or None, not float"
+    with pytest.raises(FedflowError, match=said):
+        run(Counting(), images(digits))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (lambda cohort: cohort.mean("modle"), r"cohort\.mean\('modle'\): clients sent model"),
+        (lambda cohort: cohort.stack("model"), r"cohort\.vectors\('model'\) needs gathers = True"),
+        (lambda cohort: cohort.mean("model", weights=np.ones(2)), r"weights=\.\.\.\) needs gathers = True"),
+        (lambda cohort: cohort.scalars("loss"), r"cohort\.scalars\('loss'\): clients sent none"),
+    ],
+)
+def test_what_clients_did_not_send_is_named(digits: Dataset, asked: Any, said: str) -> None:
+    class Asking(Given):
+        def aggregate(self, now: Round, server: Any, cohort: Cohort) -> Any:
+            return server, {"asked": asked(cohort)}
+
+    with pytest.raises(FedflowError, match=said):
+        run(Asking(), images(digits))
+
+
+def test_numbers_of_python_are_scalars(digits: Dataset) -> None:
+    class Sending(Given):
+        def local(self, client: Any) -> Any:
+            return client.update(model=client.received["model"], scalars={"one": 1.5})
+
+        def aggregate(self, now: Round, server: Any, cohort: Cohort) -> Any:
+            assert torch.tensor(cohort.scalars("one")).eq(1.5).all()
+            return server, {}
+
+    run(Sending(), images(digits))
