@@ -1,6 +1,7 @@
 """Reads and checks the files of finished runs and of partitions. An error names the file, in one line."""
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,14 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from fedflow.errors import FedflowError
+from fedflow.errors import BadInput, FedflowError
 from fedflow.files import COUNTS
 from fedflow.finished.reading import check_columns, check_number, read_json, read_table, reject
 from fedflow.finished.results import MARKER
 from fedflow.finished.run import Run
 from fedflow.finished.variants import named
 from fedflow.heterogeneity import LINKAGES
+from fedflow.local.local_training import LocalTraining
 from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.table import METRICS, unit_of
 from fedflow.simulation.evaluation import PREDICTIONS
@@ -86,17 +88,27 @@ class PartitionFacts:
         return self.summary.get("difficulty")
 
 
+class EarlierVersion(FedflowError):
+    """Results whose settings have names of an earlier version."""
+
+
 def collect_runs(results_dir: Path, labels: Labels | None = None, needed: bool = True) -> list[Run]:
     """Every run under ``results_dir/<partition>/<method>/<seed>``, ordered by partition, method and seed.
 
     ``labels`` replace those in the results, by method: a new label needs no new run. The digest of the
-    settings follows the seed if they are not those of params.yaml. Raises `FedflowError` if a file is
-    missing, truncated or invalid, and if there are no runs, unless none is ``needed``.
+    settings follows the seed if they are not those of params.yaml. Runs of an earlier version are left out
+    with a warning. Raises `FedflowError` if a file is missing, truncated or invalid, and if there are no
+    runs, unless none is ``needed``.
     """
     folders = [f for f in Path(results_dir).glob("*/*/*") if f.is_dir() and any(f.iterdir())]
-    if not folders and needed:
+    runs = []
+    for folder in sorted(folders):
+        try:
+            runs.append(_read_run(folder))
+        except EarlierVersion as error:
+            warnings.warn(f"{error}: left out; delete {folder}, or run it again", stacklevel=2)
+    if not runs and needed:
         raise FedflowError(f"no results found in {results_dir}; run `fedflow repro` first")
-    runs = [_read_run(folder) for folder in sorted(folders)]
     for run in runs:
         run.metrics["method_label"] = (labels or {}).get(run.method, run.metrics["method_label"])
     return named(sorted(runs, key=lambda run: (run.partition, run.method, run.seed)))
@@ -203,6 +215,10 @@ def _params(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
         _check_entry(path, f"data.{name}", entry, dict)
         _check_entry(path, f"data.{name}.source", entry.get("source", ABSENT), str)
         _check_entry(path, f"data.{name}.parameters", entry.get("parameters", {}), dict)
+    try:
+        LocalTraining.check_names(params["training"], "training")
+    except BadInput as error:
+        raise EarlierVersion(f"{path}: {error}") from error
     if params.get("settings") != metrics["settings"]:
         reject(path, "its settings differ from those of metrics.json")
     return params

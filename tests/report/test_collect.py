@@ -44,6 +44,16 @@ def test_a_set_that_is_not_complete_is_named(tmp_path):
         collect_runs(tmp_path)
 
 
+def test_a_run_of_an_earlier_version_is_left_out(tmp_path):
+    """Another run is reported."""
+    write_run(tmp_path, "p", "fedavg", 0)
+    folder = write_run(tmp_path, "p", "ifca", 0)
+    training = json.loads((folder / "params.json").read_text())["training"]
+    change(folder / "params.json", training=training | {"optimiser": "sgd"})
+    with pytest.warns(UserWarning, match=r"params\.json: .*is now 'optimizer'.*: left out; delete .*ifca/0"):
+        assert [run.method for run in collect_runs(tmp_path)] == ["fedavg"]
+
+
 @pytest.mark.parametrize(
     ("name", "facts", "words"),
     [
