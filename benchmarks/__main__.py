@@ -16,7 +16,7 @@ PARTS = (
     "engine workers flow peers headline memory partition proximity curriculum levels scale large coresets "
     "counts"
 ).split()
-OTHERS = ("gpu", "first_gpu", "table")
+OTHERS = ("gpu", "first_gpu", "kernels", "table")
 
 
 def main() -> None:
