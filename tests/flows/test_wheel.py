@@ -141,7 +141,7 @@ def test_a_project_works_without_the_repository(wheel, tmp_path) -> None:
     assert {line.split()[-1] for line in ignored.splitlines()} == {
         ".dvc/.gitignore",
         ".dvc/config",
-        ".dvc/plots/",
+        ".dvc/plots/curves.json",
         ".dvcignore",
         ".gitignore",
         "dvc.lock",
