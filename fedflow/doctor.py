@@ -19,7 +19,7 @@ from fedflow.claims.claims import load_claims
 from fedflow.claims.verdicts import judge
 from fedflow.config import check_dvc, load_params
 from fedflow.data import SOURCES, data_root
-from fedflow.errors import FedflowError, extra, require
+from fedflow.errors import FedflowError
 from fedflow.files import read_fact
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
@@ -27,6 +27,7 @@ from fedflow.plugins import GROUP, Failures
 from fedflow.procedures import PROCEDURES
 from fedflow.project import distribution
 from fedflow.project.arguments import check_address, check_port
+from fedflow.project.distribution import extra, require
 from fedflow.project.identity import ENVIRONMENT, LIBRARIES, OTHERS, environment
 from fedflow.project.templates import KEPT, ProjectFile
 from fedflow.stages.experiment import experiments

@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import ClassVar
 
 CLOSEST, LISTED = 5, 20  # names of a list that an error shows: the closest of a longer one
@@ -116,22 +115,6 @@ class Unanswered(FedflowError):
             "Prefect's server does not answer; the same command resumes "
             f"(first start the server again, if you set PREFECT_API_URL): {reason(error)}"
         )
-
-
-def extra(name: str) -> str:
-    """Return the commands that install an optional part of fedflow.
-
-    They name the repository or a wheel: on package indexes, the name fedflow belongs to another project.
-    """
-    from fedflow.project.distribution import wheel  # errors import nothing of fedflow when they are imported
-
-    return f"`pip install -e '.[{name}]'` in fedflow's repository, or `pip install '{wheel()}[{name}]'`"
-
-
-def require(what: str, *packages: str, part: str = "pipeline") -> None:
-    """Raise `FedflowError` unless the packages that ``what`` needs are installed; ``part`` installs them."""
-    if missing := [name for name in packages if find_spec(name) is None]:
-        raise FedflowError(f"{what} needs {' and '.join(missing)}, not installed here: {extra(part)}")
 
 
 def _cut(value: object) -> str:

@@ -17,7 +17,8 @@ from uuid import UUID
 import psutil
 import yaml
 
-from fedflow.errors import FedflowError, asking_prefect, reason, require
+from fedflow.errors import FedflowError, asking_prefect, reason
+from fedflow.project.distribution import require
 from fedflow.project.templates import check_present
 from flows.server import PAGES, STOP_TIMEOUT, home, password_file, prefect_api, stop, used
 

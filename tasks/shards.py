@@ -16,7 +16,8 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
-from fedflow.errors import BadInput, FedflowError, extra, is_unanswered, reason
+from fedflow.errors import BadInput, FedflowError, is_unanswered, reason
+from fedflow.project.distribution import extra
 from fedflow.project.terminal import say
 from fedflow.simulation.executors import Executor, Inline, Share, Work, end_with_parent
 from tasks.gpu import OneGpu, gpu_in_turn

@@ -12,7 +12,8 @@ import typer
 from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import console, print_line, print_metrics, print_table
 from fedflow.cli.startup import importing
-from fedflow.errors import BadInput, asking_prefect, require
+from fedflow.errors import BadInput, asking_prefect
+from fedflow.project.distribution import require
 
 if TYPE_CHECKING:
     from fedflow.config import Params

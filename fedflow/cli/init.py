@@ -12,8 +12,9 @@ import typer
 
 from fedflow import __version__
 from fedflow.cli.printing import console, print_line
-from fedflow.errors import BadInput, FedflowError, require
+from fedflow.errors import BadInput, FedflowError
 from fedflow.files import make_writable
+from fedflow.project.distribution import require
 from fedflow.project.templates import KEPT, OWN, ProjectFile, write, write_plots
 
 QUIET = "    analytics = false\n    check_update = false\n"  # in .dvc/config: DVC sends nothing

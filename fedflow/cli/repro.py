@@ -22,8 +22,9 @@ from fedflow.cli.experiments import SWEEP, load_flow, server_for, start
 from fedflow.cli.options import Root, load
 from fedflow.cli.printing import print_line
 from fedflow.cli.startup import importing
-from fedflow.errors import FedflowError, Unanswered, require
+from fedflow.errors import FedflowError, Unanswered
 from fedflow.project.cells import DVC, OUTCOME, RUN, GridCell, cells, changed_cells, tidy
+from fedflow.project.distribution import require
 from fedflow.project.templates import check_present
 
 if TYPE_CHECKING:

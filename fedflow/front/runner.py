@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 
-from fedflow.errors import BadInput, meant, place, require, unknown_name
+from fedflow.errors import BadInput, meant, place, unknown_name
 from fedflow.front.inputs import (
     Data,
     Division,
@@ -33,6 +33,7 @@ from fedflow.methods.method import Method
 from fedflow.metrics.table import completed
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.project.arguments import argument
+from fedflow.project.distribution import require
 from fedflow.project.terminal import RoundBar
 from fedflow.seeding import undisturbed
 from fedflow.simulation.client_curriculum import ClientCurriculum

@@ -11,9 +11,10 @@ import numpy as np
 import scipy
 from torch import Tensor
 
-from fedflow.errors import BadInput, extra
+from fedflow.errors import BadInput
 from fedflow.heterogeneity.centers import k_means
 from fedflow.heterogeneity.hierarchy import cut_into, renumbered
+from fedflow.project.distribution import extra
 
 DISTANCES = ("matching", "matching_sq", "min_pair")
 REDUCERS = ("none", "pca", "umap", "tsne")

@@ -23,9 +23,10 @@ from filelock import FileLock
 
 from fedflow.config import Loaded, MethodParams
 from fedflow.config.tuning import MEASURES, combinations
-from fedflow.errors import BadInput, FedflowError, RoundFailed, extra
+from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.files import naming
 from fedflow.metrics.table import METRICS
+from fedflow.project.distribution import extra
 from fedflow.project.terminal import say
 from fedflow.simulation.sampling import cohort_size
 from fedflow.stages.all_stages import run_experiment

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedflow.errors import require
+from fedflow.project.distribution import require
 
 if TYPE_CHECKING:
     from fedflow.tracking.models import (

@@ -27,7 +27,8 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
-from fedflow.errors import FedflowError, require
+from fedflow.errors import FedflowError
+from fedflow.project.distribution import require
 from fedflow.tracking.addresses import absolute, database, is_server, shown, sqlite_url
 from fedflow.tracking.databases import ask, is_database
 
