@@ -6,8 +6,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from command import fedflow
 
 from fedflow.doctor import Finding, examine
+from fedflow.plugins import Failures
 from fedflow.project.identity import ENVIRONMENT, environment
 
 PARAMS = (Path(__file__).parents[1] / "params.yaml").read_text()
@@ -33,6 +35,12 @@ def test_a_project_in_order_has_nothing_bad_and_stays_as_it_is(project):
     assert [file.name for file in project.iterdir()] == ["params.yaml"]
     assert {"python", "torch", "prefect", "mlflow", "dvc", "device", "disk"} <= set(findings)
     assert "digits, mnist5k" in findings["data root"].detail
+
+
+def test_plugins_that_fail_stop_the_commands_after_it(project, capsys):
+    """In the same process; the command itself collects them."""
+    fedflow(capsys, "doctor", "--root", project)
+    assert Failures.collected is None
 
 
 def test_libraries_of_another_version_than_in_the_last_repro_are_noted(project):

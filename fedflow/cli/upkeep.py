@@ -23,9 +23,12 @@ def doctor(as_json: Json = False, root: Root = Path()) -> None:
     from fedflow.plugins import Failures
 
     Failures.collected = {}  # before anything imports methods, and with them plug-ins
-    from fedflow.doctor import examine
+    try:
+        from fedflow.doctor import examine
 
-    findings = examine(root)
+        findings = examine(root)
+    finally:
+        Failures.collected = None  # a later command of the same process raises them again
     colors = {"ok": "green", "note": "yellow", "bad": "red"}
     table = Table(show_header=False, box=None, pad_edge=False)
     for finding in findings:
