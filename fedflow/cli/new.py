@@ -9,6 +9,7 @@ import typer
 
 from fedflow.cli.printing import print_line
 from fedflow.errors import BadInput, FedflowError
+from fedflow.project.templates import rendered
 from fedflow.report.citing import PLACEHOLDER
 
 PROJECT = """\
@@ -144,16 +145,6 @@ x_test, y_test = samples(500)
 np.savez("{name}.npz", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
 """
 
-IGNORED = """\
-.fedflow/
-data/
-mlruns/
-outcomes/
-paper/
-report/
-results/
-"""
-
 TEMPLATES = {"method": (METHOD, METHOD_TEST), "scheme": (SCHEME, SCHEME_TEST)}
 MLP = "{name: mlp, options: {hidden: [32]}}"
 
@@ -181,7 +172,7 @@ def new(
         files = {"pyproject.toml": PROJECT, f"fedflow_{name}.py": code, f"test_{name}.py": test}
         following = f"pip install -e {folder}, then pytest {folder}"
     else:
-        files = {"params.yaml": TRIAL, ".gitignore": IGNORED}
+        files = {"params.yaml": TRIAL, ".gitignore": rendered(".gitignore")}
         following = "fedflow sweep && fedflow report"
         about |= {"model": MLP, "data": "  digits: {source: digits}", "name": "digits"}
     if kind == "dataset":
