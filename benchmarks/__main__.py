@@ -21,7 +21,7 @@ OTHERS = ("gpu", "first_gpu", "kernels", "table")
 
 def main() -> None:
     wanted = sys.argv[1:] or list(PARTS)
-    if wanted[0] == "first_gpu":  # and parts of its own
+    if wanted[0] == "first_gpu":  # which has parts
         import_module("benchmarks.first_gpu").main(wanted[1:])
         return
     for name in wanted:

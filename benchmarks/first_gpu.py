@@ -56,7 +56,7 @@ Found = dict[str, Any]
 TINY = os.environ.get("BENCH_WORK") == "tiny"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 OFF = 0.3  # a difference from the prediction that must be explained
-NODE = 1.2e-6  # seconds of a node of a graph after another, beside its work [predicted]; 0.94e-6 on an H200
+NODE = 1.2e-6  # seconds per node of a graph, without its work [predicted]; 0.94e-6 on an H200
 SIZES = (1, 7, 12, 20, 33, 13, 5, 40)  # images of the clients with which methods are checked: ragged
 APART = 1e-6  # of the largest entry, between a loop and a vmapped cohort of the same run, in float64
 KERNELS = 25  # kinds that are stored, those that take longest
@@ -162,7 +162,7 @@ def methods() -> Found:
 
 
 def compared(name: str) -> Found:
-    """How far apart a method's loop and its vmapped cohort are, its graphs, and what it warned."""
+    """Compare a method's loop with its vmapped cohort: distance, number of graphs, warnings."""
     WARNED_METHODS.clear()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", UserWarning)

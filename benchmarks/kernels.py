@@ -1,4 +1,4 @@
-"""What each hand-written kernel of compiled steps gains over `torch.compile` of the same function.
+"""Gain of each hand-written kernel of compiled steps over `torch.compile` of the same function.
 
 The gradient of one batch of 10 on one core, compiled with all kernels of `fedflow/local/fast/`, with none,
 and without each one in turn. A kernel stays if it gains 10 % or more of a step in two of these networks.

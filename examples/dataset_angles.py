@@ -1,7 +1,7 @@
 """How far apart data sets are, and classes within one: angles between subspaces, without training.
 
 The first table is Table 3.7 (= 5.1) of Morafah et al.: the smallest angle of two columns of signatures with
-p = 2 of whole data sets, beside the published angle. Images are padded with zeros to 32 x 32, and gray ones
+p = 2 of whole data sets, next to the published angle. Images are padded with zeros to 32 x 32, and gray ones
 repeated to three channels. MNIST and EMNIST letters are not in the published table.
 The second part compares the classes of one data set (p = 3), merges those that look alike (average linkage,
 WPGMA) and draws the dendrogram: cut at its largest gap, it gives the super clusters of Table 5.7.

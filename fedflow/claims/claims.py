@@ -1,7 +1,7 @@
 """``claims.yaml``: what papers say about methods, in a form that collected runs can decide.
 
-The file is beside ``params.yaml``, a list of claims. A check compares a measure (`fedflow.claims.measures`)
-of one method with other methods, or with limits, in the units of the result files (0.01 is a point)::
+The file, next to ``params.yaml``, is a list of claims. A check compares a measure of one method
+(`fedflow.claims.measures`) with other methods or limits, in the units of result files (0.01 is a point)::
 
     - id: fair
       source: Li et al. 2021, Table 1

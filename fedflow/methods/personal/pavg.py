@@ -11,8 +11,8 @@ with order: second.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: T(w_t; its samples); with prototypes also for
 classes that no other client has.
 *Differs from the authors' code in*: what `fedflow/local/extensions/adaptation.py` lists; that code trains
-prototypes of logits after the first local step, but scores those of features. It scores the adapted mean of
-all clients' last models, here the adapted w_t.
+prototypes of logits after the first local step, but scores prototypes of features. It scores the adapted
+mean of all clients' last models, here the adapted w_t.
 """
 
 from fedflow.methods.averaging.fedavg import FedAvg
