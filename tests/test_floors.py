@@ -25,7 +25,7 @@ FLOORS = (  # from bottom to top; a module imports from its own floor and from t
 KNOW_EXTENSIONS = (
     "local.local_training",  # their keys in params.yaml
     "simulation.settings",  # `run.adapt`, as is
-    "simulation.evaluation",
+    "simulation.extensions.adapted",
 )
 
 
@@ -91,6 +91,18 @@ def test_the_engine_knows_no_extension_of_local_training_by_name() -> None:
         )
         known |= {f"{name}: .{node.attr}" for node in read if node.attr in keys}
     assert len(features) == 4 and not known
+
+
+def test_the_run_knows_no_extension_of_a_run_by_name() -> None:
+    """Only the list of all of them and the settings, which have their keys, do."""
+    folder = "fedflow.simulation.extensions."
+    features = {name for name in FILES if name.startswith(folder)} - {f"{folder}extension"}
+    engine = {name for name in FILES if name.startswith("fedflow.simulation.")} - features
+    known = {f"{name} -> {used}" for name in engine for used in imports(name) & features}
+    settings = {
+        f"fedflow.simulation.settings -> {folder}{name}" for name in ("client_curriculum", "trained_means")
+    }
+    assert known == settings | {f"fedflow.simulation.setup -> {folder}all_extensions"}
 
 
 def test_edges_are_used_at_the_edges_only() -> None:

@@ -18,6 +18,7 @@ from fedflow.finished.results import write_results
 from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.table import METRICS
 from fedflow.simulation.evaluation import Scores
+from fedflow.simulation.extensions.clustering import cluster_files
 from fedflow.simulation.outcome import Outcome, RoundReport
 
 FACTS = {"partition": "p", "method": "ifca", "seed": 0}
@@ -51,7 +52,7 @@ def write(folder: Path, groups=None, failed=None, newcomers=None, compared=None)
             nothing,
             scores,
             scores,
-            *[nothing] * 5,
+            nothing,
             [torch.zeros(2)],
             np.zeros(3, dtype=int),
         ),
@@ -59,7 +60,7 @@ def write(folder: Path, groups=None, failed=None, newcomers=None, compared=None)
         {"rounds": 2, "local_accuracy": 0.58, "ari": None},
         {0: torch.zeros(2)},
         newcomers,
-        compared,
+        cluster_files(rounds, None if groups is None else groups[:3], compared, True),
     )
     samples = np.array([10, 20, 30] if newcomers is None else [10, 20, 30, 40])
     write_results(folder, FACTS, PARAMS, rounds, outcome, samples, groups)
@@ -68,7 +69,9 @@ def write(folder: Path, groups=None, failed=None, newcomers=None, compared=None)
 def test_metrics_name_their_run_and_rounds_have_gaps_where_not_evaluated(tmp_path):
     write(tmp_path)
     metrics = json.loads((tmp_path / "metrics.json").read_text())
-    assert metrics == {**FACTS, "rounds": 2, "local_accuracy": 0.58, "ari": None}
+    files = ["clients.parquet", "clusters.json", "params.json", "rounds.csv", "series.parquet"]
+    assert metrics == {**FACTS, "rounds": 2, "local_accuracy": 0.58, "ari": None, "files": files}
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted([*files, "metrics.json"])
     assert json.loads((tmp_path / "params.json").read_text()) == PARAMS
     table = pd.read_csv(tmp_path / "rounds.csv")
     measured = [metric.name for metric in METRICS.values() if metric.rounds and not metric.sparse]
@@ -103,7 +106,7 @@ def test_groups_are_missing_where_none_are_planted(tmp_path):
     clusters = {"history": [{"round": 2, "assignment": [0, 1, 1]}], "stable_cluster_ids": True}
     written = json.loads((tmp_path / "clusters.json").read_text())
     assert written == clusters | {"groups": None, "proximity": None}
-    assert pd.read_parquet(tmp_path / "proximity.parquet").empty
+    assert not (tmp_path / "proximity.parquet").exists()
 
 
 def test_what_the_server_compared_is_a_matrix_by_client(tmp_path):
@@ -118,7 +121,16 @@ def test_what_the_server_compared_is_a_matrix_by_client(tmp_path):
 def test_newcomers_come_behind_those_who_took_part(tmp_path):
     one, nothing = np.ones(1), np.full(1, np.nan)
     late = Scores(
-        [3], np.ones(1, int), np.array([9]), nothing, one / 2, nothing, nothing, one, *[nothing] * 3, [], one
+        [3],
+        np.ones(1, int),
+        np.array([9]),
+        nothing,
+        one / 2,
+        nothing,
+        nothing,
+        [],
+        one,
+        {"tuned_accuracy": one},
     )
     write(tmp_path, np.array([0, 0, 1, 1]), newcomers=late)
     table = pd.read_parquet(tmp_path / "clients.parquet")
@@ -151,7 +163,10 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
+    """The files that belong to the results; all files without ``metrics.json``."""
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    listed = json.loads(files["metrics.json"])["files"] if "metrics.json" in files else files
+    return {name: files[name] for name in {"metrics.json", *listed} & files.keys()}
 
 
 def test_a_full_disk_is_one_line_and_leaves_the_earlier_files(tmp_path):

@@ -35,7 +35,7 @@ from fedflow.finished.run import Run
 from fedflow.metrics import predictions
 from fedflow.metrics.table import DIAGNOSTICS, METRICS, NUMBER, SHARE, Metric, Unit, metric_of
 from fedflow.procedures import PROCEDURES, Column
-from fedflow.simulation.recorded import FILE as VECTORS
+from fedflow.simulation.extensions.recording import FILE as VECTORS
 
 # Columns that are sums over rounds already.
 TOTALS = ("bytes_down", "bytes_up", "clock", "gradients", "updates", "polls", "poll_bytes")

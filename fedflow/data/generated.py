@@ -95,7 +95,8 @@ def generated(path: Path, options: GeneratedOptions, real: RawData) -> RawData:
 
     Raises `BadInput` if the file has no such round, or if shapes or labels do not agree.
     """
-    rounds = load_generated(path).rounds
+    missing = not path.exists() and (path.parent / "metrics.json").exists()
+    rounds = {} if missing else load_generated(path).rounds
     if not rounds:
         raise BadInput("data.path", str(path), "the images of a method that generates some; it has none")
     t = max(rounds) if options.round is None else options.round

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import COUNTS
 from fedflow.finished.reading import check_columns, check_number, read_json, read_table, reject
-from fedflow.finished.results import MARKER
+from fedflow.finished.results import CLIENTS, MARKER, ROUNDS, SERIES
 from fedflow.finished.run import Run
 from fedflow.finished.variants import named
 from fedflow.heterogeneity import LINKAGES
@@ -23,17 +23,21 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.table import METRICS, unit_of
 from fedflow.simulation.evaluation import PREDICTIONS
+from fedflow.simulation.extensions.clustering import FILE as CLUSTERS
+from fedflow.simulation.extensions.clustering import MATRIX
+from fedflow.simulation.extensions.predictions import FILE as PREDICTED
 
 TEXT = ("partition", "method", "method_label", "dataset", "model", "settings", "data_hash", "partition_hash")
 SECTIONS = ("method", "training", "run", "model", "data", "partition")  # of params.json
 
-ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up", "ari")
+OF_ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up", "ari")
 ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
     **dict.fromkeys(TEXT, (str,)),
     **dict.fromkeys(("seed", "rounds", "clients"), (int,)),
     **{metric.name: (int,) for metric in METRICS.values() if metric.required},
     "parameters": (int,),
     "participation": (int, float),
+    "files": (list,),
 }
 MEASURED = (int, float, type(None))  # its other entries; a regression has no accuracy
 RANGES: dict[str, tuple[float, float]] = {
@@ -53,8 +57,8 @@ NEEDED: dict[str, dict[str, type]] = {  # entries of params.json that the page r
 STDS = ("intra_std", "inter_std")  # of a summary with an expert
 ABSENT = object()
 PNG = b"\x89PNG\r\n\x1a\n"
-CLIENTS = ("client", "samples", "local_accuracy", "cluster")
-SERIES = ("round", "client", "value")  # besides the name
+EACH_CLIENT = ("client", "samples", "local_accuracy", "cluster")
+OF_SERIES = ("round", "client", "value")  # besides the name
 
 
 Labels = Mapping[str, str]  # of the names under `methods` in params.yaml
@@ -104,7 +108,7 @@ def collect_runs(results_dir: Path, labels: Labels | None = None, needed: bool =
     runs = []
     for folder in sorted(folders):
         try:
-            runs.append(_read_run(folder))
+            runs.append(read_run(folder))
         except EarlierVersion as error:
             warnings.warn(f"{error}: left out; delete {folder}, or run it again", stacklevel=2)
     if not runs and needed:
@@ -163,42 +167,49 @@ def _label_counts(path: Path) -> np.ndarray | None:
     return table.drop(columns="client").to_numpy(np.int64)
 
 
-def _read_run(folder: Path) -> Run:
+def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> Run:
+    """The run whose results are in this folder.
+
+    Its name must be that of the run, unless the ``facts`` of the run are given. Raises `FedflowError` if a
+    file is missing, truncated or invalid.
+    """
     if not (folder / MARKER).exists():
         raise FedflowError(
             f"the results in {folder} are incomplete: no {MARKER}, which is written last; "
             "run this experiment again"
         )
     metrics = read_json(folder / MARKER)
+    if "files" not in metrics:
+        raise EarlierVersion(f"{folder / MARKER}: no list of files")
     if not (folder / "params.json").exists():
         reject(folder / "params.json", "No such file: its settings are unknown")
     _check_metrics(folder / MARKER, metrics)
     params = _params(folder / "params.json", metrics)
     place, seed = (metrics["partition"], metrics["method"]), str(metrics["seed"])
     names = [(*place, seed), (*place, f"{seed}-{metrics['settings'][:8]}")]
-    if folder.parts[-3:] not in names:
+    if facts is None and folder.parts[-3:] not in names:
         reject(folder / MARKER, f"it belongs to the run {'/'.join(names[0])}")
-    rounds = _rounds(folder / "rounds.csv", metrics["rounds"])
-    clients = _clients(folder / "clients.parquet", metrics["clients"])
-    clusters = read_json(folder / "clusters.json")
+    if missing := [name for name in metrics["files"] if not (folder / name).is_file()]:
+        reject(folder / missing[0], "No such file")
+    rounds = _rounds(folder / ROUNDS, metrics["rounds"])
+    clients = _clients(folder / CLIENTS, metrics["clients"])
+    clusters = read_json(folder / CLUSTERS)
     history = clusters.get("history")
     if not isinstance(history, list) or not all(_is_step(step, metrics["clients"]) for step in history):
-        reject(
-            folder / "clusters.json",
-            f"each entry of history needs a round and {metrics['clients']} assignments",
-        )
+        reject(folder / CLUSTERS, f"each entry of history needs a round and {metrics['clients']} assignments")
     groups = clusters.get("groups")
     if groups is not None and not _is_assignment(groups, metrics["clients"]):
-        reject(folder / "clusters.json", f"groups needs {metrics['clients']} whole numbers, or null")
+        reject(folder / CLUSTERS, f"groups needs {metrics['clients']} whole numbers, or null")
     compared = _dissimilarity(folder, clusters.get("proximity"), len(clients))
-    # Results of earlier versions have no central networks.
     settings = {name: params[name] for name in SECTIONS} | {"central": params.get("central", {})}
-    stable = clusters.get("stable_cluster_ids", clusters.get("lasting"))  # its name in earlier results
+    stable = clusters.get("stable_cluster_ids")
     if type(stable) is not bool:
-        reject(folder / "clusters.json", "stable_cluster_ids needs true or false")
-    series = _series(folder / "series.parquet", metrics["rounds"], metrics["clients"])
-    if (folder / "predictions.parquet").exists():  # its rows are many, and read when they are used
-        read_table(folder / "predictions.parquet", _header, PREDICTIONS)
+        reject(folder / CLUSTERS, "stable_cluster_ids needs true or false")
+    series = pd.DataFrame(columns=[*OF_SERIES, "name"])
+    if SERIES in metrics["files"]:
+        series = _series(folder / SERIES, metrics["rounds"], metrics["clients"])
+    if PREDICTED in metrics["files"]:  # its rows are many, and read when they are used
+        read_table(folder / PREDICTED, _header, PREDICTIONS)
     return Run(folder, metrics, settings, rounds, clients, groups, history, series, compared, stable)
 
 
@@ -234,7 +245,7 @@ def _check_entry(path: Path, name: str, value: Any, kind: type | UnionType) -> N
 
 def _rounds(path: Path, count: int) -> pd.DataFrame:
     """A row per round."""
-    table = read_table(path, pd.read_csv, ROUNDS)
+    table = read_table(path, pd.read_csv, OF_ROUNDS)
     table = read_table(path, lambda _: table, [str(name) for name in table])
     if len(table) != count:
         reject(path, f"{len(table)} rows for {count} rounds")
@@ -247,7 +258,7 @@ def _rounds(path: Path, count: int) -> pd.DataFrame:
 
 def _clients(path: Path, count: int) -> pd.DataFrame:
     """A row per client that took part."""
-    table = read_table(path, pd.read_parquet, CLIENTS)
+    table = read_table(path, pd.read_parquet, EACH_CLIENT)
     if "newcomer" in table:
         if table["newcomer"].dtype != bool:
             reject(path, "column newcomer is not of true and false")
@@ -272,10 +283,8 @@ def _bounds(name: str) -> tuple[float, float]:
 
 
 def _series(path: Path, rounds: int, clients: int) -> pd.DataFrame:
-    """The table of series; empty in results of earlier versions."""
-    if not path.exists():
-        return pd.DataFrame(columns=[*SERIES, "name"])
-    table = read_table(path, pd.read_parquet, SERIES)
+    """The table of series."""
+    table = read_table(path, pd.read_parquet, OF_SERIES)
     if "name" not in table:
         reject(path, "no column name")
     if not (table["round"].between(1, rounds) & table["client"].between(0, clients - 1)).all():
@@ -292,7 +301,7 @@ def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | No
     """``proximity.parquet``, with its description ``about`` in ``clusters.json``; None without one."""
     if about is None:
         return None
-    path, described = folder / "proximity.parquet", folder / "clusters.json"
+    path, described = folder / MATRIX, folder / CLUSTERS
     table = read_table(path, pd.read_parquet, ())
     table = read_table(path, lambda _: table, [str(name) for name in table])
     named = set(table.index) <= set(range(clients)) and [str(k) for k in table.index] == list(table)
@@ -320,7 +329,7 @@ def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
         if type(metrics[name]) not in kinds:
             words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
             reject(path, f"{name} is {metrics[name]!r:.40}, not {words}")
-        if kinds != (str,) and metrics[name] is not None:
+        if kinds not in ((str,), (list,)) and metrics[name] is not None:
             check_number(path, name, metrics[name], *RANGES.get(name, _bounds(name)))
 
 

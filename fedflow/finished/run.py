@@ -13,8 +13,9 @@ from fedflow.finished.reading import check_columns, read_table, reject
 from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.masks import Masks
 from fedflow.metrics.table import diagnostics
-from fedflow.simulation.evaluation import PREDICTIONS, SWEEP
-from fedflow.simulation.recorded import FILE, load_vectors
+from fedflow.simulation.evaluation import PREDICTIONS
+from fedflow.simulation.extensions.mixtures import SWEEP
+from fedflow.simulation.extensions.recording import FILE, load_vectors
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,17 @@ class Run:
     label: str = ""  # the name that is printed
     repeated: str = ""  # another folder with the same settings, data and seed, which is not shown
 
+    def file(self, name: str) -> Path | None:
+        """A file of its results; None if the run has none of this name."""
+        return self.folder / name if name in self.metrics.get("files", ()) else None
+
     @property
     def predictions(self) -> pd.DataFrame:
         """What the served models predict, by client and sample of its test set; empty if not kept.
 
         Read at every access: the tables of many runs do not fit in memory.
         """
-        path = self.folder / "predictions.parquet"
-        if not path.exists():
+        if not (path := self.file("predictions.parquet")):
             return pd.DataFrame(columns=[*PREDICTIONS])
         table, clients = read_table(path, pd.read_parquet, PREDICTIONS), self.metrics["clients"]
         if not table["client"].between(0, clients - 1).all():
@@ -55,8 +59,7 @@ class Run:
     @cached_property
     def sweep(self) -> pd.DataFrame:
         """Scores of the mixtures of every client's models; empty where the method has none."""
-        path = self.folder / "sweep.parquet"
-        if not path.exists():
+        if not (path := self.file("sweep.parquet")):
             return pd.DataFrame(columns=[*SWEEP])
         table = read_table(path, pd.read_parquet, SWEEP)
         check_columns(path, table, {"accuracy": (0, 1)})
@@ -65,8 +68,7 @@ class Run:
     @cached_property
     def masks(self) -> Masks | None:
         """The masks of the clients that took part, compared; None where the method has none."""
-        path = self.folder / FILE
-        if not path.exists():
+        if not (path := self.file(FILE)):
             return None
         found, clients = load_vectors(path), self.metrics["clients"]
         if len(found.vectors) > clients:
@@ -75,9 +77,9 @@ class Run:
 
     @cached_property
     def images(self) -> GeneratedImages:
-        """The images that the server generated; none in results of other methods and of earlier versions."""
-        path = self.folder / IMAGES
-        return load_generated(path) if path.exists() else GeneratedImages({}, None)
+        """The images that the server generated; none in results of other methods."""
+        path = self.file(IMAGES)
+        return load_generated(path) if path else GeneratedImages({}, None)
 
     @cached_property
     def predicted(self) -> dict[tuple[str, int | None], dict[str, float]]:

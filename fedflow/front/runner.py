@@ -36,8 +36,8 @@ from fedflow.project.arguments import argument
 from fedflow.project.distribution import require
 from fedflow.project.terminal import RoundBar
 from fedflow.seeding import undisturbed
-from fedflow.simulation.client_curriculum import ClientCurriculum
 from fedflow.simulation.compiling import with_compiled
+from fedflow.simulation.extensions.client_curriculum import ClientCurriculum
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_architecture
 from fedflow.simulation.loop import Simulation

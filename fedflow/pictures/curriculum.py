@@ -17,7 +17,8 @@ from fedflow.local.schedule import Pass
 from fedflow.pictures.accuracy import Curve, Curves, End, curve, measured, name_ends, room
 from fedflow.pictures.drawing import MUTED, SERIES, Drawing, drawing, look
 from fedflow.pictures.series import series
-from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
+from fedflow.simulation.extensions.client_curriculum import POLLED
+from fedflow.simulation.outcome import SERIES_CLIENTS
 
 SAMPLES, CLIENTS = "training.curriculum", "run.client_curriculum"
 SECTIONS = (SAMPLES, CLIENTS)  # of the settings

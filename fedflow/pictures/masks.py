@@ -12,7 +12,7 @@ from fedflow.metrics.masks import Masks
 from fedflow.pictures.accuracy import End, Labeled, name_ends, room
 from fedflow.pictures.drawing import CARD, INK, LINE, SERIES, Drawing, drawing, look
 from fedflow.pictures.series import SCALE, WIDTH
-from fedflow.simulation.outcome import GATE, PRUNED
+from fedflow.simulation.extensions.recording import GATE, PRUNED
 
 BIN = 0.05  # of the pruned share, in which accuracies are averaged
 BETWEEN = (10, 90)  # percentiles of clients that a bar shows

@@ -13,7 +13,8 @@ from fedflow.methods import METHODS
 from fedflow.naming import flat, say
 from fedflow.pictures.accuracy import measured
 from fedflow.pictures.curriculum import COLUMNS, SECTIONS, alike, by_order, growth, polled, pool, prefix
-from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
+from fedflow.simulation.extensions.client_curriculum import POLLED
+from fedflow.simulation.outcome import SERIES_CLIENTS
 
 Methods = Mapping[str, list[Run]]  # by variant
 Figure = tuple[str, Markup, str]  # heading, picture, note

@@ -51,7 +51,8 @@ from fedflow.report.procedures import Entries, collect_outcomes, sections, write
 from fedflow.report.ranks import section as ranks
 from fedflow.report.subnetworks import levels, pruning
 from fedflow.report.tuning import tuning
-from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
+from fedflow.simulation.extensions.client_curriculum import POLLED
+from fedflow.simulation.outcome import SERIES_CLIENTS
 
 TITLE = "Federated methods compared"
 COMMON = ("run", "model", "partition")  # settings that rows of one partition should share

@@ -12,7 +12,8 @@ from fedflow.metrics.target import first_reaching
 from fedflow.pictures.accuracy import curve, measured
 from fedflow.pictures.accuracy import heading as curve_heading
 from fedflow.pictures.masks import accuracy_by_share, by_shared_labels, layers, matrix, pruned
-from fedflow.simulation.outcome import GATE, PRUNED, SERIES_CLIENTS
+from fedflow.simulation.extensions.recording import GATE, PRUNED
+from fedflow.simulation.outcome import SERIES_CLIENTS
 
 COSTS = (
     "kept",

@@ -2,8 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -11,30 +11,35 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.local.extensions.adaptation import Adaptation
-from fedflow.methods.protocols import Mixing
-from fedflow.metrics.predictions import CALIBRATION, by_client
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Parcel, Shard
 from fedflow.simulation.levels import level, network
-from fedflow.simulation.predict import ANSWERS, Asked, predict, predict_all
+from fedflow.simulation.predict import ANSWERS, Asked, predict_all
 from fedflow.simulation.worker import TrainedClients, client_of, train_clients, vmapped
 
-PREDICTIONS = {"client": np.int32, "sample": np.int32} | ANSWERS  # columns of the table, and their types
-# Columns of the table of mixtures: client, share of the personal model, scores, test samples.
-SWEEP = {
+PREDICTIONS = {
     "client": np.int32,
-    "value": np.float64,
-    "accuracy": np.float64,
-    "loss": np.float64,
-    "ece": np.float64,
-    "mce": np.float64,
-    "samples": np.int32,
-}
-SERVED: dict[str, Any] = {"served": np.bool_}  # and whether this mixture is the one that the client is served
+    "sample": np.int32,
+} | ANSWERS  # columns of `Scores.answers`, and their types
+
+
+class Measure(Protocol):
+    """A further score of every client, as plain data: workers compute it.
+
+    ``name`` is the key in `Scores.more`; ``kept`` are vectors of clients that it reads.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kept(self) -> Sequence[str]: ...
+
+    def of(self, served: "Served") -> np.ndarray:
+        """The score [m] of the clients; NaN where there is none."""
 
 
 @dataclass
@@ -44,18 +49,15 @@ class EvaluationShard(Shard):
     ``received`` and ``kept`` have a single entry if all clients are served the same model.
     """
 
-    adapt: Sequence[Adaptation] = ()  # also after each of these adaptations
-    adapt_last: bool = False  # of the last of ``vectors`` in place of the model that the client is served
+    measures: Sequence[Measure] = ()
     full: bool = False  # also on the complete test set
-    tune: bool = False  # also after one more local training
-    trained: bool = False  # also the client's last trained model (kept as "trained")
     models: bool = False  # return the vectors too
-    predictions: bool = False  # return the prediction of every test sample of every client too
+    answers: bool = False  # return the prediction of every test sample of every client too
 
 
 @dataclass
 class Scores(Parcel):
-    """Per client of a shard, arrays [m]; NaN (cluster: -1) where not measured."""
+    """Per client of a shard, arrays [m]; NaN (cluster: -1) where not measured. ``more`` is by `Measure`."""
 
     clients: list[int]
     cluster: np.ndarray
@@ -64,25 +66,76 @@ class Scores(Parcel):
     local_accuracy: np.ndarray
     global_accuracy: np.ndarray
     global_loss: np.ndarray
-    tuned_accuracy: np.ndarray
-    trained_accuracy: np.ndarray
-    maml_accuracy: np.ndarray
-    proto_accuracy: np.ndarray
     models: list[Tensor]  # distinct served vectors, if requested
     model: np.ndarray  # index into models, -1 if absent
-    predictions: pd.DataFrame | None = None  # `PREDICTIONS` of their test samples, if requested
+    more: dict[str, np.ndarray] = field(default_factory=dict)
+    answers: pd.DataFrame | None = None  # `PREDICTIONS` of their test samples, if requested
+
+    def column(self, name: str) -> np.ndarray:
+        """The scores [m] of this name: a field, or one of ``more``."""
+        found = getattr(self, name) if hasattr(self, name) else self.more.get(name)
+        return np.full(len(self.clients), np.nan) if found is None else found
 
     def among(self, partition: Partition, clients: int) -> "Scores":
         """These scores expanded to all ``clients`` (N); NaN where not evaluated."""
         if len(self.clients) == clients:
             return self
-        spread: dict[str, Any] = {}
-        for name, values in vars(self).items():
-            if isinstance(values, np.ndarray):
-                spread[name] = np.full(clients, np.nan if values.dtype.kind == "f" else -1, values.dtype)
-                spread[name][self.clients] = values
-        spread["test_samples"] = _test_sizes(partition, range(clients))
-        return replace(self, clients=list(range(clients)), **spread)
+
+        def spread(values: np.ndarray) -> np.ndarray:
+            every = np.full(clients, np.nan if values.dtype.kind == "f" else -1, values.dtype)
+            every[self.clients] = values
+            return every
+
+        arrays: dict[str, Any] = {n: spread(v) for n, v in vars(self).items() if isinstance(v, np.ndarray)}
+        arrays["test_samples"] = test_sizes(partition, range(clients))
+        more = {name: spread(values) for name, values in self.more.items()}
+        return replace(self, clients=list(range(clients)), more=more, **arrays)
+
+
+@dataclass
+class Served:
+    """The models that the clients of a shard are served: ``vectors[model[i]]`` is that of the i-th client."""
+
+    job: Job
+    federation: Federation
+    shard: Shard
+    vectors: list[Tensor]
+    model: np.ndarray
+
+    def accuracy_of(self, vectors: Sequence[Tensor]) -> np.ndarray:
+        """The accuracy [m] of one vector per client on its own test set."""
+        networks = [network_of(self.job, self.federation, k) for k in self.shard.clients]
+        places, at_once = np.arange(len(vectors)), vmapped(self.job, self.federation)
+        return score(
+            self.federation, vectors, places, self.shard.clients, networks=networks, vmapped=at_once
+        )[0]
+
+    def accuracy_after(
+        self, step: Callable[[Client], Update], streams: dict[str, int], start: Tensor | None = None
+    ) -> np.ndarray:
+        """The accuracy [m] of what ``step`` makes of the served models, or of ``start``; NaN if it fails."""
+        vectors, model = self.vectors, self.model
+        if start is not None:
+            vectors, model = [start], np.zeros_like(model)
+        received: list[dict[str, int]] = [{"model": int(place)} for place in model]
+        shard = Shard(self.shard.round, self.shard.clients, vectors, received, [{} for _ in model])
+        accuracy, at_once = dict.fromkeys(shard.clients, np.nan), vmapped(self.job, self.federation)
+        for outcome in train_clients(self.job, shard, step, streams):
+            if isinstance(outcome, TrainedClients):
+                ids, own = outcome.clients, [*outcome.update.vectors["model"]]
+                networks = [network_of(self.job, self.federation, k) for k in ids]
+                places = np.arange(len(own))
+                found = score(self.federation, own, places, ids, networks=networks, vmapped=at_once)
+                accuracy |= dict(zip(ids, found[0]))
+            else:
+                reason = f"client {outcome[0]} has no score after its training: {outcome[1]}"
+                warnings.warn(reason, stacklevel=2)
+        return np.array([accuracy[k] for k in shard.clients])
+
+
+def network_of(job: Job, federation: Federation, client: int) -> FlatModel:
+    """The network that a client has."""
+    return network(job.method, federation, level(job.method, federation, client))
 
 
 def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
@@ -92,7 +145,7 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     places: dict[object, int] = {}
     model, cluster = (np.zeros(asked, dtype=np.int64) for _ in range(2))
     for i in range(asked):
-        w, cluster[i], shared = _served(job, federation, shard, i)
+        w, cluster[i], shared = served_model(job, federation, shard, i)
         here = level(job.method, federation, shard.clients[i])
         key = ("cluster", int(cluster[i])) if shared else (here, w.data_ptr(), w.shape)
         if key not in places:
@@ -102,121 +155,55 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
         model[i] = places[key]
     # A single entry holds for all clients.
     model, cluster = (np.resize(array, len(shard.clients)) for array in (model, cluster))
-    kept: list[pd.DataFrame] | None = [] if shard.predictions else None
+    kept: list[pd.DataFrame] | None = [] if shard.answers else None
     at_once = vmapped(job, federation)
-    local, losses, full, full_losses = _score(
+    local, losses, full, full_losses = score(
         federation, vectors, model, shard.clients, shard.full, kept, networks, at_once
     )
-    tuned = trained = unmeasured = np.full(len(shard.clients), np.nan)
-    adapted = {
-        adaptation.name: _adapted(job, federation, shard, vectors, model, adaptation)
-        for adaptation in shard.adapt
-    }
-    if shard.tune:
-        tuned = _tuned(job, federation, shard, vectors, model)
-    if shard.trained:
-        own = [shard.vectors[own["trained"]] for own in shard.kept]
-        networks = [network(job.method, federation, level(job.method, federation, k)) for k in shard.clients]
-        place = np.arange(len(own))
-        trained = _score(federation, own, place, shard.clients, False, None, networks, at_once)[0]
+    served = Served(job, federation, shard, vectors, model)
     return Scores(
         clients=shard.clients,
         cluster=cluster,
-        test_samples=_test_sizes(federation.partition, shard.clients),
+        test_samples=test_sizes(federation.partition, shard.clients),
         local_loss=losses,
         local_accuracy=local,
         global_accuracy=full,
         global_loss=full_losses,
-        tuned_accuracy=tuned,
-        trained_accuracy=trained,
-        maml_accuracy=adapted.get("maml", unmeasured),
-        proto_accuracy=adapted.get("proto", unmeasured),
         models=[w.cpu() for w in vectors] if shard.models else [],
         model=model if shard.models else np.full_like(model, -1),
-        predictions=pd.concat(kept) if kept else None,
+        more={measure.name: measure.of(served) for measure in shard.measures},
+        answers=pd.concat(kept) if kept else None,
     )
-
-
-def poll_shard(job: Job, shard: Shard) -> list[float]:
-    """The mean loss of every client's training samples under the model that it is served.
-
-    Of several models of which it would choose by its test data, the smallest.
-    """
-    federation, losses = job.federation.open(), list[float]()
-    for i, k in enumerate(shard.clients):
-        client = client_of(job, federation, shard, i, {})
-        client.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, k))
-        served = job.method.model_for(client)
-        w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
-        losses.append(min(float(client.full_loss(w)) for w in (w if number is None else [w])))
-    return losses
-
-
-def sweep_shard(job: Job, shard: Shard) -> pd.DataFrame:
-    """The table `SWEEP`, `SERVED` of every client of the shard that has test samples."""
-    federation, tables = job.federation.open(), [pd.DataFrame(columns=[*SWEEP, *SERVED])]
-    for i, k in enumerate(shard.clients):
-        served, *_ = _served(job, federation, shard, i)
-        client = client_of(job, federation, shard, i, {})
-        client.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, k))
-        if not (samples := int(_test_sizes(federation.partition, [k])[0])):
-            continue
-        values, models = Mixing.of(job.method).sweep(client)
-        kept: list[pd.DataFrame] = []
-        scores = _score(
-            federation,
-            [*models],
-            np.arange(len(values)),
-            [k] * len(values),
-            False,
-            kept if federation.labeled else None,
-            [client.model] * len(values),
-        )
-        own: dict[str, Any] = {"client": k, "value": values, "accuracy": scores[0], "loss": scores[1]}
-        own |= dict.fromkeys(CALIBRATION, np.nan)
-        if kept:
-            answers = pd.concat(kept).assign(client=np.repeat(np.arange(len(values)), samples))
-            own |= {name: by_client(answers, name).to_numpy() for name in CALIBRATION}
-        own |= {"samples": samples, "served": [torch.equal(w, served) for w in models]}
-        tables.append(pd.DataFrame(own))
-    return pd.concat(tables[1:] or tables).astype(SWEEP | SERVED)
-
-
-def score_reports(job: Job, shard: Shard) -> list[tuple[float, float]]:
-    """Accuracy and mean loss of each vector of the shard on the complete test set (`run.reports`).
-
-    Each has the network of a client of the shard; the network of the run if there are none.
-    """
-    federation = job.federation.open()
-    test, rows = federation.complete
-    models = [network(job.method, federation, level(job.method, federation, k)) for k in shard.clients] or [
-        federation.model
-    ] * len(shard.vectors)
-    scores = [predict(model, w, test, rows) for model, w in zip(models, shard.vectors, strict=True)]
-    return [(float(found.hits.mean()), float(found.losses.mean())) for found in scores]
 
 
 def merged(parts: list[Scores]) -> Scores:
     """The scores of all shards as one, in client order."""
     clients = np.concatenate([part.clients for part in parts])
     order = np.argsort(clients)
+
+    def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        values: np.ndarray = np.concatenate(arrays)[order]
+        return values
+
     offsets = np.cumsum([0, *(len(part.models) for part in parts)])
     arrays = {
-        name: np.concatenate([getattr(part, name) for part in parts])[order]
-        for name in vars(parts[0])
-        if name not in ("clients", "models", "model", "predictions")
+        name: joined([getattr(part, name) for part in parts])
+        for name, values in vars(parts[0]).items()
+        if isinstance(values, np.ndarray) and name != "model"
     }
-    kept = [part.predictions for part in parts if part.predictions is not None]
-    predictions = pd.concat(kept).sort_values(["client", "sample"], ignore_index=True) if kept else None
+    kept = [part.answers for part in parts if part.answers is not None]
     places = [np.where(part.model < 0, -1, part.model + offset) for part, offset in zip(parts, offsets)]
-    model = np.concatenate(places)[order]
-    models = [w for part in parts for w in part.models]
     return Scores(
-        clients=clients[order].tolist(), models=models, model=model, predictions=predictions, **arrays
+        clients=clients[order].tolist(),
+        models=[w for part in parts for w in part.models],
+        model=joined(places),
+        more={name: joined([part.more[name] for part in parts]) for name in parts[0].more},
+        answers=pd.concat(kept).sort_values(["client", "sample"], ignore_index=True) if kept else None,
+        **arrays,
     )
 
 
-def _served(job: Job, federation: Federation, shard: Shard, i: int) -> tuple[Tensor, int, bool]:
+def served_model(job: Job, federation: Federation, shard: Shard, i: int) -> tuple[Tensor, int, bool]:
     """The model [D] that the i-th client of the shard is served, its cluster, and whether that shares it."""
     client = client_of(job, federation, shard, i, {})
     client.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, shard.clients[i]))
@@ -231,73 +218,16 @@ def _served(job: Job, federation: Federation, shard: Shard, i: int) -> tuple[Ten
 
 def _best_of(federation: Federation, models: Tensor, client: int) -> Tensor:
     """The index of the model [k, D] with the lowest loss on the client's test samples, 0 if it has none."""
-    losses = _score(federation, [*models], np.arange(len(models)), [client] * len(models), False)[1]
+    losses = score(federation, [*models], np.arange(len(models)), [client] * len(models))[1]
     return torch.from_numpy(losses).nan_to_num(torch.inf).argmin()
 
 
-def _tuned(
-    job: Job, federation: Federation, shard: Shard, vectors: list[Tensor], model: np.ndarray
-) -> np.ndarray:
-    """Accuracy [m] after one more local training from the served model ("+" of the published tables).
-
-    Without extensions that belong to training only, so that models are compared after the same training.
-    """
-    job = replace(job, training=job.training.tuning)
-
-    def step(client: Client) -> Update:
-        return client.update(model=client.fit(start=client.received["model"], stream="tune"))
-
-    return _after(job, federation, shard, vectors, model, step, {"tune": job.training.epochs})
-
-
-def _adapted(
-    job: Job,
-    federation: Federation,
-    shard: EvaluationShard,
-    vectors: list[Tensor],
-    model: np.ndarray,
-    adaptation: Adaptation,
-) -> np.ndarray:
-    """Accuracy [m] on the client's own test set after adaptation to all its training samples."""
-    if shard.adapt_last:
-        vectors, model = shard.vectors[-1:], np.zeros_like(model)
-
-    def step(client: Client) -> Update:
-        return client.update(model=adaptation.adapted(client, client.received["model"]))
-
-    return _after(job, federation, shard, vectors, model, step, {})
-
-
-def _after(
-    job: Job,
-    federation: Federation,
-    shard: Shard,
-    vectors: list[Tensor],
-    model: np.ndarray,
-    step: Callable[[Client], Update],
-    streams: dict[str, int],
-) -> np.ndarray:
-    """Accuracy [m] of the models that ``step`` makes of those that clients are served; NaN if it fails."""
-    received: list[dict[str, int]] = [{"model": int(place)} for place in model]
-    start = Shard(shard.round, shard.clients, vectors, received, [{} for _ in model])
-    accuracy, at_once = dict.fromkeys(shard.clients, np.nan), vmapped(job, federation)
-    for outcome in train_clients(job, start, step, streams):
-        if isinstance(outcome, TrainedClients):
-            ids, own = outcome.clients, [*outcome.update.vectors["model"]]
-            networks = [network(job.method, federation, level(job.method, federation, k)) for k in ids]
-            found = _score(federation, own, np.arange(len(own)), ids, False, None, networks, at_once)
-            accuracy |= dict(zip(ids, found[0]))
-        else:
-            warnings.warn(f"client {outcome[0]} has no score after its training: {outcome[1]}", stacklevel=2)
-    return np.array([accuracy[k] for k in shard.clients])
-
-
-def _score(
+def score(
     federation: Federation,
     vectors: Sequence[Tensor],
     model: np.ndarray,
     clients: Sequence[int],
-    full: bool,
+    full: bool = False,
     kept: list[pd.DataFrame] | None = None,
     networks: Sequence[FlatModel] | None = None,
     vmapped: bool = False,
@@ -357,7 +287,7 @@ def _rows(offsets: np.ndarray, values: np.ndarray, chosen: np.ndarray) -> tuple[
     return values[starts[owner] + within], owner
 
 
-def _test_sizes(partition: Partition, clients: Sequence[int]) -> np.ndarray:
+def test_sizes(partition: Partition, clients: Sequence[int]) -> np.ndarray:
     """Number of test samples of each of ``clients`` [m]."""
     pools, owner = _rows(partition.own_offsets, partition.own_pools, np.asarray(clients))
     return np.bincount(owner, np.diff(partition.pool_offsets)[pools], len(clients)).astype(np.int64)

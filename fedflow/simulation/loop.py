@@ -13,33 +13,23 @@ import numpy as np
 
 from fedflow.errors import FedflowError, RoundFailed
 from fedflow.local.client import check_diagnostic
-from fedflow.local.pacing import EXPERT
 from fedflow.methods.method import Message, Method, ServerState, draw
-from fedflow.methods.protocols import (
-    Asynchronous,
-    Cyclic,
-    Onboarding,
-    Phased,
-    Pruning,
-    Recording,
-    VariableEpochs,
-)
-from fedflow.metrics.table import level_metric
+from fedflow.methods.protocols import Asynchronous, Cyclic, Onboarding, Phased, Pruning, VariableEpochs
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.executors import balanced
 from fedflow.simulation.gathered import Gathered
-from fedflow.simulation.job import ClientResult, OnboardingShard, Shard
-from fedflow.simulation.messages import received_bytes
-from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS, Outcome, RoundReport, reasons
+from fedflow.simulation.job import OnboardingShard, Shard
+from fedflow.simulation.messages import Messages, received_bytes
+from fedflow.simulation.outcome import SERIES_CLIENTS, Outcome, RoundReport, reasons
 from fedflow.simulation.returned import of_tensors, planned
-from fedflow.simulation.sampling import sample, take_turn
+from fedflow.simulation.sampling import sample
 from fedflow.simulation.scoring import Scoring
 from fedflow.simulation.setup import RunSetup
 from fedflow.simulation.summary import final_metrics, summarized
-from fedflow.simulation.timing import LOSS
+from fedflow.simulation.timing import Clock
 from fedflow.simulation.worker import onboard_shard, train_shard
 
 
@@ -56,9 +46,8 @@ class Simulation(RunSetup):
         return Scoring(self)
 
     @cached_property
-    def _times(self) -> dict[int, np.ndarray]:
-        """Times of a download, an epoch and an upload, by client; drawn when needed."""
-        return {}
+    def clock(self) -> Clock:
+        return Clock(self.job.timing, self.job.seed, self.job.training, self.sizes)
 
     def rounds(self) -> Iterator[RoundReport]:
         """Every round in order; after a resume, earlier rounds come first (``replayed``)."""
@@ -83,21 +72,15 @@ class Simulation(RunSetup):
     def outcome(self) -> Outcome:
         """Final scores of every client, on its own and on the complete test set, and the models served."""
         scores = self.scoring.final()
-        compared = self.scoring.dissimilarity()
-        newcomers = self._newcomer_scores()
-        return Outcome(
+        outcome = Outcome(
             scores.among(self.federation.partition, self.clients),
             self.state.participations,
-            final_metrics(self, self.scoring, scores, newcomers),
+            final_metrics(self, scores),
             self.scoring.served_models(scores),
-            newcomers,
-            compared,
-            self.scoring.stable_cluster_ids,
-            self.scoring.sweep(),
-            self.scoring.recorded(),
-            self.state.generated,
-            self.scoring.generation.last() if self.scoring.generation else None,
         )
+        for extension in self.extensions:
+            outcome.add(extension.finish(scores))
+        return outcome
 
     def forget(self) -> None:
         """Delete the checkpoint, when the run is finished and recorded."""
@@ -144,29 +127,38 @@ class Simulation(RunSetup):
         down = sum(sum(received_bytes(shard, Pruning.of(method).masks)) for shard in shards)
         return down, sum(sent.traffic for sent in answers.sent)
 
-    def _newcomer_scores(self) -> Scores | None:
-        """Scores of the newcomers after their onboarding: as served, and after one local training."""
-        newcomers = range(self.clients, len(self.federation.partition.sizes))
-        if not newcomers:
-            return None
-        self.onboard(newcomers)
-        return self.scoring.scores("newcomers", self.settings.rounds, newcomers, tune=True)
+    # For extensions.
+
+    def scores(self, title: str, after: int, clients: Sequence[int], when: str, full: bool = False) -> Scores:
+        return self.scoring.scores(title, after, clients, when, full)
+
+    def served(
+        self, t: int, clients: Sequence[int], names: Sequence[str] | None = None
+    ) -> Iterator[list[tuple[list[int], Messages]]]:
+        return (shares for _, shares in self.scoring.served(t, clients, names))
+
+    @property
+    def scored(self) -> Sequence[int]:
+        return self.scoring.scored
+
+    def poll_time(self, t: int, client: int) -> float:
+        return self.clock.poll(t, client)
+
+    def count_traffic(self, report: RoundReport, down: Mapping[int, int], up: Mapping[int, int]) -> None:
+        report.values["bytes_down"] += sum(down.values())
+        report.values["bytes_up"] += sum(up.values())
+        for extension in self.extensions:
+            extension.traffic(report, down, up)
 
     def _round(self, t: int) -> RoundReport:
         method = self.job.method
         before = self.state.history[-1].values if self.state.history else {}
         totals = {name: before.get(name, 0) for name in ("bytes_down", "bytes_up", "gradients", "updates")}
-        if self.leveled:
-            by_level = [
-                level_metric(level, name) for level in self.levels for name in ("bytes_down", "bytes_up")
-            ]
-            totals |= {name: before.get(name, 0) for name in by_level}
         values = {**totals, "clusters": before.get("clusters", 1), "clock": before.get("clock", 0.0)}
         report = RoundReport(t, values=values | {"idle": 0.0, "delay": 0.0})
         losses: list[float] = []
-        self.state.means.start_round()
-        if self.turns:
-            self._enter_pool(t, report, before)
+        for extension in self.extensions:
+            extension.start_round(report, before)
         for cycle in range(method.cycles() if isinstance(method, Cyclic) else 1):
             losses += self._cycle(t, cycle, report)
         if losses:
@@ -187,33 +179,6 @@ class Simulation(RunSetup):
         method = self.job.method.name
         reason = f"every client failed, and the server's state stays as it was ({why})"
         warnings.warn(f"{method}: round {report.round}: {reason}", stacklevel=4)
-
-    def _enter_pool(self, t: int, report: RoundReport, before: dict[str, float]) -> None:
-        """The pool of the client curriculum in this round; all clients are ranked for a new one."""
-        turn, curriculum, values = self.turns[t - 1], self.settings.client_curriculum, report.values
-        assert curriculum is not None
-        values |= {name: before.get(name, 0) for name in ("polls", "poll_bytes")} | {"pool": turn.clients}
-        if turn.start:
-            return
-        losses = None
-        if curriculum.polls:
-            losses, down, up = self.scoring.poll(t)
-            values["polls"] += 1
-            values["poll_bytes"] += int(down.sum()) + up * self.clients
-            for level, own in ({"": range(self.clients)} | self.levels).items():
-                values[level_metric(level, "bytes_down")] += int(down[own].sum())
-                values[level_metric(level, "bytes_up")] += up * len(own)
-            values["clock"] += max(self._time_of_poll(t, k) for k in range(self.clients))
-            report.series[POLLED] = losses[:SERIES_CLIENTS].tolist()
-        elif curriculum.scores:
-            losses = self._expert_losses()
-        ranked = curriculum.ranked(losses, self.clients, self.job.seed, turn.pool)
-        self.state.pool = np.sort(ranked[: turn.clients])
-
-    def _expert_losses(self) -> np.ndarray:
-        """An expert's mean loss on the training samples of every client [N]."""
-        losses = self.federation.inputs[EXPERT].double().cpu().numpy()
-        return np.array([losses[self.federation.partition.train(k)].mean() for k in range(self.clients)])
 
     def _cycle(self, t: int, cycle: int, report: RoundReport) -> list[float]:
         """One server step, added to the report; returns the training losses of its clients."""
@@ -246,7 +211,8 @@ class Simulation(RunSetup):
         else:
             state.server, numbers, series = Phased.of(method).without_updates(now, state.server), {}, {}
         for sent in gathered.sent:
-            state.means.take(sent.client, sent.keep)
+            for extension in self.extensions:
+                extension.trained(sent)
             state.store.put(sent.client, sent.keep)
             state.participations[sent.client] += 1
         report.cohort += cohort
@@ -257,39 +223,13 @@ class Simulation(RunSetup):
         received = dict[int, int]()
         for shard in shards:
             received |= zip(shard.clients, received_bytes(shard, Pruning.of(method).masks), strict=True)
-        report.values["bytes_down"] += sum(received.values())
-        report.values["bytes_up"] += sum(sent.traffic for sent in gathered.sent)
-        if self.leveled:
-            self._add_by_level(report.values, received, gathered.sent)
+        self.count_traffic(report, received, {sent.client: sent.traffic for sent in gathered.sent})
         report.values |= numbers
         report.series |= series
-        self._add_series(report, gathered)
+        for extension in self.extensions:
+            extension.stepped(report, gathered.sent)
         report.values |= summarized(gathered.sent)
         return [sent.train_loss for sent in gathered.sent]
-
-    def _add_series(self, report: RoundReport, gathered: Gathered) -> None:
-        """Add the diagnostics of this cycle's clients in `Recording.series`; NaN outside the cohort."""
-        for name in Recording.of(self.job.method).series:
-            values = report.series.setdefault(
-                f"client/{name}", [float("nan")] * min(self.clients, SERIES_CLIENTS)
-            )
-            for sent in gathered.sent:
-                if sent.client < len(values):
-                    values[sent.client] = sent.reported.get(name, float("nan"))
-
-    def _add_by_level(
-        self, values: dict[str, float], received: Mapping[int, int], sent: list[ClientResult]
-    ) -> None:
-        """Add the traffic of every level, down as ``received`` by client, and its mean training loss."""
-        losses = dict[str, list[float]]()
-        for client, down in received.items():
-            values[level_metric(self.level(client), "bytes_down")] += down
-        for result in sent:
-            level = self.level(result.client)
-            values[level_metric(level, "bytes_up")] += result.traffic
-            losses.setdefault(level, []).append(result.train_loss)
-        for level, own in losses.items():
-            values[level_metric(level, "train_loss")] = float(np.mean(own))
 
     def _checked(self, after: Any) -> tuple[ServerState, dict[str, float], dict[str, list[float]]]:
         """What `Method.aggregate` returned: the state, its numbers and its series, by name of metric."""
@@ -337,9 +277,9 @@ class Simulation(RunSetup):
     def _sample(self, t: int, cycle: int) -> tuple[np.ndarray, int]:
         """The chances [N] and the size of the cohort of this cycle."""
         settings, method = self.settings, self.job.method
-        if self.turns:
-            turn = self.turns[t - 1]
-            return take_turn(self.state.pool, self.job.seed, turn.pool, (turn.start, turn.end), self.clients)
+        for extension in self.extensions:
+            if (chosen := extension.cohort(t)) is not None:
+                return chosen
         number = (t - 1) * (method.cycles() if isinstance(method, Cyclic) else 1) + cycle
         return sample(settings.sampling, settings.participation, self.sizes, self.job.seed, number)
 
@@ -347,7 +287,12 @@ class Simulation(RunSetup):
         """The cohort of the next round, for GPUs; empty where it is not known yet."""
         method, job = self.job.method, self.job
         chosen_late = type(method).plan is not Method.plan or isinstance(method, Asynchronous | Cyclic)
-        if chosen_late or self.turns or t == self.settings.rounds or not job.device.startswith("cuda"):
+        if (
+            chosen_late
+            or self.smallest_cohort
+            or t == self.settings.rounds
+            or not job.device.startswith("cuda")
+        ):
             return []
         return [*map(int, draw(self.round(t, "cohort", t + 1).rng, *self._sample(t + 1, 0)))]
 
@@ -366,29 +311,17 @@ class Simulation(RunSetup):
         usual = [usual if epochs is None else epochs for usual in method.streams(job.training).values()]
         own = usual if most is None else [min(each, most) for each in usual]
         loads = [job.training.workload(samples, each) for each in own]
-        down, epoch, up = self._times_of(t, k, batches)
         # Time is counted by step, however small its batch; gradients are counted by sample.
         passes = method.work(now, server, sum(load.steps for load in loads) / batches, batches)
         factor, evaluations = job.training.gradients, job.training.evaluations
         fits = len(usual) if passes.fits is None else passes.fits
         losses = passes.losses + evaluations * fits
         gradients = factor * passes.gradients + passes.inputs / samples
-        ends = clock + float(down + (gradients + LOSS * losses) * epoch + up)
+        ends = self.clock.ends(t, k, clock, gradients, losses)
         by_sample = method.work(now, server, sum(load.samples for load in loads) / samples, batches)
         count = round(by_sample.gradients * factor * samples + by_sample.inputs)
         now = self.round(t, "broadcast", t, cycle, k, cycle=cycle)
         return Work(k, t, ends, epochs, method.broadcast(now, server, k), most, count)
-
-    def _times_of(self, t: int, k: int, steps: int) -> np.ndarray:
-        """Times [3] of client ``k``: a download, an epoch of ``steps`` local steps, and an upload."""
-        if k not in self._times or not self.job.timing.steady:
-            self._times[k] = self.job.timing.times(self.job.seed, k, steps, t)
-        return self._times[k]
-
-    def _time_of_poll(self, t: int, k: int) -> float:
-        """How long client ``k`` takes for a download, its losses, and an upload."""
-        down, epoch, up = self._times_of(t, k, self.job.training.batches(int(self.sizes[k])))
-        return float(down + LOSS * epoch + up)
 
     def _checkpoint(self) -> None:
         if self.folder is None:

@@ -1,6 +1,6 @@
 """The results of a run: those of every round, and those of the end."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,19 +8,12 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from fedflow.data.generated import LastImages
-from fedflow.methods.protocols import Dissimilarity, Images
+from fedflow.files import Write
 from fedflow.simulation.evaluation import Scores
-from fedflow.simulation.recorded import ClientVectors
 
 PERSONAL_CLIENTS = 1000  # personal models and kept vectors in an outcome: those of the lowest client numbers
 PERSONAL_BYTES = 1 << 30  # upper limit of the size of each
 SERIES_CLIENTS = 100  # clients in a series: those of the lowest numbers
-POLLED = "polled_loss"  # the series of the losses by which a client curriculum ranks
-PRUNED, GATE = (
-    "client/pruned",
-    "client/gate_kept",
-)  # series of clients that prune: share, accuracy of the rest
 
 
 @dataclass
@@ -56,11 +49,23 @@ def reasons(failed: Mapping[int, str], named: int = 3) -> str:
 
 
 @dataclass
+class Findings:
+    """What a part of a run adds to its result.
+
+    ``metrics`` by name (None: not measured), ``files`` by their names in the results folder, and the scores
+    of ``newcomers``.
+    """
+
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Write] = field(default_factory=dict)
+    newcomers: Scores | None = None
+
+
+@dataclass
 class Outcome:
     """The end of a run: scores of every client, and the models that clients are served.
 
-    Personal models and kept vectors are those of the first ``PERSONAL_CLIENTS`` clients, at most
-    ``PERSONAL_BYTES`` of each.
+    Personal models are those of the first ``PERSONAL_CLIENTS`` clients, at most ``PERSONAL_BYTES``.
     """
 
     scores: Scores  # in client order, of all of them
@@ -68,9 +73,29 @@ class Outcome:
     metrics: dict[str, Any]
     models: dict[int, Tensor]  # the served vectors: by cluster number, or by client; {0: w} if global
     newcomers: Scores | None = None
-    dissimilarity: Dissimilarity | None = None  # between clients, without newcomers, if the server has one
-    stable_cluster_ids: bool = True
-    sweep: pd.DataFrame | None = None  # `SWEEP`, of methods with mixtures
-    recorded: ClientVectors = field(default_factory=ClientVectors)  # `Recording.records`
-    generated: dict[int, Images] = field(default_factory=dict)  # `State.generated`
-    last_images: LastImages | None = None  # of methods that generate images
+    files: dict[str, Write] = field(default_factory=dict)  # further files of the result
+
+    def add(self, findings: Findings) -> None:
+        """Add what a part of the run has found."""
+        self.metrics |= findings.metrics
+        self.files |= findings.files
+        self.newcomers = findings.newcomers or self.newcomers
+
+
+def mean_or_none(values: np.ndarray) -> float | None:
+    """Mean of the measured values; None if there are none, or if a diverged model makes it infinite."""
+    measured = values[~np.isnan(values)]
+    return float(measured.mean()) if len(measured) and np.isfinite(measured.mean()) else None
+
+
+def series_table(rounds: Sequence[RoundReport]) -> pd.DataFrame:
+    """The series of all rounds: a row per number, with round, client and name."""
+    rows = [
+        (r.round, client, name, value)
+        for r in rounds
+        for name, values in sorted(r.series.items())
+        for client, value in enumerate(values)
+        if not np.isnan(value)
+    ]
+    table = pd.DataFrame(rows, columns=["round", "client", "name", "value"])
+    return table.astype({"round": "int32", "client": "int32", "name": "str", "value": "float64"})

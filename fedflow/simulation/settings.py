@@ -18,8 +18,8 @@ from fedflow.methods.protocols import (
     trains_one_model,
 )
 from fedflow.settings import Settings, Words, option, shown, written
-from fedflow.simulation.client_curriculum import ClientCurriculum
-from fedflow.simulation.reporting import MEANS, REPORTS
+from fedflow.simulation.extensions.client_curriculum import ClientCurriculum
+from fedflow.simulation.extensions.trained_means import MEANS, REPORTS
 from fedflow.simulation.timing import Timing
 
 # Settings of training that only batches follow.
@@ -117,11 +117,6 @@ class RunSettings(Settings):
             object.__setattr__(self, "client_curriculum", complete)
         if self.sampling != "easy_first" and self.client_curriculum is not None:
             raise BadInput("run.sampling", self.sampling, "easy_first with run.client_curriculum")
-
-    @property
-    def means(self) -> set[str]:
-        """The means of trained models that are scored or adapted."""
-        return {*MEANS} & {*self.reports, self.adapt_from}
 
 
 def check_settings(

@@ -7,36 +7,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from torch import Tensor
 
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import TRAINED
-from fedflow.local.pacing import need_expert
 from fedflow.local.teacher import Teacher
 from fedflow.methods.method import Message, Round, ServerState
-from fedflow.methods.protocols import (
-    Adapting,
-    Generative,
-    Leveled,
-    Pretrained,
-    Recording,
-    VariableEpochs,
-    Weighted,
-)
+from fedflow.methods.protocols import Adapting, Leveled, Phased, Pretrained, VariableEpochs
 from fedflow.project.identity import code_digest, modules_of, versions
 from fedflow.seeding import generator, torch_seed
 from fedflow.simulation.checkpoint import load_checkpoint
-from fedflow.simulation.client_curriculum import Turn
 from fedflow.simulation.clients import ClientStore, FirstOf
 from fedflow.simulation.executors import Executor, Inline
+from fedflow.simulation.extensions.all_extensions import EXTENSIONS
+from fedflow.simulation.extensions.extension import E, Run, RunExtension
 from fedflow.simulation.history import History
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_levels, clients_by_level, first_trained, level
 from fedflow.simulation.messages import Messages, pack
-from fedflow.simulation.real_images import check_generative
-from fedflow.simulation.reporting import TrainedMeans
 from fedflow.simulation.returned import of_tensors
 from fedflow.simulation.sampling import cohort_size
 from fedflow.simulation.settings import RunSettings, check_selection, check_server_data, check_settings
@@ -74,16 +65,19 @@ class RunSetup:
         self.sizes = partition.sizes[: self.clients]
         self.groups = None if partition.groups is None else partition.groups[: self.clients]
         self.cohort_size = cohort_size(settings.participation, self.clients)
-        self.turns: list[Turn] = []  # by round, of the client curriculum
-        if settings.client_curriculum:
-            self.turns = settings.client_curriculum.turns(self.clients, self.cohort_size, settings.rounds)
-            settings = replace(settings, rounds=len(self.turns))
-        self.settings = settings
+        self.settings, self.job = settings, job
+        run = cast(Run, self)  # a `Simulation`, which extends this class
+        made = [kind(run) for kind in EXTENSIONS if kind.wanted(run)]
+        self.extensions: list[RunExtension] = made
+        rounds = next((each.rounds for each in made if each.rounds is not None), settings.rounds)
+        self.settings = settings = replace(settings, rounds=rounds)
+        chosen = (each.smallest_cohort() for each in made)
+        self.smallest_cohort = next((each for each in chosen if each is not None), None)
         self.job = replace(
             job,
             training=check_settings(settings, job.method, job.training, self.clients),
             rounds=settings.rounds,
-            keep_trained=settings.keep_trained or bool(settings.means) or job.training.compares,
+            keep_trained=job.training.compares or any(each.trains for each in made),
             timing=settings.timing,
         )
         self._check()
@@ -138,6 +132,10 @@ class RunSetup:
             cycle,
         )
 
+    def phase(self, t: int) -> str:
+        """The phase of the method in which clients are served in round ``t``."""
+        return Phased.of(self.job.method).phase(self.round(t, "served"))
+
     def messages(
         self,
         clients: Sequence[int],
@@ -165,36 +163,22 @@ class RunSetup:
         check_levels(method, self.federation.model)
         settings.timing.check(len(partition.sizes))
         training.check(self.federation.model, self.federation.train, self.federation.inputs)
-        for i, adaptation in enumerate(settings.adapt):
-            adaptation.check(self.federation.model, self.federation.train, section=f"run.adapt[{i}]")
         check_selection(method, partition.selection_offsets is not None)
         check_server_data(method, self.federation.public is not None)
-        smallest, of = self.cohort_size, f"the cohort at participation {settings.participation:g}"
-        if self.turns:
-            smallest = min(turn.end - turn.start for turn in self.turns)
-            of = "the smallest cohort of run.client_curriculum"
+        usual = self.cohort_size, f"the cohort at participation {settings.participation:g}"
+        smallest, of = self.smallest_cohort or usual
         if settings.min_cohort > smallest:
             raise BadInput("run.min_cohort", settings.min_cohort, f"at most {smallest}, {of}")
         if not isinstance(method, VariableEpochs):  # else known in the round only
             for reason in training.warnings(self.sizes.tolist(), [*method.streams(training).values()]):
                 warnings.warn(f"{method.name}: {reason}", stacklevel=4)
-        if isinstance(method, Generative):
-            check_generative(method.name, self.federation)
         if partition.held_out and (seen := [*self.federation.inputs]):
             tests = "validation" if partition.params.get("validation") else "test"
             reason = f"learned from all samples, also those that clients hold out as {tests} samples"
             warnings.warn(f"{method.name}: its {' and its '.join(seen)} {reason}", stacklevel=4)
-        if settings.keep_predictions and not self.federation.labeled:
-            raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
         least = 0.001 / self.clients  # below, nearly every draw is empty and repeated
         if settings.sampling == "bernoulli" and settings.participation < least:
             raise BadInput("run.participation", settings.participation, f"at least {least:g} with bernoulli")
-        if (curriculum := settings.client_curriculum) is not None:
-            need_expert(curriculum, self.federation.inputs)
-            pool = self.turns[-1].clients
-            if pool < self.clients:
-                reason = f"the run ends when {pool} of {self.clients} clients are in the pool"
-                warnings.warn(f"run.client_curriculum: {reason}", stacklevel=4)
         if (
             training.lr_decay != 1
             and training.lr_decay_every > 1
@@ -210,6 +194,8 @@ class RunSetup:
         if Adapting.of(method).serves_adapted() and settings.adapt and settings.adapt_from == "served":
             reason = "the served models, which are adapted already; run.adapt_from can be active or all"
             warnings.warn(f"{method.name}: run.adapt adapts {reason}", stacklevel=4)
+        for extension in self.extensions:
+            extension.check()
 
     def level(self, client: int) -> str:
         """The level of a client's network; empty if all have the network of the run."""
@@ -219,6 +205,21 @@ class RunSetup:
     def levels(self) -> dict[str, list[int]]:
         """The clients of every level, newcomers excepted; one level "" if all have the network of the run."""
         return clients_by_level(self.job.method, self.clients)
+
+    @cached_property
+    def labels(self) -> np.ndarray | None:
+        """Which client has which label [N, C], bool; None unless the federation is ``labeled``."""
+        if not self.federation.labeled:
+            return None
+        labels = self.federation.train.y.cpu().numpy()
+        own = np.zeros((self.clients, labels.max() + 1), dtype=np.bool_)
+        samples = self.federation.partition.indices[: self.sizes.sum()]
+        own[np.repeat(np.arange(self.clients), self.sizes), labels[samples]] = True
+        return own
+
+    def extension(self, kind: type[E]) -> E:
+        """The extension of this kind, which the run has."""
+        return next(each for each in self.extensions if isinstance(each, kind))
 
     @property
     def leveled(self) -> bool:
@@ -241,19 +242,14 @@ class RunSetup:
             name: value if isinstance(value, Tensor) else first_of(name, value)
             for name, value in method.client_state(model, initial(0)).items()
         }
-        if missing := [name for name in Recording.of(method).records if name not in first]:
-            raise FedflowError(f"{method.name}: its clients do not keep {', '.join(missing)} to be recorded")
-        if self.settings.keep_trained or "all" in self.settings.means or self.job.training.compares:
+        if self.job.training.compares or any(each.stores for each in self.extensions):
             first[TRAINED] = first_trained(method, self.federation, initial(0))
         store = ClientStore(first, self.clients, self.folder)
-        weights = self.sizes if Weighted.of(method).weighs_samples() else np.ones(self.clients)
         state = State(
             server=method.setup(model, initial),
             store=store,
-            means=TrainedMeans(self.settings.means, weights, store, self.levels),
             participations=np.zeros(self.clients, dtype=np.int64),
-            assignment=np.full(self.clients, -1),
-            pool=np.empty(0, dtype=np.int64),
+            parts={type(each).__name__: each for each in self.extensions},
             history=History(self.folder),
         )
         if not isinstance(state.server, ServerState):
@@ -261,8 +257,8 @@ class RunSetup:
                 f"{method.name}.setup must return a ServerState, not {type(state.server).__name__}"
             )
         of_tensors(method.name, "setup", state.server)
-        if isinstance(method, Generative):
-            state.server = method.begin(self.round(0, "first images"), state.server)
+        for extension in self.extensions:
+            state.server = extension.begin(state.server)
         saved = load_checkpoint(self.folder) if self.folder else None
         if saved is None or saved[1]["fingerprint"] != self.fingerprint:
             if isinstance(method, Pretrained) and self.federation.public is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -10,13 +10,20 @@ from torch import Tensor
 
 from fedflow.local.client import TRAINED
 from fedflow.methods.method import ServerState
-from fedflow.methods.protocols import Images
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.events import Work
 from fedflow.simulation.history import History
-from fedflow.simulation.reporting import TrainedMeans
 
-PLACED = ("server/", "means/", "busy/")  # tensors of a checkpoint that may be on the model's device
+PLACED = ("server/", "busy/")  # tensors of a checkpoint that may be on the model's device
+
+
+class Part(Protocol):
+    """An extension of the run, with its own state."""
+
+    def packed(self) -> Mapping[str, Tensor]: ...
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what was `packed`, from tensors on the host."""
 
 
 @dataclass
@@ -25,13 +32,10 @@ class State:
 
     server: ServerState
     store: ClientStore
-    means: TrainedMeans
     participations: np.ndarray  # [N]
-    assignment: np.ndarray  # last known cluster of every client [N], -1 before the first
-    pool: np.ndarray  # sorted clients of the present pool of the client curriculum; none without
+    parts: Mapping[str, Part]  # the extensions of the run, by name
     onboarded: dict[str, int] | None = None  # bytes of the onboarding, down and up; None before it
     busy: list[Work] = field(default_factory=list)  # clients that train while the server takes its steps
-    generated: dict[int, Images] = field(default_factory=dict)  # by round: pixels 0..255, of evaluations
     history: History = field(default_factory=History)
 
     @property
@@ -47,13 +51,10 @@ class State:
         # Copies, because a server may have one tensor under two names.
         tensors = {f"server/{name}": t.clone() for name, t in self.server.tensors().items()}
         tensors |= {f"busy/{w.client}/{n}": t.clone() for w in self.busy for n, t in w.received.items()}
-        tensors |= {f"means/{name}": t for name, t in self.means.packed().items()}
-        tensors |= {f"images/{t}": images.x for t, images in self.generated.items()}
-        tensors |= {f"labels/{t}": images.y.clone() for t, images in self.generated.items()}
+        for name, part in self.parts.items():
+            tensors |= {f"part/{name}/{key}": t for key, t in part.packed().items()}
         tensors |= self.store.changes()
         tensors["participations"] = torch.from_numpy(self.participations)
-        tensors["assignment"] = torch.from_numpy(self.assignment)
-        tensors["pool"] = torch.from_numpy(self.pool)
         facts = {
             # On a GPU, some tensors of a server are on the host.
             "host": [n for n, t in tensors.items() if n.startswith(PLACED) and t.device.type != device.type],
@@ -76,12 +77,9 @@ class State:
         }
         self.server = self.server.restored(under("server/"))
         self.store.restore(tensors)
-        self.means.restore(under("means/"))
+        for name, part in self.parts.items():
+            part.restore(under(f"part/{name}/"))
         self.participations = tensors["participations"].numpy()
-        self.assignment = tensors["assignment"].numpy()
-        self.pool = tensors["pool"].numpy()
-        labels = under("labels/")
-        self.generated = {int(t): Images(x, labels[t]) for t, x in under("images/").items()}
         self.history.restore(facts["history"])
         self.onboarded = facts["onboarded"]
         for work in facts["busy"]:

@@ -10,8 +10,7 @@ from fedflow.metrics.target import first_reaching
 from fedflow.simulation.costs import costs
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.job import ClientResult
-from fedflow.simulation.reporting import SCORES
-from fedflow.simulation.scoring import Scoring, mean_or_none
+from fedflow.simulation.outcome import mean_or_none
 from fedflow.simulation.setup import RunSetup
 
 
@@ -26,9 +25,7 @@ def summarized(sent: Sequence[ClientResult]) -> dict[str, float]:
     return values
 
 
-def final_metrics(
-    run: RunSetup, scoring: Scoring, scores: Scores, newcomers: Scores | None
-) -> dict[str, Any]:
+def final_metrics(run: RunSetup, scores: Scores) -> dict[str, Any]:
     """The metrics of a finished run; None for what was not measured."""
     settings, history = run.settings, run.state.history
     last = history[-1].values
@@ -48,13 +45,9 @@ def final_metrics(
         "parameters": run.federation.model.size,
         "global_accuracy": mean_or_none(scores.global_accuracy),
         "local_accuracy": local["mean"],
-        "tuned_accuracy": mean_or_none(scores.tuned_accuracy),
-        "local_final_accuracy": mean_or_none(scores.trained_accuracy),
         **{f"local_{name}": value for name, value in local.items() if name != "mean"},
         "loss": mean_or_none(scores.local_loss),
         "global_loss": mean_or_none(scores.global_loss),
-        **scoring.adapted(scores),
-        **{of: last.get(of) for name in settings.reports for of in (f"{name}_{what}" for what in SCORES)},
         "bytes_down": last["bytes_down"],
         "bytes_up": last["bytes_up"],
         **{f"onboarding_bytes_{way}": count for way, count in (run.state.onboarded or {}).items()},
@@ -66,7 +59,6 @@ def final_metrics(
         "clock": last["clock"],
         "clock_to_target": reached.values["clock"] if reached else None,
         "clusters": len(np.unique(scores.cluster)),
-        **scoring.agreement(scores),
         "failed_clients": sum(len(r.failed) for r in history),
     }
     if lost := sum(r.lost for r in history):
@@ -74,10 +66,6 @@ def final_metrics(
     metrics |= costs(run)
     if shipped:
         metrics["shipped_bytes"] = shipped
-    if newcomers is not None:
-        metrics["newcomers"] = len(newcomers.clients)
-        metrics["newcomer_accuracy"] = mean_or_none(newcomers.local_accuracy)
-        metrics["newcomer_tuned_accuracy"] = mean_or_none(newcomers.tuned_accuracy)
     if len(scores.clients) < run.clients:
         metrics["evaluated_clients"] = len(scores.clients)
     return metrics

@@ -13,6 +13,7 @@ Towards Federated Adaptive Asynchronous Optimization", ICML 2024, whose code has
 import numpy as np
 
 from fedflow.errors import BadInput
+from fedflow.local.local_training import LocalTraining
 from fedflow.seeding import generator
 from fedflow.settings import Settings, option
 
@@ -63,4 +64,30 @@ class Timing(Settings):
         rng = generator(seed, "time", client, *([] if self.steady else [round]))
         low, high = np.array([self.down, [least, most], self.up]).T
         times: np.ndarray = rng.uniform(low, high) * [1, steps if self.work == "step" else 1, 1]
+        return times
+
+
+class Clock:
+    """The simulated time of one run, whose clients have ``sizes`` [N] training samples."""
+
+    def __init__(self, timing: Timing, seed: int, training: LocalTraining, sizes: np.ndarray) -> None:
+        self.timing, self.seed, self.training, self.sizes = timing, seed, training, sizes
+        self._steady: dict[int, np.ndarray] = {}
+
+    def ends(self, t: int, client: int, start: float, gradients: float, losses: float) -> float:
+        """When work that begins at ``start`` in round ``t`` is done: so many passes over the samples."""
+        down, epoch, up = self._times(t, client)
+        return start + float(down + (gradients + LOSS * losses) * epoch + up)
+
+    def poll(self, t: int, client: int) -> float:
+        """How long a client takes for a download, its losses, and an upload."""
+        return self.ends(t, client, 0.0, 0.0, 1.0)
+
+    def _times(self, t: int, client: int) -> np.ndarray:
+        """Times [3] of a download, an epoch and an upload."""
+        if self.timing.steady and client in self._steady:
+            return self._steady[client]
+        times = self.timing.times(self.seed, client, self.training.batches(int(self.sizes[client])), t)
+        if self.timing.steady:
+            self._steady[client] = times
         return times

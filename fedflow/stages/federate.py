@@ -6,16 +6,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import torch
 
 from fedflow.data import load_prepared
-from fedflow.data.generated import GeneratedImages
 from fedflow.errors import FedflowError
-from fedflow.files import COUNTS, locked, make_writable, read_fact
+from fedflow.files import locked, make_writable, read_fact
+from fedflow.finished.collect import read_run
 from fedflow.finished.results import write_results
-from fedflow.local.local_training import LocalTraining
 from fedflow.methods.protocols import Leveled
 from fedflow.metrics.table import completed
 from fedflow.partition import load_partition
@@ -24,7 +21,8 @@ from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.levels import clients_by_level
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.outcome import POLLED, PRUNED, SERIES_CLIENTS, Outcome, RoundReport
+from fedflow.simulation.outcome import Outcome, RoundReport
+from fedflow.stages.drawings import drawn
 from fedflow.stages.experiment import Experiment
 from fedflow.tracking import ModelCard, RunRecord, open_run
 
@@ -34,7 +32,6 @@ Blocks = Callable[[Iterable[RoundReport]], Iterator[RoundReport]]
 Listener = Callable[[RoundReport, int], None]  # called with every round and the number of rounds
 
 
-DRAWN_CLUSTERS = 20  # of a run, those with the lowest numbers, in MLflow
 NAMES = ("partition", "method", "dataset", "seed", "settings")  # facts that are tags of a run
 
 
@@ -99,94 +96,14 @@ def perform(
             outcome.metrics = completed(outcome.metrics, rounds[-1].values)
             params = {"settings": experiment.digest, "seed": experiment.seed, **experiment.effective}
             write_results(folder, facts, params, rounds, outcome, partition.sizes, partition.groups)
-            _attach_pictures(record, experiment, simulation.job.training, partition.sizes, folder)
-            _attach_mixtures(record, facts["method_label"], outcome.sweep)
-            _attach_masks(record, facts["method_label"], outcome, folder)
-            _attach_images(record, outcome)
-            _attach_clusters(record, experiment, outcome)
-            groups = None if simulation.groups is None else simulation.groups.tolist()
-            record.finish(outcome, folder, _card(experiment), groups)
+            record.attach(experiment.partition_folder.glob("*.png"), "partition")
+            with TemporaryDirectory() as name:
+                for kind, files in drawn(read_run(folder, facts), experiment.partition_folder, Path(name)):
+                    record.attach(files, kind)
+            record.finish(outcome, folder, _card(experiment))
         simulation.forget()
     ended(simulation, outcome)
     return facts | outcome.metrics
-
-
-def _attach_pictures(
-    record: RunRecord, experiment: Experiment, training: LocalTraining, sizes: np.ndarray, results: Path
-) -> None:
-    """Log the pictures of the partition, of kept predictions, and of growing prefixes and pools."""
-    record.attach(experiment.partition_folder.glob("*.png"), "partition")
-    if len(predictions := pd.read_parquet(results / "predictions.parquet")):
-        from fedflow.pictures.reliability import draw_reliability  # imports matplotlib, which is slow
-
-        with TemporaryDirectory() as name:
-            draw_reliability(Path(name), predictions)
-            record.attach(Path(name).iterdir(), "calibration")
-    if training.curriculum is None and experiment.run.client_curriculum is None:
-        return
-    from fedflow.pictures.curriculum import draw_curricula  # imports matplotlib, which is slow
-
-    with TemporaryDirectory() as name:
-        rounds, series = pd.read_csv(results / "rounds.csv"), pd.read_parquet(results / "series.parquet")
-        draw_curricula(Path(name), training, sizes, rounds, series[series["name"] == POLLED])
-        record.attach(Path(name).iterdir(), "curriculum")
-
-
-def _attach_mixtures(record: RunRecord, label: str, sweep: pd.DataFrame | None) -> None:
-    """Log the pictures of the scores of mixtures of global and personal models, of methods that have them."""
-    if sweep is None or sweep.empty:
-        return
-    from fedflow.pictures.mixtures import SCORES, Sweep, mixtures  # imports matplotlib, which is slow
-
-    with TemporaryDirectory() as name:
-        for column in (column for column in SCORES if sweep[column].notna().any()):
-            drawn = mixtures({label: [Sweep(label, sweep)]}, {label: 0}, column, f"sweep-{column}")
-            drawn.png(Path(name) / f"{column}.png")
-        record.attach(Path(name).iterdir(), "sweep")
-
-
-def _attach_masks(record: RunRecord, label: str, outcome: Outcome, results: Path) -> None:
-    """Log the pictures of masks and pruned shares, of methods that have them."""
-    masks, series = (
-        outcome.recorded.masks(outcome.participations),
-        pd.read_parquet(results / "series.parquet"),
-    )
-    if masks is None and PRUNED not in set(series["name"]):
-        return
-    from fedflow.pictures.masks import draw_masks  # imports matplotlib, which is slow
-
-    shown = min(len(outcome.participations), SERIES_CLIENTS)
-    with TemporaryDirectory() as name:
-        draw_masks(Path(name), label, masks, series, shown, int(outcome.metrics["rounds"]))
-        record.attach(Path(name).iterdir(), "masks")
-
-
-def _attach_images(record: RunRecord, outcome: Outcome) -> None:
-    """Log the pictures of generated images, of methods that have them."""
-    if not outcome.generated:
-        return
-    from fedflow.pictures.images import draw_images  # imports matplotlib, which is slow
-
-    with TemporaryDirectory() as name:
-        draw_images(Path(name), GeneratedImages({**outcome.generated}, outcome.last_images))
-        record.attach(Path(name).iterdir(), "generated")
-
-
-def _attach_clusters(record: RunRecord, experiment: Experiment, outcome: Outcome) -> None:
-    """Log a picture of the labels of every cluster's clients, of methods that serve clusters."""
-    table = experiment.partition_folder / COUNTS
-    if experiment.job.method.serves != "cluster" or not table.is_file():
-        return
-    from fedflow.pictures.labels import draw_counts  # imports matplotlib, which is slow
-
-    counts = pd.read_csv(table).drop(columns="client").to_numpy()
-    cluster = np.asarray(outcome.scores.cluster)
-    with TemporaryDirectory() as name:
-        for j in sorted({*cluster.tolist()} - {-1})[:DRAWN_CLUSTERS]:
-            members = counts[: len(cluster)][cluster == j]
-            heading = f"cluster {j} of {experiment.method} on {experiment.partition}, seed {experiment.seed}"
-            draw_counts(members, heading, Path(name) / f"cluster-{j}.png")
-        record.attach(Path(name).iterdir(), "clusters")
 
 
 def _respect(folder: Path, facts: dict[str, Any], given: bool) -> None:

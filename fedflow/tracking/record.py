@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Real
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -351,25 +350,17 @@ class RunRecord(Record):
                     self._log_json(f"clusters/round-{round:04d}.json", self._assignments[round])
         super().flush()
 
-    def finish(
-        self,
-        outcome: "Outcome",
-        folder: Path | None = None,
-        card: ModelCard | None = None,
-        groups: Sequence[int] | None = None,
-    ) -> None:
+    def finish(self, outcome: "Outcome", folder: Path | None = None, card: ModelCard | None = None) -> None:
         """Log the end of the run and close it as finished.
 
         ``folder`` is the results folder: all its files are logged under ``results/``, and ``clients.parquet``
         also as a table. ``card`` describes how to rebuild the models; without it, none are logged.
-        ``groups`` [N] are the planted groups, for the pictures of clusters.
         """
         self.flush()
         rounds = int(outcome.metrics["rounds"])
         with reporting(self.store.uri):
             if self._failures:
                 self._log_json("failures.json", self._failures)
-            self._log_clusters(outcome, rounds, groups)
             if folder is not None:
                 self._log_table(folder / "clients.parquet")
         cluster = outcome.scores.cluster.tolist()
@@ -431,20 +422,6 @@ class RunRecord(Record):
         had = self.api.get_run(self.run_id).data.tags.get(NOTE, "")
         note = "\n".join([had, "", f"Clusters `{digest}`:", "", *lines]).strip()
         self.api.set_tag(self.run_id, NOTE, note[:TAG_LENGTH])
-
-    def _log_clusters(self, outcome: "Outcome", rounds: int, groups: Sequence[int] | None) -> None:
-        """Log pictures of the clusters, if clients have any."""
-        if not self._assignments:
-            return
-        from fedflow.pictures.clusters import Grouping, draw_clusters  # imports matplotlib, which is slow
-
-        assignments, last = dict(self._assignments), outcome.scores.cluster.tolist()
-        if assignments[max(assignments)] != last:
-            assignments[rounds] = last
-        grouping = Grouping(assignments, rounds, groups, outcome.dissimilarity, outcome.stable_cluster_ids)
-        with TemporaryDirectory() as folder:
-            draw_clusters(Path(folder), grouping)
-            self.api.log_artifacts(self.run_id, folder, "clusters")
 
     def _log_table(self, parquet: Path) -> None:
         """Log the table of clients in the form that MLflow's pages show."""

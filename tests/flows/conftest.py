@@ -80,7 +80,7 @@ def _inline(factory: pytest.TempPathFactory, method: str, seed: int = 0, setting
     return _made[method, seed, settings]
 
 
-NAMES = ("metrics.json", "params.json", "rounds.csv", "clusters.json", "predictions.parquet")
+NAMES = ("metrics.json", "params.json", "rounds.csv", "clusters.json")
 
 
 def results(root: Path, method: str = "fedavg", seed: int = 0) -> dict[str, bytes]:

@@ -3,6 +3,7 @@
 ``FEDFLOW_KILLS=10 pytest -m slow tests/flows/test_kills.py`` kills ten runs of every method (one by default).
 """
 
+import json
 import os
 import random
 import signal
@@ -29,18 +30,6 @@ SLOW_POOLS = {  # of a client curriculum: most rounds, and so most kills, are in
     "client_curriculum": {"b": 0.5},
 }
 MAY_DIFFER = ("engine.executor", "params_hash")  # parameters
-FILES = (
-    "metrics.json",
-    "params.json",
-    "rounds.csv",
-    "clients.parquet",
-    "clusters.json",
-    "series.parquet",
-    "sweep.parquet",
-    "predictions.parquet",
-    "client-vectors.safetensors",
-    "images.safetensors",
-)
 STAGES = {"fingerprint", "prepare", "inputs", "partition", "federate", "procedure", "report"}
 PARAMS = {
     "data": {"digits": {"source": "digits"}},
@@ -144,7 +133,8 @@ def files(client: Any, run: str, folder: str | None = None) -> list[str]:
 
 def results(root: Path, method: str) -> dict[str, bytes]:
     folder = root / "results" / "digits-6" / method / "0"
-    return {name: (folder / name).read_bytes() for name in FILES}
+    files = json.loads((folder / "metrics.json").read_text())["files"]
+    return {name: (folder / name).read_bytes() for name in ("metrics.json", *files)}
 
 
 def ended(root: Path) -> bool:

@@ -412,7 +412,7 @@ def test_without_steps_it_is_the_host_bit_for_bit(
     assert same(identity.state(), host.state())
     for name in ("train_loss", "gradients", "clock", "bytes_up"):
         assert identity.values(name) == host.values(name)
-    one, other = (ran.outcome().scores.tuned_accuracy for ran in (identity, host))
+    one, other = (ran.outcome().scores.more["tuned_accuracy"] for ran in (identity, host))
     assert np.array_equal(one, other)
 
 
@@ -421,7 +421,7 @@ def test_fine_tuning_and_losses_are_those_of_the_model_as_it_is(federations: dic
     still: dict[str, Any] = {"hyper": {"server_lr": 1e-30}, "fine_tune": True}
     runs = [run("fedavg", federations["mlp"], training=training(each), **still) for each in (None, PROTO)]
     for name in ("local_loss", "local_accuracy", "tuned_accuracy"):
-        assert np.array_equal(*(getattr(ran.outcome().scores, name) for ran in runs))
+        assert np.array_equal(*(ran.outcome().scores.column(name) for ran in runs))
     work = [ran.rounds[-1].values for ran in runs]
     assert work[1]["gradients"] == 2 * work[0]["gradients"] and work[1]["clock"] == 2 * work[0]["clock"]
 

@@ -174,7 +174,7 @@ def test_fine_tuning_is_training(federation: Federation) -> None:
     )
     for name in ("local_loss", "local_accuracy", "global_accuracy"):
         assert np.array_equal(getattr(plain, name), getattr(views, name))
-    assert not np.array_equal(plain.tuned_accuracy, views.tuned_accuracy)
+    assert not np.array_equal(plain.more["tuned_accuracy"], views.more["tuned_accuracy"])
 
 
 def test_a_server_trains_on_views_too(digits: Dataset, federation: Federation) -> None:

@@ -165,7 +165,9 @@ def test_with_alpha_1_it_is_cross_entropy_bit_for_bit(
     )
     assert same(side.state(), plain.state())
     assert side.values("train_loss") == plain.values("train_loss")
-    assert np.array_equal(side.outcome().scores.tuned_accuracy, plain.outcome().scores.tuned_accuracy)
+    assert np.array_equal(
+        side.outcome().scores.more["tuned_accuracy"], plain.outcome().scores.more["tuned_accuracy"]
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -248,7 +250,7 @@ def test_losses_scores_and_fine_tuning_keep_the_data_loss(ragged: Federation) ->
     still: dict[str, Any] = {"hyper": {"server_lr": 1e-30}, "fine_tune": True}
     plain, side = (run("fedavg", ragged, training=training(name), **still) for name in (None, "both"))
     for name in ("local_loss", "local_accuracy", "tuned_accuracy"):
-        assert np.array_equal(*(getattr(ran.outcome().scores, name) for ran in (plain, side)))
+        assert np.array_equal(*(ran.outcome().scores.column(name) for ran in (plain, side)))
     w = ragged.model.init(0)
     clients = [one_client(ragged, 2, LocalTraining.parse(training(name))) for name in (None, "both")]
     for what in ("losses", "full_loss"):

@@ -74,8 +74,8 @@ from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.evaluation import Scores, evaluate_shard
 from fedflow.simulation.events import Work
+from fedflow.simulation.extensions.generation import Generation
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.generation import Generation
 from fedflow.simulation.job import OnboardingShard
 from fedflow.simulation.levels import level, network
 from fedflow.simulation.loop import Simulation

@@ -62,8 +62,8 @@ def result(name: str, federation: Federation) -> dict[str, Any]:
     for vector in sorted(state):
         digest.update(vector.encode() + state[vector].contiguous().numpy().tobytes())
     for metric in ("local_loss", "local_accuracy", "global_accuracy", "tuned_accuracy", "cluster"):
-        digest.update(getattr(scores, metric).tobytes())
-    numbers = (scores.local_loss.mean(), scores.local_accuracy.mean(), scores.tuned_accuracy.mean())
+        digest.update(scores.column(metric).tobytes())
+    numbers = (scores.local_loss.mean(), scores.local_accuracy.mean(), scores.more["tuned_accuracy"].mean())
     return {"digest": digest.hexdigest(), "numbers": [float(f"{number:.6g}") for number in numbers]}
 
 

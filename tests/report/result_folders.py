@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarize
 from fedflow.simulation.evaluation import PREDICTIONS
-from fedflow.simulation.recorded import FILE, ClientVectors
+from fedflow.simulation.extensions.recording import FILE, ClientVectors
 
 METHODS = {"fedavg": "FedAvg", "scaffold": "SCAFFOLD", "local": "Local", "ditto": "Ditto", "ifca": "IFCA"}
 LEVELS = {  # local and global accuracy at the end
@@ -168,18 +168,28 @@ def write_run(
     )
     apart = np.abs(np.subtract.outer(found, found)) * 30.0 + rng.uniform(1, 9, (clients, clients))
     named = pd.DataFrame((apart + apart.T) / 2, range(clients), [str(k) for k in range(clients)])
-    (named if about else named.iloc[:0, :0]).to_parquet(folder / "proximity.parquet")
+    if about:
+        named.to_parquet(folder / "proximity.parquet")
     rows = [
         (t + 1, k, name, value)
         for name, values in (series or {}).items()
         for (t, k), value in np.ndenumerate(values)
         if not np.isnan(value)
     ]
-    of_series = pd.DataFrame(rows, columns=["round", "client", "name", "value"])
-    of_series.astype({"name": str}).to_parquet(folder / "series.parquet", index=False)
-    kept = pd.DataFrame(columns=list(PREDICTIONS)) if predictions is None else predictions
-    kept.astype(PREDICTIONS).to_parquet(folder / "predictions.parquet", index=False)
-    (vectors or ClientVectors()).save(folder / FILE)
+    if rows:
+        of_series = pd.DataFrame(rows, columns=["round", "client", "name", "value"])
+        of_series.astype({"name": str}).to_parquet(folder / "series.parquet", index=False)
+    if predictions is not None:
+        predictions.astype(PREDICTIONS).to_parquet(folder / "predictions.parquet", index=False)
+    if vectors:
+        vectors.save(folder / FILE)
+    return listed(folder)
+
+
+def listed(folder: Path) -> Path:
+    """Let ``metrics.json`` name all files of the folder, which is returned."""
+    files = sorted(file.name for file in folder.iterdir() if file.name != "metrics.json")
+    change(folder / "metrics.json", files=files)
     return folder
 
 

@@ -1,5 +1,6 @@
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,12 +19,19 @@ def test_no_results_says_where_and_how_to_make_them(tmp_path):
 
 
 FILES = ["metrics.json", "params.json", "rounds.csv", "clients.parquet", "clusters.json"]
-LATER = ["series.parquet", "predictions.parquet"]  # that results of earlier versions do not have
+FILES += ["series.parquet", "predictions.parquet"]
+ROW = {"client": 20, "sample": 0, "label": 0, "predicted": 0, "confidence": 0.5, "rank": 1}
 
 
-@pytest.mark.parametrize("name", FILES + LATER)
+def whole(root: Path) -> Path:
+    """The results of a run with all `FILES`."""
+    kept = pd.DataFrame([ROW | {"client": 0}])
+    return write_run(root, "p", "ifca", 0, series={"method/p": np.ones((20, 20))}, predictions=kept)
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_cut_off_file_is_named(tmp_path, name):
-    path = write_run(tmp_path, "p", "ifca", 0) / name
+    path = whole(tmp_path) / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with refused(f"p/ifca/0/{name}", FedflowError):
         collect_runs(tmp_path)
@@ -31,7 +39,7 @@ def test_cut_off_file_is_named(tmp_path, name):
 
 @pytest.mark.parametrize("name", FILES[1:])
 def test_missing_file_is_named(tmp_path, name):
-    (write_run(tmp_path, "p", "ifca", 0) / name).unlink()
+    (whole(tmp_path) / name).unlink()
     with refused(f"{name}: No such file", FedflowError):
         collect_runs(tmp_path)
 
@@ -197,7 +205,7 @@ def test_whether_cluster_ids_are_stable_is_read_and_never_assumed(tmp_path):
     path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
     facts = json.loads(path.read_text())
     assert facts.pop("stable_cluster_ids") and collect_runs(tmp_path)[0].stable_cluster_ids
-    path.write_text(json.dumps(facts | {"lasting": False}))  # as it was named before
+    path.write_text(json.dumps(facts | {"stable_cluster_ids": False}))
     assert not collect_runs(tmp_path)[0].stable_cluster_ids
     path.write_text(json.dumps(facts))
     with refused("stable_cluster_ids needs true or false; run this experiment", FedflowError):
@@ -220,24 +228,31 @@ def test_series_of_other_rounds_or_clients_are_named(tmp_path, change, words):
 
 
 def test_predictions_of_other_clients_are_named_when_they_are_used(tmp_path):
-    path = write_run(tmp_path, "p", "ifca", 0) / "predictions.parquet"
-    row = {"client": 20, "sample": 0, "label": 0, "predicted": 0, "confidence": 0.5, "rank": 1}
-    pd.DataFrame([row]).to_parquet(path)
+    path = whole(tmp_path) / "predictions.parquet"
+    pd.DataFrame([ROW]).to_parquet(path)
     (run,) = collect_runs(tmp_path)
     with refused(r"predictions\.parquet: not of 20 clients", FedflowError):
         _ = run.predictions
-    pd.DataFrame([row | {"client": 0, "confidence": 5.0}]).to_parquet(path)
+    pd.DataFrame([ROW | {"client": 0, "confidence": 5.0}]).to_parquet(path)
     with refused(r"predictions\.parquet: column confidence has 5\.0", FedflowError):
         _ = run.predictions
-    pd.DataFrame([row]).drop(columns="rank").to_parquet(path)
+    pd.DataFrame([ROW]).drop(columns="rank").to_parquet(path)
     with refused(r"predictions\.parquet: no column rank", FedflowError):
         collect_runs(tmp_path)
 
 
-def test_results_of_earlier_versions_have_neither_series_nor_predictions(tmp_path):
-    folder = write_run(tmp_path, "p", "ifca", 0, series={"method/p": np.ones((20, 20))})
-    for name in LATER:
-        (folder / name).unlink()
+def test_results_without_a_list_of_files_are_of_an_earlier_version(tmp_path):
+    folder = whole(tmp_path)
+    facts = json.loads((folder / "metrics.json").read_text())
+    del facts["files"]
+    (folder / "metrics.json").write_text(json.dumps(facts))
+    with pytest.warns(UserWarning, match="no list of files: left out; delete"):
+        assert not collect_runs(tmp_path, needed=False)
+
+
+def test_a_file_that_is_not_listed_does_not_count(tmp_path):
+    folder = whole(tmp_path)
+    change(folder / "metrics.json", files=FILES[1:5])
     (run,) = collect_runs(tmp_path)
     assert run.series.empty and run.predictions.empty
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from result_folders import METHODS, change, write_partition, write_run
+from result_folders import METHODS, change, listed, write_partition, write_run
 from support import refused
 
 from fedflow.errors import FedflowError
@@ -337,6 +337,7 @@ def test_mixtures_of_all_methods_are_one_picture(tmp_path):
                 scores["ece"] = 0.1 if seed else np.nan
                 tables = [pd.DataFrame({"client": k, "value": shares} | scores) for k in range(3)]
                 pd.concat(tables).to_parquet(folder / "sweep.parquet", index=False)
+                listed(folder)
     page = build(tmp_path)
     picture = page.split("<h4>Local accuracy by λ</h4>")[1].split("</figure>")[0]
     assert "APFL" in picture and "SUPERFED" in picture and "FEDAVG" not in picture

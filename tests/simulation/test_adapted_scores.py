@@ -11,6 +11,7 @@ import torch
 from support import Ran, Workers, prepare_run, quadratics, refused, run, same, with_newcomers
 
 from fedflow.simulation.evaluation import Scores
+from fedflow.simulation.extensions.trained_means import TrainedMeans
 from fedflow.simulation.federation import Federation
 
 MAML: dict[str, Any] = {"name": "maml", "lr": 0.05, "steps": 2}
@@ -44,7 +45,7 @@ def expected(federation: Federation, w: torch.Tensor, k: int) -> list[float]:
 
 def columns(scores: Scores) -> np.ndarray:
     """Accuracies after adaptation [N, 2]."""
-    return np.stack([scores.maml_accuracy, scores.proto_accuracy], 1)
+    return np.stack([scores.column("maml_accuracy"), scores.column("proto_accuracy")], 1)
 
 
 def measured(ran: Ran) -> list[dict[str, float]]:
@@ -69,11 +70,12 @@ def test_every_client_is_scored_after_adaptation(federation: Federation, name: s
     """Of the model that it is served, be it of a cluster or its own, or of a mean."""
     ran = run(name, federation, **SETTINGS, adapt_from=source)
     outcome, model = ran.outcome(), federation.model
-    means = ran.simulation.state.means.models(model.dtype)
+    if source != "served":
+        mean = ran.simulation.extension(TrainedMeans).models(model.dtype)[source]
     for k in range(8):
         owner = {"global": 0, "cluster": int(outcome.scores.cluster[k]), "personal": k}
         served = outcome.models[owner[ran.simulation.job.method.serves]]
-        start = served if source == "served" else means[source]
+        start = served if source == "served" else mean
         assert columns(outcome.scores)[k].tolist() == pytest.approx(expected(federation, start, k), abs=1e-9)
     for adaptation, values in zip(("maml", "proto"), columns(outcome.scores).T):
         numbers = {"accuracy": values.mean(), "min": values.min(), "max": values.max()}

@@ -13,7 +13,7 @@ from support import Ran, follow, images, prepare_run, quadratics, refused, run, 
 from fedflow.data import Dataset
 from fedflow.methods import build_method
 from fedflow.methods.protocols import Cyclic
-from fedflow.simulation.client_curriculum import ClientCurriculum
+from fedflow.simulation.extensions.client_curriculum import ClientCurriculum, Pools
 from fedflow.simulation.sampling import turns_of
 
 TEN = quadratics([(1, b) for b in (4, 9, 1, 7, 3, 10, 2, 8, 5, 6)], range(1, 11), start=0.5)
@@ -32,7 +32,7 @@ def curriculum(**settings: Any) -> ClientCurriculum:
 def pools(ran: Ran) -> list[tuple[int, list[int]]]:
     """The first round of every pool, and its clients."""
     found: list[tuple[int, list[int]]] = []
-    for turn, report in zip(ran.simulation.turns, ran.rounds):
+    for turn, report in zip(ran.simulation.extension(Pools).turns, ran.rounds):
         if turn.start == 0:
             found.append((report.round, []))
         found[-1][1].extend(report.cohort)
@@ -164,7 +164,7 @@ def test_a_resume_inside_a_pool_ends_the_same(stop: int, tmp_path: Path) -> None
     assert same(resumed.state(), whole.state()) and [r.replayed for r in resumed.rounds].count(True) == stop
     for one, other in zip(resumed.rounds, whole.rounds, strict=True):
         assert (one.cohort, one.values, one.series) == (other.cohort, other.values, other.series)
-    assert {whole.simulation.turns[t].start > 0 for t in (5, 8, 9)} == {True, False}
+    assert {whole.simulation.extension(Pools).turns[t].start > 0 for t in (5, 8, 9)} == {True, False}
 
 
 @pytest.mark.filterwarnings("ignore:.*to reach all samples")

@@ -18,8 +18,8 @@ from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.protocols import Recording
 from fedflow.models.flat import FlatModel
+from fedflow.simulation.extensions.recording import FILE, ClientVectors, Recorded, load_vectors
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.recorded import FILE, ClientVectors, load_vectors
 
 COHORTS = [[0, 2], [2], [0, 1], [1, 2]]
 
@@ -48,7 +48,7 @@ def start(dataset: Dataset, after: int = 0, **how: Any) -> Simulation:
 
 def recorded(simulation: Simulation) -> tuple[str, list[dict[str, torch.Tensor]]]:
     series = repr([report.series for report in simulation.rounds()])  # nan != nan
-    return series, simulation.outcome().recorded.vectors
+    return series, simulation.extension(Recorded).vectors().vectors
 
 
 @pytest.mark.parametrize("how", ["vmap", "workers", "resumed"])
@@ -75,7 +75,7 @@ def test_series_and_vectors_are_those_of_every_client(how: str, digits: Dataset,
 def test_a_file_has_eight_bits_in_a_byte_and_reads_back(digits: Dataset, tmp_path: Path) -> None:
     simulation = start(digits)
     list(simulation.rounds())
-    written = simulation.outcome().recorded
+    written = simulation.extension(Recorded).vectors()
     written.save(tmp_path / FILE)
     found, size = load_vectors(tmp_path / FILE), simulation.federation.model.size
     assert found.named("mask").equal(torch.stack([own["mask"] for own in written.vectors]))  # type: ignore[union-attr]
@@ -100,11 +100,13 @@ def test_vectors_of_different_lengths_and_none_read_back(tmp_path: Path) -> None
 def test_the_first_clients_are_recorded(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     simulation = start(digits)
     list(simulation.rounds())
-    monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_BYTES", 2 * simulation.federation.model.size)
-    recorded = simulation.scoring.recorded()
+    monkeypatch.setattr(
+        "fedflow.simulation.extensions.recording.PERSONAL_BYTES", 2 * simulation.federation.model.size
+    )
+    recorded = simulation.extension(Recorded).vectors()
     assert len(recorded.vectors) == len(recorded.labels) == 2  # type: ignore[arg-type]
-    monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_CLIENTS", 1)
-    assert len(simulation.scoring.recorded().vectors) == 1
+    monkeypatch.setattr("fedflow.simulation.extensions.recording.PERSONAL_CLIENTS", 1)
+    assert len(simulation.extension(Recorded).vectors().vectors) == 1
 
 
 def spoilt(path: Path, **about: Any) -> None:

@@ -127,7 +127,7 @@ def test_tuned_accuracy_is_that_after_one_more_local_training(federation: Federa
         tuned = descend(federation, k, w, steps=2, lr=0.1)
         rows = torch.as_tensor(federation.partition.test(k))
         hits = federation.model.outputs(tuned, federation.test.x[rows]).argmax(-1) == federation.test.y[rows]
-        assert outcome.scores.tuned_accuracy[k] == float(hits.double().mean())
+        assert outcome.scores.more["tuned_accuracy"][k] == float(hits.double().mean())
 
 
 def descend(federation: Federation, k: int, w: torch.Tensor, steps: int, lr: float) -> torch.Tensor:
@@ -211,7 +211,7 @@ def test_clients_with_held_out_samples_are_scored_on_those(federation: Federatio
         assert scores.test_samples[k] == len(rows)
         everything = federation.model.outputs(served(ran, k), federation.test.x).argmax(-1)
         assert scores.global_accuracy[k] == float((everything == federation.test.y).double().mean())
-        assert 0 <= scores.tuned_accuracy[k] <= 1
+        assert 0 <= scores.more["tuned_accuracy"][k] <= 1
 
 
 def test_the_last_trained_models_are_scored_too(federation: Federation) -> None:
@@ -221,8 +221,10 @@ def test_the_last_trained_models_are_scored_too(federation: Federation) -> None:
         rows = torch.as_tensor(federation.partition.test(k))
         outputs = federation.model.outputs(ran.clients[-1]["trained"][k], test.x[rows])
         accuracy = float((outputs.argmax(-1) == test.y[rows]).double().mean())
-        assert outcome.scores.trained_accuracy[k] == accuracy
-    assert outcome.metrics["local_final_accuracy"] == pytest.approx(outcome.scores.trained_accuracy.mean())
+        assert outcome.scores.more["trained_accuracy"][k] == accuracy
+    assert outcome.metrics["local_final_accuracy"] == pytest.approx(
+        outcome.scores.more["trained_accuracy"].mean()
+    )
 
 
 @pytest.mark.parametrize(("method", "models"), [("fedavg", {0}), ("ifca", {0, 1}), ("ditto", set(range(8)))])

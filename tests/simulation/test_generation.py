@@ -13,7 +13,7 @@ from support import consecutive, follow, prepare_run, refused
 from torch import Tensor, nn
 
 from fedflow.data import Dataset, DatasetParams, prepare
-from fedflow.data.generated import load_generated, save_generated
+from fedflow.data.generated import FILE, load_generated
 from fedflow.errors import FedflowError
 from fedflow.local.teacher import Teacher
 from fedflow.methods.method import Round
@@ -22,6 +22,7 @@ from fedflow.metrics.generation import frechet, nearest, neighbors
 from fedflow.metrics.table import METRICS
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
+from fedflow.simulation.extensions.generation import Generation
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.outcome import Outcome
 
@@ -47,7 +48,7 @@ def clients(pixels: Dataset) -> Federation:
 
 def written(outcome: Outcome, path: Path) -> bytes:
     """The file of the images of a run."""
-    save_generated(path, outcome.generated, outcome.last_images)
+    outcome.files[FILE](path)
     return path.read_bytes()
 
 
@@ -55,9 +56,10 @@ def test_images_are_measured_at_every_evaluation_and_compared_at_the_end(clients
     ran = follow(prepare_run(blend(), clients, rounds=3, evaluate_every=2))
     names = [{name for name in report.values if name in BY_ROUND | ONCE} for report in ran.rounds]
     assert names == [set(), BY_ROUND, BY_ROUND | ONCE]
-    outcome, last = ran.outcome(), ran.rounds[-1].values
-    assert list(outcome.generated) == [2, 3]
-    x, y = outcome.generated[3]
+    last = ran.rounds[-1].values
+    made = ran.simulation.extension(Generation)
+    assert list(made.kept) == [2, 3]
+    x, y = made.kept[3]
     assert x.dtype == torch.uint8 and x.shape == (100, 1, 8, 8) and y.bincount().tolist() == [10] * 10
     fake, real = x.flatten(1) / 255, clients.test.inputs(torch.arange(359)).flatten(1)
     train = clients.train.inputs(torch.arange(1200)).flatten(1)
@@ -69,7 +71,7 @@ def test_images_are_measured_at_every_evaluation_and_compared_at_the_end(clients
     usual = nearest(real, train)[1]
     assert last["nearest_real"] == pytest.approx(usual.mean().item())
     assert last["near_copies"] == (distance < usual.quantile(0.05)).double().mean().item()
-    closest = outcome.last_images
+    closest = made.last()
     assert closest is not None and closest.distance.tolist() == sorted(distance.tolist())[:10]
     assert torch.allclose(closest.x.flatten(1) / 255, train[row[closest.image]])
     shares = torch.bincount(clients.test.y).double() / 359
@@ -99,7 +101,7 @@ def test_real_images_are_drawn_once_with_the_same_number_per_class(clients: Fede
     for seed in (0, 0, 1):
         simulation = prepare_run(blend(spc=3), clients, rounds=2, seed=seed, evaluate_every=1)
         follow(simulation)
-        real = simulation.scoring.generation.real
+        real = simulation.extension(Generation).real
         assert real.drawn.y.tolist() == torch.arange(10).repeat_interleave(3).tolist()
         assert nearest(real.drawn.x.flatten(1), real.train)[1].max() < 1e-6  # of images that clients hold
         found.append((real.drawn.x, simulation.state.history[-1].values["real_accuracy"], real.floor))
@@ -111,7 +113,7 @@ def test_features_of_a_network_replace_pixels(clients: Federation, pixels: Datas
     judge = FlatModel(partial(build, "mlp", pixels.input_shape, 10, hidden=(6,)))
     judged = replace(clients, features=Teacher(judge, judge.init(3)))
     ran = follow(prepare_run(blend(), judged, rounds=1, features="judge"))
-    fake, real = ran.outcome().generated[1].x / 255, clients.test.inputs(torch.arange(359))
+    fake, real = ran.simulation.extension(Generation).kept[1].x / 255, clients.test.inputs(torch.arange(359))
 
     def features(x: Tensor) -> Tensor:
         with torch.no_grad():

@@ -132,6 +132,6 @@ def test_the_number_of_calls_does_not_grow_with_the_clients(
         scores[cohort] = ran.outcome().scores
     assert 6 * (calls["vmap"] - 2) <= calls["loop"]  # two measure what a sample needs
     for name in ("local_accuracy", "tuned_accuracy", "global_accuracy", "local_loss"):
-        one, other = (getattr(scores[cohort], name) for cohort in ("loop", "vmap"))
+        one, other = (scores[cohort].column(name) for cohort in ("loop", "vmap"))
         assert np.allclose(one, other, atol=1e-5, equal_nan=True), name
     torch.testing.assert_close(*(torch.stack(scores[cohort].models) for cohort in ("loop", "vmap")))

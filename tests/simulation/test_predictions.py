@@ -37,7 +37,7 @@ def kept(
         method, federation, training=SGD, rounds=2, keep_predictions=True, executor=executor, **settings
     )
     scores = ran.outcome().scores
-    table = scores.predictions
+    table = scores.answers
     assert table is not None and dict(table.dtypes) == PREDICTIONS
     right = (table["predicted"] == table["label"]).groupby(table["client"]).mean()
     assert np.array_equal(right.reindex(scores.clients), scores.local_accuracy, equal_nan=True)
@@ -81,7 +81,7 @@ def test_confidences_and_ranks_of_worked_outputs() -> None:
     federation = Federation(
         FlatModel(Shifted, dtype=torch.float64), examples, examples, Partition.from_lists(pools, pools, owned)
     )
-    table = run("fedavg", federation, rounds=1, keep_predictions=True).outcome().scores.predictions
+    table = run("fedavg", federation, rounds=1, keep_predictions=True).outcome().scores.answers
     assert table is not None and table.drop(columns="confidence").to_numpy().tolist() == [
         [0, 0, 0, 0, 1],
         [0, 2, 0, 0, 1],
@@ -95,10 +95,10 @@ def test_confidences_and_ranks_of_worked_outputs() -> None:
 
 def test_nothing_is_kept_of_newcomers_of_clients_that_are_not_scored_nor_by_default(digits: Dataset) -> None:
     federation, late = images(digits), with_newcomers(images(digits), 2)
-    assert run("fedavg", federation, rounds=1).outcome().scores.predictions is None
+    assert run("fedavg", federation, rounds=1).outcome().scores.answers is None
     assert set(kept("fedavg", late)["client"]) == set(range(6))
     some = run("fedavg", federation, rounds=1, keep_predictions=True, evaluate_clients=3)
-    assert set(some.outcome().scores.predictions["client"]) == set(some.simulation.scoring.scored)
+    assert set(some.outcome().scores.answers["client"]) == set(some.simulation.scoring.scored)
 
 
 def test_a_regression_has_no_predictions_to_keep() -> None:

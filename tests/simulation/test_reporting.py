@@ -17,6 +17,7 @@ from fedflow.methods import build_method
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import GlobalModel, Message, Round
 from fedflow.methods.protocols import Weighted
+from fedflow.simulation.extensions.trained_means import TrainedMeans
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation
 
@@ -35,7 +36,7 @@ def means(simulation: Simulation) -> list[dict[str, Tensor]]:
     """The means after every round that is not replayed."""
     model = simulation.federation.model
     rounds = (report for report in simulation.rounds() if not report.replayed)
-    return [simulation.state.means.models(model.dtype) for _ in rounds]
+    return [simulation.extension(TrainedMeans).models(model.dtype) for _ in rounds]
 
 
 def exact_mean(rows: list[Tensor], weights: list[int]) -> Tensor:
@@ -65,7 +66,7 @@ def test_means_are_those_of_the_kept_models_to_the_bit(
     trained = []
     for report in simulation.rounds():
         rows = [simulation.state.store.get(k, ["trained"])["trained"] for k in range(8)]
-        found = simulation.state.means.models(torch.float32)
+        found = simulation.extension(TrainedMeans).models(torch.float32)
         assert torch.equal(found["all"], exact_mean(rows, sizes))
         active = [rows[k] for k in report.cohort], [sizes[k] for k in report.cohort]
         assert torch.equal(found["active"], exact_mean(*active))
@@ -119,7 +120,7 @@ def test_a_client_that_fails_keeps_its_model(federation: Federation) -> None:
     for report in rounds:
         rows = [simulation.state.store.get(k, ["trained"])["trained"] for k in range(8)]
         assert list(report.failed) == [4] and torch.equal(rows[4], second)
-        found = simulation.state.means.models(torch.float32)
+        found = simulation.extension(TrainedMeans).models(torch.float32)
         assert torch.equal(found["all"], exact_mean(rows, sizes))
         assert torch.equal(found["active"], exact_mean(rows[:4] + rows[5:], sizes[:4] + sizes[5:]))
         assert torch.equal(found["active"], simulation.state.server.model)
@@ -132,7 +133,7 @@ def test_the_broadcast_model_is_the_mean_of_the_cohort_in_fedavg_and_not_in_fedd
     for hyper in ({}, UNIFORM):
         averaged = prepare_run("fedavg", federation, hyper, **everyone)
         for report in averaged.rounds():
-            found = averaged.state.means.models(torch.float32)
+            found = averaged.extension(TrainedMeans).models(torch.float32)
             assert torch.equal(found["active"], averaged.state.server.model)
             assert torch.equal(found["active"], found["all"])
             for what in ("accuracy", "loss"):
@@ -140,7 +141,7 @@ def test_the_broadcast_model_is_the_mean_of_the_cohort_in_fedavg_and_not_in_fedd
             assert report.values["server_loss"] == report.values["global_loss"]
     dynamic = prepare_run("feddyn", federation, **SETTINGS)
     for report in dynamic.rounds():
-        found, server = dynamic.state.means.models(torch.float32), dynamic.state.server
+        found, server = dynamic.extension(TrainedMeans).models(torch.float32), dynamic.state.server
         assert torch.equal(found["active"], server.mean) and not torch.equal(found["active"], server.model)
         assert len({report.values[f"{name}_loss"] for name in ("server", "active", "all")}) == 3
 
@@ -155,7 +156,10 @@ def test_means_are_global_models_where_a_personal_method_serves_its_global_one(
     settings = SETTINGS | {"participation": 1.0, "rounds": 2, "reports": reports}
     simulation = prepare_run(name, federation, {"served": "global"}, cohort=cohort, **settings)
     for report in simulation.rounds():
-        found, server = simulation.state.means.models(torch.float32), simulation.state.server.tensors()
+        found, server = (
+            simulation.extension(TrainedMeans).models(torch.float32),
+            simulation.state.server.tensors(),
+        )
         sent = server["mean" if name == "l2gd" else "model"]
         assert torch.equal(found["active"], sent) and torch.equal(found["all"], sent)
         assert {report.values[f"{of}_loss"] for of in reports} == {report.values["global_loss"]}
@@ -167,7 +171,9 @@ def test_reporting_models_are_scored_on_the_complete_test_set(federation: Federa
     simulation = prepare_run("feddyn", federation, {"served": "mean"}, **settings)
     ran = follow(simulation)
     assert ran.values("all_loss")[0] is None and ran.values("all_loss")[1] is not None
-    models = simulation.state.means.models(torch.float32) | {"server": simulation.state.server.model}
+    models = simulation.extension(TrainedMeans).models(torch.float32) | {
+        "server": simulation.state.server.model
+    }
     for name, w in models.items():
         with torch.no_grad():
             outputs, y = federation.model.to_module(w)(federation.test.x), federation.test.y
@@ -201,7 +207,7 @@ def test_reports_change_no_result_and_cost_nothing_when_off(federation: Federati
         assert ("trained" in ran.simulation.state.store.first) == kept
         more = ran.rounds[-1].values.keys() - plain.rounds[-1].values.keys()
         assert more == {f"{reports[0]}_accuracy", f"{reports[0]}_loss"}
-        assert ran.outcome().metrics["local_final_accuracy"] is None
+        assert "local_final_accuracy" not in ran.outcome().metrics
     assert not plain.simulation.job.keep_trained
     tensors, _ = plain.simulation.state.packed(torch.device("cpu"))
     assert not [name for name in tensors if "means" in name or "trained" in name]

@@ -109,7 +109,7 @@ def test_a_sample_of_clients_has_the_scores_that_it_has_among_all(federation, me
     assert len(chosen) == 3 and scores.clients == list(range(8))
     others = [k for k in range(8) if k not in chosen]
     for name in ("local_accuracy", "local_loss", "global_accuracy", "tuned_accuracy"):
-        values, all_values = getattr(scores, name), getattr(everyone, name)
+        values, all_values = scores.column(name), everyone.column(name)
         assert np.array_equal(values[chosen], all_values[chosen]) and np.isnan(values[others]).all()
     assert np.array_equal(scores.test_samples, everyone.test_samples)
     assert np.array_equal(scores.cluster[chosen], everyone.cluster[chosen])

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedflow.methods.protocols import Dissimilarity
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.evaluation import Scores
@@ -122,12 +121,10 @@ def outcome(model):
         cluster = np.array([0, 0, 0, 1, 1, 1]) if serves == "cluster" else np.zeros(CLIENTS, dtype=int)
         numbers = {"global": [0], "cluster": [0, 1], "personal": range(CLIENTS)}[serves]
         nothing = np.full(CLIENTS, np.nan)
-        scores = Scores(list(range(CLIENTS)), cluster, *[nothing] * 9, [], nothing)
+        scores = Scores(list(range(CLIENTS)), cluster, *[nothing] * 5, [], nothing)
         metrics = {"rounds": 11, "local_accuracy": 0.55, "tuned_accuracy": 0.6, "rounds_to_target": None}
         models = {i: model.init(i) for i in numbers}
-        apart = Dissimilarity(1.0 - np.eye(CLIENTS), range(CLIENTS), "angle, degrees", height=0.5)
-        compared = apart if serves == "cluster" else None
-        return Outcome(scores, np.zeros(CLIENTS), metrics, models, dissimilarity=compared)
+        return Outcome(scores, np.zeros(CLIENTS), metrics, models)
 
     return make
 

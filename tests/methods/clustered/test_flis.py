@@ -38,6 +38,7 @@ from fedflow.metrics.clustering import clustering_error
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
+from fedflow.simulation.extensions.clustering import Clusters
 from fedflow.simulation.federation import Federation, random_examples
 from fedflow.simulation.loop import Simulation
 from fedflow.stages.experiment import Experiment
@@ -116,7 +117,9 @@ def test_inferences_are_those_of_the_network(federation: Federation, soft: bool)
 @pytest.mark.parametrize("inference", ["one_hot", "soft"])
 def test_trained_models_are_compared(name: str, inference: str) -> None:
     c = torch.tensor([0.0, 1, 7, 9], dtype=torch.float64)
-    compared = flis(name, {"inference": inference}, thresholds(c.tolist())).outcome().dissimilarity
+    compared = (
+        flis(name, {"inference": inference}, thresholds(c.tolist())).simulation.extension(Clusters).compared()
+    )
     asked = torch.arange(10, dtype=torch.float64) + 0.5
     above = torch.sigmoid(asked - c[:, None]) if inference == "soft" else (asked >= c[:, None]).double()
     said = torch.stack([above, 1 - above], -1).flatten(1)
@@ -269,7 +272,7 @@ def test_later_rounds_start_from_the_model_with_the_lowest_loss_of_the_last(coho
 def test_models_of_all_are_of_the_last_round_only() -> None:
     ran = flis("flis_dc", {}, thresholds((0, 1, 7, 9)), cohorts=[[0, 1, 2, 3], [1, 3]])
     assert [len(server["models"]) for server in ran.servers] == [4, 2]
-    compared = ran.outcome().dissimilarity
+    compared = ran.simulation.extension(Clusters).compared()
     assert compared is not None and compared.clients == [1, 3] and compared.matrix.shape == (2, 2)
 
 
@@ -470,7 +473,7 @@ def test_neighbors_start_from_the_mean_of_their_last_models(weighting: str, coho
         held = server["models"][server["assignment"]].squeeze(1).tolist()
         assert held == pytest.approx((shares @ latest / shares.sum(1)).tolist())
     assert ran.server("assignment") == [[0, 1, 2, 3]] * 3
-    compared = ran.outcome().dissimilarity
+    compared = ran.simulation.extension(Clusters).compared()
     assert compared is not None and compared.height is None  # no tree is cut
 
 

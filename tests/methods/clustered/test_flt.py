@@ -40,6 +40,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
 from fedflow.seeding import generator
+from fedflow.simulation.extensions.clustering import Clusters
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation
 from fedflow.stages.experiment import Experiment
@@ -119,7 +120,7 @@ def test_the_share_of_relatives_in_other_clusters_is_recorded(tmp_path: Path) ->
         write_results(tmp_path, {}, {}, ran.rounds, outcome, federation.partition.sizes, None)
         about = json.loads((tmp_path / "clusters.json").read_text())["proximity"]
         assert about["decomposition_error"] == pytest.approx(error)
-    compared = flt({"gamma": 1.5}, points(CHAIN)).outcome().dissimilarity
+    compared = flt({"gamma": 1.5}, points(CHAIN)).simulation.extension(Clusters).compared()
     assert compared is not None and compared.decomposition_error is None
 
 
@@ -127,7 +128,7 @@ def test_the_share_of_relatives_in_other_clusters_is_recorded(tmp_path: Path) ->
 def test_without_gamma_the_largest_gap_decides(case: str) -> None:
     ran = flt({"case": case}, points((1, 1.2, 9, 9.3)))
     assert ran.server("assignment") == [[0, 0, 1, 1]] and held(ran) == pytest.approx([1.1, 1.1, 9.15, 9.15])
-    assert ran.outcome().dissimilarity.height == pytest.approx((0.3 + 7.8) / 2)  # type: ignore[union-attr]
+    assert ran.simulation.extension(Clusters).compared().height == pytest.approx((0.3 + 7.8) / 2)  # type: ignore[union-attr]
 
 
 # Clients that do not take part

@@ -21,6 +21,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.models.linear import Linear
 from fedflow.partition import Partition
+from fedflow.simulation.extensions.clustering import Clusters
 from fedflow.simulation.federation import Federation
 
 SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
@@ -108,7 +109,7 @@ def test_the_default_beta_is_in_the_largest_gap_and_is_drawn() -> None:
     """Merges at 3, 4 and 41.5, the mean of 41, 38, 45 and 42."""
     ran = pacfl({}, rays((0, 3, 41, 45)))
     assert ran.server("assignment") == [[0, 0, 1, 1]]
-    compared = ran.outcome().dissimilarity
+    compared = ran.simulation.extension(Clusters).compared()
     assert compared is not None and compared.unit == "angle, degrees" and compared.linkage == "wpgma"
     assert compared.height == pytest.approx((4 + 41.5) / 2, abs=1e-6)
     np.testing.assert_allclose(compared.matrix, line_distances((0, 3, 41, 45)), atol=1e-5)
@@ -327,7 +328,7 @@ def test_a_newcomer_tunes_the_model_of_its_cluster_for_all_local_epochs(
     tuned = one_client(clients, 4, LocalTraining(epochs=5, batch_size=0, lr=0.1)).fit(start=served)
     rows = torch.from_numpy(partition.test(4))
     inputs, labels = clients.test.inputs(rows), clients.test.targets(rows)
-    for w, score in ((served, newcomers.local_accuracy), (tuned, newcomers.tuned_accuracy)):
+    for w, score in ((served, newcomers.local_accuracy), (tuned, newcomers.more["tuned_accuracy"])):
         hits = clients.model.hits(clients.model.outputs(w, inputs), labels)
         assert score.tolist() == [pytest.approx(hits.double().mean().item())]
 

@@ -19,6 +19,7 @@ from fedflow.methods import build_method
 from fedflow.methods.personal._personal import TENTHS
 from fedflow.methods.personal.superfed import SuPerFed, mixture, orthogonal, products
 from fedflow.models.flat import FlatModel
+from fedflow.simulation.extensions.mixtures import FILE, Mixtures
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
@@ -365,7 +366,7 @@ def test_lambda_is_chosen_by_loss(federation: Federation) -> None:
     """On held-out samples, or, as an oracle, on the test samples; fixed, it is the same for all."""
     by = {lam: run("superfed", federation, **everyone(lam=lam)) for lam in ("validated", "oracle")}
     outcomes = {lam: ran.outcome() for lam, ran in by.items()}
-    model, table = federation.model, outcomes["oracle"].sweep
+    model, table = federation.model, by["oracle"].simulation.extension(Mixtures).table()
     candidates = [at_ends(by["oracle"], lam) for lam in TENTHS]
     assert torch.equal(by["oracle"].servers[-1]["model"], by["validated"].servers[-1]["model"])
     for k in range(8):
@@ -390,7 +391,7 @@ def test_lambda_is_chosen_by_loss(federation: Federation) -> None:
 def test_the_sweep_scores_every_mixture(federation: Federation) -> None:
     """Of each client, as it would be scored with that mixture; a served global model has one too."""
     ran = run("superfed", federation, executor=Workers(2), keep_predictions=True, **everyone(served="global"))
-    table = ran.outcome().sweep
+    table = ran.simulation.extension(Mixtures).table()
     assert list(table["client"].unique()) == list(range(8)) and len(table) == 88
     fixed = run("superfed", federation, **everyone(lam="fixed")).outcome().scores
     own = table[np.isclose(table["value"], 0.5)]
@@ -398,13 +399,12 @@ def test_the_sweep_scores_every_mixture(federation: Federation) -> None:
     assert own["loss"].tolist() == near(fixed.local_loss.tolist(), 1e-6)
     assert own["samples"].tolist() == fixed.test_samples.tolist()
     assert own["ece"].between(0, 1).all() and (own["mce"] >= own["ece"]).all()
-    alpha = run(
-        "apfl", federation, {"alpha": 0.3, "adaptive": False}, training=HALF["training"], rounds=2
-    ).outcome()
-    own = alpha.sweep[np.isclose(alpha.sweep["value"], 0.3)]
-    assert own["accuracy"].tolist() == alpha.scores.local_accuracy.tolist()
+    alpha = run("apfl", federation, {"alpha": 0.3, "adaptive": False}, training=HALF["training"], rounds=2)
+    table = alpha.simulation.extension(Mixtures).table()
+    own = table[np.isclose(table["value"], 0.3)]
+    assert own["accuracy"].tolist() == alpha.outcome().scores.local_accuracy.tolist()
     off = run("apfl", federation, training=HALF["training"], rounds=2, sweep=False)
-    assert off.outcome().sweep is None and run("fedavg", federation).outcome().sweep is None
+    assert FILE not in off.outcome().files and FILE not in run("fedavg", federation).outcome().files
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
-"""Kept vectors of clients at the end of a run (`Recording.records`), such as masks, and their file.
+"""Diagnostics by client and round (`Recording.series`), and kept vectors at the end (`Recording.records`).
 
-The file has a tensor ``<name>/<client>`` for every vector, with eight entries of a bool vector in a byte,
-and ``labels``, if samples have one label each. Equal vectors give equal bytes.
+The file of the vectors, such as masks, has a tensor ``<name>/<client>`` for every vector, with eight entries
+of a bool vector in a byte, and ``labels``, if samples have one label each. Equal vectors give equal bytes.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,14 +17,23 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from fedflow.errors import FedflowError, reason
+from fedflow.methods.protocols import Recording
 from fedflow.metrics.masks import Masks, compare
+from fedflow.simulation.evaluation import Scores
+from fedflow.simulation.extensions.extension import Run, RunExtension
+from fedflow.simulation.job import ClientResult
+from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, SERIES_CLIENTS, Findings, RoundReport
 
 FILE = "client-vectors.safetensors"
+PRUNED, GATE = (
+    "client/pruned",
+    "client/gate_kept",
+)  # series of clients that prune: share, accuracy of the rest
 
 
 @dataclass(frozen=True)
 class ClientVectors:
-    """What clients keep at the end: those of the lowest numbers, up to the limits of `Outcome`.
+    """Kept vectors of the clients with the lowest numbers, at most `PERSONAL_CLIENTS`, of `PERSONAL_BYTES`.
 
     ``vectors`` are those of every client, by name. ``sizes`` are the entries of each tensor of the network,
     in the order of a vector [D]. ``labels`` [n, C], bool: which client trains on which label.
@@ -81,3 +92,47 @@ def load_vectors(path: Path) -> ClientVectors:
         return ClientVectors(vectors, about["sizes"], labels)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise FedflowError(f"cannot read {path}: {reason(error)}; run this experiment again") from error
+
+
+class Recorded(RunExtension):
+    """Series and vectors of the clients of a method that records them."""
+
+    @classmethod
+    def wanted(cls, run: Run) -> bool:
+        return isinstance(run.job.method, Recording)
+
+    @property
+    def method(self) -> Recording:
+        """The method, of which the engine asks what to record."""
+        return Recording.of(self.run.job.method)
+
+    def begin(self, server: Any) -> Any:
+        own = self.run.job.method
+        kept = own.client_state(self.run.federation.model, self.run.federation.model.init(0))
+        if missing := [name for name in self.method.records if name not in kept]:
+            raise FedflowError(f"{own.name}: its clients do not keep {', '.join(missing)} to be recorded")
+        return server
+
+    def stepped(self, report: RoundReport, sent: Sequence[ClientResult]) -> None:
+        """Add the diagnostics of a cohort; NaN outside of it."""
+        nothing = [float("nan")] * min(self.run.clients, SERIES_CLIENTS)
+        for name in self.method.series:
+            values = report.series.setdefault(f"client/{name}", nothing.copy())
+            for result in sent:
+                if result.client < len(values):
+                    values[result.client] = result.reported.get(name, float("nan"))
+
+    def finish(self, scores: Scores) -> Findings:
+        return Findings(files={FILE: self.vectors().save} if self.method.records else {})
+
+    def vectors(self) -> ClientVectors:
+        """The kept vectors that are recorded."""
+        run, found, size = self.run, list[dict[str, Tensor]](), 0
+        for client in range(min(run.clients, PERSONAL_CLIENTS)):
+            own = run.state.store.get(client, self.method.records)
+            size += sum(vector.nbytes for vector in own.values())
+            if found and size > PERSONAL_BYTES:
+                break
+            found.append({name: vector.cpu() for name, vector in own.items()})
+        sizes = dict(zip(run.federation.model.names, run.federation.model.sizes))
+        return ClientVectors(found, sizes, None if run.labels is None else run.labels[: len(found)])

@@ -1,18 +1,22 @@
 """Images that a server generates: kept at every evaluation, measured, and classified."""
 
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from fedflow.data.generated import LastImages
+from fedflow.data.generated import FILE, LastImages, save_generated
 from fedflow.errors import FedflowError
+from fedflow.methods.method import Message
 from fedflow.methods.protocols import Generative, Images
 from fedflow.metrics.generation import Gaussian, nearest, neighbors
+from fedflow.simulation.evaluation import Scores
+from fedflow.simulation.extensions.extension import Run, RunExtension
+from fedflow.simulation.extensions.real_images import NEIGHBORS, RealImages, check_generative
+from fedflow.simulation.outcome import Findings, RoundReport
 from fedflow.simulation.predict import predict
-from fedflow.simulation.real_images import NEIGHBORS, RealImages
-from fedflow.simulation.setup import RunSetup
 
 MOST_BYTES = 64 << 20  # of the images that a run keeps: later ones replace those of the earliest rounds
 CLOSEST = 10  # images of the last round that are kept with the training image nearest to them
@@ -25,12 +29,36 @@ class Generated(NamedTuple):
     model: Tensor
 
 
-class Generation:
-    """The images of one run, made once per evaluation."""
+class Generation(RunExtension):
+    """The images of one run, made once per evaluation. ``kept`` has those of evaluations: pixels 0..255."""
 
-    def __init__(self, run: RunSetup, method: Generative) -> None:
-        self.run, self.method = run, method
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.method = cast(Generative[Any], run.job.method)
+        self.kept: dict[int, Images] = {}
         self._made: tuple[int, Generated] | None = None
+
+    @classmethod
+    def wanted(cls, run: Run) -> bool:
+        return isinstance(run.job.method, Generative)
+
+    def check(self) -> None:
+        check_generative(self.run.job.method.name, self.run.federation)
+
+    def begin(self, server: Any) -> Any:
+        return self.method.begin(self.run.round(0, "first images"), server)
+
+    def packed(self) -> Mapping[str, Tensor]:
+        images = {f"images/{t}": images.x for t, images in self.kept.items()}
+        return images | {f"labels/{t}": images.y.clone() for t, images in self.kept.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        rounds = [name.removeprefix("images/") for name in tensors if name.startswith("images/")]
+        found = {int(t): Images(tensors[f"images/{t}"], tensors[f"labels/{t}"]) for t in rounds}
+        self.kept = dict(sorted(found.items()))
+
+    def serve(self, t: int) -> Message:
+        return {"model": self.before(t).model}
 
     def before(self, t: int) -> Generated:
         """The images before round ``t``, and their model."""
@@ -43,12 +71,13 @@ class Generation:
     @cached_property
     def real(self) -> RealImages:
         """What the images are compared with."""
-        labels = next(iter(self.run.state.generated.values())).y
+        labels = next(iter(self.kept.values())).y
         return RealImages(self.run.federation, self.run.job.seed, labels)
 
-    def evaluate(self, after: int) -> dict[str, float]:
-        """Keep the images after round ``after``, as 256 levels; returns what measures them."""
-        kept, x = self.run.state.generated, self.before(after + 1).images.x
+    def evaluate(self, report: RoundReport, scores: Scores) -> Mapping[str, float | None]:
+        """Keep the images after this round, as 256 levels; returns what measures them."""
+        kept, after = self.kept, report.round
+        x = self.before(after + 1).images.x
         if not (x.min() >= 0 and x.max() <= 1):  # also not if some are NaN
             lowest, highest = float(x.min()), float(x.max())
             found = f"pixels from {lowest:.3g} to {highest:.3g}, not in [0, 1]"
@@ -85,6 +114,9 @@ class Generation:
             "lowest_class": float(self._by_class().nan_to_num(torch.inf).min()),
         }
 
+    def finish(self, scores: Scores) -> Findings:
+        return Findings(files={FILE: partial(save_generated, rounds=self.kept, last=self.last())})
+
     def last(self) -> LastImages:
         """What is kept of the comparison with real images after the last round."""
         x, real, federation = self._kept(self.run.settings.rounds), self.real, self.run.federation
@@ -104,4 +136,4 @@ class Generation:
 
     def _kept(self, after: int) -> Tensor:
         """The pixels [N, C, H, W] of the images after a round, in [0, 1], on the device of the data."""
-        return self.run.state.generated[after].x.to(self.run.federation.train.device) / 255
+        return self.kept[after].x.to(self.run.federation.train.device) / 255

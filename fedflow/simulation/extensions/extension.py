@@ -1,0 +1,167 @@
+"""Extensions of a run: parts of it that only some settings, methods or partitions need.
+
+The run asks every extension before its first round, in every round, at every evaluation and at the end; it
+knows none of them by name (`fedflow.simulation.extensions.all_extensions` lists them). A new one is a class
+in a file here and its name in that list. Its numbers are lines of the table of metrics.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from fedflow.methods.method import Message, Round
+from fedflow.simulation.evaluation import Measure, Scores
+from fedflow.simulation.executors import Executor
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.job import ClientResult, Job
+from fedflow.simulation.messages import Messages
+from fedflow.simulation.outcome import Findings, RoundReport
+from fedflow.simulation.state import State
+
+E = TypeVar("E")
+ROUND, END, NEWCOMERS = "round", "end", "newcomers"  # occasions on which clients are scored
+
+
+class Run(Protocol):
+    """A run (`fedflow.simulation.loop.Simulation`), as its extensions see it.
+
+    ``clients`` (N) take part, with ``sizes`` [N] training samples and planted ``groups`` [N], if any.
+    ``levels`` has the clients of every size of network, one level "" if all have the network of the run.
+    """
+
+    job: Job
+    settings: Any  # `RunSettings`, whose fields are settings of extensions
+    executor: Executor
+    federation: Federation
+    clients: int
+    sizes: np.ndarray
+    groups: np.ndarray | None
+    cohort_size: int
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def levels(self) -> Mapping[str, Sequence[int]]: ...
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Which client has which label [N, C], bool; None unless samples have one label each."""
+
+    def level(self, client: int) -> str: ...
+
+    def extension(self, kind: type[E]) -> E:
+        """The extension of this kind, which the run has."""
+
+    def round(self, t: int, purpose: str, *keys: int, cycle: int = 0) -> Round: ...
+
+    def onboard(self, clients: Sequence[int]) -> dict[str, int]: ...
+
+    def scores(
+        self, title: str, after: int, clients: Sequence[int], when: str, full: bool = False
+    ) -> Scores: ...
+
+    def served(
+        self, t: int, clients: Sequence[int], names: Sequence[str] | None = None
+    ) -> Iterator[list[tuple[list[int], Messages]]]: ...
+
+    def phase(self, t: int) -> str: ...
+
+    @property
+    def scored(self) -> Sequence[int]: ...
+
+    def count_traffic(self, report: RoundReport, down: Mapping[int, int], up: Mapping[int, int]) -> None: ...
+
+    def poll_time(self, t: int, client: int) -> float: ...
+
+
+class RunExtension:
+    """One extension of one ``run``, which is made before the run has a state."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @classmethod
+    def wanted(cls, run: Run) -> bool:
+        """Whether the run has it."""
+        return True
+
+    # Before the first round
+
+    @property
+    def rounds(self) -> int | None:
+        """The number of rounds, if it sets that."""
+        return None
+
+    @property
+    def trains(self) -> bool:
+        """Whether clients return the model that they trained."""
+        return False
+
+    @property
+    def stores(self) -> bool:
+        """Whether the last model that each client trained is stored."""
+        return False
+
+    def check(self) -> None:
+        """Raise `BadInput` for what it excludes; warn about odd settings."""
+
+    def begin(self, server: Any) -> Any:
+        """The server's state before the first round, from that of `Method.setup`."""
+        return server
+
+    def packed(self) -> Mapping[str, Tensor]:
+        """Its state at the end of a round, for a checkpoint."""
+        return {}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what was `packed`, from tensors on the host."""
+
+    # In a round
+
+    def start_round(self, report: RoundReport, before: Mapping[str, float]) -> None:
+        """Prepare the round of ``report``, whose previous one had the values ``before``."""
+
+    def smallest_cohort(self) -> tuple[int, str] | None:
+        """The size of the smallest cohort and its description, if it chooses the clients."""
+        return None
+
+    def cohort(self, t: int) -> tuple[np.ndarray, int] | None:
+        """The chances of all clients [N] and the size of the cohort of round ``t``, if it chooses them."""
+        return None
+
+    def trained(self, sent: ClientResult) -> None:
+        """See the result of a client before its kept vectors are stored."""
+
+    def traffic(self, report: RoundReport, down: Mapping[int, int], up: Mapping[int, int]) -> None:
+        """Count the bytes that crossed, by client."""
+
+    def stepped(self, report: RoundReport, sent: Sequence[ClientResult]) -> None:
+        """Add to the report of a server step, which used what was ``sent``."""
+
+    # At an evaluation
+
+    def serve(self, t: int) -> Message | None:
+        """What clients are served before round ``t``, if it decides that."""
+        return None
+
+    def measures(self, when: str) -> Sequence[Measure]:
+        """Further scores of every client; ``when`` is `ROUND`, `END` or `NEWCOMERS`."""
+        return ()
+
+    @property
+    def answers(self) -> bool:
+        """Whether it needs the predictions for all test samples of clients at the end."""
+        return False
+
+    def evaluate(self, report: RoundReport, scores: Scores) -> Mapping[str, float | None]:
+        """Its metrics after the round of ``report``; None is not measured."""
+        return {}
+
+    # At the end
+
+    def finish(self, scores: Scores) -> Findings:
+        """What it adds to the result of the run, from the final scores."""
+        return Findings()

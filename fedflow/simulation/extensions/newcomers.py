@@ -1,0 +1,27 @@
+"""Newcomers: clients of the partition that join after the last round.
+
+They are onboarded if the method has an onboarding, then scored as served and after one local training.
+"""
+
+from fedflow.simulation.evaluation import Scores
+from fedflow.simulation.extensions.extension import NEWCOMERS, Run, RunExtension
+from fedflow.simulation.outcome import Findings, mean_or_none
+
+
+class Newcomers(RunExtension):
+    """The clients from N on."""
+
+    @classmethod
+    def wanted(cls, run: Run) -> bool:
+        return len(run.federation.partition.sizes) > run.clients
+
+    def finish(self, scores: Scores) -> Findings:
+        run, newcomers = self.run, range(self.run.clients, len(self.run.federation.partition.sizes))
+        run.onboard(newcomers)
+        found = run.scores("newcomers", run.settings.rounds, newcomers, NEWCOMERS)
+        metrics = {
+            "newcomers": len(found.clients),
+            "newcomer_accuracy": mean_or_none(found.local_accuracy),
+            "newcomer_tuned_accuracy": mean_or_none(found.column("tuned_accuracy")),
+        }
+        return Findings(metrics, newcomers=found)

@@ -1,0 +1,168 @@
+"""Means of the models that clients trained last: they are scored (`run.reports`, `run.adapt_from`), not sent.
+
+The mean over all N clients is updated by differences: a client's new model is added to a sum, and its
+previous one subtracted, without rounding (`ExactSum`). So it is the mean of the stored models, whatever the
+number of workers, and after a resume.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.local.client import TRAINED
+from fedflow.methods.protocols import Weighted
+from fedflow.metrics.table import level_metric
+from fedflow.simulation.evaluation import Scores, network_of
+from fedflow.simulation.exact import ExactSum
+from fedflow.simulation.extensions.extension import Run, RunExtension
+from fedflow.simulation.job import ClientResult, Job, Shard
+from fedflow.simulation.outcome import Findings, RoundReport
+from fedflow.simulation.predict import predict
+
+MEANS = ("active", "all")
+REPORTS = ("server", *MEANS)  # of `run.reports`
+SCORES = ("accuracy", "loss")  # of each
+
+
+class TrainedMeans(RunExtension):
+    """Means over the cohort of a round ("active") and over all clients ("all"), and their scores.
+
+    Clients count equally, or by n_k if the method weighs them so. A client that never trained counts with the
+    initial model. Clients whose networks differ have means for each level.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.names = {*MEANS} & {*run.settings.reports, run.settings.adapt_from}
+        samples = Weighted.of(run.job.method).weighs_samples()
+        self.weights = run.sizes if samples else np.ones(run.clients)
+        self._active, self._all = ({level: ExactSum() for level in run.levels} for _ in range(2))
+
+    @classmethod
+    def wanted(cls, run: Run) -> bool:
+        return bool(run.settings.reports) or run.settings.adapt_from in MEANS
+
+    @property
+    def trains(self) -> bool:
+        return bool(self.names)
+
+    @property
+    def stores(self) -> bool:
+        return "all" in self.names
+
+    def start_round(self, report: RoundReport, before: Mapping[str, float]) -> None:
+        """Forget the cohort of the previous round."""
+        self._active = {level: ExactSum() for level in self.run.levels}
+
+    def trained(self, sent: ClientResult) -> None:
+        """Add the model that a client trained in this round, before the store replaces its previous one.
+
+        It is removed from what the client keeps, unless the store needs it.
+        """
+        client, keep = sent.client, sent.keep
+        if not self.names:
+            return
+        if TRAINED not in keep:
+            accepted = "[] or [server], and served: the clients of this method train no model"
+            raise BadInput("run.reports, run.adapt_from", sorted(self.names), accepted)
+        store, weight = self.run.state.store, float(self.weights[client])
+        stored, level = TRAINED in store.first, self.run.level(client)
+        trained = keep[TRAINED] if stored else keep.pop(TRAINED)
+        if "active" in self.names:
+            self._active[level].add(trained, weight)
+        if "all" in self.names:
+            if store.written[TRAINED][client]:
+                self._all[level].add(store.get(client, [TRAINED])[TRAINED], -weight)
+            self._all[level].add(trained, weight)
+
+    def models(self, dtype: torch.dtype, level: str = "") -> dict[str, Tensor]:
+        """The means [D] of one level after at least one round; none over an empty cohort."""
+        found, store, clients = {}, self.run.state.store, self.run.levels[level]
+        if "active" in self.names and self._active[level].high is not None:
+            found["active"] = self._active[level].mean(dtype)
+        if "all" in self.names and clients:
+            total = ExactSum()
+            if self._all[level].high is not None:
+                total.merge(self._all[level])
+            never = [k for k in clients if not store.written[TRAINED][k]]
+            if never:
+                initial = store.get(never[0], [TRAINED])[TRAINED]
+                total.add(initial, float(self.weights[never].sum()))
+            found["all"] = total.mean(dtype)
+        return found
+
+    def packed(self) -> dict[str, Tensor]:
+        """The sums, for a checkpoint at the end of a round."""
+        packed: dict[str, Tensor] = {}
+        for kind, sums in self._sums().items():
+            for level, total in sums.items():
+                if total.high is not None and total.low is not None:
+                    weight = torch.tensor(total.weight, dtype=torch.float64)
+                    parts = {"high": total.high, "low": total.low, "weight": weight}
+                    packed |= {f"{kind}/{level}/{part}": value for part, value in parts.items()}
+        return packed
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        device = self.run.federation.model.device
+        for kind, sums in self._sums().items():
+            for level in sums:
+                name = f"{kind}/{level}"
+                if f"{name}/high" in tensors:
+                    high, low, weight = (
+                        tensors[f"{name}/{part}"].to(device) for part in ("high", "low", "weight")
+                    )
+                    sums[level] = ExactSum(high, low, float(weight))
+
+    def evaluate(self, report: RoundReport, scores: Scores) -> Mapping[str, float | None]:
+        """Accuracy and loss of the models of `run.reports`, each scored once."""
+        run, names, models = self.run, self.run.settings.reports, dict[tuple[str, str], Tensor]()
+        for level in run.levels if names else ():
+            means = self.models(run.federation.model.dtype, level)
+            models |= {(level, name): w for name, w in means.items() if name in names}
+            if "server" in names and run.levels[level]:
+                models[level, "server"] = self._broadcast_model(report.round, run.levels[level][0])
+        # A client of the level, by which the network is known.
+        clients = [list(run.levels[level][:1]) if level else [] for level, _ in models]
+        shards = [
+            Shard(report.round, own, [w], [], []) for own, w in zip(clients, models.values(), strict=True)
+        ]
+        title = f"round {report.round} · evaluate {', '.join(names)}"
+        found = run.executor.map(score_means, run.job, shards, title) if shards else []
+        return {
+            level_metric(level, f"{name}_{what}"): value
+            for (level, name), [own] in zip(models, found, strict=True)
+            for what, value in zip(SCORES, own, strict=True)
+        }
+
+    def finish(self, scores: Scores) -> Findings:
+        last = self.run.state.history[-1].values
+        names = [f"{name}_{what}" for name in self.run.settings.reports for what in SCORES]
+        return Findings({name: last.get(name) for name in names})
+
+    def _broadcast_model(self, after: int, client: int) -> Tensor:
+        """The model [D] that the server sends to a client after round ``after``."""
+        run, method = self.run, self.run.job.method
+        sent = method.broadcast(run.round(after + 1, "served", after + 1, client), run.state.server, client)
+        if "model" not in sent:
+            accepted = f"[active, all] with {method.name}, which does not broadcast a `model`"
+            raise BadInput("run.reports", run.settings.reports, accepted)
+        return sent["model"]
+
+    def _sums(self) -> dict[str, dict[str, ExactSum]]:
+        return {"active": self._active, "all": self._all}
+
+
+def score_means(job: Job, shard: Shard) -> list[tuple[float, float]]:
+    """Accuracy and mean loss of each vector of the shard on the complete test set.
+
+    Each has the network of a client of the shard; the network of the run if there are none.
+    """
+    federation = job.federation.open()
+    test, rows = federation.complete
+    networks = [network_of(job, federation, k) for k in shard.clients]
+    networks = networks or [federation.model] * len(shard.vectors)
+    scores = [predict(model, w, test, rows) for model, w in zip(networks, shard.vectors, strict=True)]
+    return [(float(found.hits.mean()), float(found.losses.mean())) for found in scores]

@@ -1,0 +1,110 @@
+"""The pictures of a finished run in its record: a function and a folder for each kind."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from fedflow.files import COUNTS
+from fedflow.finished.run import Run
+from fedflow.local.local_training import LocalTraining
+from fedflow.simulation.outcome import SERIES_CLIENTS
+
+DRAWN_CLUSTERS = 20  # of a run, those with the lowest numbers
+Draw = Callable[[Run, Path, Path], None]  # a run, the folder of its partition, and the folder of the pictures
+
+
+def clusters(run: Run, partition: Path, out: Path) -> None:
+    """The clusters by round, and how the server compared clients."""
+    if not run.history:
+        return
+    from fedflow.pictures.clusters import Grouping, draw_clusters  # imports matplotlib, which is slow
+
+    found = {step["round"]: step["assignment"] for step in run.history}
+    last, rounds = run.clients["cluster"].tolist(), run.metrics["rounds"]
+    if found[max(found)] != last:
+        found[rounds] = last
+    draw_clusters(out, Grouping(found, rounds, run.groups, run.dissimilarity, run.stable_cluster_ids))
+
+
+def cluster_labels(run: Run, partition: Path, out: Path) -> None:
+    """The labels of every cluster's clients."""
+    if not run.history or not (partition / COUNTS).is_file():
+        return
+    from fedflow.pictures.labels import draw_counts
+
+    counts = pd.read_csv(partition / COUNTS).drop(columns="client").to_numpy()
+    cluster = run.clients["cluster"].to_numpy()
+    for j in sorted({*cluster.tolist()} - {-1})[:DRAWN_CLUSTERS]:
+        heading = f"cluster {j} of {run.method} on {run.partition}, seed {run.seed}"
+        draw_counts(counts[: len(cluster)][cluster == j], heading, out / f"cluster-{j}.png")
+
+
+def calibration(run: Run, partition: Path, out: Path) -> None:
+    """Confidence and accuracy of the kept predictions."""
+    if len(predictions := run.predictions):
+        from fedflow.pictures.reliability import draw_reliability
+
+        draw_reliability(out, predictions)
+
+
+def curricula(run: Run, partition: Path, out: Path) -> None:
+    """Growing prefixes of samples and pools of clients."""
+    if not run.params["training"].get("curriculum") and not run.params["run"].get("client_curriculum"):
+        return
+    from fedflow.pictures.curriculum import POLLED, draw_curricula
+
+    training, sizes = LocalTraining.parse(run.params["training"]), run.clients["samples"].to_numpy()
+    draw_curricula(out, training, sizes, run.rounds, run.series[run.series["name"] == POLLED])
+
+
+def mixtures(run: Run, partition: Path, out: Path) -> None:
+    """Scores of mixtures of global and personal models."""
+    if run.sweep.empty:
+        return
+    from fedflow.pictures.mixtures import SCORES, Sweep
+    from fedflow.pictures.mixtures import mixtures as draw
+
+    label = run.metrics["method_label"]
+    for column in (column for column in SCORES if run.sweep[column].notna().any()):
+        drawn = draw({label: [Sweep(label, run.sweep)]}, {label: 0}, column, f"sweep-{column}")
+        drawn.png(out / f"{column}.png")
+
+
+def masks(run: Run, partition: Path, out: Path) -> None:
+    """Masks, and pruned shares by round."""
+    if run.masks is None and run.series.empty:
+        return
+    from fedflow.pictures.masks import draw_masks
+
+    shown = min(run.metrics["clients"], SERIES_CLIENTS)
+    draw_masks(out, run.metrics["method_label"], run.masks, run.series, shown, run.metrics["rounds"])
+
+
+def images(run: Run, partition: Path, out: Path) -> None:
+    """Generated images."""
+    if run.images.rounds:
+        from fedflow.pictures.images import draw_images
+
+        draw_images(out, run.images)
+
+
+FOLDERS: tuple[tuple[str, Draw], ...] = (
+    ("clusters", clusters),
+    ("clusters", cluster_labels),
+    ("calibration", calibration),
+    ("curriculum", curricula),
+    ("sweep", mixtures),
+    ("masks", masks),
+    ("generated", images),
+)
+
+
+def drawn(run: Run, partition: Path, out: Path) -> Iterator[tuple[str, list[Path]]]:
+    """The folder in the record and the pictures of every kind that the run has, written below ``out``."""
+    for name, draw in FOLDERS:
+        folder = out / draw.__name__
+        folder.mkdir()
+        draw(run, partition, folder)
+        if files := sorted(folder.iterdir()):
+            yield name, files
