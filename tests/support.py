@@ -435,3 +435,9 @@ def run_without_values(
             with OnOneDevice():
                 outputs = call()
         assert {tensor.device.type for tensor in outputs.values()} == {"meta"}
+
+
+def finish(record: Any, outcome: Any, folder: Path | None = None, card: Any = None) -> None:
+    """Record the end of a federated run, as its driver does."""
+    cluster = outcome.scores.cluster.tolist()
+    record.end(outcome.metrics, int(outcome.metrics["rounds"]), folder, card, outcome.models, cluster)

@@ -28,22 +28,15 @@ def write_outcome(
     params: dict[str, Any],
     rows: Mapping[str, Sequence[Row]],
     findings: Findings,
-) -> dict[str, float | None]:
-    """Write the files of an outcome in place of those of an earlier one; returns its metrics.
+    numbers: Mapping[str, float | None],
+) -> None:
+    """Write the files of an outcome in place of those of an earlier one.
 
-    ``metrics.json``, written last, has the ``facts`` that identify the outcome and its final numbers,
-    as ``<metric>/<row>``, ``summary.csv`` the same as a table, ``steps.csv`` the numbers by part and step
+    ``metrics.json``, written last, has the ``facts`` that identify the outcome and its final ``numbers``,
+    ``summary.csv`` the same as a table, ``steps.csv`` the numbers by part and step
     (``rows``), ``tables/`` and ``pictures/`` those of the procedure, ``vectors.safetensors`` its vectors,
-    ``params.json`` its settings ``params``. Raises `FedflowError` for a number that is not finite, and if the
-    folder cannot be written.
+    ``params.json`` its settings ``params``. Raises `FedflowError` if the folder cannot be written.
     """
-    numbers = {
-        f"{metric}/{row}" if row else metric: None if value is None else float(value)
-        for row, own in findings.summary.items()
-        for metric, value in own.items()
-    }
-    if bad := [name for name, value in numbers.items() if value is not None and not np.isfinite(value)]:
-        raise FedflowError(f"{folder}: {bad[0]} is {numbers[bad[0]]}, not a finite number")
     steps = [{"part": part, "step": i} | row for part, own in rows.items() for i, row in enumerate(own, 1)]
     summary = pd.DataFrame.from_dict(findings.summary, orient="index").rename_axis("row")
     older = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
@@ -60,6 +53,17 @@ def write_outcome(
         ),
     }
     replace_files(folder, files, MARKER)
+
+
+def final_numbers(folder: Path, findings: Findings) -> dict[str, float | None]:
+    """The numbers of the summary, as ``<metric>/<row>``; `FedflowError` for one that is not finite."""
+    numbers = {
+        f"{metric}/{row}" if row else metric: None if value is None else float(value)
+        for row, own in findings.summary.items()
+        for metric, value in own.items()
+    }
+    if bad := [name for name, value in numbers.items() if value is not None and not np.isfinite(value)]:
+        raise FedflowError(f"{folder}: {bad[0]} is {numbers[bad[0]]}, not a finite number")
     return numbers
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,15 @@ from fedflow.models.flat import FlatModel
 from fedflow.procedures.interface import Row, State
 from fedflow.procedures.steps import Here
 from fedflow.project.identity import code_digest, modules_of, versions
-from fedflow.project.terminal import RoundBar, say
-from fedflow.simulation.checkpoint import FILE, drop_checkpoint
+from fedflow.project.terminal import say
+from fedflow.simulation.checkpoint import FILE
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.fits import need_fit
+from fedflow.stages.driver import Experiment, Result
 from fedflow.stages.experiment import pick_device
 from fedflow.stages.prepare import prepare_dataset
-from fedflow.stages.steps import Listener, load_progress, run_steps
-from fedflow.tracking import ModelCard, Record, open_record
+from fedflow.stages.steps import Listener, PartWork, Progress, run_parts
+from fedflow.tracking import ModelCard, Record
 
 TABLE = "epochs.csv"
 FINAL = ("parameters", "train_loss", "test_loss", "test_accuracy")  # metrics of the end
@@ -126,7 +127,6 @@ class CentralRun:
 
     def run(self, listeners: Sequence[Listener], opened: Callable[[Record], None]) -> None:
         """Train, record and write the network."""
-        torch.set_num_threads(1)
         need_float32()
         settings, dataset, network = self.settings, self.dataset, self.network
         device = torch.device(pick_device(self.params.engine.device))
@@ -143,59 +143,44 @@ class CentralRun:
         except BadInput as error:
             field = f"central.{self.name}.{error.field.removeprefix('central.')}"
             raise error.renamed(field) from error
-        progress = load_progress(self.checkpoint)
-        steps = CentralSteps(model, train, test, settings, inputs)
-        record = open_record(
-            Record,
-            self.root,
-            experiment=f"{settings.dataset}/central",
-            name=self.name,
-            key=self.origin,
-            params={"central": settings.as_dict(), "device": str(device)},
-            tags={"central": self.name, "dataset": settings.dataset, "seed": settings.seed},
-            datasets=[self._input()],
-            params_file=self.root / "params.yaml",
-            resumes=progress is not None,  # also if it was killed after its end was recorded
+        steps = CentralSteps(model, train, test, settings, inputs, f"central.{self.name}")
+        record = {
+            "experiment": f"{settings.dataset}/central",
+            "name": self.name,
+            "params": {"central": settings.as_dict(), "device": str(device)},
+            "tags": {"central": self.name, "dataset": settings.dataset, "seed": settings.seed},
+            "datasets": [self._input()],
+        }
+        work = PartWork(
+            Here(steps, str(device)),
+            Inline(),
+            self.checkpoint,
+            "epoch",
+            lambda progress: self._result(model, train, progress),
+            note=_note,
+            seconds=0,  # an epoch is a block
         )
-        with record, RoundBar(self.title) as bar:
-            opened(record)
-            try:
-                progress = run_steps(
-                    Here(steps, str(device)),
-                    Inline(),
-                    self.checkpoint,
-                    record,
-                    bar,
-                    "epoch",
-                    progress,
-                    listeners,
-                    note=_note,
-                    seconds=0,  # an epoch is a block
-                )
-                ((part, state),) = progress.states.items()
-                assert state is not None
-                w = state["w"].to(device)
-                losses, _ = evaluate(model, w, train)
-                if not np.isfinite(losses).all():
-                    count = np.count_nonzero(~np.isfinite(losses))
-                    raise FedflowError(
-                        f"diverged: {count} training samples have no finite loss; try a smaller rate"
-                    )
-            except FedflowError as error:
-                raise FedflowError(f"central.{self.name}: {error}") from error
-            rows = [{"epoch": number} | row for number, row in enumerate(progress.rows[part], 1)]
-            facts = self._facts(model, rows[-1])
-            made = save_network(
-                self.folder,
-                w,
-                losses,
-                facts,
-                {TABLE: partial(pd.DataFrame(rows).to_csv, index=False, float_format="%.9g")},
-                model.frozen,
-            )
-            final = {metric: made.facts[metric] for metric in FINAL}
-            record.end(final, len(rows), self.folder, self._card(), {0: w})
-        drop_checkpoint(self.checkpoint)
+        described = Experiment(self.title, self.root, self.folder, self.origin, None, record)
+        run_parts(described, work, listeners, opened)
+
+    def _result(self, model: FlatModel, train: Examples, progress: Progress) -> Result:
+        """The network after its last epoch; `FedflowError` if it diverged."""
+        ((part, state),) = progress.states.items()
+        assert state is not None
+        w = state["w"].to(model.device)
+        losses, _ = evaluate(model, w, train)
+        if not np.isfinite(losses).all():
+            count = np.count_nonzero(~np.isfinite(losses))
+            raise FedflowError(f"diverged: {count} training samples have no finite loss; try a smaller rate")
+        rows = [{"epoch": number} | row for number, row in enumerate(progress.rows[part], 1)]
+        facts = self._facts(model, rows[-1])
+
+        def write(folder: Path) -> None:
+            table = partial(pd.DataFrame(rows).to_csv, index=False, float_format="%.9g")
+            save_network(folder, w, losses, facts, {TABLE: table}, model.frozen)
+
+        final = {metric: facts[metric] for metric in FINAL}
+        return Result(final, len(rows), write, models={0: w}, card=self._card())
 
     def _facts(self, model: FlatModel, last: dict[str, Any]) -> dict[str, Any]:
         """What ``metrics.json`` says, except the hash."""
@@ -254,6 +239,7 @@ class CentralSteps:
     test: Examples
     settings: Central
     inputs: Mapping[str, Any]
+    name: str
 
     def names(self) -> list[str]:
         return [""]
@@ -265,8 +251,11 @@ class CentralSteps:
         return {}
 
     def step(self, part: str, state: State, number: int) -> tuple[State, Row]:
-        model, train, test, settings, inputs = (getattr(self, field.name) for field in fields(self))
-        epoch = next(epochs(model, train, test, settings, inputs, number - 1, state))
+        given = (self.model, self.train, self.test, self.settings, self.inputs)
+        try:
+            epoch = next(epochs(*given, number - 1, state))
+        except FedflowError as error:
+            raise FedflowError(f"{self.name}: {error}") from error
         return epoch.state, epoch.values
 
 

@@ -1,16 +1,13 @@
 """From clients to results: one experiment, run and recorded."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
-
-import torch
 
 from fedflow.data import load_prepared
 from fedflow.errors import FedflowError
-from fedflow.files import locked, make_writable, read_fact
+from fedflow.files import read_fact
 from fedflow.finished.collect import read_run
 from fedflow.finished.results import write_results
 from fedflow.methods.protocols import Leveled
@@ -23,8 +20,10 @@ from fedflow.simulation.levels import clients_by_level
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.stages.drawings import drawn
+from fedflow.stages.driver import Experiment as Described
+from fedflow.stages.driver import Result, drive
 from fedflow.stages.experiment import Experiment
-from fedflow.tracking import ModelCard, RunRecord, open_run
+from fedflow.tracking import ModelCard, RunRecord
 
 RUN = ("partition", "method", "seed", "settings")  # what identifies a run
 
@@ -54,56 +53,104 @@ def perform(
     if the same experiment is already running, and if ``out`` holds results of another run; in these cases
     no MLflow run is created.
     """
-    torch.set_num_threads(1)
     experiment.check()
-    run, root = experiment.run, experiment.root
-    partition = load_partition(experiment.partition_folder)
-    simulation = Simulation(experiment.job, run, executor, checkpoints=root / ".fedflow" / "checkpoints")
     facts, folder = _facts(experiment), out or experiment.results_folder
     _respect(folder, facts, given=out is not None)
-    make_writable(folder)
-    code = (root / ".fedflow" / "compiled").resolve()
-    simulation.job, compiled = with_compiled(simulation.job, run, experiment.params.engine.compile, code)
-    if compiled.startswith("yes"):
-        say(f"{experiment.title}: local steps are compiled ({compiled.removeprefix('yes: ')})")
-    name = f"{experiment.partition}/{experiment.method}/{experiment.seed}"
-    with locked(
-        root / ".fedflow" / "locks" / simulation.fingerprint, partial(_refuse, experiment.title), name
-    ):
-        record = open_run(
-            root,
-            experiment=f"{experiment.dataset}/{experiment.partition}",
-            name=f"{experiment.method} seed {experiment.seed}",
-            key=f"{experiment.method} {simulation.fingerprint}",
-            params=_recorded_params(experiment, compiled),
-            tags={name: facts[name] for name in NAMES},
-            datasets=_inputs(experiment, facts),
-            sweep=experiment.sweep,
-            grid=experiment.grid,
-            params_file=root / "params.yaml",
-            system_metrics=system_metrics,
-            resumes=bool(simulation.state.history),  # finished runs too, if interrupted before `forget`
+    work = FederatedWork(experiment, facts, executor)
+    if work.compiled.startswith("yes"):
+        say(f"{experiment.title}: local steps are compiled ({work.compiled.removeprefix('yes: ')})")
+    described = Described(
+        experiment.title,
+        experiment.root,
+        folder,
+        work.simulation.fingerprint,
+        f"{experiment.partition}/{experiment.method}/{experiment.seed}",
+        {
+            "experiment": f"{experiment.dataset}/{experiment.partition}",
+            "name": f"{experiment.method} seed {experiment.seed}",
+            "params": _recorded_params(experiment, work.compiled),
+            "tags": {name: facts[name] for name in NAMES},
+            "datasets": _inputs(experiment, facts),
+            "sweep": experiment.sweep,
+            "grid": experiment.grid,
+            "system_metrics": system_metrics,
+        },
+    )
+    drive(
+        described,
+        work,
+        RunRecord,
+        RunRecord.round,
+        listeners,
+        lambda record: begun(work.simulation, record),
+        blocks,
+    )
+    ended(work.simulation, work.outcome)
+    return facts | work.outcome.metrics
+
+
+class FederatedWork:
+    """The rounds of a run, whose data set and partition exist."""
+
+    def __init__(self, experiment: Experiment, facts: dict[str, Any], executor: Executor) -> None:
+        self.experiment, self.facts, root = experiment, facts, experiment.root
+        checkpoints, code = root / ".fedflow" / "checkpoints", (root / ".fedflow" / "compiled").resolve()
+        self.simulation = run = Simulation(experiment.job, experiment.run, executor, checkpoints)
+        run.job, self.compiled = with_compiled(
+            run.job, experiment.run, experiment.params.engine.compile, code
         )
-        rounds: list[RoundReport] = []
-        with record:
-            begun(simulation, record)
-            for report in blocks(simulation.rounds()):
-                rounds.append(report)
-                record.round(report)
-                for listener in listeners:
-                    listener(report, simulation.settings.rounds)
-            outcome = simulation.outcome()
-            outcome.metrics = completed(outcome.metrics, rounds[-1].values)
-            params = {"settings": experiment.digest, "seed": experiment.seed, **experiment.effective}
-            write_results(folder, facts, params, rounds, outcome, partition.sizes, partition.groups)
-            record.attach(experiment.partition_folder.glob("*.png"), "partition")
-            with TemporaryDirectory() as name:
-                for kind, files in drawn(read_run(folder, facts), experiment.partition_folder, Path(name)):
-                    record.attach(files, kind)
-            record.finish(outcome, folder, _card(experiment))
-        simulation.forget()
-    ended(simulation, outcome)
-    return facts | outcome.metrics
+        self.rounds: list[RoundReport] = []
+
+    @property
+    def resumes(self) -> bool:
+        """Whether there is a checkpoint: of finished runs too, if interrupted before `forget`."""
+        return bool(self.simulation.state.history)
+
+    @property
+    def total(self) -> int:
+        """Rounds of the run."""
+        return self.simulation.settings.rounds
+
+    def steps(self) -> Iterator[RoundReport]:
+        """Every round."""
+        for report in self.simulation.rounds():
+            self.rounds.append(report)
+            yield report
+
+    @cached_property
+    def outcome(self) -> Outcome:
+        """The end of the run."""
+        outcome = self.simulation.outcome()
+        outcome.metrics = completed(outcome.metrics, self.rounds[-1].values)
+        return outcome
+
+    def result(self) -> Result:
+        """The result, after the last round."""
+        experiment, partition = self.experiment, self.simulation.federation.partition
+        params = {"settings": experiment.digest, "seed": experiment.seed, **experiment.effective}
+        sizes, groups, written = partition.sizes, partition.groups, list[Path]()
+
+        def write(folder: Path) -> None:
+            written.append(folder)
+            write_results(folder, self.facts, params, self.rounds, self.outcome, sizes, groups)
+
+        def pictures(folder: Path) -> Iterator[tuple[str, Iterable[Path]]]:
+            yield "partition", experiment.partition_folder.glob("*.png")
+            yield from drawn(read_run(written[0], self.facts), experiment.partition_folder, folder)
+
+        return Result(
+            self.outcome.metrics,
+            int(self.outcome.metrics["rounds"]),
+            write,
+            pictures,
+            self.outcome.models,
+            _card(experiment),
+            self.outcome.scores.cluster.tolist(),
+        )
+
+    def forget(self) -> None:
+        """Delete the checkpoint."""
+        self.simulation.forget()
 
 
 def _respect(folder: Path, facts: dict[str, Any], given: bool) -> None:
@@ -180,7 +227,3 @@ def _recorded_params(experiment: Experiment, compiled: str) -> dict[str, Any]:
         "engine": params.engine.as_dict() | {"compiled": compiled},
         "seed": experiment.seed,
     }
-
-
-def _refuse(title: str) -> None:
-    raise FedflowError(f"{title} is already running in another process")

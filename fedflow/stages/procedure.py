@@ -2,46 +2,37 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from fedflow.config import Changes, Loaded, Params, digest
 from fedflow.data.prepared import file_sum
 from fedflow.errors import BadInput, FedflowError
-from fedflow.files import (
-    central_folder,
-    locked,
-    make_writable,
-    outcome_folder,
-    partition_folder,
-    prepared_folder,
-)
-from fedflow.finished.outcomes import SUMMARY, read_parts, write_outcome
+from fedflow.files import central_folder, outcome_folder, partition_folder, prepared_folder
+from fedflow.finished.outcomes import SUMMARY, final_numbers, read_parts, write_outcome
 from fedflow.local.trained import MARKER as NETWORK
 from fedflow.models import ARCHITECTURES
 from fedflow.procedures import Column, End, Procedure
 from fedflow.procedures.job import ProcedureJob
 from fedflow.project.arguments import argument
 from fedflow.project.identity import code_digest, modules_of, versions
-from fedflow.project.terminal import RoundBar
-from fedflow.simulation.checkpoint import drop_checkpoint
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.federation import FederationFiles
 from fedflow.stages.central_network import prepare_network
+from fedflow.stages.driver import Experiment, Result
 from fedflow.stages.experiment import SHORT, pick_device, stored
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
-from fedflow.stages.steps import Listener, Progress, load_progress, run_steps
-from fedflow.tracking import Record, open_record
+from fedflow.stages.steps import Listener, PartWork, Progress, run_parts
+from fedflow.tracking import Record
 
 
 @dataclass(frozen=True)
@@ -166,7 +157,7 @@ def procedure_code(params: Params, name: str) -> dict[str, Any]:
     datasets = {params.partition(each).dataset for each in procedure.inputs().partitions}
     networks = {each: ARCHITECTURES[params.model(each).name] for each in sorted(datasets)}
     modules = (*modules_of(procedure), *(network.build.__module__ for network in networks.values()))
-    code = code_digest(run_steps.__module__, ProcedureJob.__module__, *modules)
+    code = code_digest(PartWork.__module__, ProcedureJob.__module__, *modules)
     return {"digest": code, "networks": {each: network.options for each, network in networks.items()}}
 
 
@@ -185,62 +176,64 @@ def run_procedure(
     (default: this process). ``opened`` is called with the record before the first step.
     Raises `FedflowError`, also if the same procedure is already running.
     """
-    torch.set_num_threads(1)
-    params, root, inputs = run.params, run.root, run.procedure.inputs()
+    params, root = run.params, run.root
     for name in run.effective["data"]:
         prepare(params, name, root)
     for name in params.procedure_networks(run.name):
         train(params, name, root)
-    for name in inputs.partitions:
+    for name in run.procedure.inputs().partitions:
         divide(params, name, root)
-    lock, name = root / ".fedflow" / "locks" / run.job.key, f"{run.name}/{run.seed}"
-    with locked(lock, partial(_refuse, run.title), name):
-        return _perform(run, executor or Inline(), tuple(listeners), opened)
+    with _naming_fields(run):
+        shared = run.job.open().shared
+        work = PartWork(
+            run.job,
+            executor or Inline(),
+            root / ".fedflow" / "checkpoints" / run.job.key,
+            run.procedure.step_name,
+            lambda progress: _result(run, shared, progress),
+        )
+        return dict(run_parts(_described(run), work, listeners, opened).metrics)
 
 
-def _perform(
-    run: ProcedureRun, executor: Executor, listeners: tuple[Listener, ...], ready: Callable[[Record], None]
-) -> dict[str, Any]:
-    job, procedure, root = run.job, run.procedure, run.root
-    try:
-        opened = job.open()
-    except BadInput as error:
-        raise _renamed(error, run.name, procedure) from error
-    make_writable(run.folder)
-    checkpoint = root / ".fedflow" / "checkpoints" / job.key
-    progress = load_progress(checkpoint)
-    record = open_record(
-        Record,
-        root,
-        experiment=f"procedures/{run.name}",
-        name=f"{run.name} seed {run.seed}",
-        key=job.key,
-        params=run.effective | {"engine": run.params.engine.as_dict(), "seed": run.seed},
-        tags={"procedure": run.name, "seed": run.seed, "settings": run.digest},
-        datasets=_inputs(run),
-        sweep=run.sweep,
-        grid=run.grid,
-        params_file=root / "params.yaml",
-        resumes=progress is not None,
+def _described(run: ProcedureRun) -> Experiment:
+    """How the procedure is called in its record."""
+    record = {
+        "experiment": f"procedures/{run.name}",
+        "name": f"{run.name} seed {run.seed}",
+        "params": run.effective | {"engine": run.params.engine.as_dict(), "seed": run.seed},
+        "tags": {"procedure": run.name, "seed": run.seed, "settings": run.digest},
+        "datasets": _inputs(run),
+        "sweep": run.sweep,
+        "grid": run.grid,
+    }
+    return Experiment(run.title, run.root, run.folder, run.job.key, f"{run.name}/{run.seed}", record)
+
+
+def _result(run: ProcedureRun, shared: Any, progress: Progress) -> Result:
+    """The outcome after the last steps of all parts."""
+    findings = run.procedure.finish(shared, ends_of(progress))
+    numbers, params = final_numbers(run.folder, findings), {"seed": run.seed, **run.effective}
+
+    def pictures(folder: Path) -> Iterator[tuple[str, list[Path]]]:
+        for drawn in findings.drawings:
+            drawn.png(folder / f"{drawn.name}.png")
+        yield "pictures", sorted(folder.iterdir())
+
+    return Result(
+        numbers,
+        max(map(len, progress.rows.values())),
+        lambda folder: write_outcome(folder, facts_of(run), params, progress.rows, findings, numbers),
+        pictures,
     )
-    with record, RoundBar(run.title) as bar:
-        ready(record)
-        try:
-            progress = run_steps(
-                job, executor, checkpoint, record, bar, procedure.step_name, progress, listeners
-            )
-            findings = procedure.finish(opened.shared, ends_of(progress))
-        except BadInput as error:
-            raise _renamed(error, run.name, procedure) from error
-        params = {"seed": run.seed, **run.effective}
-        metrics = write_outcome(run.folder, facts_of(run), params, progress.rows, findings)
-        with TemporaryDirectory() as name:
-            for drawn in findings.drawings:
-                drawn.png(Path(name) / f"{drawn.name}.png")
-            record.attach(Path(name).iterdir(), "pictures")
-        record.end(metrics, max(map(len, progress.rows.values())), run.folder, None, {})
-    drop_checkpoint(checkpoint)
-    return metrics
+
+
+@contextmanager
+def _naming_fields(run: ProcedureRun) -> Iterator[None]:
+    """Within this context, errors of the procedure's fields have their full names."""
+    try:
+        yield
+    except BadInput as error:
+        raise _renamed(error, run.name, run.procedure) from error
 
 
 def facts_of(run: ProcedureRun) -> dict[str, Any]:
@@ -301,7 +294,3 @@ def _renamed(error: BadInput, name: str, procedure: Procedure) -> BadInput:
     field = error.field.removeprefix("procedures.").removeprefix(f"{name}.")
     known = re.split(r"[.\[]", field)[0] in {each.name for each in fields(procedure)}
     return error.renamed(f"procedures.{name}.{field}") if known else error
-
-
-def _refuse(title: str) -> None:
-    raise FedflowError(f"{title} is already running in another process")

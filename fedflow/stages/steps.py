@@ -3,16 +3,18 @@
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from fedflow.errors import FedflowError
 from fedflow.procedures.interface import Row, State
 from fedflow.procedures.steps import Block, StepsJob, advance
 from fedflow.project.terminal import RoundBar
-from fedflow.simulation.checkpoint import load_checkpoint, save_checkpoint
+from fedflow.simulation.checkpoint import drop_checkpoint, load_checkpoint, save_checkpoint
 from fedflow.simulation.executors import Executor
+from fedflow.stages.driver import Experiment, Result, drive
 from fedflow.tracking import Record
 
 BLOCK = 3.0  # seconds between checkpoints, unless a step takes longer
@@ -73,63 +75,132 @@ def save_progress(folder: Path, progress: Progress) -> None:
     save_checkpoint(folder, tensors, facts)
 
 
-def run_steps(
-    job: StepsJob,
-    executor: Executor,
-    checkpoint: Path,
-    record: Record,
-    bar: RoundBar,
-    step_name: str,
-    progress: Progress | None = None,
-    listeners: Sequence[Listener] = (),
-    note: Callable[[Row], str] | None = None,
-    seconds: float | None = None,
-) -> Progress:
-    """Advance all parts to their last steps, from ``progress``; every block leaves a checkpoint.
+@dataclass
+class Advance:
+    """What a block of steps has added: the ``rows`` by number of step, and steps ``done`` of all parts."""
 
-    A block lasts ``seconds`` (default: `BLOCK`; 0: one step). A step is recorded when all parts that have it
-    have done it, with the seconds that a step of its block took. ``note`` says what the terminal shows of
-    the last row (default: how many parts are complete, when one is).
+    rows: dict[int, Row]
+    done: int
+    text: str = ""  # for the terminal
+
+    def record(self, record: Record) -> None:
+        """Record the rows."""
+        for number, row in self.rows.items():
+            record.row(number, row)
+
+
+@dataclass
+class PartWork:
+    """The steps of all parts of a job, from the checkpoint in ``folder``; every block leaves one.
+
+    ``finish`` makes the result. A block lasts ``seconds`` (0: one step). A step is recorded when all parts
+    that have it have done it, with the seconds that a step of its block took. ``note`` says what the terminal
+    shows of the last row (default: how many parts are complete, when one is).
     """
-    parts = job.open()
-    names = parts.names()
-    for part in names:
-        if names.count(part) > 1 or re.search(r"[^\w.-]", part, re.ASCII):
-            raise FedflowError(
-                f"part {part!r}: not a name of letters, digits and - _ . that no other part has"
-            )
-    steps = {part: parts.steps(part) for part in names}
-    total = sum(steps.values())
-    now = progress or Progress(dict.fromkeys(names), {part: [] for part in names})
-    for number, took in enumerate(now.seconds, 1):  # a killed process may not have sent them
-        record.row(number, now.row(number) | {Record.ALWAYS: took})
-    while left := [part for part in names if len(now.rows[part]) < steps[part]]:
-        began, before = time.monotonic(), now.done
-        shards = [left[i :: executor.workers] for i in range(min(executor.workers, len(left)))]
+
+    job: StepsJob
+    executor: Executor
+    folder: Path
+    step_name: str
+    finish: Callable[[Progress], Result]
+    note: Callable[[Row], str] | None = None
+    seconds: float = BLOCK
+
+    @cached_property
+    def parts(self) -> dict[str, int]:
+        """The parts, and how many steps each has."""
+        opened = self.job.open()
+        names = opened.names()
+        for part in names:
+            if names.count(part) > 1 or re.search(r"[^\w.-]", part, re.ASCII):
+                raise FedflowError(
+                    f"part {part!r}: not a name of letters, digits and - _ . that no other part has"
+                )
+        return {part: opened.steps(part) for part in names}
+
+    @property
+    def total(self) -> int:
+        """Steps of all parts."""
+        return sum(self.parts.values())
+
+    @cached_property
+    def _saved(self) -> Progress | None:
+        return load_progress(self.folder)
+
+    @property
+    def resumes(self) -> bool:
+        """Whether there is a checkpoint."""
+        return self._saved is not None
+
+    @cached_property
+    def progress(self) -> Progress:
+        """The parts so far."""
+        return self._saved or Progress(dict.fromkeys(self.parts), {part: [] for part in self.parts})
+
+    def steps(self) -> Iterator[Advance]:
+        """Every block; first what the checkpoint has, as a killed process may not have sent it."""
+        now = self.progress
+        if now.seconds:
+            yield Advance(self._rows(1, len(now.seconds)), now.done)
+        while left := self._left():
+            began, before = time.monotonic(), now.done
+            self._advance(left)
+            took = (time.monotonic() - began) / (now.done - before)
+            behind = [len(now.rows[part]) for part in self._left()]
+            first, last = len(now.seconds) + 1, min(behind, default=max(self.parts.values()))
+            now.seconds += [took] * (last - first + 1)
+            save_progress(self.folder, now)
+            complete = f"{len(self.parts) - len(behind)} of {len(self.parts)} parts"
+            text = complete if len(behind) < len(left) else ""
+            text = self.note(now.rows[left[0]][-1]) if self.note else text
+            yield Advance(self._rows(first, last), now.done, text)
+
+    def result(self) -> Result:
+        """The result, after the last step."""
+        return self.finish(self.progress)
+
+    def forget(self) -> None:
+        """Delete the checkpoint."""
+        drop_checkpoint(self.folder)
+
+    def _left(self) -> list[str]:
+        """The parts that are not complete."""
+        return [part for part, steps in self.parts.items() if len(self.progress.rows[part]) < steps]
+
+    def _rows(self, first: int, last: int) -> dict[int, Row]:
+        now = self.progress
+        numbers = range(first, last + 1)
+        return {i: now.row(i) | {Record.ALWAYS: now.seconds[i - 1]} for i in numbers}
+
+    def _advance(self, left: list[str]) -> None:
+        """One block of steps of these parts."""
+        now, workers = self.progress, self.executor.workers
+        shards = [left[i::workers] for i in range(min(workers, len(left)))]
         blocks = [
             Block(
-                own,
-                [len(now.rows[part]) for part in own],
-                [now.states[part] for part in own],
-                BLOCK if seconds is None else seconds,
+                own, [len(now.rows[part]) for part in own], [now.states[part] for part in own], self.seconds
             )
             for own in shards
         ]
-        found = executor.map(advance, job, blocks, f"{step_name} {len(now.seconds) + 1}")
+        found = self.executor.map(advance, self.job, blocks, f"{self.step_name} {len(now.seconds) + 1}")
         for own, results in zip(shards, found, strict=True):
             for part, result in zip(own, results, strict=True):
                 now.states[part] = result.state
                 now.rows[part] += result.rows
-        took = (time.monotonic() - began) / (now.done - before)
-        behind = [len(now.rows[part]) for part in left if len(now.rows[part]) < steps[part]]
-        first, last = len(now.seconds) + 1, min(behind, default=max(steps.values()))
-        now.seconds += [took] * (last - first + 1)
-        save_progress(checkpoint, now)
-        for number in range(first, last + 1):
-            record.row(number, now.row(number) | {Record.ALWAYS: took})
-        complete = f"{len(names) - len(behind)} of {len(names)} parts" if len(behind) < len(left) else ""
-        text = note(now.rows[left[0]][-1]) if note else complete
-        bar.step(step_name, now.done, total, text)
-        for listener in listeners:
-            listener(now.done, total)
-    return now
+
+
+def run_parts(
+    experiment: Experiment,
+    work: PartWork,
+    listeners: Sequence[Listener] = (),
+    begun: Callable[[Record], object] = lambda record: None,
+) -> Result:
+    """`drive`, with a bar in the terminal; ``listeners`` are called with the steps done and all steps."""
+    with RoundBar(experiment.title) as bar:
+
+        def show(block: Advance, total: int) -> None:
+            bar.step(work.step_name, block.done, total, block.text)
+            for listener in listeners:
+                listener(block.done, total)
+
+        return drive(experiment, work, Record, lambda record, block: block.record(record), [show], begun)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
     from torch import Tensor
 
-    from fedflow.simulation.outcome import Outcome, RoundReport
+    from fedflow.simulation.outcome import RoundReport
 
 R = TypeVar("R", bound="Record")
 
@@ -350,21 +350,23 @@ class RunRecord(Record):
                     self._log_json(f"clusters/round-{round:04d}.json", self._assignments[round])
         super().flush()
 
-    def finish(self, outcome: "Outcome", folder: Path | None = None, card: ModelCard | None = None) -> None:
-        """Log the end of the run and close it as finished.
-
-        ``folder`` is the results folder: all its files are logged under ``results/``, and ``clients.parquet``
-        also as a table. ``card`` describes how to rebuild the models; without it, none are logged.
-        """
+    def end(
+        self,
+        metrics: Mapping[str, Any],
+        step: int,
+        folder: Path | None,
+        card: ModelCard | None,
+        models: "Mapping[int, Tensor]",
+        cluster: Sequence[int] = (),
+    ) -> None:
+        """As `Record.end`; ``clients.parquet`` is also logged as a table."""
         self.flush()
-        rounds = int(outcome.metrics["rounds"])
         with reporting(self.store.uri):
             if self._failures:
                 self._log_json("failures.json", self._failures)
             if folder is not None:
                 self._log_table(folder / "clients.parquet")
-        cluster = outcome.scores.cluster.tolist()
-        self.end(outcome.metrics, rounds, folder, card, outcome.models, cluster)
+        super().end(metrics, step, folder, card, models, cluster)
         # The run has finished, so that an error in what follows is a warning.
         with self._afterwards("the orders of its curriculum are not drawn"):
             log_orders(self.api, self.run_id)

@@ -22,7 +22,7 @@ from fedflow.claims.measures import parse
 from fedflow.claims.verdicts import judge
 from fedflow.config import load_params
 from fedflow.finished.collect import collect_runs
-from fedflow.finished.outcomes import write_outcome
+from fedflow.finished.outcomes import final_numbers, write_outcome
 from fedflow.pictures.drawing import NAMESPACES
 from fedflow.procedures.steps import Block, advance
 from fedflow.report.procedures import collect_outcomes
@@ -53,7 +53,8 @@ def write(root: Path, entry: str = "walk", seeds: Iterable[int] = (0,), *changes
             {name: one.rows for name, one in zip(names, found, strict=True)},
         )
         findings = run.procedure.finish(opened.shared, ends_of(progress))
-        write_outcome(run.folder, facts_of(run), run.effective, progress.rows, findings)
+        numbers = final_numbers(run.folder, findings)
+        write_outcome(run.folder, facts_of(run), run.effective, progress.rows, findings, numbers)
 
 
 @pytest.fixture

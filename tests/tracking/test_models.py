@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from support import refused
+from support import finish, refused
 
 from fedflow.errors import FedflowError
 from fedflow.models import ARCHITECTURES, build
@@ -31,7 +31,7 @@ def record_of(root, outcome, card, rounds):
         options = {"params": {}, "system_metrics": False}
         with open_run(root, experiment=partition, name=serves, key=serves, **options) as record:
             record.round(rounds[0])
-            record.finish(outcome(serves), card=card(serves, partition))
+            finish(record, outcome(serves), card=card(serves, partition))
         return record.run_id
 
     return make
@@ -62,7 +62,7 @@ def test_a_pruned_model_is_loaded_and_exported_without_its_channels(root, outcom
     w[model.slices["fc1.weight"]][::2] = 0
     options = {"experiment": "pruned", "name": "n", "key": "pruned", "params": {}, "system_metrics": False}
     with open_run(root, **options) as record:
-        record.finish(pruned, card=card("personal", "pruned"))
+        finish(record, pruned, card=card("personal", "pruned"))
     run_id = record.run_id
     whole, small = (load_model(run_id, "personal", 4, root, compact=compact) for compact in (False, True))
     assert whole.size.parameters == model.parameters and small.size.kept < whole.size.kept < 0.95
@@ -84,7 +84,7 @@ def test_a_model_of_a_level_has_its_share_of_the_whole_network(root, outcome, ca
     leveled = replace(card("level", "levels"), architecture="cnn_exit", options=options, levels=levels)
     about = {"experiment": "levels", "name": "n", "key": "levels", "params": {}, "system_metrics": False}
     with open_run(root, **about, resumes=True) as record:
-        record.finish(replace(outcome(), models={0: small.init(0), 1: model.init(0)}), card=leveled)
+        finish(record, replace(outcome(), models={0: small.init(0), 1: model.init(0)}), card=leveled)
     sizes = {"simple": (small.parameters, small.parameters / model.parameters, 4 * small.size)}
     for level, size in (sizes | {"complex": (model.parameters, 1, 4 * model.size)}).items():
         assert load_model(record.run_id, level, root=root, compact=compact).size == size
@@ -102,7 +102,7 @@ def test_frozen_parameters_are_recorded_and_exported(root, outcome, card, monkey
     about = {"experiment": "frozen", "name": "n", "key": "frozen", "params": {}, "system_metrics": False}
     models = {0: small.init(1), 1: model.init(1)}
     with open_run(root, **about, resumes=True) as record:
-        record.finish(replace(outcome(), models=models), card=leveled)
+        finish(record, replace(outcome(), models=models), card=leveled)
     torch_seed = torch.manual_seed
     monkeypatch.setattr(torch, "manual_seed", lambda seed: torch_seed(seed + 1))
     for level, network, w in (("simple", small, models[0]), ("complex", model, models[1])):
@@ -218,7 +218,7 @@ def test_a_model_of_a_plug_in_names_the_package_that_it_needs(root, outcome, car
         import_module("my_networks")
         about = {"experiment": "plug-in", "name": "n", "key": "k", "params": {}, "system_metrics": False}
         with open_run(root, **about) as record:
-            record.finish(outcome(), card=replace(card("global", "plug-in"), architecture="mine"))
+            finish(record, outcome(), card=replace(card("global", "plug-in"), architecture="mine"))
         assert "do not hold the code of mine: install my_networks" in capsys.readouterr().out
         source = newest(root, "plug-in.fedavg")
         images = np.zeros((2, 1, 16, 16), np.uint8)
@@ -235,7 +235,7 @@ def test_images_of_several_domains_are_served_as_they_are_normalized(root, model
     with open_run(root, **options) as record:
         record.round(rounds[0])
         facts = replace(card("global", "domains"), mean=None, std=None, input_type="float32")
-        record.finish(outcome("global"), card=facts)
+        finish(record, outcome("global"), card=facts)
     version = open_store(root).client().get_model_version_by_alias("domains.fedavg", "newest")
     served = mlflow.pyfunc.load_model(version.source)
     assert served.input_example.dtype == np.float32
@@ -260,10 +260,10 @@ def test_a_run_killed_while_it_finished_logs_no_model_twice(root, outcome, card,
     options = {"experiment": "twice", "name": "n", "key": "k", "params": {}, "system_metrics": False}
     with pytest.raises(KeyboardInterrupt), open_run(root, **options) as record:
         monkeypatch.setattr(record, "_close", killed)
-        record.finish(outcome("cluster"), card=card("cluster", "twice"))
+        finish(record, outcome("cluster"), card=card("cluster", "twice"))
     record._writer.release()
     with open_run(root, **options) as again:
-        again.finish(outcome("cluster"), card=card("cluster", "twice"))
+        finish(again, outcome("cluster"), card=card("cluster", "twice"))
     api = open_store(root).client()
     assert again.run_id == record.run_id
     assert len(api.get_run(again.run_id).outputs.model_outputs) == 2
@@ -294,9 +294,9 @@ def test_a_run_killed_at_any_call_ends_with_its_model_logged_and_registered_once
     options = {"experiment": name, "name": "n", "key": "k", "params": {}, "system_metrics": False}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), open_run(root, **options) as first:
         patch.setattr(MlflowClient, call, killed)
-        first.finish(outcome(), card=card(partition=name))
+        finish(first, outcome(), card=card(partition=name))
     with open_run(root, **options) as again:
-        again.finish(outcome(), card=card(partition=name))
+        finish(again, outcome(), card=card(partition=name))
     assert again.run_id == first.run_id
     api = open_store(root).client()
     (model,) = api.search_logged_models([again.experiment_id])
@@ -312,7 +312,7 @@ def test_finishing_a_run_again_leaves_the_alias_with_the_newer_run(root, outcome
     options = {"experiment": "alias", "name": "n", "params": {}, "system_metrics": False, "resumes": True}
     for key in ("older", "newer", "older"):
         with open_run(root, key=key, **options) as record:
-            record.finish(outcome("global"), card=card("global", "alias"))
+            finish(record, outcome("global"), card=card("global", "alias"))
     api = open_store(root).client()
     assert len(api.search_model_versions("name = 'alias.fedavg'")) == 2
     assert api.get_model_version_by_alias("alias.fedavg", "newest").run_id != record.run_id

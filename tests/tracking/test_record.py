@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from filelock import Timeout
-from support import refused
+from support import finish, refused
 
 from fedflow.errors import FedflowError
 from fedflow.tracking import open_run
@@ -56,7 +56,7 @@ def test_a_run_is_recorded_completely(start, api, rounds, outcome, tmp_path, roo
     with start(tags={"seed": 3}, params_file=parameters) as record:
         for report in rounds:
             record.round(report)
-        record.finish(outcome("cluster"), tmp_path)
+        finish(record, outcome("cluster"), tmp_path)
     run = api.get_run(record.run_id)
     assert run.info.status == "FINISHED"
     assert run.data.params["run.rounds"] == "11"
@@ -91,7 +91,7 @@ def test_a_killed_run_is_taken_up_again_as_one_run(start, api, rounds, outcome):
         for report in rounds:
             report.replayed = report.round <= 3
             record.round(report)
-        record.finish(outcome())
+        finish(record, outcome())
     run = api.get_run(record.run_id)
     children = api.search_runs([run.info.experiment_id], "tags.`mlflow.parentRunId` != ''")
     assert [r.info.run_id for r in children] == [record.run_id]
@@ -105,9 +105,9 @@ def test_a_killed_run_is_taken_up_again_as_one_run(start, api, rounds, outcome):
 
 def test_a_finished_run_is_left_alone(start, outcome):
     with start() as first:
-        first.finish(outcome())
+        finish(first, outcome())
     with start() as second:
-        second.finish(outcome())
+        finish(second, outcome())
     assert first.run_id != second.run_id
 
 
@@ -121,7 +121,7 @@ def test_a_finished_run_whose_checkpoint_is_left_is_finished_again(start, api, r
         with start(**options) as record:
             for report in rounds:
                 record.round(report)
-            record.finish(outcome("cluster"), tmp_path)
+            finish(record, outcome("cluster"), tmp_path)
         return record.run_id
 
     first = record_all()
@@ -140,9 +140,9 @@ def test_runs_of_a_sweep_have_one_parent(start, api, outcome):
     parents = {api.get_run(r.run_id).data.tags["mlflow.parentRunId"] for r in records}
     assert len(parents) == 1
     (parent,) = parents
-    records[0].finish(outcome())
+    finish(records[0], outcome())
     assert api.get_run(parent).info.status == "RUNNING"
-    records[1].finish(outcome())
+    finish(records[1], outcome())
     assert api.get_run(parent).info.status == "FINISHED"
     assert api.get_run(parent).info.run_name == "it's a sweep"
 
@@ -151,7 +151,7 @@ def test_a_run_has_one_writer(start, outcome):
     with start() as record:
         with refused("is being recorded by another process", FedflowError):
             start()
-        record.finish(outcome())
+        finish(record, outcome())
 
 
 def test_an_error_ends_the_run_as_failed_with_its_first_line(start, api, rounds):
@@ -184,7 +184,7 @@ def test_system_metrics_are_those_of_a_run_not_of_its_sweep(start, api, outcome,
             if measured(record.run_id):
                 break
             time.sleep(0.05)
-        record.finish(outcome())
+        finish(record, outcome())
     assert "system/cpu_utilization_percentage" in measured(record.run_id)
     assert not measured(record.parent)
 
@@ -243,7 +243,7 @@ def test_a_run_whose_orders_cannot_be_drawn_has_finished(start, api, rounds, out
     with drawn, start() as record:
         for report in rounds:
             record.round(report)
-        record.finish(outcome())
+        finish(record, outcome())
     assert api.get_run(record.run_id).info.status == "FINISHED"
 
 
@@ -267,7 +267,7 @@ def test_the_orders_of_a_curriculum_are_drawn_together(start, api, rounds, outco
         with start(key=key, params=params, sweep=sweep) as record:
             for report in rounds:
                 record.round(report)
-            record.finish(outcome())
+            finish(record, outcome())
         return record.parent or record.run_id
 
     def pictures(run_id: str, top: str = "orders") -> list[str]:
@@ -311,7 +311,7 @@ def test_a_finished_run_is_described_on_its_page(start, api, outcome, tmp_path):
 def test_the_clusters_of_a_run_are_an_input_with_the_model_of_each(start, api, rounds, outcome, card, root):
     with start(experiment="of clusters") as record:
         record.round(rounds[4])
-        record.finish(outcome("cluster"), root / "none", card("cluster", "of-clusters"))
+        finish(record, outcome("cluster"), root / "none", card("cluster", "of-clusters"))
     run = api.get_run(record.run_id)
     file = root / "mlruns" / "artifacts" / "of_clusters" / record.run_id / "artifacts/clusters/clusters.json"
     found = json.loads(file.read_text())
@@ -343,7 +343,7 @@ def test_the_champion_is_chosen_by_held_out_samples_only(start, api, outcome, ca
         ended.metrics["local_accuracy"] = accuracy
         named = replace(card("global", f"chosen-{held_out}"), held_out=held_out)
         with start(key, experiment=f"chosen {held_out}") as record:
-            record.finish(ended, card=named)
+            finish(record, ended, card=named)
 
     for key, accuracy in (("a", 0.5), ("b", 0.7), ("c", 0.6)):
         for held_out in (True, False):
@@ -366,7 +366,7 @@ def test_a_sweep_ends_with_the_comparison_of_its_runs(start, api, rounds, outcom
         with start(f"{method} {settings} {seed} {accuracy}", sweep="compared", tags=tags) as record:
             for report in rounds:
                 record.round(report)
-            record.finish(ended)
+            finish(record, ended)
     parent = api.get_run(record.parent)
     means = {name: value for name, value in parent.data.metrics.items() if name.startswith("comparison/")}
     assert means == pytest.approx(
@@ -398,5 +398,5 @@ def test_a_sweep_that_cannot_be_compared_has_finished_runs(start, api, outcome, 
     monkeypatch.setattr("fedflow.tracking.record.log_comparison", fail)
     warned = pytest.warns(UserWarning, match=r"its sweep is not compared \(.*no picture")
     with warned, start(sweep="not compared", tags={"method": "fedavg"}) as record:
-        record.finish(outcome())
+        finish(record, outcome())
     assert api.get_run(record.run_id).info.status == "FINISHED"

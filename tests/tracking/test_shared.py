@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import refused
+from support import finish, refused
 
 from fedflow.errors import FedflowError
 from fedflow.tracking import attach_to_sweep, load_model, load_served, open_run
@@ -132,7 +132,7 @@ def test_objects_of_others_with_our_names_are_left_alone(shared, outcome, card, 
         api.set_registered_model_alias(model, alias, version.version)
     for key in ("first", "second"):
         with start(key=key, experiment=experiment) as record:
-            record.finish(outcome(), card=card("global", "taken"))
+            finish(record, outcome(), card=card("global", "taken"))
     assert api.get_experiment(number).tags == {"owner": "alice"}
     assert [run.info.run_id for run in api.search_runs([number])] == [theirs.info.run_id]
     assert api.get_experiment(record.experiment_id).name == "fedflow/d/taken"
@@ -159,7 +159,7 @@ def test_a_champion_that_was_chosen_by_hand_stays(shared, outcome, card):
     api, start = shared
     for key in ("first", "second"):
         with start(key=key, experiment="d/chosen") as record:
-            record.finish(outcome(), card=replace(card("global", "chosen"), held_out=key == "second"))
+            finish(record, outcome(), card=replace(card("global", "chosen"), held_out=key == "second"))
         if key == "first":
             api.set_registered_model_alias("chosen.fedavg", "champion", 1)
     assert {name: int(v) for name, v in api.get_registered_model("chosen.fedavg").aliases.items()} == {
@@ -182,7 +182,7 @@ def test_the_page_of_a_sweep_is_attached_to_own_parents_only(shared, tmp_path):
 def test_a_model_of_another_version_is_one_line(shared, outcome, card, tmp_path):
     api, start = shared
     with start() as record:
-        record.finish(outcome(), card=card("global", "of-another-version"))
+        finish(record, outcome(), card=card("global", "of-another-version"))
     from mlflow.utils.file_utils import local_file_uri_to_path
 
     (model,) = api.search_logged_models([record.experiment_id], f"source_run_id = '{record.run_id}'")

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 from command import fedflow
-from support import refused
+from support import finish, refused
 
 from fedflow.errors import FedflowError
 from fedflow.tracking import check_store, initialize, load_model, move_store, open_run, ui_command
@@ -165,7 +165,7 @@ def recorded(root, tmp_path, outcome, card, rounds) -> Path:
     project = with_store(tmp_path / "the original é", root)
     with open_run(project, **RUN) as record:
         record.round(rounds[4])
-        record.finish(outcome("global"), card=card("global", "p"))
+        finish(record, outcome("global"), card=card("global", "p"))
     (project / "run").write_text(record.run_id)
     return project
 
@@ -197,7 +197,7 @@ def test_a_copied_project_is_refused_until_its_store_is_moved(recorded, tmp_path
     with sqlite3.connect(copy / "mlruns" / "mlflow.db") as database:
         assert not [line for line in database.iterdump() if "original" in line]
     with open_run(copy, **RUN | {"key": "other"}) as record:
-        record.finish(outcome("global"), card=card("global", "p"))
+        finish(record, outcome("global"), card=card("global", "p"))
     assert files(recorded / "mlruns" / "artifacts") == before
     shutil.rmtree(recorded)
     first = (copy / "run").read_text()
@@ -237,7 +237,7 @@ def test_a_project_in_a_folder_with_any_name_has_a_record_inside(root, tmp_path,
     neighbor = with_store(tmp_path / unquote(name).partition("?")[0], root) if "%" in name else tmp_path
     project, before = with_store(tmp_path / name, root), files(tmp_path)
     with open_run(project, **RUN) as record:
-        record.finish(outcome("global"), card=card("global", "p"))
+        finish(record, outcome("global"), card=card("global", "p"))
     assert load_model(record.run_id, root=project) is not None
     api = open_store(project).client()
     found = api.get_model_version_by_alias("p.fedavg", "newest")

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from support import finish
 
 from fedflow.tracking import Record, move_store, open_record, open_run, runs_pages, ui_command
 from fedflow.tracking.pages import TAG
@@ -34,7 +35,7 @@ def test_the_ui_prints_links_and_opens_the_first_one_when_asked(root, tmp_path, 
     shutil.copy(root / "mlruns" / "mlflow.db", project / "mlruns")
     move_store(project)
     with open_run(project, **RUN | {"tags": {"method": "fedavg"}}) as record:
-        record.finish(outcome("global"))
+        finish(record, outcome("global"))
     with open_record(Record, project, **RUN | {"experiment": "procedures/ring"}) as later:
         later.end({}, 1, None, None, {})
     with socket.socket() as free:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedflow.local.client import TRAINED
 from fedflow.simulation.evaluation import Measure, Scores, Served
-from fedflow.simulation.extensions.extension import END, Run, RunExtension
+from fedflow.simulation.extensions.extension import END, RunExtension
 from fedflow.simulation.outcome import Findings, mean_or_none
 
 
@@ -24,16 +24,16 @@ class LastTrained:
 
 
 class KeptModels(RunExtension):
-    """The trained models of clients, and their scores."""
+    """The trained models of clients, and their scores, if they are kept."""
 
-    trains = stores = True
+    @property
+    def trains(self) -> bool:
+        return bool(self.run.settings.keep_trained)
 
-    @classmethod
-    def wanted(cls, run: Run) -> bool:
-        return bool(run.settings.keep_trained)
+    stores = trains
 
     def measures(self, when: str) -> Sequence[Measure]:
-        return [LastTrained()] if when == END else []
+        return [LastTrained()] if when == END and self.trains else []
 
     def finish(self, scores: Scores) -> Findings:
         return Findings({"local_final_accuracy": mean_or_none(scores.column("trained_accuracy"))})

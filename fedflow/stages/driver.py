@@ -1,0 +1,135 @@
+"""Runs one experiment to its end, whatever kind it is: lock, record, steps, files, pictures, models.
+
+A run steps by rounds, a procedure and a central network by steps of their parts (`fedflow.stages.steps`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedflow.errors import FedflowError
+from fedflow.files import locked, make_writable
+from fedflow.tracking import ModelCard, Record, open_record
+
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
+R = TypeVar("R", bound=Record)
+
+Pictures = Callable[[Path], Iterable[tuple[str, Iterable[Path]]]]  # made in a folder; by folder of the record
+
+
+@dataclass
+class Result:
+    """The end of an experiment after so many ``steps``: its numbers, files, pictures and models.
+
+    ``write`` makes the files in the folder of results. ``card`` describes how to rebuild the ``models``;
+    ``clusters`` has the cluster of every client, if there are clients.
+    """
+
+    metrics: Mapping[str, Any]
+    steps: int
+    write: Callable[[Path], object]
+    pictures: Pictures = lambda folder: ()
+    models: Mapping[int, Tensor] = field(default_factory=dict)
+    card: ModelCard | None = None
+    clusters: Sequence[int] = ()
+
+
+class Work(Protocol[S_co]):
+    """An experiment that was opened. ``resumes``: whether there is a checkpoint."""
+
+    @property
+    def resumes(self) -> bool: ...
+
+    @property
+    def total(self) -> int:
+        """The number of all steps."""
+
+    def steps(self) -> Iterator[S_co]:
+        """What is done step by step, from the checkpoint if there is one; earlier steps are repeated."""
+
+    def result(self) -> Result:
+        """The result, after the last step."""
+
+    def forget(self) -> None:
+        """Delete the checkpoint, after the end is recorded."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """How an experiment is called, and where its result goes.
+
+    ``key`` identifies all that decides the result: the lock and the MLflow run have its name. ``lock`` names
+    the experiment for others that find it locked; None if it is locked already. ``record`` are the other
+    arguments of `open_record`.
+    """
+
+    title: str
+    root: Path
+    folder: Path
+    key: str
+    lock: str | None
+    record: Mapping[str, Any]
+
+
+def drive(
+    experiment: Experiment,
+    work: Work[S],
+    kind: type[R],
+    step: Callable[[R, S], object],
+    listeners: Sequence[Callable[[S, int], object]] = (),
+    begun: Callable[[R], object] = lambda record: None,
+    blocks: Callable[[Iterator[S]], Iterator[S]] = iter,
+) -> Result:
+    """Do all steps of the experiment, write its files and record it; returns the result.
+
+    ``step`` records one; ``listeners`` are called after it, with the number of all steps. ``begun`` is called
+    with the record before the first step. ``blocks`` iterates over the steps, for example in Prefect's tasks.
+    Raises `FedflowError`, also if the experiment is already running.
+    """
+    torch.set_num_threads(1)
+    make_writable(experiment.folder)
+    root = experiment.root
+    with _locked(experiment):
+        record = open_record(
+            kind,
+            root,
+            key=experiment.key,
+            resumes=work.resumes,
+            params_file=root / "params.yaml",
+            **experiment.record,
+        )
+        with record:
+            begun(record)
+            for done in blocks(work.steps()):
+                step(record, done)
+                for listener in listeners:
+                    listener(done, work.total)
+            result = work.result()
+            result.write(experiment.folder)
+            with TemporaryDirectory() as name:
+                for folder, files in result.pictures(Path(name)):
+                    record.attach(files, folder)
+            record.end(
+                result.metrics, result.steps, experiment.folder, result.card, result.models, result.clusters
+            )
+        work.forget()
+    return result
+
+
+def _locked(experiment: Experiment) -> AbstractContextManager[None]:
+    if experiment.lock is None:
+        return nullcontext()
+    file = experiment.root / ".fedflow" / "locks" / experiment.key
+    return locked(file, partial(_refuse, experiment.title), experiment.lock)
+
+
+def _refuse(title: str) -> None:
+    raise FedflowError(f"{title} is already running in another process")
