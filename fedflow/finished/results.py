@@ -16,6 +16,8 @@ from fedflow.data.generated import save_generated
 from fedflow.files import Write, replace_files, write_json
 from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.table import METRICS, diagnostics, yardstick_first
+from fedflow.project.identity import FILE as IDENTITY
+from fedflow.project.identity import Identity
 from fedflow.simulation.evaluation import PREDICTIONS, SERVED, SWEEP, Scores
 from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.simulation.recorded import FILE as VECTORS
@@ -31,6 +33,7 @@ def write_results(
     outcome: Outcome,
     samples: np.ndarray,
     groups: np.ndarray | None,
+    identity: Identity | None = None,
 ) -> None:
     """Write the files of a run into ``folder``, in place of those of an earlier run.
 
@@ -44,9 +47,10 @@ def write_results(
     ``images.safetensors`` the images that the server generated, by evaluated round (`load_generated`).
 
     ``facts`` identifies the run (partition, method, seed, hashes); ``params``, its settings, become
-    ``params.json``. ``samples`` [N] are training sizes, ``groups`` [N] planted groups, both with newcomers
-    last, as in the table of clients. Clusters and groups in JSON exclude newcomers. Raises `FedflowError` if
-    the folder cannot be written; a full disk leaves the files of the earlier run unchanged.
+    ``params.json``, and ``identity``, what decided it, ``identity.json``. ``samples`` [N] are training sizes,
+    ``groups`` [N] planted groups, both with newcomers last, as in the table of clients. Clusters and groups
+    in JSON exclude newcomers. Raises `FedflowError` if the folder cannot be written; a full disk leaves the
+    files of the earlier run unchanged.
     """
     clients = clients_table(outcome, samples, groups)
     groups = None if groups is None else groups[outcome.scores.clients]
@@ -60,6 +64,7 @@ def write_results(
     failures = {r.round: r.failed for r in rounds if r.failed}
     files: dict[str, Write | None] = {
         "params.json": partial(write_json, value=params),
+        IDENTITY: partial(write_json, value=identity.as_dict()) if identity else None,
         "clusters.json": partial(write_json, value=clusters),
         "rounds.csv": partial(rounds_table(rounds).to_csv, index=False, float_format="%.9g"),
         "clients.parquet": partial(clients.to_parquet, index=False),

@@ -61,7 +61,8 @@ def perform(
     experiment.check()
     run, root = experiment.run, experiment.root
     partition = load_partition(experiment.partition_folder)
-    simulation = Simulation(experiment.job, run, executor, checkpoints=root / ".fedflow" / "checkpoints")
+    checkpoints, identity = root / ".fedflow" / "checkpoints", experiment.identity
+    simulation = Simulation(experiment.job, run, executor, checkpoints, identity)
     facts, folder = _facts(experiment), out or experiment.results_folder
     _respect(folder, facts, given=out is not None)
     make_writable(folder)
@@ -98,7 +99,8 @@ def perform(
             outcome = simulation.outcome()
             outcome.metrics = completed(outcome.metrics, rounds[-1].values)
             params = {"settings": experiment.digest, "seed": experiment.seed, **experiment.effective}
-            write_results(folder, facts, params, rounds, outcome, partition.sizes, partition.groups)
+            sizes, groups = partition.sizes, partition.groups
+            write_results(folder, facts, params, rounds, outcome, sizes, groups, identity)
             _attach_pictures(record, experiment, simulation.job.training, partition.sizes, folder)
             _attach_mixtures(record, facts["method_label"], outcome.sweep)
             _attach_masks(record, facts["method_label"], outcome, folder)

@@ -32,6 +32,7 @@ MAY_DIFFER = ("engine.executor", "params_hash")  # parameters
 FILES = (
     "metrics.json",
     "params.json",
+    "identity.json",
     "rounds.csv",
     "clients.parquet",
     "clusters.json",
