@@ -187,6 +187,18 @@ def test_a_file_has_the_identity_and_not_the_machine(root: Path) -> None:
     assert not read.differences(one) and Identity.read(root / "data") is None
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"settings": {}}', "{"])
+def test_a_file_that_is_no_identity_is_none(root: Path, text: str) -> None:
+    (root / "identity.json").write_text(text)
+    assert Identity.read(root) is None
+
+
+def test_a_list_in_place_of_inputs_is_no_identity(root: Path) -> None:
+    one = Experiment(load_params(root / "params.yaml"), "even", "ditto", 0, root).identity
+    (root / "identity.json").write_text(json.dumps(one.as_dict() | {"inputs": []}))
+    assert Identity.read(root) is None
+
+
 def test_the_digest_knows_content_and_not_order() -> None:
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 1, "b": 3})
     assert digest([1], 24).startswith(digest([1], 8)) and digest([1]) != digest([1.0])

@@ -63,11 +63,13 @@ class Identity:
 
     @classmethod
     def read(cls, folder: Path) -> "Identity | None":
-        """Return the identity of a finished result; None if its folder has none."""
+        """Return the identity of a finished result; None if its folder has none that can be read."""
         try:
-            return cls(**json.loads((folder / FILE).read_text()))
+            read = cls(**json.loads((folder / FILE).read_text()))
         except (OSError, ValueError, TypeError):
             return None
+        parts = (read.settings, read.inputs, read.libraries)
+        return read if all(isinstance(part, dict) for part in parts) else None
 
     @property
     def short(self) -> str:
