@@ -28,12 +28,12 @@ from fedflow.procedures import PROCEDURES
 from fedflow.project import distribution
 from fedflow.project.arguments import check_address, check_port
 from fedflow.project.distribution import extra, require
-from fedflow.project.identity import ENVIRONMENT, LIBRARIES, OTHERS, environment
+from fedflow.project.identity import ENVIRONMENT, LIBRARIES, environment
 from fedflow.project.templates import KEPT, ProjectFile
 from fedflow.stages.experiment import experiments
 from fedflow.tracking.store import check_store
 
-NEEDED = (*LIBRARIES, *OTHERS, "matplotlib", "pyarrow", "safetensors")
+NEEDED = (*LIBRARIES, "matplotlib", "pyarrow", "safetensors")
 OPTIONAL = {  # package: the extra that installs it, and what needs it
     "dvc": ("pipeline", "dvc repro, fedflow repro and fedflow init"),
     "prefect": ("pipeline", "an engine.executor other than inline, and flows"),

@@ -1,7 +1,6 @@
 """``python -m flows.serve``: a server with its UI, the deployments of prefect.yaml, and a worker for them."""
 
 import argparse
-import hashlib
 import os
 import re
 import signal
@@ -18,6 +17,7 @@ import psutil
 import yaml
 
 from fedflow.errors import FedflowError, asking_prefect, reason
+from fedflow.project.digest import digest
 from fedflow.project.distribution import require
 from fedflow.project.templates import check_present
 from flows.server import PAGES, STOP_TIMEOUT, home, password_file, prefect_api, stop, used
@@ -37,7 +37,7 @@ def project() -> str:
     folder = Path.cwd()
     label = re.sub("[^a-z0-9]+", "-", folder.name.lower()).strip("-")[:40] or "project"
     place = f"{socket.gethostname()}:{folder}"
-    return f"{label}-{hashlib.blake2b(place.encode(), digest_size=3).hexdigest()}"
+    return f"{label}-{digest(place, 6)}"
 
 
 def deploy() -> None:

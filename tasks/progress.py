@@ -1,6 +1,5 @@
 """Progress and results as Prefect artifacts, so that a run can be followed in the Prefect UI."""
 
-import hashlib
 import re
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from prefect.artifacts import (
 from prefect.runtime import flow_run
 
 from fedflow.metrics.table import heading, headlines, metric_of, printed
+from fedflow.project.digest import digest
 from fedflow.simulation.outcome import RoundReport
 from fedflow.stages.central_network import TABLE
 from fedflow.stages.experiment import Experiment
@@ -35,12 +35,12 @@ def artifact_key(*parts: object) -> str:
     >>> artifact_key("mnist5k-dir", "lg_fedavg", 0)
     'mnist5k-dir-lg-fedavg-0'
     >>> artifact_key("my.part", "rounds")
-    'my-part-rounds-aee7c5'
+    'my-part-rounds-6c808e'
     """
     text = "-".join(map(str, parts))
     key = re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")
     if not re.fullmatch("[A-Za-z0-9_-]+", text):  # names may differ only in replaced characters
-        key = f"{key}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}".strip("-")
+        key = f"{key}-{digest(text, 6)}".strip("-")
     return key
 
 

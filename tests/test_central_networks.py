@@ -59,7 +59,7 @@ RENAMED = (
     "partitions.hard={dataset: digits, scheme: acid, classes_per_client: 3, anonymous: true, clients: 4, "
     "difficulty: {expert: expert}}"
 )
-FILES = ("epochs.csv", "losses.npy", "metrics.json", "model.safetensors")
+FILES = ("epochs.csv", "identity.json", "losses.npy", "metrics.json", "model.safetensors")
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_network_is_trained_again_only_if_it_may_change(copy: Path, monkeypatc
     assert again("data.digits.train_limit=500")
     prepare_network(load(copy), "expert", copy)
     with monkeypatch.context() as patch:
-        patch.setattr("fedflow.stages.central_network.code_digest", lambda *parts: "of other code")
+        patch.setattr("fedflow.project.identity.code_digest", lambda *parts, **aside: "of other code")
         assert again()
     for name in FILES:
         before = (copy / "data" / "central" / "expert" / name).read_bytes()

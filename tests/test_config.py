@@ -9,7 +9,7 @@ import pytest
 import yaml
 from command import one_line_error
 
-from fedflow.config import check_dvc, digest, load_params, set_value
+from fedflow.config import check_dvc, load_params, set_value
 from fedflow.errors import BadInput, unknown_name
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
@@ -379,11 +379,10 @@ def test_a_file_that_is_no_mapping_of_sections_is_one_line(file, content, messag
         load_params(file)
 
 
-def test_set_value_makes_sections_on_the_way_and_the_digest_knows_content_and_not_order():
+def test_set_value_makes_sections_on_the_way():
     values: dict = {"a": "one"}
     set_value(values, "a.b.c=[x, 1]")
     assert values == {"a": {"b": {"c": ["x", 1]}}}
-    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 1, "b": 3})
 
 
 @pytest.mark.parametrize("section", ["data", "partitions"])

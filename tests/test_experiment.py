@@ -17,6 +17,7 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.registry import METHODS
 from fedflow.partition import load_partition
+from fedflow.project.identity import Identity
 from fedflow.settings import option
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.loop import Simulation
@@ -103,10 +104,10 @@ def test_a_partition_that_is_there_is_not_made_again(root: Path, monkeypatch: py
         for change in ("alpha=5", "newcomers=0.25"):  # another parameter
             with pytest.raises(AssertionError, match="it was made"):
                 prepare_partition(load(root, f"partitions.digits-4.{change}"), "digits-4", root)
-        patch.setattr("fedflow.stages.partition.code_digest", lambda *parts: "of other code")
+        patch.setattr("fedflow.project.identity.code_digest", lambda *parts, **aside: "of other code")
         with pytest.raises(AssertionError, match="it was made"):
             prepare_partition(params, "digits-4", root)
-    monkeypatch.setattr("fedflow.stages.partition.code_digest", lambda *parts: "of a comment")
+    monkeypatch.setattr("fedflow.project.identity.code_digest", lambda *parts, **aside: "of a comment")
     prepare_partition(params, "digits-4", root)
     after = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
     assert after == before  # for DVC nothing changed
@@ -291,6 +292,9 @@ def test_results_say_by_which_settings_they_came(root: Path) -> None:
     assert params["settings"] == metrics["settings"] == changed.digest
     stored = json.loads((changed.results_folder / "metrics.json").read_text())
     assert stored["settings"] == changed.digest
+    made = Identity.read(changed.results_folder)
+    assert made is not None and not made.differences(changed.identity)
+    assert made.differences(experiment(root).identity) == ["settings: training.lr 0.05 -> 0.1"]
     (run,) = runs(root)
     assert run.data.tags["settings"] == changed.digest and run.data.params["data.digits.source"] == "digits"
 

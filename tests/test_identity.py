@@ -19,7 +19,7 @@ from fedflow.config import load_params
 from fedflow.data import Dataset
 from fedflow.methods import METHODS, build_method
 from fedflow.partition import SCHEMES
-from fedflow.project.identity import ASIDE, closure, modules_of
+from fedflow.project.code import ASIDE, closure, modules_of
 from fedflow.simulation.loop import Simulation
 from fedflow.stages.fingerprints import fingerprint_files
 
@@ -168,7 +168,7 @@ def test_another_version_of_a_library_changes_what_every_stage_depends_on(tmp_pa
     root = make_project(tmp_path)
     texts = []
     for release in ("2.8.0", "2.8.0+cu126", "2.8.1"):
-        monkeypatch.setattr("fedflow.project.identity.version", lambda name, own=release: own)
+        monkeypatch.setattr("fedflow.project.identity._version", lambda name, own=release: own)
         fingerprint_files(load_params(root / "params.yaml"), root)
         files = sorted((root / "data" / "fingerprints" / "files").rglob("*.json"))
         texts.append({file.name: file.read_text() for file in files})

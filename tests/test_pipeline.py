@@ -242,7 +242,7 @@ EDITS = {
     ),
     "a procedure": (
         [("procedures/coresets/select.py", "import numpy", "import math, numpy")],
-        ["procedure@ring-0"],
+        RING,  # the same numbers, with another identity
     ),
     "the engine": ([("simulation/worker.py", "RETRIES = 1 ", "RETRIES = 2 ")], [*SKEWED, *EVEN, "report"]),
     "the report": ([("report/page.css", "{", " {")], ["report"]),

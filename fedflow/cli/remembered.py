@@ -1,7 +1,6 @@
 """What catalogue commands list, kept until the code changes: importing torch takes seconds."""
 
 import contextlib
-import hashlib
 import json
 import os
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedflow.plugins import GROUP
+from fedflow.project.digest import digest
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -41,7 +41,7 @@ def remembered(name: str, make: Callable[[], Any], *of: object) -> Any:
 
 def short(*parts: object) -> str:
     """A digest for the name of a file."""
-    return hashlib.blake2b("\n".join(map(str, parts)).encode(), digest_size=6).hexdigest()
+    return digest([*map(str, parts)], 12)
 
 
 def _stamp(of: tuple[object, ...]) -> str:
@@ -52,7 +52,7 @@ def _stamp(of: tuple[object, ...]) -> str:
         about.append(f"{file} {facts.st_size} {facts.st_mtime_ns}")
     points = sorted(entry_points(group=GROUP))
     about += [f"{point.group} {point.name} {point.value} {_module(point.value)}" for point in points]
-    return hashlib.blake2b("\n".join(about).encode(), digest_size=12).hexdigest()
+    return digest(about)
 
 
 def _module(value: str) -> str:

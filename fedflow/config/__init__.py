@@ -2,7 +2,7 @@
 
 from fedflow.config.changing import read_yaml, set_value
 from fedflow.config.loading import PARAMS, Changes, Loaded, check_dvc, load_params
-from fedflow.config.params import Params, digest
+from fedflow.config.params import Params
 from fedflow.config.sections import CentralParams, EngineSettings, MethodParams, ModelParams
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "ModelParams",
     "Params",
     "check_dvc",
-    "digest",
     "load_params",
     "read_yaml",
     "set_value",

@@ -1,12 +1,9 @@
 """The whole of ``params.yaml``, typed: the settings of every stage."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
-
-import yaml
 
 from fedflow.config.layers import Layer, changed_by, typed
 from fedflow.config.sections import (
@@ -334,11 +331,6 @@ class Params(Settings):
         for name, user in uses.items():
             if name is not None and name not in grid.central:
                 raise BadInput("grid.central", grid.central, f"a list with {name!r}, which {user} uses")
-
-
-def digest(value: Mapping[str, Any]) -> str:
-    """A short content hash of plain values."""
-    return hashlib.blake2b(yaml.safe_dump(dict(value), sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
 def _entry(section: str, entries: Mapping[str, T], name: str) -> T:

@@ -12,6 +12,8 @@ from safetensors.torch import save_file
 from fedflow.errors import FedflowError
 from fedflow.files import PARTIAL, Write, replace_files, write_json
 from fedflow.procedures.interface import Findings, Row
+from fedflow.project.identity import FILE as IDENTITY
+from fedflow.project.identity import Identity
 
 MARKER, STEPS, SUMMARY, VECTORS, PARAMS = (
     "metrics.json",
@@ -29,13 +31,15 @@ def write_outcome(
     rows: Mapping[str, Sequence[Row]],
     findings: Findings,
     numbers: Mapping[str, float | None],
+    identity: Identity | None = None,
 ) -> None:
     """Write the files of an outcome in place of those of an earlier one.
 
     ``metrics.json``, written last, has the ``facts`` that identify the outcome and its final ``numbers``,
     ``summary.csv`` the same as a table, ``steps.csv`` the numbers by part and step
     (``rows``), ``tables/`` and ``pictures/`` those of the procedure, ``vectors.safetensors`` its vectors,
-    ``params.json`` its settings ``params``. Raises `FedflowError` if the folder cannot be written.
+    ``params.json`` its settings ``params``, ``identity.json`` what decided it. Raises `FedflowError` if the
+    folder cannot be written.
     """
     steps = [{"part": part, "step": i} | row for part, own in rows.items() for i, row in enumerate(own, 1)]
     summary = pd.DataFrame.from_dict(findings.summary, orient="index").rename_axis("row")
@@ -43,6 +47,7 @@ def write_outcome(
     files: dict[str, Write | None] = {str(path): None for path in older if PARTIAL not in path.parts}
     files |= {
         PARAMS: partial(write_json, value=params),
+        IDENTITY: partial(write_json, value=identity.as_dict()) if identity else None,
         STEPS: _csv(pd.DataFrame(steps), index=False),
         SUMMARY: _csv(summary),
         **{f"tables/{name}.csv": _csv(table, index=False) for name, table in findings.tables.items()},

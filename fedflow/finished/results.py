@@ -13,6 +13,8 @@ import pandas as pd
 
 from fedflow.files import Write, read_fact, replace_files, write_json
 from fedflow.metrics.table import METRICS, diagnostics, yardstick_first
+from fedflow.project.identity import FILE as IDENTITY
+from fedflow.project.identity import Identity
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.outcome import Outcome, RoundReport, series_table
 
@@ -34,6 +36,7 @@ def write_results(
     outcome: Outcome,
     samples: np.ndarray,
     groups: np.ndarray | None,
+    identity: Identity | None = None,
 ) -> None:
     """Write the files of a run into ``folder``, in place of those of an earlier run.
 
@@ -43,14 +46,15 @@ def write_results(
     the run add further files (`fedflow.simulation.extensions`).
 
     ``facts`` identifies the run (partition, method, seed, hashes); ``params``, its settings, become
-    ``params.json``. ``samples`` [N] are training sizes, ``groups`` [N] planted groups, both with newcomers
-    last, as in the table of clients. Raises `FedflowError` if the folder cannot be written; a full disk
-    leaves the files of the earlier run unchanged.
+    ``params.json``, and ``identity``, what decided it, ``identity.json``. ``samples`` [N] are training sizes,
+    ``groups`` [N] planted groups, both with newcomers last, as in the table of clients. Raises `FedflowError`
+    if the folder cannot be written; a full disk leaves the files of the earlier run unchanged.
     """
     clients, series = clients_table(outcome, samples, groups), series_table(rounds)
     failures = {r.round: r.failed for r in rounds if r.failed}
     files: dict[str, Write] = {
         PARAMS: partial(write_json, value=params),
+        **({IDENTITY: partial(write_json, value=identity.as_dict())} if identity else {}),
         ROUNDS: partial(rounds_table(rounds).to_csv, index=False, float_format="%.9g"),
         CLIENTS: partial(clients.to_parquet, index=False),
         **({SERIES: partial(series.to_parquet, index=False)} if len(series) else {}),

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +33,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.models.tensors import need_plain
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
+from fedflow.project.digest import digest
 from fedflow.project.terminal import say
 from fedflow.settings import Words
 from fedflow.simulation.federation import Federation, random_examples
@@ -75,8 +75,7 @@ def prepared(data: Source, telling: bool = False) -> Dataset:
     """
     if isinstance(data, Dataset):
         return data
-    digest = hashlib.blake2b(json.dumps(data.as_dict(), sort_keys=True).encode(), digest_size=6).hexdigest()
-    folder = cache() / "notebook" / f"{data.source}-{digest}"
+    folder = cache() / "notebook" / f"{data.source}-{digest(data.as_dict(), 12)}"
     samples = intact(lambda: load_prepared(folder, verify=True)) if is_current(folder, data) else None
     made = samples is None
     if samples is None:

@@ -1,6 +1,5 @@
 """The result of `fedflow.run`: tables, models and pictures."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +16,7 @@ from fedflow.front.inputs import titles
 from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.naming import flat, say
 from fedflow.partition import Partition
+from fedflow.project.digest import digest
 from fedflow.settings import Words
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
@@ -212,7 +212,7 @@ class Comparison:
             lines.append("".join(f"<td {CELL}>{cell}</td>" for cell in cells))
         table = "".join(f"<tr>{line}</tr>" for line in lines)
         # All outputs of a notebook are one page, so that the ids in a picture must be its own.
-        name = f"n{hashlib.blake2b(table.encode(), digest_size=6).hexdigest()}"
+        name = f"n{digest(table, 12)}"
         colors = ";".join([COLORS, *(f"--s{i}:{color}" for i, color in enumerate(SERIES))])
         picture = self._drawn(None, "round", name).svg
         return (

@@ -1,7 +1,6 @@
 """A run without its loop: the job, its settings, the federation and the state."""
 
 import hashlib
-import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,9 @@ from fedflow.local.client import TRAINED
 from fedflow.local.teacher import Teacher
 from fedflow.methods.method import Message, Round, ServerState
 from fedflow.methods.protocols import Adapting, Leveled, Phased, Pretrained, VariableEpochs
-from fedflow.project.identity import code_digest, modules_of, versions
+from fedflow.project.code import code_digest
+from fedflow.project.digest import digest
+from fedflow.project.identity import Identity, versions
 from fedflow.seeding import generator, torch_seed
 from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.clients import ClientStore, FirstOf
@@ -39,9 +40,9 @@ def content(values: Tensor) -> str:
     return hashlib.blake2b(values.cpu().contiguous().numpy().data, digest_size=12).hexdigest()
 
 
-def content_of(read: Teacher | Tensor) -> str | list[str]:
+def content_of(read: Teacher | Tensor) -> str:
     """A hash of what training reads of a central network, with the network's architecture if it has one."""
-    return [read.model.architecture, content(read.w)] if isinstance(read, Teacher) else content(read)
+    return digest([read.model.architecture, content(read.w)]) if isinstance(read, Teacher) else content(read)
 
 
 class RunSetup:
@@ -57,6 +58,7 @@ class RunSetup:
         settings: RunSettings,
         executor: Executor | None = None,
         checkpoints: Path | None = None,
+        identity: Identity | None = None,
     ) -> None:
         self.executor: Executor = executor or Inline()
         self.federation = job.federation.open()
@@ -82,6 +84,7 @@ class RunSetup:
         )
         self._check()
         self._checkpoints = checkpoints
+        self._identity = identity
 
     @cached_property
     def folder(self) -> Path | None:
@@ -94,30 +97,38 @@ class RunSetup:
         return self._start()
 
     @cached_property
+    def identity(self) -> Identity:
+        """What decides the results: of an experiment, or of the job and what it has in memory."""
+        if self._identity:
+            return self._identity
+        job, federation = self.job, self.federation
+        read = {**federation.inputs, "features": federation.features}
+        return Identity.of(
+            {
+                "method": {"name": job.method.name, **job.method.as_dict()},
+                "training": job.training.as_dict(),
+                "run": {k: v for k, v in self.settings.as_dict().items() if k != "checkpoint_every"},
+            },
+            job.seed,
+            {
+                "partition": federation.partition.hash,
+                "public data": "" if federation.public is None else federation.public.digest,
+                **{name: content_of(each) for name, each in read.items() if each is not None},
+            },
+            [type(self).__module__],
+            [job.method, job.training],
+        )
+
+    @cached_property
     def fingerprint(self) -> str:
-        """Identifies the run: only its own checkpoint is resumed."""
-        features = self.federation.features
-        about = {
-            "method": [self.job.method.name, self.job.method.as_dict()],
-            "training": self.job.training.as_dict(),
-            "run": {k: v for k, v in self.settings.as_dict().items() if k != "checkpoint_every"},
-            "seed": self.job.seed,
-            "partition": self.federation.partition.hash,
-            "public": None if self.federation.public is None else self.federation.public.digest,
-            "inputs": {name: content_of(each) for name, each in sorted(self.federation.inputs.items())},
-            "features": None if features is None else content_of(features),
-            "model": self.federation.model.architecture,
-            "code": code_digest(
-                type(self).__module__,
-                *modules_of(self.job.method, self.job.training),
-                *self.federation.model.modules,
-            ),
-            "libraries": versions(),
-            "compiled": bool(self.job.compiled),  # changes the last bits
-        }
-        return hashlib.blake2b(
-            json.dumps(about, sort_keys=True, default=str).encode(), digest_size=12
-        ).hexdigest()
+        """Key of checkpoint, lock and record: the identity, and what is only known here."""
+        model = self.federation.model
+        return self.identity.on(
+            compiled=bool(self.job.compiled),
+            libraries=versions(),
+            network=model.architecture,
+            layers=code_digest(*model.modules),  # also of packages that the identity does not follow
+        ).key
 
     def round(self, t: int, purpose: str, *keys: int, cycle: int = 0) -> Round:
         """Round ``t`` for a hook; its random numbers are keyed by ``purpose`` and ``keys``."""

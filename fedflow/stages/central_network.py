@@ -1,7 +1,5 @@
 """From prepared samples to a network that is trained on all of them: a teacher, an expert, a reference."""
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,7 +13,7 @@ import torch
 from fedflow.config import CentralParams, ModelParams, Params
 from fedflow.data import Dataset, Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError
-from fedflow.files import central_folder, intact, locked, prepared_folder
+from fedflow.files import central_folder, intact, locked, prepared_folder, write_json
 from fedflow.local.central_training import Central, SmoothedModel, epochs, evaluate
 from fedflow.local.extensions.extension import Reads
 from fedflow.local.precision import need_float32
@@ -24,13 +22,14 @@ from fedflow.models import ARCHITECTURES, build
 from fedflow.models.flat import FlatModel
 from fedflow.procedures.interface import Row, State
 from fedflow.procedures.steps import Here
-from fedflow.project.identity import code_digest, modules_of, versions
+from fedflow.project.identity import FILE as IDENTITY
+from fedflow.project.identity import Identity, versions
 from fedflow.project.terminal import say
 from fedflow.simulation.checkpoint import FILE
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.fits import need_fit
 from fedflow.stages.driver import Experiment, Result
-from fedflow.stages.experiment import pick_device
+from fedflow.stages.experiment import contents, pick_device
 from fedflow.stages.prepare import prepare_dataset
 from fedflow.stages.steps import Listener, PartWork, Progress, run_parts
 from fedflow.tracking import ModelCard, Record
@@ -103,26 +102,33 @@ class CentralRun:
         reads = self.settings.training.reads
         return {each: load_network(central_folder(self.root, each.network)) for each in reads}
 
+    @property
+    def identity(self) -> Identity:
+        """What decides the network: settings, data, the networks that it reads, and code."""
+        settings, root = self.settings, self.root
+        inputs = contents(root, [settings.dataset], networks=[one.network for one in settings.training.reads])
+        return Identity.of(
+            {"central": settings.as_dict()},
+            None,
+            inputs,
+            [Central.__module__],
+            [settings.training],
+            [ARCHITECTURES[self.network.name]],
+        )
+
     @cached_property
-    def origin(self) -> str:
-        """A digest of all that the network depends on: settings, data, other networks and code."""
-        about = {
-            "settings": self.settings.as_dict(),
-            "data": self.dataset.hash,
-            "read": {each.name: network.hash for each, network in self.read.items()},
-            "code": network_code(self.params, self.name),
-            "libraries": versions(),
-        }
-        return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=12).hexdigest()
+    def key(self) -> str:
+        """Key of checkpoint and record: the identity, and the builds of libraries here."""
+        return self.identity.on(libraries=versions()).key
 
     @property
     def checkpoint(self) -> Path:
-        return self.root / ".fedflow" / "checkpoints" / self.origin
+        return self.root / ".fedflow" / "checkpoints" / self.key
 
     def is_current(self) -> bool:
         """Whether the network exists, intact, was trained from the same things, and is recorded."""
-        there = intact(lambda: load_network(self.folder))
-        current = there is not None and there.facts.get("origin") == self.origin
+        there, made = intact(lambda: load_network(self.folder)), Identity.read(self.folder)
+        current = there is not None and made is not None and not made.differences(self.identity)
         return current and not (self.checkpoint / FILE).exists()  # deleted last
 
     def run(self, listeners: Sequence[Listener], opened: Callable[[Record], None]) -> None:
@@ -160,7 +166,7 @@ class CentralRun:
             note=_note,
             seconds=0,  # an epoch is a block
         )
-        described = Experiment(self.title, self.root, self.folder, self.origin, None, record)
+        described = Experiment(self.title, self.root, self.folder, self.key, None, record)
         run_parts(described, work, listeners, opened)
 
     def _result(self, model: FlatModel, train: Examples, progress: Progress) -> Result:
@@ -176,8 +182,9 @@ class CentralRun:
         facts = self._facts(model, rows[-1])
 
         def write(folder: Path) -> None:
+            about = partial(write_json, value=self.identity.as_dict())
             table = partial(pd.DataFrame(rows).to_csv, index=False, float_format="%.9g")
-            save_network(folder, w, losses, facts, {TABLE: table}, model.frozen)
+            save_network(folder, w, losses, facts, {TABLE: table, IDENTITY: about}, model.frozen)
 
         final = {metric: facts[metric] for metric in FINAL}
         return Result(final, len(rows), write, models={0: w}, card=self._card())
@@ -202,7 +209,6 @@ class CentralRun:
             "data_hash": dataset.hash,
             "teacher": settings.teacher,
             "settings": settings.as_dict(),
-            "origin": self.origin,
         }
 
     def _input(self) -> dict[str, Any]:
@@ -220,14 +226,6 @@ class CentralRun:
             method=self.name,
             seed=self.settings.seed,
         )
-
-
-def network_code(params: Params, name: str) -> dict[str, Any]:
-    """The code that trains a central network, and the options that are part of its architecture."""
-    training = CentralRun(params, name)
-    network = ARCHITECTURES[training.network.name]
-    code = code_digest(Central.__module__, *modules_of(training.settings.training), network.build.__module__)
-    return {"digest": code, "network": network.options}
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Experiment:
     """How an experiment is called, and where its result goes.
 
     ``key`` identifies all that decides the result: the lock and the MLflow run have its name. ``lock`` names
-    the experiment for others that find it locked; None if it is locked already. ``record`` are the other
+    the experiment for others that find it locked; None if it is locked already. ``record`` are further
     arguments of `open_record`.
     """
 
@@ -76,7 +76,7 @@ class Experiment:
     folder: Path
     key: str
     lock: str | None
-    record: Mapping[str, Any]
+    record: dict[str, Any]
 
 
 def drive(
@@ -98,14 +98,12 @@ def drive(
     make_writable(experiment.folder)
     root = experiment.root
     with _locked(experiment):
-        record = open_record(
-            kind,
-            root,
-            key=experiment.key,
-            resumes=work.resumes,
-            params_file=root / "params.yaml",
-            **experiment.record,
-        )
+        usual: dict[str, Any] = {
+            "key": experiment.key,
+            "params_file": root / "params.yaml",
+            "resumes": work.resumes,
+        }
+        record = open_record(kind, root, **usual | experiment.record)
         with record:
             begun(record)
             for done in blocks(work.steps()):

@@ -1,7 +1,7 @@
 """One experiment: a partition, a method and a seed of ``params.yaml``."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -10,20 +10,23 @@ from typing import Any
 
 import torch
 
-from fedflow.config import Changes, Loaded, digest
+from fedflow.config import Changes, Loaded
 from fedflow.data.prepared import file_sum
 from fedflow.errors import FedflowError
 from fedflow.files import central_folder, partition_folder, prepared_folder, read_fact
 from fedflow.local.trained import MARKER
 from fedflow.methods.protocols import ServerData, server_data
+from fedflow.models import ARCHITECTURES
 from fedflow.project.arguments import argument
+from fedflow.project.digest import SETTINGS, SHORT, digest
+from fedflow.project.identity import Identity
 from fedflow.simulation.federation import FEATURES, FederationFiles, Stored, StoredInput
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_architecture
 from fedflow.simulation.settings import RunSettings, check_division, check_settings
 from fedflow.tracking.addresses import absolute
 
-SHORT = 8  # digits of the settings' digest in the name of a folder
+CODE = "fedflow.stages.federate"  # with all that it imports: the code of every run
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,16 @@ class Experiment:
     @cached_property
     def digest(self) -> str:
         """A digest of `effective`: runs with different settings are never averaged."""
-        return digest(self.effective)
+        return digest(self.effective, SETTINGS)
+
+    @property
+    def identity(self) -> Identity:
+        """What decides the results, from settings, recorded hashes and code: nothing is opened."""
+        read = {*self.read_networks.values()}
+        weights = [self.run.inception] if self.run.inception else []
+        inputs = contents(self.root, self.datasets, [self.partition], sorted(read), weights)
+        chosen, network = self.params.method(self.method, self.partition), self.params.model(self.dataset)
+        return Identity.of(self.effective, self.seed, inputs, [CODE], chosen, [ARCHITECTURES[network.name]])
 
     @cached_property
     def results_folder(self) -> Path:
@@ -218,3 +230,19 @@ def pick_device(wanted: str) -> str:
 def stored(folder: Path, facts: str) -> Stored:
     """The folder, and the hash that its file ``facts`` records; no hash if it is not made yet."""
     return Stored(str(folder.resolve()), read_fact(folder / facts, "hash") or "")
+
+
+def contents(
+    root: Path,
+    datasets: Iterable[str] = (),
+    partitions: Iterable[str] = (),
+    networks: Iterable[str] = (),
+    files: Iterable[str] = (),
+) -> dict[str, str]:
+    """Content hashes of inputs by their names in words; empty for an input that does not exist yet."""
+    return {
+        **{f"data of {name}": stored(prepared_folder(root, name), "meta.json").hash for name in datasets},
+        **{f"partition {n}": stored(partition_folder(root, n), "summary.json").hash for n in partitions},
+        **{f"central network {name}": stored(central_folder(root, name), MARKER).hash for name in networks},
+        **{f"file {name}": file_sum(root / name) if (root / name).is_file() else "" for name in files},
+    }

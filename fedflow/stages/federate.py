@@ -68,6 +68,7 @@ def perform(
         {
             "experiment": f"{experiment.dataset}/{experiment.partition}",
             "name": f"{experiment.method} seed {experiment.seed}",
+            "key": f"{experiment.method} {work.simulation.fingerprint}",
             "params": _recorded_params(experiment, work.compiled),
             "tags": {name: facts[name] for name in NAMES},
             "datasets": _inputs(experiment, facts),
@@ -95,7 +96,9 @@ class FederatedWork:
     def __init__(self, experiment: Experiment, facts: dict[str, Any], executor: Executor) -> None:
         self.experiment, self.facts, root = experiment, facts, experiment.root
         checkpoints, code = root / ".fedflow" / "checkpoints", (root / ".fedflow" / "compiled").resolve()
-        self.simulation = run = Simulation(experiment.job, experiment.run, executor, checkpoints)
+        self.simulation = run = Simulation(
+            experiment.job, experiment.run, executor, checkpoints, experiment.identity
+        )
         run.job, self.compiled = with_compiled(
             run.job, experiment.run, experiment.params.engine.compile, code
         )
@@ -132,7 +135,9 @@ class FederatedWork:
 
         def write(folder: Path) -> None:
             written.append(folder)
-            write_results(folder, self.facts, params, self.rounds, self.outcome, sizes, groups)
+            write_results(
+                folder, self.facts, params, self.rounds, self.outcome, sizes, groups, self.simulation.identity
+            )
 
         def pictures(folder: Path) -> Iterator[tuple[str, Iterable[Path]]]:
             yield "partition", experiment.partition_folder.glob("*.png")

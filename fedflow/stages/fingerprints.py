@@ -10,18 +10,14 @@ partition or a run uses. ``fedflow fingerprint`` writes these files below ``data
 * ``files/partitions/<partition>.json``: the SHA-256 of the files that the partition names;
 * ``files/stages/<stage>.json``: the code of the stages ``inputs`` and ``report``; of the former, also the
   SHA-256 of weights of Inception v3, of the latter, the claims and labels;
-* ``inputs/partitions/<partition>.json``: the partition's parameters, files and code, and the content of its
-  data set and of its expert;
-* ``inputs/procedures/<procedure>.json``: the settings of a procedure with any seed, the content of the data,
-  files and central networks that it reads, and its code;
-* ``inputs/runs/<partition>/<method>.json``: the settings of the runs with any seed, the content of their
-  data and of the central networks that they read, and the code of the engine, the method and the network.
-
-Code is recorded as a `code_digest`, parameters as used: with defaults and tuned values.
+* ``inputs/partitions/<partition>.json``, ``inputs/procedures/<procedure>.json`` and
+  ``inputs/runs/<partition>/<method>.json``: the `Identity`, of runs and procedures that with any seed.
 """
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +26,14 @@ from fedflow.config import Loaded
 from fedflow.data import load_prepared, origin_sums, prepare
 from fedflow.data.prepared import file_sum
 from fedflow.files import central_folder, naming
-from fedflow.finished.outcomes import write_outcome
 from fedflow.local.trained import load_network
-from fedflow.models import ARCHITECTURES
-from fedflow.project.identity import ASIDE, ENVIRONMENT, code_digest, environment, modules_of
+from fedflow.project.code import code_digest
+from fedflow.project.identity import ENVIRONMENT, Identity, environment
 from fedflow.report.sources import TRIED, score_files, templates
-from fedflow.stages.central_network import network_code
+from fedflow.stages.central_network import CentralRun
 from fedflow.stages.experiment import Experiment
-from fedflow.stages.federate import perform
-from fedflow.stages.partition import partition_code
-from fedflow.stages.procedure import ProcedureRun, procedure_code
+from fedflow.stages.partition import partition_identity
+from fedflow.stages.procedure import ProcedureRun
 
 MAY_BE_EMPTY = ("data/central", "outcomes")  # folders; DVC warns of empty ones, and git does not keep them
 FOLDER = Path("data") / "fingerprints"
@@ -64,10 +58,9 @@ def fingerprint_files(params: Loaded, root: Path = Path()) -> None:
             file = folder / "partitions" / f"{name}.json"
             files[file] = {"files": _sums_of(wanted, root, file)}
     for name in params.grid.central:
-        chain = params.networks(name)
+        chain = {each: CentralRun(params, each, root).identity for each in params.networks(name)}
         files[folder / "central" / f"{name}.json"] = {
-            "settings": {each: params.network(each).as_dict() for each in chain},
-            "code": {each: network_code(params, each) for each in chain},
+            each: {"settings": identity.settings, "code": identity.code} for each, identity in chain.items()
         }
     for name in params.grid.procedures:
         wanted = list(params.procedure(name).inputs().files)
@@ -87,16 +80,12 @@ def fingerprint_files(params: Loaded, root: Path = Path()) -> None:
         "procedures": params.procedure_entries,
     }
     file = folder / "stages" / "inputs.json"
-    weights = [each for cell in _cells(params) if (each := _weights(params, cell))]
+    cells = product(params.grid.partitions, params.grid.methods)
+    weights = {used for partition, method in cells if (used := params.run_of(method, partition).inception)}
     files[file] = {
         "files": _sums_of(weights, root, file),
         "code": code_digest(__name__, aside=()),
-        "partitions": {name: partition_code(params.partition(name)) for name in params.grid.partitions},
-        "runs": {name: _run_code(params, *name.split("/")) for name in _cells(params)},
-        "procedures": {
-            name: [procedure_code(params, name), _outcome_code(params, name)]
-            for name in params.grid.procedures
-        },
+        "of": {name: identity.code for name, identity in _identities(params, root).items()},
     }
     _write(folder, files)
 
@@ -107,76 +96,50 @@ def fingerprint_inputs(params: Loaded, root: Path = Path()) -> None:
     Their data sets must be prepared, and their central networks trained.
     """
     folder = root / FOLDER / "inputs"
-    hashes = {name: load_prepared(root / "data" / "prepared" / name).hash for name in params.grid.datasets}
-    networks = {name: load_network(central_folder(root, name)).hash for name in params.grid.central}
-    weighed = _sums(root / FOLDER / "files" / "stages" / "inputs.json")
-    files: dict[Path, Any] = {}
-    for name in params.grid.partitions:
-        entry, expert = params.partition(name), params.expert(name)
-        files[folder / "partitions" / f"{name}.json"] = {
-            "partition": entry.as_dict(),
-            "data": hashes[entry.dataset],
-            "expert": expert and networks[expert],
-            "files": _sums(root / FOLDER / "files" / "partitions" / f"{name}.json"),
-            "code": partition_code(entry),
-        }
-    for name in _cells(params):
-        partition, method = name.split("/")
-        experiment = Experiment(params, partition, method, seed=0, root=root)
-        weights = _weights(params, name)
-        files[folder / "runs" / f"{name}.json"] = {
-            "settings": experiment.effective,
-            "content": {dataset: hashes[dataset] for dataset in experiment.datasets},
-            "networks": {field: networks[name] for field, name in experiment.read_networks.items()},
-            "weights": weights and weighed.get(weights),
-            "code": _run_code(params, partition, method),
-        }
-    for name in params.grid.procedures:
-        run = ProcedureRun(params, name, seed=0, root=root)
-        files[folder / "procedures" / f"{name}.json"] = {
-            "settings": run.effective,
-            "content": {dataset: hashes[dataset] for dataset in run.effective["data"]},
-            "partitions": {
-                each: files[folder / "partitions" / f"{each}.json"]
-                for each in run.procedure.inputs().partitions
-            },
-            "networks": {each: networks[each] for each in run.procedure.inputs().networks},
-            "files": _sums(root / FOLDER / "files" / "procedures" / f"{name}.json"),
-            "code": procedure_code(params, name),
-            "outcome": _outcome_code(params, name),
-        }
+    for name in params.grid.datasets:
+        load_prepared(root / "data" / "prepared" / name)  # raises the error if it is damaged
+    for name in params.grid.central:
+        load_network(central_folder(root, name))
+    known, files = _known(root / FOLDER / "files"), dict[Path, Any]()
+    for name, identity in _identities(params, root).items():
+        inputs = {each: known.get(each, content) for each, content in identity.inputs.items()}
+        kind, _, entry = name.partition("/")
+        if kind == "runs":  # the partition is a dependency itself, as dvc.yaml makes it later
+            del inputs[f"partition {entry.split('/')[0]}"]
+        made = replace(identity, seed=None, inputs=inputs)
+        if kind == "partitions":  # procedures make them: they are not known by content
+            known[f"partition {entry}"] = made.key
+        files[folder / f"{name}.json"] = made.as_dict()
     _write(folder, files)
 
 
-def _cells(params: Loaded) -> list[str]:
-    """``<partition>/<method>`` of all runs of the grid."""
-    return [f"{partition}/{method}" for partition in params.grid.partitions for method in params.grid.methods]
-
-
-def _weights(params: Loaded, cell: str) -> str | None:
-    """The file of weights of Inception v3 that the runs of a cell read, if any."""
-    partition, method = cell.split("/")
-    return params.run_of(method, partition).inception
-
-
-def _run_code(params: Loaded, partition: str, method: str) -> dict[str, Any]:
-    """The code of a run, and the options that are part of its architecture."""
-    network = ARCHITECTURES[params.model(params.partition(partition).dataset).name]
-    settings = params.method(method, partition)
-    code = code_digest(perform.__module__, *modules_of(*settings), network.build.__module__)
-    return {"digest": code, "network": network.options}
-
-
-def _outcome_code(params: Loaded, name: str) -> str:
-    """The code of the files of an outcome, pictures included, which no number depends on."""
-    aside = tuple(part for part in ASIDE if part != "pictures")
-    return code_digest(write_outcome.__module__, *modules_of(params.procedure(name)), aside=aside)
+def _identities(params: Loaded, root: Path) -> dict[str, Identity]:
+    """The identities of the partitions, runs and procedures of the grid, by the name of their files."""
+    grid = params.grid
+    return {
+        **{f"partitions/{name}": partition_identity(params, name, root) for name in grid.partitions},
+        **{
+            f"runs/{partition}/{method}": Experiment(params, partition, method, 0, root).identity
+            for partition, method in product(grid.partitions, grid.methods)
+        },
+        **{f"procedures/{name}": ProcedureRun(params, name, 0, root).identity for name in grid.procedures},
+    }
 
 
 def _sums_of(wanted: Collection[str], root: Path, file: Path) -> dict[str, str]:
     """The SHA-256 of each of these files; of a deleted one, that in ``file``, an earlier fingerprint."""
     known = {name: value for name, value in _sums(file).items() if name in wanted}
     return known | {name: file_sum(root / name) for name in wanted if (root / name).is_file()}
+
+
+def _known(folder: Path) -> dict[str, str]:
+    """The checksums of `fingerprint_files`, by the names of inputs."""
+    made = [
+        folder / "stages" / "inputs.json",
+        *folder.glob("partitions/*.json"),
+        *folder.glob("procedures/*.json"),
+    ]
+    return {f"file {name}": value for file in made for name, value in _sums(file).items()}
 
 
 def _sums(file: Path) -> dict[str, str]:

@@ -1,7 +1,5 @@
 """From prepared samples to clients."""
 
-import contextlib
-import hashlib
 import json
 from pathlib import Path
 
@@ -21,10 +19,11 @@ from fedflow.files import (
     prepared_folder,
     read_fact,
 )
-from fedflow.local.trained import MARKER, load_network
-from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
+from fedflow.local.trained import load_network
+from fedflow.partition import Partition, Samples, load_partition, make_partition
 from fedflow.partition.after.difficulty import Difficulty
-from fedflow.project.identity import code_digest, versions
+from fedflow.project.identity import Identity
+from fedflow.stages.experiment import contents
 
 LARGEST = 2_000_000  # clients times labels in the table of labels
 
@@ -32,17 +31,14 @@ LARGEST = 2_000_000  # clients times labels in the table of labels
 def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     """Make ``data/partitions/<name>`` unless it exists, intact, for the same data and parameters.
 
-    Returns the folder. A note in ``.fedflow/partitions`` records what it was made from, code included, so
-    that it need not be rebuilt for a comparison. It is not in the folder, where DVC would track it.
+    Returns the folder. The key of its identity is in ``.fedflow/partitions``, so that it need not be rebuilt
+    for a comparison, and not in the folder, where DVC would track it.
     """
     wanted, folder = params.partition(name), partition_folder(root, name)
     dataset = load_prepared(prepared_folder(root, wanted.dataset))
     there, note = intact(lambda: load_partition(folder)), root / ".fedflow" / "partitions" / f"{name}.json"
-    origin = _origin(wanted, dataset, root)
-    if there is not None and (read_fact(note, "partition"), read_fact(note, "origin")) == (
-        there.hash,
-        origin,
-    ):
+    key = partition_identity(params, name, root).key
+    if there is not None and [read_fact(note, "partition"), read_fact(note, "identity")] == [there.hash, key]:
         return folder
     samples = Samples.of(dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, root))
     made = make_partition(wanted, samples, dataset.hash)
@@ -57,7 +53,7 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
         made.save(folder)  # last: its summary marks a complete folder
     make_writable(note.parent)
     with naming(note):
-        note.write_text(json.dumps({"partition": made.hash, "origin": origin}) + "\n")
+        note.write_text(json.dumps({"partition": made.hash, "identity": key}) + "\n")
     return folder
 
 
@@ -71,27 +67,12 @@ def _write_counts(made: Partition, path: Path) -> None:
         np.savetxt(path, rows, "%d", delimiter=",", header=header, comments="")
 
 
-def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:
-    """A hash of all that a partition depends on: parameters, the files they name, data and code."""
-    files = hashlib.blake2b()
-    for name in wanted.files():
-        with contextlib.suppress(OSError):  # reading it later raises the error
-            files.update((root / name).read_bytes())
-    expert = wanted.difficulty and wanted.difficulty.expert
-    about = {
-        "partition": wanted.as_dict(),
-        "data": dataset.hash,
-        "code": partition_code(wanted),
-        "files": files.hexdigest(),
-        "libraries": versions(),
-        "expert": expert and read_fact(central_folder(root, expert) / MARKER, "hash"),
-    }
-    return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
-
-
-def partition_code(wanted: PartitionParams) -> str:
-    """A digest of the code that makes a partition: its scheme, and what follows it."""
-    return code_digest(Partition.__module__, type(wanted.parameters).__module__)
+def partition_identity(params: Params, name: str, root: Path = Path()) -> Identity:
+    """What decides a partition: parameters, the files they name, data, an expert, and the scheme's code."""
+    wanted, expert = params.partition(name), params.expert(name)
+    inputs = contents(root, [wanted.dataset], networks=[expert] if expert else [], files=wanted.files())
+    settings = {"partition": wanted.as_dict()}
+    return Identity.of(settings, None, inputs, [Partition.__module__], [wanted.parameters])
 
 
 def _losses(difficulty: Difficulty, dataset: Dataset, root: Path) -> np.ndarray:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedflow.config import Changes, Loaded, Params, digest
+from fedflow.config import Changes, Loaded
 from fedflow.data.prepared import file_sum
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import central_folder, outcome_folder, partition_folder, prepared_folder
@@ -23,12 +22,14 @@ from fedflow.models import ARCHITECTURES
 from fedflow.procedures import Column, End, Procedure
 from fedflow.procedures.job import ProcedureJob
 from fedflow.project.arguments import argument
-from fedflow.project.identity import code_digest, modules_of, versions
+from fedflow.project.code import ASIDE
+from fedflow.project.digest import SETTINGS, SHORT, digest
+from fedflow.project.identity import Identity, versions
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.federation import FederationFiles
 from fedflow.stages.central_network import prepare_network
 from fedflow.stages.driver import Experiment, Result
-from fedflow.stages.experiment import SHORT, pick_device, stored
+from fedflow.stages.experiment import contents, pick_device, stored
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 from fedflow.stages.steps import Listener, PartWork, Progress, run_parts
@@ -92,7 +93,22 @@ class ProcedureRun:
     @cached_property
     def digest(self) -> str:
         """A digest of `effective`: outcomes with different settings are never averaged."""
-        return digest(self.effective)
+        return digest(self.effective, SETTINGS)
+
+    @property
+    def identity(self) -> Identity:
+        """What decides the outcome, from settings, recorded hashes and code, also of its pictures."""
+        effective, inputs = self.effective, self.procedure.inputs()
+        networks = (ARCHITECTURES[model["name"]] for _, model in sorted(effective["models"].items()))
+        return Identity.of(
+            effective,
+            self.seed,
+            contents(self.root, effective["data"], inputs.partitions, inputs.networks, inputs.files),
+            [PartWork.__module__, ProcedureJob.__module__, write_outcome.__module__],
+            [self.procedure],
+            networks,
+            aside=tuple(part for part in ASIDE if part != "pictures"),
+        )
 
     @cached_property
     def folder(self) -> Path:
@@ -125,19 +141,8 @@ class ProcedureRun:
                 model_options=json.dumps(model.options, sort_keys=True),
                 device=device,
             )
-        about = {
-            "settings": self.digest,
-            "seed": self.seed,
-            "data": {name: at.hash for name, at in datasets.items()},
-            "partitions": {name: [at.prepared.hash, at.partition.hash] for name, at in federations.items()},
-            "networks": {name: at.hash for name, at in networks.items()},
-            "files": {name: file_sum(path) if path.is_file() else "" for name, path in files.items()},
-            "code": procedure_code(params, self.name),
-            "libraries": versions() | {"networkx": version("networkx")},
-        }
-        return ProcedureJob(
-            digest(about), self.procedure, self.seed, device, datasets, federations, networks, files
-        )
+        key = self.identity.on(libraries=versions()).key
+        return ProcedureJob(key, self.procedure, self.seed, device, datasets, federations, networks, files)
 
 
 def procedure_runs(
@@ -149,16 +154,6 @@ def procedure_runs(
     for run in made:
         params.procedure(run.name)
     return made
-
-
-def procedure_code(params: Params, name: str) -> dict[str, Any]:
-    """The code that a procedure runs, and the options that are part of the architectures of its networks."""
-    procedure = params.procedure(name)
-    datasets = {params.partition(each).dataset for each in procedure.inputs().partitions}
-    networks = {each: ARCHITECTURES[params.model(each).name] for each in sorted(datasets)}
-    modules = (*modules_of(procedure), *(network.build.__module__ for network in networks.values()))
-    code = code_digest(PartWork.__module__, ProcedureJob.__module__, *modules)
-    return {"digest": code, "networks": {each: network.options for each, network in networks.items()}}
 
 
 def run_procedure(
@@ -222,7 +217,9 @@ def _result(run: ProcedureRun, shared: Any, progress: Progress) -> Result:
     return Result(
         numbers,
         max(map(len, progress.rows.values())),
-        lambda folder: write_outcome(folder, facts_of(run), params, progress.rows, findings, numbers),
+        lambda folder: write_outcome(
+            folder, facts_of(run), params, progress.rows, findings, numbers, run.identity
+        ),
         pictures,
     )
 

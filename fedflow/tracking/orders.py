@@ -1,13 +1,12 @@
 """Pictures of several runs in MLflow: what the orders of a curriculum reach, by round."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from fedflow.metrics.table import recorded_name
+from fedflow.project.digest import digest
 from fedflow.tracking.shared import RUNS, every
 
 if TYPE_CHECKING:
@@ -84,6 +83,5 @@ def history(api: "MlflowClient", run: "Run", names: Iterable[str]) -> "pd.DataFr
 def _name(settings: Mapping[str, str], section: str) -> str:
     """Method, score and pacing, and four digits of all settings of the curriculum's runs except the order."""
     own = {name: value for name, value in settings.items() if name != f"{section}.order"}
-    digest = hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=2).hexdigest()
     score, pacing, a, b = (settings[f"{section}.{name}"] for name in ("score", "pacing", "a", "b"))
-    return f"{settings['method.name']}-{score}-{pacing}-a{a}-b{b}-{digest}"
+    return f"{settings['method.name']}-{score}-{pacing}-a{a}-b{b}-{digest(own, 4)}"

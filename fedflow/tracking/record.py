@@ -26,6 +26,7 @@ from filelock import FileLock, Timeout
 from fedflow import __version__
 from fedflow.errors import FedflowError, reason
 from fedflow.metrics.table import heading, headlines, metric_of, printed, recorded_name
+from fedflow.project.digest import digest
 from fedflow.tracking.comparison import log_comparison, measured
 from fedflow.tracking.databases import is_database
 from fedflow.tracking.models import ModelCard, Served, log_models, ranges
@@ -91,7 +92,7 @@ def open_record(
     store = open_store(root)
     owner = Owner.here(store, root)
     with reporting(store.uri):
-        writer = store.file_lock(_digest(experiment, key, owner.user, owner.project), timeout=0)
+        writer = store.file_lock(digest([experiment, key, owner.user, owner.project]), timeout=0)
         try:
             writer.acquire()
         except Timeout:
@@ -400,11 +401,11 @@ class RunRecord(Record):
         if card.serves != "cluster":
             return
         assignment = list(map(int, cluster))
-        digest = _digest(json.dumps(assignment))
+        content = digest(assignment)
         self._log_json(
             "clusters/clusters.json",
             {
-                "digest": digest,
+                "digest": content,
                 "assignment": assignment,
                 "clusters": [
                     {
@@ -419,10 +420,10 @@ class RunRecord(Record):
         )
         name = f"{card.partition}.{card.method}.clusters"
         source = f"{self._run.info.artifact_uri}/clusters/clusters.json"
-        self._log_inputs([{"name": name, "digest": digest, "source": source, "context": "clusters"}])
+        self._log_inputs([{"name": name, "digest": content, "source": source, "context": "clusters"}])
         lines = [f"- {_served_line(each)}" for each in served]
         had = self.api.get_run(self.run_id).data.tags.get(NOTE, "")
-        note = "\n".join([had, "", f"Clusters `{digest}`:", "", *lines]).strip()
+        note = "\n".join([had, "", f"Clusters `{content}`:", "", *lines]).strip()
         self.api.set_tag(self.run_id, NOTE, note[:TAG_LENGTH])
 
     def _log_table(self, parquet: Path) -> None:
@@ -551,7 +552,3 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             text = json.dumps(value) if isinstance(value, list | tuple) else str(value)
             flat[path] = text if len(text) <= PARAM_LENGTH else text[: PARAM_LENGTH - 1] + "…"
     return flat
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=12).hexdigest()

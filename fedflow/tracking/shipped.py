@@ -5,7 +5,6 @@ project. So no model requires it. The copy has a name with a digest: models that
 code can be loaded in one process, also where fedflow is installed.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -14,6 +13,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import fedflow
 from fedflow.models import ARCHITECTURES
+from fedflow.project.digest import digest
 
 ENTRIES = ("fedflow.models", "fedflow.models.recorded")  # the modules by which a network is built
 IMPORT = re.compile(r"^(\s*from )fedflow(\.[\w.]+)(?= import )", re.MULTILINE)
@@ -48,6 +48,6 @@ def _code() -> tuple[str, Mapping[str, str]]:
         found = {f"fedflow{module}" for _, module in IMPORT.findall(text)} - seen
         seen |= found
         left += found
-    name = f"fedflow_{hashlib.blake2b(repr(sorted(texts.items())).encode(), digest_size=4).hexdigest()}"
+    name = f"fedflow_{digest(texts, 8)}"
     renamed = {path: IMPORT.sub(rf"\1{name}\2", text) for path, text in sorted(texts.items())}
     return name, {"__init__.py": ""} | renamed

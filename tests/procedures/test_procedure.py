@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from fedflow.config import load_params
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import locked
+from fedflow.project.identity import Identity
 from fedflow.stages import steps
 from fedflow.stages.procedure import ProcedureRun, run_procedure
 from fedflow.tracking.store import open_store
@@ -32,6 +33,7 @@ grid: {datasets: [], partitions: [], methods: [], seeds: [0], procedures: [walk,
 engine: {executor: inline, device: cpu}
 """
 FILES = {
+    "identity.json",
     "metrics.json",
     "params.json",
     "steps.csv",
@@ -64,6 +66,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_files_record_and_metrics_agree(whole: Path) -> None:
     folder = whole / "outcomes" / "walk" / "0"
     assert contents(folder).keys() == FILES
+    made = Identity.read(folder)
+    assert made is not None and not made.differences(load(whole).identity)
+    assert made.differences(load(whole, "procedures.walk.length=6").identity) == [
+        "settings: procedure.length 5 -> 6"
+    ]
     facts, table = json.loads((folder / "metrics.json").read_text()), pd.read_csv(folder / "steps.csv")
     assert facts["procedure"] == facts["registered"] == "walk" and facts["label"] == "Random walk"
     assert table.groupby("part")["step"].max().to_dict() == {"w0": 5, "w1": 4, "w2": 3}

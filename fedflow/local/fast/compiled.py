@@ -8,7 +8,6 @@ once which of them it uses, by the work ahead and never by a clock; the choice i
 """
 
 import contextlib
-import hashlib
 import os
 import platform
 import shutil
@@ -33,6 +32,7 @@ from fedflow.local.fast.winograd import matrix
 from fedflow.local.local_training import LocalTraining
 from fedflow.metrics.cost import FlopCounter
 from fedflow.models.flat import FlatModel
+from fedflow.project.digest import digest
 
 OVERHEAD = 0.2e-3  # seconds of every eager step
 FIRST, SLOW, FAST = 100e6, 16e9, 60e9  # its floating-point operations up to here, per second; and the rest
@@ -187,7 +187,7 @@ def _compile(
     traced = _traced(function, *inputs)
     products = _factored(traced)
     about = [torch.__version__, _processor(), traced.code, str(OPTIONS), *map(str, _kind(*inputs))]
-    with _cache(folder / hashlib.blake2b("\n".join(about).encode(), digest_size=8).hexdigest()):
+    with _cache(folder / digest(about, 16)):
         compiled = standalone_compile(
             traced, list(inputs), dynamic_shapes="from_example_inputs", options={"config_patches": OPTIONS}
         )

@@ -22,10 +22,10 @@ from fedflow.methods.fairness._responses import CDFS, respond
 from fedflow.methods.fairness._simplex import minimize
 from fedflow.methods.fairness._weighing import HOSTS, Weighing, divergence
 from fedflow.methods.method import Cohort, Diagnostics, Round
-from fedflow.project import identity
+from fedflow.project import code
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation
-from fedflow.stages.fingerprints import _run_code
+from fedflow.stages.experiment import Experiment
 
 S, D = "aaggff_s", "aaggff_d"
 ROOT = Path(__file__).parents[3]
@@ -547,11 +547,11 @@ def test_the_code_of_the_host_is_part_of_the_identity(
     def digests(host: str) -> list[str]:
         params = load_params(ROOT / "params.yaml", [f"methods.{name}.host.name={host}"])
         simulation: Simulation = prepare_run(name, federation, {"host": {"name": host}})
-        return [simulation.fingerprint, _run_code(params, "mnist5k-dir", name)["digest"]]
+        return [simulation.fingerprint, Experiment(params, "mnist5k-dir", name, 0).identity.code]
 
     before = {host: digests(host) for host in HOSTS}
-    text = identity._text
-    monkeypatch.setattr(identity, "_text", lambda file: text(file) + "!" * (file.name == "fedadam.py"))
+    content = code._content
+    monkeypatch.setattr(code, "_content", lambda file: content(file) + "!" * (file.name == "fedadam.py"))
     after = {host: digests(host) for host in HOSTS}
     changed = {host for host in HOSTS for one, other in zip(before[host], after[host]) if one != other}
     assert changed == {"fedadam"}
