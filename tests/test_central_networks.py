@@ -167,10 +167,10 @@ def test_a_killed_training_ends_as_an_undisturbed_one(
     if moment == "in an epoch":
         command = [preloaded / "python", "-c", KILLED, str(root)]
         assert subprocess.run(command, env=os.environ, check=False).returncode == -signal.SIGKILL
-        assert not (root / "data" / "central").exists()
+        assert not any((root / "data" / "central" / "expert").iterdir())
     else:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(f"fedflow.stages.central_network.{moment}", interrupted)
+            patch.setattr(f"fedflow.stages.steps.{moment}", interrupted)
             prepare_network(load(root), "expert", root)
     torch.backends.cudnn.allow_tf32 = True  # PyTorch's default
     prepare_network(load(root), "expert", root, listeners=[lambda epoch, of: epochs.append(epoch)])
@@ -202,7 +202,7 @@ def test_a_loss_that_is_not_finite_is_never_saved(root: Path, monkeypatch) -> No
     monkeypatch.setattr("fedflow.stages.central_network.evaluate", lambda *_: (np.array([1, np.nan]), None))
     with one_line_error("central.expert: diverged: 1 training samples have no finite loss", FedflowError):
         prepare_network(load(root), "expert", root)
-    assert not (root / "data" / "central").exists()
+    assert not any((root / "data" / "central" / "expert").iterdir())
     assert [run.info.status for run in runs(root)] == ["FAILED"]
 
 

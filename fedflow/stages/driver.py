@@ -27,7 +27,7 @@ Pictures = Callable[[Path], Iterable[tuple[str, Iterable[Path]]]]  # made in a f
 
 @dataclass
 class Result:
-    """The end of an experiment after so many ``steps``: its numbers, files, pictures and models.
+    """The end of an experiment after its ``steps``: numbers, files, pictures and models.
 
     ``write`` makes the files in the folder of results. ``card`` describes how to rebuild the ``models``;
     ``clusters`` has the cluster of every client, if there are clients.

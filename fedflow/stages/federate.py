@@ -8,7 +8,6 @@ from typing import Any
 from fedflow.data import load_prepared
 from fedflow.errors import FedflowError
 from fedflow.files import read_fact
-from fedflow.finished.collect import read_run
 from fedflow.finished.results import write_results
 from fedflow.methods.protocols import Leveled
 from fedflow.metrics.table import completed
@@ -19,11 +18,11 @@ from fedflow.simulation.executors import Executor
 from fedflow.simulation.levels import clients_by_level
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
-from fedflow.stages.drawings import drawn
 from fedflow.stages.driver import Experiment as Described
 from fedflow.stages.driver import Result, drive
 from fedflow.stages.experiment import Experiment
 from fedflow.tracking import ModelCard, RunRecord
+from fedflow.tracking.drawings import drawn
 
 RUN = ("partition", "method", "seed", "settings")  # what identifies a run
 
@@ -141,7 +140,7 @@ class FederatedWork:
 
         def pictures(folder: Path) -> Iterator[tuple[str, Iterable[Path]]]:
             yield "partition", experiment.partition_folder.glob("*.png")
-            yield from drawn(read_run(written[0], self.facts), experiment.partition_folder, folder)
+            yield from drawn(written[0], self.facts, experiment.partition_folder, folder)
 
         return Result(
             self.outcome.metrics,

@@ -82,6 +82,7 @@ class Advance:
     rows: dict[int, Row]
     done: int
     text: str = ""  # for the terminal
+    replayed: bool = False  # from the checkpoint
 
     def record(self, record: Record) -> None:
         """Record the rows."""
@@ -93,9 +94,9 @@ class Advance:
 class PartWork:
     """The steps of all parts of a job, from the checkpoint in ``folder``; every block leaves one.
 
-    ``finish`` makes the result. A block lasts ``seconds`` (0: one step). A step is recorded when all parts
-    that have it have done it, with the seconds that a step of its block took. ``note`` says what the terminal
-    shows of the last row (default: how many parts are complete, when one is).
+    ``finish`` makes the result. A block lasts ``seconds`` (default: `BLOCK`; 0: one step). A step is recorded
+    when all parts that have it have done it, with the seconds that a step of its block took. ``note`` says
+    what the terminal shows of the last row (default: how many parts are complete, when one is).
     """
 
     job: StepsJob
@@ -104,7 +105,7 @@ class PartWork:
     step_name: str
     finish: Callable[[Progress], Result]
     note: Callable[[Row], str] | None = None
-    seconds: float = BLOCK
+    seconds: float | None = None
 
     @cached_property
     def parts(self) -> dict[str, int]:
@@ -141,7 +142,7 @@ class PartWork:
         """Every block; first what the checkpoint has, as a killed process may not have sent it."""
         now = self.progress
         if now.seconds:
-            yield Advance(self._rows(1, len(now.seconds)), now.done)
+            yield Advance(self._rows(1, len(now.seconds)), now.done, replayed=True)
         while left := self._left():
             began, before = time.monotonic(), now.done
             self._advance(left)
@@ -175,11 +176,10 @@ class PartWork:
     def _advance(self, left: list[str]) -> None:
         """One block of steps of these parts."""
         now, workers = self.progress, self.executor.workers
+        seconds = BLOCK if self.seconds is None else self.seconds
         shards = [left[i::workers] for i in range(min(workers, len(left)))]
         blocks = [
-            Block(
-                own, [len(now.rows[part]) for part in own], [now.states[part] for part in own], self.seconds
-            )
+            Block(own, [len(now.rows[part]) for part in own], [now.states[part] for part in own], seconds)
             for own in shards
         ]
         found = self.executor.map(advance, self.job, blocks, f"{self.step_name} {len(now.seconds) + 1}")
@@ -199,6 +199,8 @@ def run_parts(
     with RoundBar(experiment.title) as bar:
 
         def show(block: Advance, total: int) -> None:
+            if block.replayed:
+                return
             bar.step(work.step_name, block.done, total, block.text)
             for listener in listeners:
                 listener(block.done, total)

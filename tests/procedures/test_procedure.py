@@ -143,7 +143,7 @@ def test_a_killed_procedure_ends_as_an_undisturbed_one(
         assert done.returncode == -signal.SIGKILL and not list((root / "outcomes").glob("*/*/*"))
     else:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(f"fedflow.stages.procedure.{moment}", interrupted)
+            patch.setattr(f"fedflow.stages.steps.{moment}", interrupted)
             run_procedure(load(root))
     done: list[int] = []
     run_procedure(load(root), listeners=[lambda number, of: done.append(number)])

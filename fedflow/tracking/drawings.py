@@ -1,11 +1,13 @@
 """The pictures of a finished run in its record: a function and a folder for each kind."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from fedflow.files import COUNTS
+from fedflow.finished.collect import read_run
 from fedflow.finished.run import Run
 from fedflow.local.local_training import LocalTraining
 from fedflow.simulation.outcome import SERIES_CLIENTS
@@ -100,8 +102,14 @@ FOLDERS: tuple[tuple[str, Draw], ...] = (
 )
 
 
-def drawn(run: Run, partition: Path, out: Path) -> Iterator[tuple[str, list[Path]]]:
-    """The folder in the record and the pictures of every kind that the run has, written below ``out``."""
+def drawn(
+    results: Path, facts: Mapping[str, Any], partition: Path, out: Path
+) -> Iterator[tuple[str, list[Path]]]:
+    """The folder in the record and the pictures of every kind that a run has, written below ``out``.
+
+    ``results`` is the folder of its results, ``facts`` identify it, ``partition`` is that of its partition.
+    """
+    run = read_run(results, facts)
     for name, draw in FOLDERS:
         folder = out / draw.__name__
         folder.mkdir()
