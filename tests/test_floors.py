@@ -1,62 +1,15 @@
 """The import graph of fedflow, flows and tasks: no circles, no import upward, edges only at the edges."""
 
 import ast
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
-HOME = Path(__file__).parents[1]
-FLOORS = (  # from bottom to top; a module imports from its own floor and from those below
-    {"fedflow", "errors", "settings", "choice", "naming", "seeding", "files", "plugins", "project"},
-    {"data", "metrics"},
-    {"models"},
-    {"partition", "heterogeneity"},
-    {"local"},
-    {"methods"},
-    {"simulation"},
-    {"pictures"},
-    {"procedures"},
-    {"config"},
-    {"finished"},
-    {"claims"},
-    {"stages", "tracking", "report"},
-    {"flows", "tasks", "cli", "doctor", "front"},
-)
+from rooms import FILES, floor, graph, imports
+
 KNOW_EXTENSIONS = (
     "local.local_training",  # their keys in params.yaml
     "simulation.settings",  # `run.adapt`, as is
     "simulation.extensions.adapted",
 )
-
-
-def module(file: Path) -> str:
-    return ".".join(file.relative_to(HOME).with_suffix("").parts).removesuffix(".__init__")
-
-
-FILES = {module(f): f for top in ("fedflow", "flows", "tasks") for f in sorted((HOME / top).rglob("*.py"))}
-
-
-def imports(name: str) -> set[str]:
-    """Everything that the module imports, also within functions and for type checking."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(FILES[name].read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= (inner & FILES.keys()) or {node.module}
-    return found
-
-
-@cache
-def graph() -> dict[str, set[str]]:
-    return {name: imports(name) for name in FILES}
-
-
-def floor(name: str) -> int:
-    top, *rest = name.split(".")
-    part = rest[0] if top == "fedflow" and rest else top
-    return next(i for i, parts in enumerate(FLOORS) if part in parts)
 
 
 def users(*packages: str) -> set[str]:
