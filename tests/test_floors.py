@@ -28,6 +28,9 @@ KNOW_EXTENSIONS = (
     "simulation.evaluation",
 )
 
+UPDATES = ("__init__", "parts", "path", "sending", "step", "sums")  # no steps
+PATH = {f"fedflow.simulation.updates.{name}" for name in UPDATES}
+
 
 def module(file: Path) -> str:
     return ".".join(file.relative_to(HOME).with_suffix("").parts).removesuffix(".__init__")
@@ -91,6 +94,13 @@ def test_the_engine_knows_no_extension_of_local_training_by_name() -> None:
         )
         known |= {f"{name}: .{node.attr}" for node in read if node.attr in keys}
     assert len(features) == 4 and not known
+
+
+def test_the_engine_knows_no_step_of_updates_by_name() -> None:
+    folder = "fedflow.simulation.updates"
+    steps = {f"{folder}.{path.stem}" for path in FILES[f"{folder}.step"].parent.glob("*.py")} - PATH
+    users = {name for name, used in graph().items() if used & steps}
+    assert steps == {f"{folder}.clip"} and users == {folder}
 
 
 def test_edges_are_used_at_the_edges_only() -> None:

@@ -15,15 +15,7 @@ from fedflow.errors import FedflowError, RoundFailed
 from fedflow.local.client import check_diagnostic
 from fedflow.local.pacing import EXPERT
 from fedflow.methods.method import Message, Method, ServerState, draw
-from fedflow.methods.protocols import (
-    Asynchronous,
-    Cyclic,
-    Onboarding,
-    Phased,
-    Pruning,
-    Recording,
-    VariableEpochs,
-)
+from fedflow.methods.protocols import Asynchronous, Cyclic, Onboarding, Phased, Recording, VariableEpochs
 from fedflow.metrics.table import level_metric
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
@@ -40,6 +32,7 @@ from fedflow.simulation.scoring import Scoring
 from fedflow.simulation.setup import RunSetup
 from fedflow.simulation.summary import final_metrics, summarized
 from fedflow.simulation.timing import LOSS
+from fedflow.simulation.updates.path import UpdatePath
 from fedflow.simulation.worker import onboard_shard, train_shard
 
 
@@ -133,7 +126,8 @@ class Simulation(RunSetup):
             for share in balanced(clients, self.federation.partition.sizes, self.executor.workers)
         ]
         title = f"onboarding {phase + 1} of {method.onboarding_phases()}"
-        answers = Gathered(self.executor.map(onboard_shard, self.job, shards, title), now)
+        path = UpdatePath(self.job.method)
+        answers = Gathered(self.executor.map(onboard_shard, self.job, shards, title), now, path)
         if answers.failures:
             k, reason = answers.failures[0]
             raise FedflowError(f"{title}: client {k} failed: {reason}")
@@ -141,7 +135,7 @@ class Simulation(RunSetup):
         for sent in answers.sent:
             if sent.client < self.clients:
                 state.store.put(sent.client, sent.keep)
-        down = sum(sum(received_bytes(shard, Pruning.of(method).masks)) for shard in shards)
+        down = sum(sum(received_bytes(self.job, shard)) for shard in shards)
         return down, sum(sent.traffic for sent in answers.sent)
 
     def _newcomer_scores(self) -> Scores | None:
@@ -229,13 +223,16 @@ class Simulation(RunSetup):
                 epochs=[works[k].epochs for k in clients],
                 most=[works[k].most for k in clients],
                 ahead=ahead,
+                cycle=cycle,
+                sends=True,
             )
             for clients, ahead in zip(
                 balanced(cohort, self.sizes, self.executor.workers),
                 chain(balanced(self._expected(t), self.sizes, self.executor.workers), repeat([])),
             )
         ]
-        gathered = Gathered(self.executor.map(train_shard, self.job, shards, f"round {t} · train"), now)
+        results, path = self.executor.map(train_shard, self.job, shards, f"round {t} · train"), self.path
+        gathered = Gathered(results, now, path)
         if len(gathered.sent) < self.settings.min_cohort:
             raise RoundFailed(
                 f"round {t}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
@@ -243,6 +240,7 @@ class Simulation(RunSetup):
             )
         if gathered.sent:
             state.server, numbers, series = self._checked(method.aggregate(now, state.server, gathered))
+            numbers |= path.report(t, gathered.sent, gathered.averaged)
         else:
             state.server, numbers, series = Phased.of(method).without_updates(now, state.server), {}, {}
         for sent in gathered.sent:
@@ -256,7 +254,7 @@ class Simulation(RunSetup):
         report.failed |= dict(gathered.failures)
         received = dict[int, int]()
         for shard in shards:
-            received |= zip(shard.clients, received_bytes(shard, Pruning.of(method).masks), strict=True)
+            received |= zip(shard.clients, received_bytes(self.job, shard), strict=True)
         report.values["bytes_down"] += sum(received.values())
         report.values["bytes_up"] += sum(sent.traffic for sent in gathered.sent)
         if self.leveled:

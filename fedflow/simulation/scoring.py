@@ -12,16 +12,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.wire import message_bytes
 from fedflow.methods.method import Message
-from fedflow.methods.protocols import (
-    Clustered,
-    Dissimilarity,
-    Generative,
-    Mixing,
-    Phased,
-    Pruning,
-    Recording,
-    Serving,
-)
+from fedflow.methods.protocols import Clustered, Dissimilarity, Generative, Mixing, Phased, Recording, Serving
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarize
 from fedflow.metrics.table import METRICS, level_metric
@@ -197,7 +188,7 @@ class Scoring:
             polled = run.executor.map(poll_shard, run.job, shards, f"round {t} · poll")
             for shard, found in zip(shards, polled, strict=True):
                 losses[shard.clients] = found
-                down[shard.clients] = received_bytes(shard, Pruning.of(method).masks)
+                down[shard.clients] = received_bytes(run.job, shard)
         return losses, down, message_bytes({}, scalars=1)
 
     def _served(

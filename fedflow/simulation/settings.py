@@ -21,6 +21,7 @@ from fedflow.settings import Settings, Words, option, shown, written
 from fedflow.simulation.client_curriculum import ClientCurriculum
 from fedflow.simulation.reporting import MEANS, REPORTS
 from fedflow.simulation.timing import Timing
+from fedflow.simulation.updates import UpdateStep, check_steps
 
 # Settings of training that only batches follow.
 STREAMED = ("steps", "lr_within", "optimizer")
@@ -96,6 +97,9 @@ class RunSettings(Settings):
     )
     checkpoint_every: int = option(5, "rounds between checkpoints", ge=1)
     timing: Timing = option(factory=Timing, doc="how fast clients are, in simulated time")
+    updates: list[UpdateStep] = option(
+        factory=list, doc="steps that updates take on their way to the server, in this order"
+    )
 
     def validate(self) -> None:
         if len(set(self.reports)) < len(self.reports):
@@ -112,6 +116,7 @@ class RunSettings(Settings):
                     raise BadInput(f"run.adapt[{i}].{name}", value, accepted)
         if self.adapt_from != "served" and not self.adapt:
             raise BadInput("run.adapt_from", self.adapt_from, "served with run.adapt: []")
+        check_steps(self.updates)
         if self.sampling == "easy_first" and self.client_curriculum is None:
             complete = ClientCurriculum.parse({})  # so that results record the defaults in use
             object.__setattr__(self, "client_curriculum", complete)
@@ -134,6 +139,8 @@ def check_settings(
     adapting = Adapting.of(method)
     training = adapting.trains(training)
     method.check(Conditions(settings.rounds, training, clients))
+    for step in settings.updates:
+        step.check(method, training)
     adaptation = training.adaptation
     if adaptation is not None and adaptation.clip_norm is not None and not adapting.serves_adapted():
         accepted = f"null with {method.name}, which serves unadapted models, as it is for evaluation only"

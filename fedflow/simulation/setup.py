@@ -41,6 +41,7 @@ from fedflow.simulation.returned import of_tensors
 from fedflow.simulation.sampling import cohort_size
 from fedflow.simulation.settings import RunSettings, check_selection, check_server_data, check_settings
 from fedflow.simulation.state import State
+from fedflow.simulation.updates.path import UpdatePath
 
 
 def content(values: Tensor) -> str:
@@ -85,7 +86,9 @@ class RunSetup:
             rounds=settings.rounds,
             keep_trained=settings.keep_trained or bool(settings.means) or job.training.compares,
             timing=settings.timing,
+            updates=tuple(settings.updates),
         )
+        self.path = UpdatePath(self.job.method, self.job.updates, self.job.seed)
         self._check()
         self._checkpoints = checkpoints
 
@@ -115,7 +118,7 @@ class RunSetup:
             "model": self.federation.model.architecture,
             "code": code_digest(
                 type(self).__module__,
-                *modules_of(self.job.method, self.job.training),
+                *modules_of(self.job.method, self.job.training, self.settings),
                 *self.federation.model.modules,
             ),
             "libraries": versions(),
@@ -155,6 +158,7 @@ class RunSetup:
             return (newcomer or {}) if never else {}
 
         written = [TRAINED] if names is None and self.job.training.compares else []
+        written += self.path.kept_names if names is None else []
         names = self.state.own_vectors if names is None else names
         return pack(clients, send, self.state.store, names, replaced, written)
 
@@ -245,6 +249,7 @@ class RunSetup:
             raise FedflowError(f"{method.name}: its clients do not keep {', '.join(missing)} to be recorded")
         if self.settings.keep_trained or "all" in self.settings.means or self.job.training.compares:
             first[TRAINED] = first_trained(method, self.federation, initial(0))
+        first |= self.path.first(first, initial(0))
         store = ClientStore(first, self.clients, self.folder)
         weights = self.sizes if Weighted.of(method).weighs_samples() else np.ones(self.clients)
         state = State(

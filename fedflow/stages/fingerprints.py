@@ -162,7 +162,7 @@ def _weights(params: Loaded, cell: str) -> str | None:
 def _run_code(params: Loaded, partition: str, method: str) -> dict[str, Any]:
     """The code of a run, and the options that are part of its architecture."""
     network = ARCHITECTURES[params.model(params.partition(partition).dataset).name]
-    settings = params.method(method, partition)
+    settings = [*params.method(method, partition), params.run_of(method, partition)]
     code = code_digest(perform.__module__, *modules_of(*settings), network.build.__module__)
     return {"digest": code, "network": network.options}
 

@@ -1,0 +1,189 @@
+"""The way of the updates of a run to the server: its parts in order, and what follows from all of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.errors import FedflowError
+from fedflow.local.client import Update, check_diagnostic
+from fedflow.local.wire import Size, message_bytes
+from fedflow.methods.method import Method
+from fedflow.methods.protocols import Pruning
+from fedflow.seeding import generator
+from fedflow.simulation.updates.parts import Finite, Masked
+from fedflow.simulation.updates.step import Incoming, Outgoing, Sent, UpdateStep
+
+OWN = "update."  # starts the names of vectors that clients keep for steps
+RESERVED = f"{OWN}<number>.<name>"
+
+
+class UpdatePath:
+    """The parts that updates of a ``method`` pass: those of every run, then the ``steps`` of this run."""
+
+    def __init__(self, method: Method, steps: Sequence[UpdateStep] = (), seed: int = 0) -> None:
+        self.method, self.steps, self.seed = method, tuple(steps), seed
+        self.masks = Pruning.of(method).masks
+        self.parts: tuple[UpdateStep, ...] = (Finite(), Masked(masks=dict(self.masks)), *self.steps)
+
+    def having(self, *hooks: str) -> list[UpdateStep]:
+        """The parts with their own version of one of these hooks of `UpdateStep`."""
+        return [part for part in self.parts if any(_has(part, hook) for hook in hooks)]
+
+    @property
+    def gathers(self) -> bool:
+        """True if the server needs every single update."""
+        return self.method.gathers or bool(self.having("combine"))
+
+    @property
+    def about(self) -> tuple[object, ...]:
+        """The identity of `accepts`."""
+        return tuple((type(part), repr(part)) for part in self.having("accepts"))
+
+    # What clients keep for steps
+
+    def kept_name(self, i: int, name: str) -> str:
+        """The name in the client store of what the i-th step keeps."""
+        return f"{OWN}{i}.{name}"
+
+    @property
+    def kept_names(self) -> list[str]:
+        """The names of all vectors that clients keep for steps."""
+        return [self.kept_name(i, name) for i, step in enumerate(self.steps) for name in step.keeps]
+
+    def first(self, taken: Mapping[str, object], like: Tensor) -> dict[str, Tensor]:
+        """Placeholders for the store, in the type and on the device of ``like``: nothing is kept at first.
+
+        Raises `FedflowError` if the method's vectors, ``taken``, have such names.
+        """
+        if reserved := [name for name in taken if name.startswith(OWN)]:
+            raise FedflowError(f"{self.method.name}: {reserved[0]!r} is a name of the engine ({RESERVED})")
+        return {name: like.new_zeros(0) for name in self.kept_names}
+
+    # On the worker
+
+    def accepts(self, update: Update, received: Mapping[str, Tensor]) -> Tensor:
+        """True if all parts accept the update of one client, scalar bool."""
+        asked = [part.accepts(update, received) for part in self.having("accepts")]
+        return asked[0] if len(asked) == 1 else torch.stack(asked).all()
+
+    def fault(self, update: Update, received: Mapping[str, Tensor]) -> str:
+        """The reason why a part refuses the update of one client, or an empty text."""
+        for part in self.having("accepts"):
+            if not part.accepts(update, received):
+                return part.fault or f"{part.name} refuses its update"
+        return ""
+
+    def changed(
+        self,
+        clients: Sequence[int],
+        at: tuple[int, int],
+        update: Update,
+        received: Sequence[Mapping[str, Tensor]],
+        kept: Sequence[Mapping[str, Tensor]],
+    ) -> tuple[Update, list[Mapping[str, Tensor]]]:
+        """The ``update`` [C, ...] of some clients after all steps, with what they keep and report.
+
+        Also `Changed.entries` of every part. ``at`` are the round and its cycle; ``kept`` has all that each
+        client keeps for steps.
+        """
+        entries: list[Mapping[str, Tensor]] = [{} for _ in self.parts]
+        for i, step in enumerate(self.steps):
+            if not _has(step, "change"):
+                continue
+            start = self.kept_name(i, "")
+            own = [{n.removeprefix(start): t for n, t in of.items() if n.startswith(start)} for of in kept]
+
+            def rng(purpose: str, client: int, i: int = i) -> np.random.Generator:
+                return generator(self.seed, f"update {i} {purpose}", *at, client)
+
+            sent = Outgoing(clients, at[0], update, received, own, self.masks, rng, step.name)
+            new = step.change(sent)
+            entries[len(self.parts) - len(self.steps) + i] = new.entries
+            numbers = {f"{self.title(i)}.{name}": t for name, t in new.diagnostics.items()}
+            unknown = (new.vectors.keys() - update.vectors.keys()) | (new.kept.keys() - {*step.keeps})
+            if unknown or (unknown := numbers.keys() & update.diagnostics.keys()):
+                raise FedflowError(f"run.updates: {step.name} cannot change {', '.join(sorted(unknown))}")
+            update = replace(
+                update,
+                vectors={**update.vectors, **new.vectors},
+                keep=update.keep | {f"{start}{name}": t for name, t in new.kept.items()},
+                diagnostics=update.diagnostics | numbers,
+            )
+        return update, entries
+
+    def bytes(
+        self,
+        vectors: Mapping[str, Tensor],
+        scalars: int = 0,
+        entries: Sequence[Mapping[str, int]] | None = None,
+    ) -> int:
+        """The bytes of the ``vectors`` and scalars of one client as they cross.
+
+        ``entries`` are the numbers of entries that cross, by part and vector, where a part gave any.
+        """
+        own = entries or [{} for _ in self.parts]
+        codings = [partial(_size, part, of) for part, of in zip(self.parts, own, strict=True)]
+        return message_bytes(vectors, scalars, codings)
+
+    # On the server
+
+    def mean(
+        self, asked: tuple[str, int | None], clients: Sequence[int], weights: np.ndarray, at: tuple[int, int],
+        exact: Callable[[], Tensor], rows: Callable[[], Sequence[Tensor]],
+    ) -> Tensor:  # fmt: skip
+        """The mean of the ``rows`` of some clients after all parts; ``exact`` without any."""
+        name, group = asked
+
+        def incoming(i: int) -> Incoming:
+            def rng(purpose: str) -> np.random.Generator:
+                number = -1 if group is None else group
+                return generator(self.seed, f"mean {i} {purpose} {name}", *at, number)
+
+            return Incoming(name, group, clients, weights, at[0], rng)
+
+        mean = None
+        for i, step in enumerate(self.steps):
+            if _has(step, "combine"):
+                vectors = rows()
+                if len({vector.shape for vector in vectors}) > 1:
+                    raise step.unfit(f"without {self.method.name}, whose vectors {name} differ in size")
+                mean = step.combine(incoming(i), torch.stack([*vectors]))
+        mean = exact() if mean is None else mean
+        for i, step in enumerate(self.steps):
+            mean = step.after(incoming(i), mean)
+        return mean
+
+    def report(self, round: int, sent: Sequence[Sent], averaged: bool) -> dict[str, float]:
+        """The numbers of the steps in a round; ``averaged``: the server asked for a mean.
+
+        Raises `BadInput` for steps that change means which the server does not ask for.
+        """
+        if sent and not averaged and (idle := self.having("combine", "after")):
+            raise idle[0].unfit(f"without {self.method.name}, whose server takes no mean of updates")
+        found: dict[str, float] = {}
+        for i, step in enumerate(self.steps):
+            for name, value in step.report(round, sent).items():
+                check_diagnostic(name)
+                found[f"update/{self.title(i)}.{name}"] = float(value)
+        return found
+
+    def title(self, i: int) -> str:
+        """The name of the i-th step in the record, with its number if it is there twice."""
+        name = self.steps[i].name
+        return f"{name}-{i + 1}" if [step.name for step in self.steps].count(name) > 1 else name
+
+
+def _size(
+    part: UpdateStep, entries: Mapping[str, int], name: str, vectors: Mapping[str, Tensor], size: Size
+) -> Size:
+    """The size of a vector after a part."""
+    return part.size(name, vectors, size._replace(entries=entries.get(name, size.entries)))
+
+
+def _has(part: UpdateStep, hook: str) -> bool:
+    """True if a part has its own version of a hook."""
+    return getattr(type(part), hook) is not getattr(UpdateStep, hook)
