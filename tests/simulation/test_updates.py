@@ -25,10 +25,12 @@ from torch import Tensor
 from fedflow.config import load_params
 from fedflow.data import Dataset
 from fedflow.errors import FedflowError
+from fedflow.finished.variants import differences
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.wire import Size
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Method
+from fedflow.naming import flat, say
 from fedflow.settings import option
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.updates import STEPS, UpdateStep
@@ -328,3 +330,14 @@ def test_steps_are_a_list_in_params() -> None:
     ):
         with refused(message):
             load_params(PARAMS, [f"run.updates={given}"])
+
+
+def test_a_variant_is_named_after_its_steps() -> None:
+    plain, clipped = (
+        flat({"run": load_params(PARAMS, changes).run.as_dict()})
+        for changes in ([], ["run.updates=[{step: clip, norm: 1}]"])
+    )
+    old = {name: value for name, value in plain.items() if name != "run.updates"}  # of a version without
+    assert differences(old, plain, plain) == differences(plain, old, plain) == {}
+    found = differences(clipped, plain, plain)
+    assert [say(*item) for item in found.items()] == ['updates [{"step": "clip", "norm": 1.0}]']
