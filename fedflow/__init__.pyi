@@ -22,9 +22,16 @@ from fedflow.local.client import Client as Client
 from fedflow.local.client import Update as Update
 from fedflow.local.extensions.adaptation import Adaptation as Adaptation
 from fedflow.local.extensions.curriculum import Curriculum as Curriculum
+from fedflow.local.extensions.extension import Drawing as Drawing
+from fedflow.local.extensions.extension import Extension as Extension
+from fedflow.local.extensions.extension import Host as Host
+from fedflow.local.extensions.extension import Losses as Losses
+from fedflow.local.extensions.extension import register as _extension
 from fedflow.local.extensions.objective import Objective as Objective
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch as Batch
+from fedflow.local.schedule import Extra as Extra
+from fedflow.local.schedule import Schedule as Schedule
 from fedflow.local.trainer import Trainer as Trainer
 from fedflow.local.wire import Size as Size
 from fedflow.methods.asynchronous.cc_fedadagrad import CCFedAdagrad as CCFedAdagrad
@@ -191,6 +198,7 @@ Training = LocalTraining
 register_method = _method
 register_scheme = _scheme
 register_procedure = _procedure
+register_extension = _extension
 register_update_step = _update_step
 
 # Functions with the keywords of both, which make a `PartitionParams`.

@@ -16,6 +16,7 @@ from torch import Tensor
 import fedflow as ff
 from fedflow.config import load_params
 from fedflow.data import SOURCES
+from fedflow.local.extensions.extension import REGISTERED
 from fedflow.methods import METHODS
 from fedflow.models import ARCHITECTURES
 from fedflow.partition import SCHEMES
@@ -43,7 +44,7 @@ def made(name: str, *renamed: str, **more: Any) -> Any:
 @pytest.fixture(autouse=True)
 def registers() -> Iterator[None]:
     """What is registered is as it was afterwards."""
-    registries: tuple[dict[str, Any], ...] = (METHODS, SCHEMES, SOURCES, ARCHITECTURES, STEPS)
+    registries: tuple[dict[str, Any], ...] = (METHODS, SCHEMES, SOURCES, ARCHITECTURES, STEPS, REGISTERED)
     before = [dict(registry) for registry in registries]
     yield
     for registry, own in zip(registries, before, strict=True):
@@ -106,6 +107,13 @@ def test_the_network_is_named_like_those_of_fedflow() -> None:
     assert isinstance(run.model(), network) and run.model().hidden.out_features == 3
     with one_line_error("^name: 'mlp' .*another name than a network of fedflow.models.mlp"):
         ff.register_network("mlp", "mine")(network)
+
+
+def test_an_extension_smooths_labels_and_is_recorded() -> None:
+    made("Smoothing")
+    training = RUN["training"] | {"extensions": {"smoothing": {"most": 0.3}}}
+    run = ff.run("digits", ff.iid(clients=2), **RUN | {"training": training})
+    assert 0 < run.rounds["client/strength/mean"].iloc[0] < 0.3
 
 
 def test_a_step_rounds_updates_and_counts_fewer_bytes() -> None:

@@ -146,7 +146,7 @@ def check_settings(
         accepted = f"null with {method.name}, which serves unadapted models, as it is for evaluation only"
         raise BadInput(f"{adaptation.section}.clip_norm", adaptation.clip_norm, accepted)
     streams, plain = method.streams(training), LocalTraining.parse({})
-    for extension in () if streams else training.extensions:
+    for extension in () if streams else training.in_use:
         if extension.needs_batches:
             raise extension.refused(f"with {method.name}, which trains on full gradients")
     for name in () if streams else STREAMED:
