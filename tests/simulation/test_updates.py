@@ -58,7 +58,7 @@ class TopK(UpdateStep):
         largest = order[:, : max(1, int(self.share * whole.shape[1]))]
         own = torch.zeros_like(whole).scatter(1, largest, whole.gather(1, largest))
         parts = sent.parts(own)
-        entries = {name: part.count_nonzero(1) for name, part in parts.items()}
+        entries = {name: part.flatten(1).count_nonzero(1) for name, part in parts.items()}
         left = whole - own
         return Changed(sent.moved(parts), {"error": left}, {"left": left.norm(dim=1)}, entries)
 
@@ -297,10 +297,33 @@ def test_a_step_refuses_updates_methods_and_means_in_one_line(federation: Federa
         assert {*failed.values()} == {"noise refuses its update"} and len(failed) < 8
     with refused("^run.updates: 'noise' .*noise with methods that do not send masks"):
         ran("subfedavg_un", federation, {"step": "noise"})
+    for step in (HUGE, {"step": "topk"}):
+        with refused("^run.updates: '(clip|topk)' .*with methods whose clients send vectors of real numbers"):
+            ran("local", federation, step)
     with refused("^run.updates: 'median' .*without cfl, whose server takes no mean of updates"):
         ran("cfl", federation, {"step": "median"})
     with refused(r"^run.updates\[1\].step: 'median' .*median replaces means already"):
         ran("fedavg", federation, {"step": "median"}, {"step": "median"})
+
+
+def test_a_step_returns_what_it_may(federation: Federation) -> None:
+    class Wrong(UpdateStep):
+        what: str = option("")
+
+        def change(self, sent: Outgoing) -> Changed:
+            one = torch.zeros(len(sent.clients), 2)
+            return (
+                Changed(**{self.what: {"wrong": one}})
+                if self.what
+                else Changed(diagnostics={"a b": one[:, 0]})
+            )
+
+    register("wrong", "wrong")(Wrong)
+    for what in ("vectors", "kept", "diagnostics", "entries"):
+        with refused("^run.updates: wrong.change returns wrong, which it may not", FedflowError):
+            ran("fedavg", federation, {"step": "wrong", "what": what})
+    with refused("^run.updates: wrong: 'a b' is not the name of a number", FedflowError):
+        ran("fedavg", federation, {"step": "wrong"})
 
 
 def test_an_update_that_a_step_spoils_is_refused(federation: Federation) -> None:

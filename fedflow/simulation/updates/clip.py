@@ -17,10 +17,11 @@ class Clip(UpdateStep):
     A vector that the client received under the same name and in the same shape counts as the difference from
     what it received; the model of a client that received ``models`` [k, n] counts as the difference from the
     model of its cluster (`Update.group`). All other vectors count as they are: differences and gradients that
-    methods send as such, but also what is none (the variable z of FedSplit). Where a method sends several
-    vectors (SCAFFOLD: dy and dc), they have one joint norm and one common factor. Running statistics of a
-    network count as its parameters do. Of pruned networks, the entries that cross count. Masks, whole
-    numbers, scalars and weights are not clipped, nor is what a client keeps, such as its control variate.
+    methods send as such (``d`` of FedNova), but also vectors that are none: personal models (MTL, L2GD,
+    FedAC) and the variable z of FedSplit. Where a method sends several vectors (SCAFFOLD: ``dy`` and ``dc``),
+    they have one joint norm and one common factor. Running statistics of a network count as its parameters
+    do. Of pruned networks, the entries that cross count. Masks, whole numbers, scalars and weights are not
+    clipped, nor is what a client keeps, such as its control variate.
 
     Diagnostics of every client: ``norm`` before clipping, and ``clipped``, 1 or 0. The update of a client
     that is not clipped does not change by a bit.
@@ -31,8 +32,6 @@ class Clip(UpdateStep):
     def change(self, sent: Outgoing) -> Changed:
         differences = sent.differences()
         squares = [each.flatten(1).double().square().sum(1) for each in differences.values()]
-        if not squares:
-            raise self.unfit("with methods whose clients send vectors of real numbers")
         norm = torch.stack(squares).sum(0).sqrt()  # [C]
         clipped = norm > self.norm
         numbers = {"norm": norm, "clipped": clipped.double()}

@@ -15,7 +15,7 @@ from fedflow.methods.method import Method
 from fedflow.methods.protocols import Pruning
 from fedflow.seeding import generator
 from fedflow.simulation.updates.parts import Finite, Masked
-from fedflow.simulation.updates.step import Incoming, Outgoing, Sent, UpdateStep
+from fedflow.simulation.updates.step import Changed, Incoming, Outgoing, Sent, UpdateStep
 
 OWN = "update."  # starts the names of vectors that clients keep for steps
 RESERVED = f"{OWN}<number>.<name>"
@@ -104,9 +104,7 @@ class UpdatePath:
             new = step.change(sent)
             entries[len(self.parts) - len(self.steps) + i] = new.entries
             numbers = {f"{self.title(i)}.{name}": t for name, t in new.diagnostics.items()}
-            unknown = (new.vectors.keys() - update.vectors.keys()) | (new.kept.keys() - {*step.keeps})
-            if unknown or (unknown := numbers.keys() & update.diagnostics.keys()):
-                raise FedflowError(f"run.updates: {step.name} cannot change {', '.join(sorted(unknown))}")
+            _check(step, new, update, numbers)
             update = replace(
                 update,
                 vectors={**update.vectors, **new.vectors},
@@ -167,7 +165,7 @@ class UpdatePath:
         found: dict[str, float] = {}
         for i, step in enumerate(self.steps):
             for name, value in step.report(round, sent).items():
-                check_diagnostic(name)
+                _named(step, name)
                 found[f"update/{self.title(i)}.{name}"] = float(value)
         return found
 
@@ -175,6 +173,32 @@ class UpdatePath:
         """The name of the i-th step in the record, with its number if it is there twice."""
         name = self.steps[i].name
         return f"{name}-{i + 1}" if [step.name for step in self.steps].count(name) > 1 else name
+
+
+def _check(step: UpdateStep, new: Changed, update: Update, numbers: Mapping[str, Tensor]) -> None:
+    """Raise `FedflowError` for names and shapes that a step may not return."""
+    for name in new.diagnostics:
+        _named(step, name)
+    shapes = {name: vector.shape for name, vector in update.vectors.items()}
+    changed = {name for name, vector in new.vectors.items() if vector.shape != shapes.get(name)}
+    each = {
+        n: t for of in (new.diagnostics, new.entries) for n, t in of.items() if t.shape != update.weight.shape
+    }
+    wrong = (
+        changed | (new.kept.keys() - {*step.keeps}) | (numbers.keys() & update.diagnostics.keys()) | {*each}
+    )
+    if wrong:
+        raise FedflowError(
+            f"run.updates: {step.name}.change returns {', '.join(sorted(wrong))}, which it may not"
+        )
+
+
+def _named(step: UpdateStep, name: str) -> None:
+    """Raise `FedflowError` for a name that no number of the record can have."""
+    try:
+        check_diagnostic(name)
+    except ValueError as error:
+        raise FedflowError(f"run.updates: {step.name}: {error}") from error
 
 
 def _size(

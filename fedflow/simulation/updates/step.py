@@ -73,24 +73,25 @@ class Outgoing:
         shape; without one, with the row `Update.group` of a matrix [k, n] that it received as ``<name>s``,
         such as the model of its cluster.
         """
-        shape = self.update.vectors[name].shape[1:]
-        rows: list[Tensor] = []
+        vectors = self.update.vectors[name]
+        rows: list[Tensor | None] = []
         for received, group in zip(self.received, self.update.group.tolist(), strict=True):
             own, several = received.get(name), received.get(f"{name}s")
-            if own is None and several is not None and several.ndim == len(shape) + 1:
-                own = several[group] if 0 <= group < len(several) else None
-            if own is None or own.shape != shape:
-                return None
-            rows.append(own)
-        device = self.update.vectors[name].device
-        same = all(row.data_ptr() == rows[0].data_ptr() for row in rows)
-        return (rows[0][None] if same else torch.stack(rows)).to(device)
+            if own is None and several is not None and 0 <= group < len(several):
+                own = several[group]
+            rows.append(own if own is not None and own.shape == vectors.shape[1:] else None)
+        known = [row for row in rows if row is not None]
+        if not known:
+            return None
+        if len(known) == len(rows) and all(row.data_ptr() == known[0].data_ptr() for row in known):
+            return known[0][None]
+        return torch.stack([torch.zeros_like(vectors[0]) if row is None else row for row in rows])
 
     def differences(self) -> dict[str, Tensor]:
         """Every vector of real numbers minus its `reference`, [C, ...]; 0 at entries that do not cross.
 
         A vector without a reference is a difference as it is, as methods send some. Masks and other vectors
-        of bools and whole numbers are left out.
+        of bools and whole numbers are left out. Raises `BadInput` if there is no other vector.
         """
         found: dict[str, Tensor] = {}
         for name, vector in self.update.vectors.items():
@@ -98,6 +99,9 @@ class Outgoing:
                 reference, mask = self.reference(name), self._mask(name)
                 difference = vector if reference is None else vector - reference
                 found[name] = difference if mask is None else difference.masked_fill(~mask, 0)
+        if not found:
+            accepted = f"{self.name} with methods whose clients send vectors of real numbers"
+            raise BadInput("run.updates", self.name, accepted)
         return found
 
     def moved(self, differences: Mapping[str, Tensor]) -> dict[str, Tensor]:
