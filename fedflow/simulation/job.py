@@ -42,7 +42,9 @@ class Job:
 
     def path(self, shard: "Shard") -> UpdatePath:
         """The way of the updates of a shard to the server: that of this run, if they are of training."""
-        return UpdatePath(self.method, self.updates if shard.sends else (), self.seed)
+        if shard.steps is None:
+            return UpdatePath(self.method)
+        return UpdatePath(self.method, self.updates, self.seed, shard.steps)
 
     @property
     def device(self) -> str:
@@ -127,7 +129,7 @@ class Shard(Parcel):
     most: list[int | None] | None = None  # per client, upper limits of stragglers
     ahead: list[int] = field(default_factory=list)  # clients that a GPU should expect in the next round
     cycle: int = 0  # within the round
-    sends: bool = False  # its updates take the steps of `run.updates`
+    steps: dict[str, Tensor] | None = None  # `State.steps`, if its updates take the steps of `run.updates`
 
     @property
     def content(self) -> str:

@@ -224,15 +224,15 @@ class Simulation(RunSetup):
                 most=[works[k].most for k in clients],
                 ahead=ahead,
                 cycle=cycle,
-                sends=True,
+                steps=state.steps,
             )
             for clients, ahead in zip(
                 balanced(cohort, self.sizes, self.executor.workers),
                 chain(balanced(self._expected(t), self.sizes, self.executor.workers), repeat([])),
             )
         ]
-        results, path = self.executor.map(train_shard, self.job, shards, f"round {t} · train"), self.path
-        gathered = Gathered(results, now, path)
+        path = UpdatePath(method, self.job.updates, self.job.seed, state.steps)
+        gathered = Gathered(self.executor.map(train_shard, self.job, shards, f"round {t} · train"), now, path)
         if len(gathered.sent) < self.settings.min_cohort:
             raise RoundFailed(
                 f"round {t}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
@@ -240,7 +240,8 @@ class Simulation(RunSetup):
             )
         if gathered.sent:
             state.server, numbers, series = self._checked(method.aggregate(now, state.server, gathered))
-            numbers |= path.report(t, gathered.sent, gathered.averaged)
+            state.steps, of_steps = path.learn(now, gathered.sent, gathered.averaged)
+            numbers |= of_steps
         else:
             state.server, numbers, series = Phased.of(method).without_updates(now, state.server), {}, {}
         for sent in gathered.sent:

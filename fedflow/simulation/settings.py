@@ -138,9 +138,10 @@ def check_settings(
     """
     adapting = Adapting.of(method)
     training = adapting.trains(training)
-    method.check(Conditions(settings.rounds, training, clients))
+    conditions = Conditions(settings.rounds, training, clients)
+    method.check(conditions)
     for step in settings.updates:
-        step.check(method, training)
+        step.check(method, conditions)
     adaptation = training.adaptation
     if adaptation is not None and adaptation.clip_norm is not None and not adapting.serves_adapted():
         accepted = f"null with {method.name}, which serves unadapted models, as it is for evaluation only"

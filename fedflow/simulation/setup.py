@@ -260,6 +260,7 @@ class RunSetup:
             assignment=np.full(self.clients, -1),
             pool=np.empty(0, dtype=np.int64),
             history=History(self.folder),
+            steps=self.path.state,
         )
         if not isinstance(state.server, ServerState):
             raise FedflowError(

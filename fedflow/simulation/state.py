@@ -34,6 +34,7 @@ class State:
     busy: list[Work] = field(default_factory=list)  # clients that train while the server takes its steps
     generated: dict[int, Images] = field(default_factory=dict)  # by round: pixels 0..255, of evaluations
     history: History = field(default_factory=History)
+    steps: dict[str, Tensor] = field(default_factory=dict)  # the server's, for the steps of `run.updates`
 
     @property
     def own_vectors(self) -> list[str]:
@@ -51,6 +52,7 @@ class State:
         tensors |= {f"means/{name}": t for name, t in self.means.packed().items()}
         tensors |= {f"images/{t}": images.x for t, images in self.generated.items()}
         tensors |= {f"labels/{t}": images.y.clone() for t, images in self.generated.items()}
+        tensors |= {f"steps/{name}": t.clone() for name, t in self.steps.items()}
         tensors |= self.store.changes()
         tensors["participations"] = torch.from_numpy(self.participations)
         tensors["assignment"] = torch.from_numpy(self.assignment)
@@ -83,6 +85,7 @@ class State:
         self.pool = tensors["pool"].numpy()
         labels = under("labels/")
         self.generated = {int(t): Images(x, labels[t]) for t, x in under("images/").items()}
+        self.steps = under("steps/")
         self.history.restore(facts["history"])
         self.onboarded = facts["onboarded"]
         for work in facts["busy"]:

@@ -1,6 +1,6 @@
 """Steps of an update on its way to the server: `clip`, and toy steps that prove the rest of the protocol."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,15 +26,15 @@ from fedflow.config import load_params
 from fedflow.data import Dataset
 from fedflow.errors import FedflowError
 from fedflow.finished.variants import differences
-from fedflow.local.local_training import LocalTraining
 from fedflow.local.wire import Size
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Method
+from fedflow.methods.method import Conditions, Method, Round
 from fedflow.naming import flat, say
 from fedflow.settings import option
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.updates import STEPS, UpdateStep
-from fedflow.simulation.updates.step import Changed, Incoming, Outgoing, register
+from fedflow.simulation.updates.clip import Clip
+from fedflow.simulation.updates.step import Changed, Incoming, Outgoing, Sent, register
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 HALF: dict[str, Any] = {"participation": 0.5, "rounds": 3, "fine_tune": False}
@@ -79,7 +79,7 @@ class Noise(UpdateStep):
     local: float = option(0.0, "of an entry of an update")
     central: float = option(0.0, "of an entry of a mean")
 
-    def check(self, method: Method, training: LocalTraining) -> None:
+    def check(self, method: Method, run: Conditions) -> None:
         if method.name == "subfedavg_un":
             raise self.unfit("with methods that do not send masks")
 
@@ -97,14 +97,31 @@ class Noise(UpdateStep):
         drawn = torch.from_numpy(got.rng("noise").normal(size=tuple(mean.shape)))
         return mean + (self.central / len(got.clients) * drawn).to(mean)
 
-    def report(self, round: int, sent: Any) -> dict[str, float]:
-        return {"clients": len(sent) / round}
+    def learn(self, now: Round, state: Any, sent: Sequence[Sent]) -> tuple[Any, dict[str, float]]:
+        return state, {"clients": len(sent) / now.t}
+
+
+class Adaptive(Clip):
+    """Clipping at a norm that moves to the median of the norms (Andrew et al. 2021)."""
+
+    rate: float = option(1.0, "step of the logarithm of the norm", ge=0)
+
+    def start(self) -> dict[str, Tensor]:
+        return {"norm": torch.tensor(self.norm, dtype=torch.float64)}
+
+    def change(self, sent: Outgoing) -> Changed:
+        return Clip(norm=float(sent.state["norm"])).change(sent)
+
+    def learn(self, now: Round, state: Any, sent: Sequence[Sent]) -> tuple[Any, dict[str, float]]:
+        clipped = np.mean([client.numbers["clipped"] for client in sent])
+        norm = state["norm"] * np.exp(self.rate * (clipped - 0.5))
+        return {"norm": norm}, {"norm": norm}
 
 
 @pytest.fixture(autouse=True)
 def toys() -> Iterator[None]:
     before = dict(STEPS)
-    for name, cls in (("topk", TopK), ("median", Median), ("noise", Noise)):
+    for name, cls in (("topk", TopK), ("median", Median), ("noise", Noise), ("adaptive", Adaptive)):
         register(name, name)(cls)
     yield
     STEPS.clear()
@@ -285,6 +302,23 @@ def test_noise_is_keyed_by_client_and_by_mean(
         torch.testing.assert_close(vmapped.state()[name], vector, rtol=0, atol=1e-8)
 
 
+def test_the_server_learns_and_a_resumed_run_goes_from_there(federation: Federation, tmp_path: Path) -> None:
+    """All clients are clipped at first, so that the norm grows by exp(1/2) until one of them is not."""
+    step, more = {"step": "adaptive", "norm": 0.05}, {"rounds": 6, "checkpoint_every": 2}
+    straight = ran("scaffold", federation, step, executor=Workers(3), **more)
+    norms = straight.values("update/adaptive.norm")
+    assert norms[:2] == pytest.approx([0.05 * np.exp(0.5), 0.05 * np.exp(1.0)])
+    assert norms[-1] == pytest.approx(straight.simulation.state.steps["0.norm"])
+    given = {"updates": [step], "checkpoints": tmp_path}
+    rounds = prepare_run("scaffold", federation, **HALF | more | given).rounds()
+    assert [next(rounds).round for _ in range(5)][-1] == 5
+    again = ran("scaffold", federation, step, checkpoints=tmp_path, **more)
+    assert again.rounds[3].replayed and reports(again) == reports(straight)
+    assert same(again.state(), straight.state())
+    fixed = ran("scaffold", federation, step | {"rate": 0}, **more)
+    assert same(fixed.state(), ran("scaffold", federation, {"step": "clip", "norm": 0.05}, **more).state())
+
+
 def test_a_step_refuses_updates_methods_and_means_in_one_line(federation: Federation) -> None:
     class Heavy(FedAvg):
         def local(self, client: Any) -> Any:
@@ -345,7 +379,7 @@ def test_steps_are_a_list_in_params() -> None:
     (step,) = load_params(PARAMS, ["run.updates=[{step: clip, norm: 1}]"]).run.updates
     assert step.as_dict() == {"step": "clip", "norm": 1.0}
     for given, message in (
-        ("[{norm: 1}]", r"^run.updates\[0\].step: None .*one of clip"),
+        ("[{norm: 1}]", r"^run.updates\[0\].step: None .*one of .*clip"),
         ("[{step: clp}]", r"^run.updates\[0\].step: 'clp' .*did you mean 'clip'"),
         ("[{step: clip, nrm: 1}]", r"^run.updates\[0\].nrm: 'nrm' .*did you mean 'norm'"),
         ("[{step: clip, norm: 0}]", r"^run.updates\[0\].norm: 0.0 .*a number > 0"),

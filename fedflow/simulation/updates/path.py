@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -11,21 +12,38 @@ from torch import Tensor
 from fedflow.errors import FedflowError
 from fedflow.local.client import Update, check_diagnostic
 from fedflow.local.wire import Size, message_bytes
-from fedflow.methods.method import Method
+from fedflow.methods.method import Method, Round
 from fedflow.methods.protocols import Pruning
 from fedflow.seeding import generator
 from fedflow.simulation.updates.parts import Finite, Masked
 from fedflow.simulation.updates.step import Changed, Incoming, Outgoing, Sent, UpdateStep
 
+V = TypeVar("V")
 OWN = "update."  # starts the names of vectors that clients keep for steps
 RESERVED = f"{OWN}<number>.<name>"
+
+
+class Result(Protocol):
+    """The result of one client in a round, as the server has it."""
+
+    client: int
+    group: int
+    weight: float
+    reported: dict[str, float]
 
 
 class UpdatePath:
     """The parts that updates of a ``method`` pass: those of every run, then the ``steps`` of this run."""
 
-    def __init__(self, method: Method, steps: Sequence[UpdateStep] = (), seed: int = 0) -> None:
+    def __init__(
+        self,
+        method: Method,
+        steps: Sequence[UpdateStep] = (),
+        seed: int = 0,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> None:
         self.method, self.steps, self.seed = method, tuple(steps), seed
+        self.state = self._start() if state is None else dict(state)  # the server's, of all steps
         self.masks = Pruning.of(method).masks
         self.parts: tuple[UpdateStep, ...] = (Finite(), Masked(masks=dict(self.masks)), *self.steps)
 
@@ -95,12 +113,13 @@ class UpdatePath:
             if not _has(step, "change"):
                 continue
             start = self.kept_name(i, "")
-            own = [{n.removeprefix(start): t for n, t in of.items() if n.startswith(start)} for of in kept]
+            own = [_under(start, of) for of in kept]
 
             def rng(purpose: str, client: int, i: int = i) -> np.random.Generator:
                 return generator(self.seed, f"update {i} {purpose}", *at, client)
 
-            sent = Outgoing(clients, at[0], update, received, own, self.masks, rng, step.name)
+            state = self._state_of(i)
+            sent = Outgoing(clients, at[0], update, received, own, state, self.masks, rng, step.name)
             new = step.change(sent)
             entries[len(self.parts) - len(self.steps) + i] = new.entries
             numbers = {f"{self.title(i)}.{name}": t for name, t in new.diagnostics.items()}
@@ -130,10 +149,18 @@ class UpdatePath:
     # On the server
 
     def mean(
-        self, asked: tuple[str, int | None], clients: Sequence[int], weights: np.ndarray, at: tuple[int, int],
-        exact: Callable[[], Tensor], rows: Callable[[], Sequence[Tensor]],
-    ) -> Tensor:  # fmt: skip
-        """The mean of the ``rows`` of some clients after all parts; ``exact`` without any."""
+        self,
+        asked: tuple[str, int | None],
+        clients: Sequence[int],
+        weights: np.ndarray,
+        at: tuple[int, int],
+        exact: Callable[[], Tensor],
+        rows: Callable[[], Sequence[Tensor]],
+    ) -> Tensor:
+        """The mean of the ``rows`` of some clients after all steps; ``exact`` without any.
+
+        ``asked`` are the name and the group of the vectors, ``at`` the round and its cycle.
+        """
         name, group = asked
 
         def incoming(i: int) -> Incoming:
@@ -141,7 +168,7 @@ class UpdatePath:
                 number = -1 if group is None else group
                 return generator(self.seed, f"mean {i} {purpose} {name}", *at, number)
 
-            return Incoming(name, group, clients, weights, at[0], rng)
+            return Incoming(name, group, clients, weights, at[0], self._state_of(i), rng)
 
         mean = None
         for i, step in enumerate(self.steps):
@@ -155,19 +182,34 @@ class UpdatePath:
             mean = step.after(incoming(i), mean)
         return mean
 
-    def report(self, round: int, sent: Sequence[Sent], averaged: bool) -> dict[str, float]:
-        """The numbers of the steps in a round; ``averaged``: the server asked for a mean.
+    def learn(
+        self, now: Round, clients: Sequence[Result], averaged: bool
+    ) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """The server's state after a round, and the numbers of the steps; ``averaged``: it asked for a mean.
 
         Raises `BadInput` for steps that change means which the server does not ask for.
         """
-        if sent and not averaged and (idle := self.having("combine", "after")):
+        if clients and not averaged and (idle := self.having("combine", "after")):
             raise idle[0].unfit(f"without {self.method.name}, whose server takes no mean of updates")
+        states: dict[str, Tensor] = {}
         found: dict[str, float] = {}
         for i, step in enumerate(self.steps):
-            for name, value in step.report(round, sent).items():
+            start = f"{self.title(i)}."
+            sent = [Sent(c.client, c.group, c.weight, _under(start, c.reported)) for c in clients]
+            state, numbers = step.learn(now, self._state_of(i), sent)
+            states |= {f"{i}.{name}": torch.as_tensor(value) for name, value in state.items()}
+            for name, number in numbers.items():
                 _named(step, name)
-                found[f"update/{self.title(i)}.{name}"] = float(value)
-        return found
+                found[f"update/{start}{name}"] = float(number)
+        return states, found
+
+    def _start(self) -> dict[str, Tensor]:
+        """The server's state before the first round."""
+        return {f"{i}.{n}": value for i, step in enumerate(self.steps) for n, value in step.start().items()}
+
+    def _state_of(self, i: int) -> dict[str, Tensor]:
+        """The server's values for the i-th step."""
+        return _under(f"{i}.", self.state)
 
     def title(self, i: int) -> str:
         """The name of the i-th step in the record, with its number if it is there twice."""
@@ -180,17 +222,18 @@ def _check(step: UpdateStep, new: Changed, update: Update, numbers: Mapping[str,
     for name in new.diagnostics:
         _named(step, name)
     shapes = {name: vector.shape for name, vector in update.vectors.items()}
-    changed = {name for name, vector in new.vectors.items() if vector.shape != shapes.get(name)}
-    each = {
-        n: t for of in (new.diagnostics, new.entries) for n, t in of.items() if t.shape != update.weight.shape
-    }
-    wrong = (
-        changed | (new.kept.keys() - {*step.keeps}) | (numbers.keys() & update.diagnostics.keys()) | {*each}
-    )
+    wrong = {name for name, vector in new.vectors.items() if vector.shape != shapes.get(name)}
+    each = [*new.diagnostics.items(), *new.entries.items()]
+    wrong |= {name for name, values in each if values.shape != update.weight.shape}
+    wrong |= (new.kept.keys() - {*step.keeps}) | (numbers.keys() & update.diagnostics.keys())
     if wrong:
-        raise FedflowError(
-            f"run.updates: {step.name}.change returns {', '.join(sorted(wrong))}, which it may not"
-        )
+        named = ", ".join(sorted(wrong))
+        raise FedflowError(f"run.updates: {step.name}.change returns {named}, which it may not")
+
+
+def _under(start: str, values: Mapping[str, V]) -> dict[str, V]:
+    """The values whose names begin with ``start``, by the rest of the name."""
+    return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
 
 
 def _named(step: UpdateStep, name: str) -> None:

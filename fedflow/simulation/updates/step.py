@@ -6,8 +6,9 @@ so a step has those that it needs:
 
 * On the worker, `accepts` refuses an update, `change` changes the updates of some clients at once, and `size`
   says how many of its bytes cross. Clients `keep` vectors from round to round for a step.
-* On the server, `combine` replaces the mean of uploaded vectors, `after` changes a mean, and `report` adds
-  numbers to the record of a round.
+* On the server, `combine` replaces the mean of uploaded vectors, `after` changes a mean, and `learn` ends a
+  round: it returns numbers for the record, and the server's values for the next round (from `start`), which
+  all other hooks see.
 
 Updates of training take these steps. The clients' answers of an onboarding, and what is sent to clients, do
 not.
@@ -15,7 +16,7 @@ not.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -24,12 +25,11 @@ from torch import Tensor
 from fedflow.choice import Choice
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.local.client import Update
-from fedflow.local.local_training import LocalTraining
 from fedflow.local.wire import Size
 from fedflow.settings import option, registering
 
 if TYPE_CHECKING:  # plug-ins have steps before all methods are registered
-    from fedflow.methods.method import Method
+    from fedflow.methods.method import Conditions, Method, Round
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Outgoing:
 
     The clients of one `Outgoing` depend on how the run is computed (one by one, or many at once), so that
     what happens to one of them must not depend on the others. ``received`` and ``kept`` have the vectors of
-    each client, ``masks`` of the vectors that are sent in part (`Pruning`). ``rng(purpose, client)`` has its
-    own key.
+    each client, ``masks`` of the vectors that are sent in part (`Pruning`). ``state`` are the server's values
+    for the step, on the host. ``rng(purpose, client)`` has its own key.
     """
 
     clients: Sequence[int]
@@ -62,6 +62,7 @@ class Outgoing:
     update: Update
     received: Sequence[Mapping[str, Tensor]]
     kept: Sequence[Mapping[str, Tensor]]
+    state: Mapping[str, Tensor]
     masks: Mapping[str, str]
     rng: Callable[[str, int], np.random.Generator]
     name: str  # of the step, for errors
@@ -152,8 +153,8 @@ class Outgoing:
 class Incoming:
     """A mean that the server asks for: of the vectors ``name`` of ``clients`` of a ``group`` (None: of all).
 
-    ``weights`` [m] are not normalized. ``rng(purpose)`` is keyed by the round and by what is asked for, so
-    that a mean that is asked for twice is the same.
+    ``weights`` [m] are not normalized, ``state`` are the server's values. ``rng(purpose)`` is keyed by the
+    round and by the vector and group, so that a mean that is asked for twice is the same.
     """
 
     name: str
@@ -161,17 +162,18 @@ class Incoming:
     clients: Sequence[int]
     weights: np.ndarray
     round: int
+    state: Mapping[str, Tensor]
     rng: Callable[[str], np.random.Generator]
 
 
-class Sent(Protocol):
-    """One client of a round, as the server knows it."""
+@dataclass(frozen=True)
+class Sent:
+    """One client of a round, with its ``numbers``: the diagnostics of the step."""
 
     client: int
     group: int
     weight: float
-    scalars: dict[str, float]
-    reported: dict[str, float]  # diagnostics, and those scalars that are no whole numbers
+    numbers: Mapping[str, float]
 
 
 class UpdateStep(Choice):
@@ -223,8 +225,8 @@ class UpdateStep(Choice):
         """The error of a run that may not have it; ``accepted`` says with what."""
         return BadInput(self.section, self.name, f"{self.name} {accepted}")
 
-    def check(self, method: "Method", training: LocalTraining) -> None:
-        """Raise `BadInput` (`unfit`) for a method or a local training with which it does not work."""
+    def check(self, method: "Method", run: "Conditions") -> None:
+        """Raise `BadInput` (`unfit`) for a method or a run with which it does not work."""
 
     def accepts(self, update: Update, received: Mapping[str, Tensor]) -> Tensor:
         """True if the server may have the ``update`` of one client, scalar bool; else the client has failed.
@@ -260,9 +262,15 @@ class UpdateStep(Choice):
         """The vector [n] in place of a ``mean`` [n]."""
         return mean
 
-    def report(self, round: int, sent: Sequence[Sent]) -> Mapping[str, float]:
-        """Numbers of a round, recorded as ``update/<step>.<name>``."""
+    def start(self) -> Mapping[str, Tensor]:
+        """The server's values for the step before the first round, by name, on the host."""
         return {}
+
+    def learn(
+        self, now: "Round", state: Mapping[str, Tensor], sent: Sequence[Sent]
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
+        """The server's values after a round, and numbers to record as ``update/<step>.<name>``."""
+        return state, {}
 
 
 def check_steps(steps: Sequence[UpdateStep]) -> None:
