@@ -30,8 +30,10 @@ from fedflow.local.wire import Size
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Conditions, Method, Round
 from fedflow.naming import flat, say
+from fedflow.project.identity import modules_of
 from fedflow.settings import option
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.settings import RunSettings
 from fedflow.simulation.updates import STEPS, UpdateStep
 from fedflow.simulation.updates.clip import Clip
 from fedflow.simulation.updates.step import Changed, Incoming, Outgoing, Sent, register
@@ -378,6 +380,7 @@ def test_steps_are_a_list_in_params() -> None:
     assert load_params(PARAMS).run.updates == []
     (step,) = load_params(PARAMS, ["run.updates=[{step: clip, norm: 1}]"]).run.updates
     assert step.as_dict() == {"step": "clip", "norm": 1.0}
+    assert __name__ in modules_of(RunSettings.parse({"updates": [{"step": "topk"}]}))
     for given, message in (
         ("[{norm: 1}]", r"^run.updates\[0\].step: None .*one of .*clip"),
         ("[{step: clp}]", r"^run.updates\[0\].step: 'clp' .*did you mean 'clip'"),
