@@ -22,10 +22,18 @@ from fedflow.local.client import Client as Client
 from fedflow.local.client import Update as Update
 from fedflow.local.extensions.adaptation import Adaptation as Adaptation
 from fedflow.local.extensions.curriculum import Curriculum as Curriculum
+from fedflow.local.extensions.extension import Drawing as Drawing
+from fedflow.local.extensions.extension import Extension as Extension
+from fedflow.local.extensions.extension import Host as Host
+from fedflow.local.extensions.extension import Losses as Losses
+from fedflow.local.extensions.extension import register as _extension
 from fedflow.local.extensions.objective import Objective as Objective
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch as Batch
+from fedflow.local.schedule import Extra as Extra
+from fedflow.local.schedule import Schedule as Schedule
 from fedflow.local.trainer import Trainer as Trainer
+from fedflow.local.wire import Size as Size
 from fedflow.methods.asynchronous.cc_fedadagrad import CCFedAdagrad as CCFedAdagrad
 from fedflow.methods.asynchronous.cc_fedadam import CCFedAdam as CCFedAdam
 from fedflow.methods.asynchronous.cc_fedams import CCFedAMS as CCFedAMS
@@ -173,6 +181,13 @@ from fedflow.settings import option as option
 from fedflow.simulation.client_curriculum import ClientCurriculum as ClientCurriculum
 from fedflow.simulation.recorded import load_vectors as load_vectors
 from fedflow.simulation.timing import Timing as Timing
+from fedflow.simulation.updates.clip import Clip as Clip
+from fedflow.simulation.updates.step import Changed as Changed
+from fedflow.simulation.updates.step import Incoming as Incoming
+from fedflow.simulation.updates.step import Outgoing as Outgoing
+from fedflow.simulation.updates.step import Sent as Sent
+from fedflow.simulation.updates.step import UpdateStep as UpdateStep
+from fedflow.simulation.updates.step import register as _update_step
 from fedflow.tracking.models import export_model as export_model
 from fedflow.tracking.models import import_model as import_model
 from fedflow.tracking.models import load_model as load_model
@@ -183,6 +198,8 @@ Training = LocalTraining
 register_method = _method
 register_scheme = _scheme
 register_procedure = _procedure
+register_extension = _extension
+register_update_step = _update_step
 
 # Functions with the keywords of both, which make a `PartitionParams`.
 class acid(Acid, PartitionParams): ...

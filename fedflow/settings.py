@@ -136,6 +136,11 @@ class Settings:
                 raise unknown_name(full, name, fields, elsewhere=place(name))
 
     @classmethod
+    def keyed(cls) -> Mapping[str, type["Settings"]]:
+        """The classes that the keys of a mapping of such settings name; empty where all have this class."""
+        return {}
+
+    @classmethod
     def schema(cls, fields: dict[str, Any]) -> dict[str, Any]:
         """The JSON schema of what `parse` accepts, from the schema of the ``fields``."""
         return fields

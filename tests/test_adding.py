@@ -16,9 +16,11 @@ from torch import Tensor
 import fedflow as ff
 from fedflow.config import load_params
 from fedflow.data import SOURCES
+from fedflow.local.extensions.extension import REGISTERED
 from fedflow.methods import METHODS
 from fedflow.models import ARCHITECTURES
 from fedflow.partition import SCHEMES
+from fedflow.simulation.updates import STEPS
 
 PARAMS = Path(__file__).parents[1] / "params.yaml"
 PAGE = PARAMS.with_name("docs").joinpath("adding.md").read_text()
@@ -42,7 +44,7 @@ def made(name: str, *renamed: str, **more: Any) -> Any:
 @pytest.fixture(autouse=True)
 def registers() -> Iterator[None]:
     """What is registered is as it was afterwards."""
-    registries: tuple[dict[str, Any], ...] = (METHODS, SCHEMES, SOURCES, ARCHITECTURES)
+    registries: tuple[dict[str, Any], ...] = (METHODS, SCHEMES, SOURCES, ARCHITECTURES, STEPS, REGISTERED)
     before = [dict(registry) for registry in registries]
     yield
     for registry, own in zip(registries, before, strict=True):
@@ -105,6 +107,27 @@ def test_the_network_is_named_like_those_of_fedflow() -> None:
     assert isinstance(run.model(), network) and run.model().hidden.out_features == 3
     with one_line_error("^name: 'mlp' .*another name than a network of fedflow.models.mlp"):
         ff.register_network("mlp", "mine")(network)
+
+
+def test_an_extension_smooths_labels_and_is_recorded() -> None:
+    made("Smoothing")
+    training = RUN["training"] | {"extensions": {"smoothing": {"most": 0.3}}}
+    run = ff.run("digits", ff.iid(clients=2), **RUN | {"training": training})
+    assert 0 < run.rounds["client/strength/mean"].iloc[0] < 0.3
+
+
+def test_a_step_rounds_updates_and_counts_fewer_bytes() -> None:
+    step = made("RoundUp")
+    go: dict[str, Any] = {"partition": ff.iid(clients=4), "participation": 1, **RUN}
+    plain, fine, coarse = (
+        ff.run("digits", updates=updates, **go) for updates in ([], [step(digits=6)], [step(digits=1)])
+    )
+    up = [each.rounds["bytes_up"].iloc[-1] for each in (plain, fine, coarse)]
+    assert up[1] == up[0] * 28 / 32 and up[2] == up[0] / 4
+    lost = [each.rounds["client/round_up.lost/mean"].iloc[0] for each in (fine, coarse)]
+    assert 0 < lost[0] < lost[1]
+    with one_line_error(r"^run.updates\[0\].digits: 9 .*<= 6"):
+        ff.run("digits", updates=[{"step": "round_up", "digits": 9}], **go)
 
 
 def test_a_scheme_of_another_module_is_not_replaced() -> None:

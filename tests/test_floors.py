@@ -11,6 +11,9 @@ KNOW_EXTENSIONS = (
     "simulation.extensions.adapted",
 )
 
+UPDATES = ("__init__", "parts", "path", "sending", "step", "sums")  # no steps
+PATH = {f"fedflow.simulation.updates.{name}" for name in UPDATES}
+
 
 def users(*packages: str) -> set[str]:
     return {name for name, used in graph().items() if any(u.split(".")[0] in packages for u in used)}
@@ -56,6 +59,13 @@ def test_the_run_knows_no_extension_of_a_run_by_name() -> None:
         f"fedflow.simulation.settings -> {folder}{name}" for name in ("client_curriculum", "trained_means")
     }
     assert known == settings | {f"fedflow.simulation.setup -> {folder}all_extensions"}
+
+
+def test_the_engine_knows_no_step_of_updates_by_name() -> None:
+    folder = "fedflow.simulation.updates"
+    steps = {f"{folder}.{path.stem}" for path in FILES[f"{folder}.step"].parent.glob("*.py")} - PATH
+    users = {name for name, used in graph().items() if used & steps}
+    assert steps == {f"{folder}.clip"} and users == {folder}
 
 
 def test_edges_are_used_at_the_edges_only() -> None:

@@ -163,6 +163,13 @@ class Steps(ff.Procedure):
 @ff.register_network("whole", "a test")
 class Network(ff.TwoExits): ...
 
+@ff.register_extension("whole")
+class Extension(ff.Extension): ...
+
+@ff.register_update_step("whole", "Whole")
+class Step(ff.UpdateStep):
+    clip: ff.Clip | None = None
+
 ff.register_source(ff.Source(name="whole", title="", about="", kind="made", origin="", options=Options))
 ff.drawing, ff.coresets, ff.heterogeneity, ff.Trainer
 for name in ("run", "dirichlet", "Result", "load_model", "whole"):
@@ -177,6 +184,9 @@ REGISTERED = """
 from fedflow import data, methods, models, partition, procedures
 for table in (data.SOURCES, methods.METHODS, models.ARCHITECTURES, partition.SCHEMES, procedures.PROCEDURES):
     assert "whole" in table
+from fedflow.simulation.updates import STEPS
+from fedflow.local.extensions.extension import REGISTERED
+assert {*STEPS} == {"clip", "whole"} and {*REGISTERED} == {"whole"}
 assert ff.whole(clients=3).scheme == "whole" and ff.Whole.name == "whole" and ff.run
 """
 

@@ -72,14 +72,22 @@ def _value(hint: Any, metadata: Mapping[str, Any], merged: bool = False) -> Sche
         return {"type": "array", "items": _value(args[0], metadata) if args else {}}
     if cls := _choice_of(hint):
         return {"type": "object"} | _entries(cls)
+    if origin is dict and (named := args[1].keyed() if _is_settings(args[1]) else {}):
+        null = {"type": "null"}
+        entries = {name: {"anyOf": [_object(each, merged=merged), null]} for name, each in named.items()}
+        return {"type": "object", "properties": entries, "additionalProperties": False}
     if dict in (hint, origin):
         return {"type": "object"} | ({"additionalProperties": _value(args[1], {})} if args else {})
-    if isinstance(hint, type) and issubclass(hint, Settings):
+    if _is_settings(hint):
         return _object(hint, merged=True) if merged else _settings(hint)
     if metadata.get("choices"):
         return {"enum": list(metadata["choices"])}
     bounds = {BOUNDS[op]: bound for op, bound in metadata.get("bounds", {}).items()}
     return TYPES.get(hint, {}) | bounds
+
+
+def _is_settings(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Settings)
 
 
 def _choice_of(hint: Any) -> type[Choice] | None:

@@ -44,6 +44,7 @@ from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import RoundReport
 from fedflow.simulation.settings import RunSettings, check_division, check_settings
 from fedflow.simulation.timing import Timing
+from fedflow.simulation.updates import UpdateStep
 from fedflow.stages.experiment import pick_device
 
 DIVISION = {field.name for cls in (PartitionParams, SCHEMES["dirichlet"]) for field in fields(cls)}
@@ -70,6 +71,7 @@ class Fields(TypedDict, total=False):
     target_accuracy: float | None
     checkpoint_every: int
     timing: Timing | Mapping[str, Any]
+    updates: Sequence[UpdateStep | Mapping[str, Any]]
 
 
 @undisturbed()

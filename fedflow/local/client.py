@@ -137,7 +137,7 @@ class Client(Trainer):
             if value.ndim:
                 raise ValueError(f"{name!r} must be a scalar and has shape {list(value.shape)}")
         of_engine = {TRAIN_LOSS}.union(*(kind.records for kind in EXTENSIONS))
-        of_engine = of_engine.union(*(each.records for each in self.training.extensions))
+        of_engine = of_engine.union(*(each.records for each in self.training.in_use))
         for name in of_engine & (diagnostics or {}).keys() | {TRAINED} & (keep or {}).keys():
             raise ValueError(f"{name!r} is a name of the engine: the method needs another")
         named = {"vectors": vectors, "scalars": scalars, "keep": keep, "diagnostics": diagnostics}

@@ -33,4 +33,4 @@ def draw_schedule(
     if draws:
         numbers = torch.from_numpy(rng("draws").random((len(schedule), draws)))
         schedule = schedule.having({"draws": Extra(numbers, STEP)})
-    return Drawing(training.extensions, schedule, samples, passes, rng).complete()
+    return Drawing(training.in_use, schedule, samples, passes, rng).complete()

@@ -13,7 +13,7 @@ from fedflow.errors import BadInput
 from fedflow.local.extensions.adaptation import Adaptation
 from fedflow.local.extensions.augmentation import Augmentation
 from fedflow.local.extensions.curriculum import Curriculum
-from fedflow.local.extensions.extension import Extension, Reads
+from fedflow.local.extensions.extension import Extension, Reads, named
 from fedflow.local.extensions.objective import Objective
 from fedflow.local.schedule import Pass
 from fedflow.models.flat import FlatModel
@@ -91,6 +91,9 @@ class LocalTraining(Settings):
         "local steps see a growing prefix of the samples, sorted by difficulty; null = all samples",
         source="Curriculum-FL",
     )
+    extensions: dict[str, Extension] = option(
+        factory=dict, doc="options of registered extensions, such as those of plug-ins, by name; null = none"
+    )
     precision: str = option(
         "float32",
         "of matrix products: tf32 rounds their factors on GPUs that support it, bf16 on all devices",
@@ -120,6 +123,7 @@ class LocalTraining(Settings):
     )
 
     def validate(self) -> None:
+        object.__setattr__(self, "extensions", named(self.extensions))
         if self.steps is not None and self.epochs != 1:
             raise BadInput("training.epochs", self.epochs, "1, its default, with steps")
         if self.steps is not None and self.stragglers:
@@ -138,56 +142,58 @@ class LocalTraining(Settings):
             raise BadInput("training.stragglers", self.stragglers, "less than 1 with drop_stragglers")
         if self.stragglers and not self.drop_stragglers and self.least_epochs >= self.epochs:
             raise BadInput("training.least_epochs", self.least_epochs, f"less than epochs, {self.epochs}")
-        for extension in self.extensions:
+        for extension in self.in_use:
             extension.check_training(self)
 
     @cached_property
-    def extensions(self) -> tuple[Extension, ...]:
-        """What it has beyond the optimizer, in the order of `EXTENSIONS`."""
+    def in_use(self) -> tuple[Extension, ...]:
+        """All extensions of this training: in the order of `EXTENSIONS`, then the registered ones by name."""
         found = (kind.of(self) for kind in EXTENSIONS)
-        return tuple(extension for extension in found if extension is not None)
+        own = tuple(extension for extension in found if extension is not None)
+        return (*own, *(self.extensions[name] for name in sorted(self.extensions)))
 
     def with_hook(self, name: str) -> tuple[Extension, ...]:
         """The extensions with their own version of this hook of `Extension`."""
         usual = getattr(Extension, name)
-        return tuple(each for each in self.extensions if getattr(type(each), name) is not usual)
+        return tuple(each for each in self.in_use if getattr(type(each), name) is not usual)
 
     @property
     def tuning(self) -> Self:
         """This training as fine-tuning has it, without extensions that belong to training only."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         left = {name: None for name, each in values.items() if isinstance(each, Extension) and not each.tuned}
-        return replace(self, **cast(Any, left))
+        own = {name: each for name, each in self.extensions.items() if each.tuned}
+        return replace(self, **cast(Any, left | {"extensions": own}))
 
     @property
     def reads(self) -> tuple[Reads, ...]:
         """The central networks that its extensions read."""
-        return tuple(network for each in self.extensions for network in each.reads)
+        return tuple(network for each in self.in_use for network in each.reads)
 
     @property
     def gradients(self) -> int:
         """Gradients of a batch in one local step."""
-        return prod(each.gradients for each in self.extensions)
+        return prod(each.gradients for each in self.in_use)
 
     @property
     def evaluations(self) -> int:
         """Passes over all samples, without gradients, at the start of every training."""
-        return sum(each.evaluations for each in self.extensions)
+        return sum(each.evaluations for each in self.in_use)
 
     def check(self, model: FlatModel, examples: Examples, inputs: Mapping[str, Any] | None = None) -> None:
         """Raise `BadInput` unless its extensions fit ``model``, ``examples`` and the ``inputs`` they read."""
-        for extension in self.extensions:
+        for extension in self.in_use:
             extension.check(model, examples, inputs or {})
 
     def check_central(self) -> None:
         """Raise `BadInput` for extensions that one network, trained on all samples, cannot have."""
-        for extension in self.extensions:
+        for extension in self.in_use:
             if extension.needs_clients:
                 raise extension.refused("in central training, as one network has no clients or rounds")
 
     def warnings(self, sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[str]:
         """What is odd about a run whose clients have ``sizes`` samples and train for ``epochs`` by stream."""
-        for extension in self.extensions:
+        for extension in self.in_use:
             yield from extension.warnings(self, sizes, epochs)
 
     def need_sgd(self, by: str, why: str) -> None:
@@ -224,7 +230,7 @@ class LocalTraining(Settings):
 
     def epoch_steps(self, samples: Any) -> Any:
         """Local steps of one epoch on ``samples`` samples, a number or a tensor [.]."""
-        for extension in self.extensions:
+        for extension in self.in_use:
             if (steps := extension.epoch_steps(samples, self.batch_size)) is not None:
                 return steps
         return self.batches(samples)
@@ -232,18 +238,18 @@ class LocalTraining(Settings):
     @property
     def paced(self) -> bool:
         """Whether an extension decides the passes over the samples."""
-        return any(type(each).passes is not Extension.passes for each in self.extensions)
+        return any(type(each).passes is not Extension.passes for each in self.in_use)
 
     @property
     def compares(self) -> bool:
         """Whether clients need the model that they trained last."""
-        return any(each.compares for each in self.extensions)
+        return any(each.compares for each in self.in_use)
 
     def passes(self, samples: int, epochs: int) -> Sequence[Pass]:
         """The passes over all samples, or those of an extension, in K steps or ``epochs`` epochs."""
         batches, size = self.epoch_steps(samples), self.batch_size or samples
         steps = epochs * batches if self.steps is None else self.steps
-        for extension in self.extensions:
+        for extension in self.in_use:
             if (passes := extension.passes(samples, size, steps)) is not None:
                 return passes
         whole, rest = divmod(steps, batches)

@@ -85,7 +85,7 @@ class Trainer:
         schedule = shuffled(rng, len(examples), training.batch_size, passes)
         if model.draws_noise:
             model.seed_noise(int(rng.integers(1 << 63)))
-        drawing = Drawing(training.extensions, schedule, len(examples), passes, lambda purpose: rng)
+        drawing = Drawing(training.in_use, schedule, len(examples), passes, lambda purpose: rng)
         schedule = drawing.complete()
         task = Task(model, training, training.lr if lr is None else lr, inputs=inputs or {})
         return cls(task, Samples.all_of(examples), {"batches": schedule.to(examples.device)})

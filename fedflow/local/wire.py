@@ -1,6 +1,8 @@
 """The size of messages in bytes: the one counter of traffic, for both directions."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from math import ceil
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,24 +10,49 @@ from torch import Tensor
 SCALAR = 4  # bytes of an uploaded scalar
 
 
-def message_bytes(
-    vectors: Mapping[str, Tensor], scalars: int = 0, masks: Mapping[str, str] | None = None
-) -> int:
+class Size(NamedTuple):
+    """What crosses of one vector: ``entries`` of ``bits`` each, and ``more`` bytes, such as positions."""
+
+    entries: int
+    bits: float
+    more: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return ceil(self.entries * self.bits / 8) + self.more
+
+
+# The size of the vector of this name in a message, from its size so far.
+Coding = Callable[[str, Mapping[str, Tensor], Size], Size]
+
+
+def message_bytes(vectors: Mapping[str, Tensor], scalars: int = 0, codings: Iterable[Coding] = ()) -> int:
     """Bytes of ``vectors`` (name -> any shape) and a number of ``scalars``.
 
-    Dense vectors count every entry, bool vectors one bit per entry. ``masks`` (vector -> another of
-    ``vectors``) names vectors of which a part is sent: the entries under a mask (bool, one per entry), or, of
-    sparse vectors, the entries at positions (whole numbers). Masks and positions count themselves.
+    Dense vectors count every entry, bool vectors one bit per entry, unless the ``codings``, one after the
+    other, say otherwise.
     """
-    masks = masks or {}
-    return SCALAR * scalars + sum(_size(v, vectors.get(masks.get(name, ""))) for name, v in vectors.items())
+    total = SCALAR * scalars
+    for name, vector in vectors.items():
+        size = Size(vector.numel(), 1 if vector.dtype == torch.bool else 8 * vector.element_size())
+        for coding in codings:
+            size = coding(name, vectors, size)
+        total += size.bytes
+    return total
 
 
-def _size(vector: Tensor, mask: Tensor | None) -> int:
-    if vector.dtype == torch.bool:
-        return -(-vector.numel() // 8)
-    if mask is None:
-        entries = vector.numel()
-    else:
+def masked(masks: Mapping[str, str]) -> Coding:
+    """The coding of vectors of which a part is sent: ``masks`` names another vector for each of them.
+
+    Sent are the entries under a mask (bool, one per entry), or, of sparse vectors, the entries at positions
+    (whole numbers). Masks and positions count themselves.
+    """
+
+    def coding(name: str, vectors: Mapping[str, Tensor], size: Size) -> Size:
+        mask = vectors.get(masks.get(name, ""))
+        if mask is None or vectors[name].dtype == torch.bool:
+            return size
         entries = int(mask.count_nonzero()) if mask.dtype == torch.bool else mask.numel()
-    return entries * vector.element_size()
+        return size._replace(entries=entries)
+
+    return coding

@@ -15,7 +15,7 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Samples
 from fedflow.local.schedule import STEP, Extra, Schedule
 from fedflow.local.task import Task
-from fedflow.local.wire import message_bytes
+from fedflow.local.wire import masked, message_bytes
 from fedflow.methods import FAMILIES
 from fedflow.methods.method import Method, Round
 from fedflow.methods.protocols import Leveled, Noisy, Phased, Pruning, Specialized
@@ -83,8 +83,9 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     client = Client(task, data, schedules, received, kept, selection=data)
     client.noise = torch.Generator().manual_seed(0)
     update = instance.local(client)
-    masks = Pruning.of(instance).masks
-    return message_bytes(received, masks=masks), message_bytes(update.vectors, len(update.scalars), masks)
+    codings = [masked(Pruning.of(instance).masks)]
+    up = message_bytes(update.vectors, len(update.scalars), codings)
+    return message_bytes(received, codings=codings), up
 
 
 def example(method: type[Method]) -> str:

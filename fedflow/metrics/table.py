@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-DIAGNOSTICS = ("method/", "client/")  # prefixes of numbers that only one method reports
+DIAGNOSTICS = ("method/", "client/", "update/")  # prefixes of numbers of one method, or of a step of updates
 LEVEL = "level/"  # starts the name of a metric of the clients of one level: level/<metric>/<level>
 
 

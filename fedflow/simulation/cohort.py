@@ -53,7 +53,7 @@ def train_cohort(
     step: ClientStep,
     streams: dict[str, int],
 ) -> tuple[list[bool], Update]:
-    """Which of the clients at ``places`` have a finite update, and the updates, stacked."""
+    """Which of the clients at ``places`` have an accepted update, and the updates, stacked."""
     own = level(job.method, federation, shard.clients[places[0]])
     model = network(job.method, federation, own)
     on_gpu = model.device.type == "cuda"
@@ -82,7 +82,7 @@ def train_cohort(
 def _about(job: Job, shard: Shard, step: ClientStep, level: str) -> About:
     """Identifies the computation of a vmapped call, apart from the values of its inputs."""
     method, settings = job.method, json.dumps([job.method.as_dict(), job.training.as_dict()], default=str)
-    run = job.rounds, job.keep_trained
+    run = job.rounds, job.keep_trained, *job.path(shard).about
     return method.name, type(method), *_code_of(step, job), settings, shard.phase, level, *run
 
 
@@ -156,7 +156,7 @@ def cohort_call(
         keys = [noise_key(torch_seed(job.seed, "noise", shard.round, k)) for k in ids]
         inputs["noise"] = torch.tensor(keys, dtype=torch.int32).to(device)
         each.add("noise")
-    task = task_of(job, federation, shard, here, vmapped=True)
+    task, path = task_of(job, federation, shard, here, vmapped=True), job.path(shard)
     # Values that change from round to round are inputs: a graph would replay those of its capture.
     inputs["t"] = torch.full((), shard.round, dtype=torch.int64, device=device)
     if job.training.lr_decay < 1:
@@ -176,7 +176,7 @@ def cohort_call(
         )
         update = step(client)
         return {
-            "finite": update.finite(),
+            "accepted": path.accepts(update, client.received),
             "weight": update.weight,
             "group": update.group,
             **{f"{kind}/{n}": t for kind in NAMED for n, t in getattr(update, kind).items()},
@@ -208,14 +208,14 @@ def _parts(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 
 def unpacked(outputs: dict[str, Tensor]) -> tuple[list[bool], Update]:
-    """Which clients' updates are finite, and the updates, with scalars on the host after one transfer."""
+    """Which clients' updates are accepted, and the updates, with scalars on the host after one transfer."""
     names = [name for name in outputs if not name.startswith(("vectors/", "keep/"))]
     numbers = dict(zip(names, torch.stack([outputs[name].double() for name in names]).cpu()))
     parts = _parts(outputs | numbers)
     update = Update(
         weight=numbers["weight"], group=numbers["group"].long(), **{k: parts.get(k, {}) for k in NAMED}
     )
-    return numbers["finite"].bool().tolist(), update
+    return numbers["accepted"].bool().tolist(), update
 
 
 def rounded(count: int) -> int:

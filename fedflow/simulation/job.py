@@ -19,6 +19,9 @@ from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation, FederationFiles
 from fedflow.simulation.levels import level, network
 from fedflow.simulation.timing import Timing
+from fedflow.simulation.updates.path import UpdatePath
+from fedflow.simulation.updates.step import UpdateStep
+from fedflow.simulation.updates.sums import Sums
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,13 @@ class Job:
     keep_trained: bool = False  # also return the model that each client trained
     timing: Timing = field(default_factory=lambda: Timing.parse({}))
     compiled: str = ""  # folder of compiled gradients; empty: none are compiled
+    updates: tuple[UpdateStep, ...] = ()  # steps of updates of training; `RunSetup` sets them
+
+    def path(self, shard: "Shard") -> UpdatePath:
+        """The way of the updates of a shard to the server: that of this run, if they are of training."""
+        if shard.steps is None:
+            return UpdatePath(self.method)
+        return UpdatePath(self.method, self.updates, self.seed, shard.steps)
 
     @property
     def device(self) -> str:
@@ -118,6 +128,8 @@ class Shard(Parcel):
     epochs: list[int | None] | None = None  # per client, if the method sets them
     most: list[int | None] | None = None  # per client, upper limits of stragglers
     ahead: list[int] = field(default_factory=list)  # clients that a GPU should expect in the next round
+    cycle: int = 0  # within the round
+    steps: dict[str, Tensor] | None = None  # `State.steps`, if its updates take the steps of `run.updates`
 
     @property
     def content(self) -> str:
@@ -151,12 +163,12 @@ class Trained:
 
     sent: list[ClientResult]
     failures: list[tuple[int, str]]
-    sums: dict[tuple[str, int], ExactSum] = field(default_factory=dict)
+    sums: Sums = field(default_factory=dict)
 
 
-def merged_sums(results: Iterable[Trained]) -> dict[tuple[str, int], ExactSum]:
+def merged_sums(results: Iterable[Trained]) -> Sums:
     """The sums of all results, in new memory; in which order they are merged does not matter."""
-    sums: dict[tuple[str, int], ExactSum] = {}
+    sums: Sums = {}
     for result in results:
         for key, part in result.sums.items():
             sums.setdefault(key, ExactSum()).merge(part)

@@ -14,7 +14,7 @@ import numpy as np
 from fedflow.errors import FedflowError, RoundFailed
 from fedflow.local.client import check_diagnostic
 from fedflow.methods.method import Message, Method, ServerState, draw
-from fedflow.methods.protocols import Asynchronous, Cyclic, Onboarding, Phased, Pruning, VariableEpochs
+from fedflow.methods.protocols import Asynchronous, Cyclic, Onboarding, Phased, VariableEpochs
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
 from fedflow.simulation.evaluation import Scores
@@ -30,6 +30,7 @@ from fedflow.simulation.scoring import Scoring
 from fedflow.simulation.setup import RunSetup
 from fedflow.simulation.summary import final_metrics, summarized
 from fedflow.simulation.timing import Clock
+from fedflow.simulation.updates.path import UpdatePath
 from fedflow.simulation.worker import onboard_shard, train_shard
 
 
@@ -116,7 +117,8 @@ class Simulation(RunSetup):
             for share in balanced(clients, self.federation.partition.sizes, self.executor.workers)
         ]
         title = f"onboarding {phase + 1} of {method.onboarding_phases()}"
-        answers = Gathered(self.executor.map(onboard_shard, self.job, shards, title), now)
+        path = UpdatePath(self.job.method)
+        answers = Gathered(self.executor.map(onboard_shard, self.job, shards, title), now, path)
         if answers.failures:
             k, reason = answers.failures[0]
             raise FedflowError(f"{title}: client {k} failed: {reason}")
@@ -124,7 +126,7 @@ class Simulation(RunSetup):
         for sent in answers.sent:
             if sent.client < self.clients:
                 state.store.put(sent.client, sent.keep)
-        down = sum(sum(received_bytes(shard, Pruning.of(method).masks)) for shard in shards)
+        down = sum(sum(received_bytes(self.job, shard)) for shard in shards)
         return down, sum(sent.traffic for sent in answers.sent)
 
     # For extensions.
@@ -194,13 +196,16 @@ class Simulation(RunSetup):
                 epochs=[works[k].epochs for k in clients],
                 most=[works[k].most for k in clients],
                 ahead=ahead,
+                cycle=cycle,
+                steps=state.steps,
             )
             for clients, ahead in zip(
                 balanced(cohort, self.sizes, self.executor.workers),
                 chain(balanced(self._expected(t), self.sizes, self.executor.workers), repeat([])),
             )
         ]
-        gathered = Gathered(self.executor.map(train_shard, self.job, shards, f"round {t} · train"), now)
+        path = UpdatePath(method, self.job.updates, self.job.seed, state.steps)
+        gathered = Gathered(self.executor.map(train_shard, self.job, shards, f"round {t} · train"), now, path)
         if len(gathered.sent) < self.settings.min_cohort:
             raise RoundFailed(
                 f"round {t}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
@@ -208,6 +213,8 @@ class Simulation(RunSetup):
             )
         if gathered.sent:
             state.server, numbers, series = self._checked(method.aggregate(now, state.server, gathered))
+            state.steps, of_steps = path.learn(now, gathered.sent, gathered.averaged)
+            numbers |= of_steps
         else:
             state.server, numbers, series = Phased.of(method).without_updates(now, state.server), {}, {}
         for sent in gathered.sent:
@@ -222,7 +229,7 @@ class Simulation(RunSetup):
         report.failed |= dict(gathered.failures)
         received = dict[int, int]()
         for shard in shards:
-            received |= zip(shard.clients, received_bytes(shard, Pruning.of(method).masks), strict=True)
+            received |= zip(shard.clients, received_bytes(self.job, shard), strict=True)
         self.count_traffic(report, received, {sent.client: sent.traffic for sent in gathered.sent})
         report.values |= numbers
         report.series |= series

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fedflow.local.wire import message_bytes
 from fedflow.simulation.clients import ClientStore
-from fedflow.simulation.job import Shard
+from fedflow.simulation.job import Job, Shard
+from fedflow.simulation.updates.path import UpdatePath
 
 
 class Messages(NamedTuple):
@@ -23,12 +23,10 @@ def _memory(vector: Tensor) -> tuple[Any, ...]:
     return vector.data_ptr(), vector.shape, vector.stride(), vector.dtype
 
 
-def received_bytes(shard: Shard, masks: Mapping[str, str]) -> list[int]:
-    """Traffic down to every client of a shard; ``masks`` as of `Method`."""
-    return [
-        message_bytes({name: shard.vectors[at] for name, at in names.items()}, masks=masks)
-        for names in shard.received
-    ]
+def received_bytes(job: Job, shard: Shard) -> list[int]:
+    """Traffic down to every client of a shard, which takes no steps of `run.updates`."""
+    path = UpdatePath(job.method)
+    return [path.bytes({name: shard.vectors[at] for name, at in names.items()}) for names in shard.received]
 
 
 def pack(

@@ -21,6 +21,7 @@ from fedflow.settings import Settings, Words, option, shown, written
 from fedflow.simulation.extensions.client_curriculum import ClientCurriculum
 from fedflow.simulation.extensions.trained_means import MEANS, REPORTS
 from fedflow.simulation.timing import Timing
+from fedflow.simulation.updates import UpdateStep, check_steps
 
 # Settings of training that only batches follow.
 STREAMED = ("steps", "lr_within", "optimizer")
@@ -96,6 +97,9 @@ class RunSettings(Settings):
     )
     checkpoint_every: int = option(5, "rounds between checkpoints", ge=1)
     timing: Timing = option(factory=Timing, doc="how fast clients are, in simulated time")
+    updates: list[UpdateStep] = option(
+        factory=list, doc="steps that updates take on their way to the server, in this order"
+    )
 
     def validate(self) -> None:
         if len(set(self.reports)) < len(self.reports):
@@ -112,6 +116,7 @@ class RunSettings(Settings):
                     raise BadInput(f"run.adapt[{i}].{name}", value, accepted)
         if self.adapt_from != "served" and not self.adapt:
             raise BadInput("run.adapt_from", self.adapt_from, "served with run.adapt: []")
+        check_steps(self.updates)
         if self.sampling == "easy_first" and self.client_curriculum is None:
             complete = ClientCurriculum.parse({})  # so that results record the defaults in use
             object.__setattr__(self, "client_curriculum", complete)
@@ -128,13 +133,16 @@ def check_settings(
     """
     adapting = Adapting.of(method)
     training = adapting.trains(training)
-    method.check(Conditions(settings.rounds, training, clients))
+    conditions = Conditions(settings.rounds, training, clients)
+    method.check(conditions)
+    for step in settings.updates:
+        step.check(method, conditions)
     adaptation = training.adaptation
     if adaptation is not None and adaptation.clip_norm is not None and not adapting.serves_adapted():
         accepted = f"null with {method.name}, which serves unadapted models, as it is for evaluation only"
         raise BadInput(f"{adaptation.section}.clip_norm", adaptation.clip_norm, accepted)
     streams, plain = method.streams(training), LocalTraining.parse({})
-    for extension in () if streams else training.extensions:
+    for extension in () if streams else training.in_use:
         if extension.needs_batches:
             raise extension.refused(f"with {method.name}, which trains on full gradients")
     for name in () if streams else STREAMED:

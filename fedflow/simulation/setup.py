@@ -33,6 +33,7 @@ from fedflow.simulation.returned import of_tensors
 from fedflow.simulation.sampling import cohort_size
 from fedflow.simulation.settings import RunSettings, check_selection, check_server_data, check_settings
 from fedflow.simulation.state import State
+from fedflow.simulation.updates.path import UpdatePath
 
 
 def content(values: Tensor) -> str:
@@ -81,7 +82,9 @@ class RunSetup:
             rounds=settings.rounds,
             keep_trained=job.training.compares or any(each.trains for each in made),
             timing=settings.timing,
+            updates=tuple(settings.updates),
         )
+        self.path = UpdatePath(self.job.method, self.job.updates, self.job.seed)
         self._check()
         self._checkpoints = checkpoints
         self._identity = identity
@@ -116,7 +119,7 @@ class RunSetup:
                 **{name: content_of(each) for name, each in read.items() if each is not None},
             },
             [type(self).__module__],
-            [job.method, job.training],
+            [job.method, job.training, self.settings],
         )
 
     @cached_property
@@ -164,6 +167,7 @@ class RunSetup:
             return (newcomer or {}) if never else {}
 
         written = [TRAINED] if names is None and self.job.training.compares else []
+        written += self.path.kept_names if names is None else []
         names = self.state.own_vectors if names is None else names
         return pack(clients, send, self.state.store, names, replaced, written)
 
@@ -255,6 +259,7 @@ class RunSetup:
         }
         if self.job.training.compares or any(each.stores for each in self.extensions):
             first[TRAINED] = first_trained(method, self.federation, initial(0))
+        first |= self.path.first(first, initial(0))
         store = ClientStore(first, self.clients, self.folder)
         state = State(
             server=method.setup(model, initial),
@@ -262,6 +267,7 @@ class RunSetup:
             participations=np.zeros(self.clients, dtype=np.int64),
             parts={type(each).__name__: each for each in self.extensions},
             history=History(self.folder),
+            steps=self.path.state,
         )
         if not isinstance(state.server, ServerState):
             raise FedflowError(

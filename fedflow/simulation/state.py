@@ -13,8 +13,9 @@ from fedflow.methods.method import ServerState
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.events import Work
 from fedflow.simulation.history import History
+from fedflow.simulation.updates.path import OWN
 
-PLACED = ("server/", "busy/")  # tensors of a checkpoint that may be on the model's device
+PLACED = ("server/", "busy/", "steps/")  # tensors of a checkpoint that may be on the model's device
 
 
 class Part(Protocol):
@@ -37,11 +38,12 @@ class State:
     onboarded: dict[str, int] | None = None  # bytes of the onboarding, down and up; None before it
     busy: list[Work] = field(default_factory=list)  # clients that train while the server takes its steps
     history: History = field(default_factory=History)
+    steps: dict[str, Tensor] = field(default_factory=dict)  # the server's, for the steps of `run.updates`
 
     @property
     def own_vectors(self) -> list[str]:
         """The names of the vectors that clients keep for the method."""
-        return [name for name in self.store.first if name != TRAINED]
+        return [name for name in self.store.first if name != TRAINED and not name.startswith(OWN)]
 
     def packed(self, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain facts to save, without what the files of clients and rounds already hold.
@@ -53,6 +55,7 @@ class State:
         tensors |= {f"busy/{w.client}/{n}": t.clone() for w in self.busy for n, t in w.received.items()}
         for name, part in self.parts.items():
             tensors |= {f"part/{name}/{key}": t for key, t in part.packed().items()}
+        tensors |= {f"steps/{name}": t.clone() for name, t in self.steps.items()}
         tensors |= self.store.changes()
         tensors["participations"] = torch.from_numpy(self.participations)
         facts = {
@@ -80,6 +83,7 @@ class State:
         for name, part in self.parts.items():
             part.restore(under(f"part/{name}/"))
         self.participations = tensors["participations"].numpy()
+        self.steps = under("steps/")
         self.history.restore(facts["history"])
         self.onboarded = facts["onboarded"]
         for work in facts["busy"]:

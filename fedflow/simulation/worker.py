@@ -15,23 +15,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedflow.data.examples import Examples
 from fedflow.errors import FedflowError
 from fedflow.local.client import TRAIN_LOSS, TRAINED, Client, Update
 from fedflow.local.fast.compiled import Gradient, compiled_gradient
 from fedflow.local.samples import Samples
-from fedflow.local.wire import message_bytes
-from fedflow.methods.method import Method
-from fedflow.methods.protocols import Noisy, Onboarding, Pruning
+from fedflow.methods.protocols import Noisy, Onboarding
 from fedflow.seeding import torch_seed
 from fedflow.simulation.cohort import limit_width, train_cohort, width
-from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import ClientResult, Job, OnboardingShard, Shard, Trained, task_of
+from fedflow.simulation.job import Job, OnboardingShard, Shard, Trained, task_of
 from fedflow.simulation.levels import level, network
 from fedflow.simulation.memory import keep_pages
+from fedflow.simulation.updates.sending import Sending
 
 RETRIES = 1  # of a client whose training raised an error; NaN would recur, from the same seed
 WARNED_METHODS: set[str] = set()  # methods that fell back to the loop in this process
@@ -57,14 +54,11 @@ def onboard_shard(job: Job, shard: OnboardingShard) -> Trained:
     def step(client: Client) -> Update:
         return method.onboarding_local(shard.step, client)
 
-    one_by_one = replace(job, cohort="loop")
-    return _gather(
-        job.method, train_clients(one_by_one, shard, step, job.method.streams(job.training)), False
-    )
+    return _sent(replace(job, cohort="loop"), shard, Sending(job, shard, gathers=True), step)
 
 
 def train_shard(job: Job, shard: Shard) -> Trained:
-    """Train every client of the shard; sum their vectors unless the method gathers."""
+    """Train every client of the shard; sum their vectors unless the server needs every one."""
 
     def step(client: Client) -> Update:
         update = job.method.local(client)
@@ -73,53 +67,17 @@ def train_shard(job: Job, shard: Shard) -> Trained:
         trained = {} if client.trained is None or not job.keep_trained else {TRAINED: client.trained}
         return replace(update, diagnostics=diagnostics, keep=update.keep | trained)
 
-    trained = train_clients(job, shard, step, job.method.streams(job.training))
-    return _gather(job.method, trained, fold=not job.method.gathers)
+    return _sent(job, shard, Sending(job, shard), step)
 
 
-def _gather(method: Method, outcomes: Iterator[TrainedClients | tuple[int, str]], fold: bool) -> Trained:
-    """The results of all clients; ``fold`` turns their vectors into sums."""
-    trained, masks = Trained([], []), Pruning.of(method).masks
-    for outcome in outcomes:
-        if not isinstance(outcome, TrainedClients):
-            trained.failures.append(outcome)
-            continue
-        update = outcome.update
-        weights, groups = update.weight.tolist(), update.group.tolist()
-        scalars = {name: values.tolist() for name, values in update.scalars.items()}
-        diagnostics = {name: values.tolist() for name, values in update.diagnostics.items()}
-        losses = diagnostics.pop(TRAIN_LOSS, [0.0] * len(weights))
-        if fold:
-            _fold(trained.sums, update, weights, groups)
-        for c, client in enumerate(outcome.clients):
-            own = {name: values[c] for name, values in scalars.items()}
-            reported = {name: values[c] for name, values in diagnostics.items()}
-            sent = {name: vector[c] for name, vector in update.vectors.items()}
-            traffic = message_bytes(sent, len(own), masks)
-            vectors = {} if fold else _row(update.vectors, c)
-            keep = _row(update.keep, c)
-            trained.sent.append(
-                ClientResult(client, groups[c], weights[c], own, reported, keep, vectors, traffic, losses[c])
-            )
-    return trained
-
-
-def _fold(
-    sums: dict[tuple[str, int], ExactSum], update: Update, weights: list[float], groups: list[int]
-) -> None:
-    """Add every vector to the sum of its group."""
-    for group in sorted(set(groups)):
-        members = [c for c, own in enumerate(groups) if own == group]
-        for name, stacked in update.vectors.items():
-            rows = stacked if len(members) == len(groups) else stacked[members]
-            total = sums.setdefault((name, group), ExactSum())
-            total.add_rows(rows, [weights[c] for c in members])
-
-
-def _row(stacked: dict[str, Tensor], c: int) -> dict[str, Tensor]:
-    """Client ``c``'s tensors of a cohort."""
-    # Copies: a view would keep the whole cohort in memory, and the next replay of a graph would overwrite it.
-    return {name: t[c].clone() for name, t in stacked.items()}
+def _sent(job: Job, shard: Shard, sending: Sending, step: Callable[[Client], Update]) -> Trained:
+    """The results of all clients, sent."""
+    for outcome in train_clients(job, sending.shard, step, job.method.streams(job.training)):
+        if isinstance(outcome, TrainedClients):
+            sending.take(outcome.clients, outcome.update)
+        else:
+            sending.fail(*outcome)
+    return sending.trained
 
 
 def train_clients(
@@ -169,21 +127,21 @@ def _train_vmapped(
         own = level(job.method, federation, shard.clients[left[0]])
         while left:
             places = left[: width(job, federation, shard, step, own)]
-            finite, update = [False] * len(places), None
+            accepted, update = [False] * len(places), None
             try:
-                finite, update = train_cohort(job, federation, shard, places, step, streams)
+                accepted, update = train_cohort(job, federation, shard, places, step, streams)
             except Exception as error:  # one client may be the cause: retry each alone
                 if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
                     limit_width(job, federation, shard, step, own, (len(places) + 1) // 2)
                     continue
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
                 _warn_of_fallback(job.method.name, f"vmap failed ({reason})")
-            good = [c for c, fine in enumerate(finite) if fine]
+            good = [c for c, fine in enumerate(accepted) if fine]
             if update is not None and good:
                 whole = update if len(good) == len(places) else update.map(itemgetter(good))
                 yield TrainedClients([shard.clients[places[c]] for c in good], whole)
             for c, i in enumerate(places):
-                if not finite[c]:
+                if not accepted[c]:
                     yield _train_one(job, federation, shard, i, step, streams)
             left = left[len(places) :]
 
@@ -231,13 +189,11 @@ def _train_one(
                 seed = torch_seed(job.seed, "method noise", shard.round, k)
                 client.noise = torch.Generator(client.model.device).manual_seed(seed)
             update = step(client)
-            finite = bool(update.finite())
+            fault = job.path(shard).fault(update, client.received)
         except Exception as error:  # any failure of one client must not end the round
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             continue
-        if finite:
-            return TrainedClients([k], update.map(lambda t: t[None]))
-        return k, "its update holds NaN or infinite values"
+        return (k, fault) if fault else TrainedClients([k], update.map(lambda t: t[None]))
     return k, reason
 
 

@@ -126,7 +126,9 @@ class Experiment:
         weights = [self.run.inception] if self.run.inception else []
         inputs = contents(self.root, self.datasets, [self.partition], sorted(read), weights)
         chosen, network = self.params.method(self.method, self.partition), self.params.model(self.dataset)
-        return Identity.of(self.effective, self.seed, inputs, [CODE], chosen, [ARCHITECTURES[network.name]])
+        return Identity.of(
+            self.effective, self.seed, inputs, [CODE], (*chosen, self.run), [ARCHITECTURES[network.name]]
+        )
 
     @cached_property
     def results_folder(self) -> Path:

@@ -1,31 +1,37 @@
 """An extension that the core does not know: smoothed labels, whose strength is drawn and recorded."""
 
-from collections.abc import Mapping
-from functools import cached_property, partial
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from support import Workers, follow, forbid_fallback, images, one_client, same
+from support import Workers, follow, forbid_fallback, images, one_client, refused, same
 from torch import Tensor
 
+from fedflow.config import load_params
+from fedflow.config.schema import params_schema
 from fedflow.data import Dataset
 from fedflow.local.drawing import draw_schedule
-from fedflow.local.extensions.extension import Drawing, Extension, Host, Losses
+from fedflow.local.extensions.curriculum import Curriculum
+from fedflow.local.extensions.extension import REGISTERED, Drawing, Extension, Host, Losses, register
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
 from fedflow.local.schedule import STEP, Extra, Schedule
 from fedflow.methods import build_method
+from fedflow.project.identity import modules_of
 from fedflow.settings import option
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.settings import RunSettings
 
+PARAMS = Path(__file__).parents[2] / "params.yaml"
+
 
 class Smoothing(Extension):
     """(1 - s) CE + s mean_k CE(k), with s uniform in [0, ``most``) in every step."""
 
-    section = "training.smoothing"
     minimizes: ClassVar[str] = "a smoothed loss"
     records: ClassVar[tuple[str, ...]] = ("strength",)
 
@@ -47,18 +53,23 @@ class Smoothing(Extension):
         return (1 - strength) * value - strength * batch.mean(outputs.log_softmax(-1).mean(-1)), outputs
 
 
-class Smoothed(LocalTraining):
-    smoothing: Smoothing | None = option(None, "smoothed labels; null = none")
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    before = dict(REGISTERED)
+    register("smoothing")(Smoothing)
+    yield
+    REGISTERED.clear()
+    REGISTERED.update(before)
 
-    @cached_property
-    def extensions(self) -> tuple[Extension, ...]:
-        return (*super().extensions, *([self.smoothing] if self.smoothing else []))
+
+def training(most: float | None = 0.5, **more: Any) -> LocalTraining:
+    own = None if most is None else {"most": most}
+    return LocalTraining.parse({"extensions": {"smoothing": own}} | more)
 
 
-def simulation(digits: Dataset, most: float = 0.5, cohort: str = "loop", **more: Any) -> Simulation:
+def simulation(digits: Dataset, most: float | None = 0.5, cohort: str = "loop", **more: Any) -> Simulation:
     sgd = {"epochs": 2, "batch_size": 8, "lr": 0.1, "augment": "flip_crop", "curriculum": {"a": 0.4}}
-    training = Smoothed.parse(sgd | {"smoothing": {"most": most}})
-    job = Job(images(digits, dtype=torch.float64), build_method("fedavg"), training, 0, cohort)
+    job = Job(images(digits, dtype=torch.float64), build_method("fedavg"), training(most, **sgd), 0, cohort)
     return Simulation(job, RunSettings.parse({"rounds": 2, "participation": 0.5}), **more)
 
 
@@ -78,18 +89,56 @@ def test_it_runs_in_loop_and_cohorts_and_is_recorded(
     assert loop.simulation.fingerprint != plain.simulation.fingerprint
 
 
-def test_two_extensions_do_not_draw_under_one_name() -> None:
-    class Twice(Smoothed):
-        @cached_property
-        def extensions(self) -> tuple[Extension, ...]:
-            return (*super().extensions, *super().extensions)
+def test_null_is_no_extension_and_settings_stay_as_they_are(digits: Dataset) -> None:
+    assert training(None) == LocalTraining() and LocalTraining().as_dict()["extensions"] == {}
+    without = follow(simulation(digits, None))
+    assert same(without.state(), follow(simulation(digits, 0)).state())
+    assert "client/strength/mean" not in without.rounds[0].values
 
-    training = Twice.parse({"smoothing": {}})
+
+def test_it_is_checked_recorded_and_part_of_the_identity() -> None:
+    assert training(0.25).as_dict()["extensions"] == {"smoothing": {"most": 0.25}}
+    assert __name__ in modules_of(training())
+    for given, message in (
+        ({"smoothing": {"most": 2}}, r"^training.extensions.smoothing.most: 2.0 .*<= 1"),
+        ({"smoothing": {"mst": 1}}, r"^training.extensions.smoothing.mst: 'mst' .*did you mean 'most'"),
+        ({"smothing": {}}, r"^training.extensions.smothing: 'smothing' .*did you mean 'smoothing'"),
+        ({"smoothing": 1}, r"^training.extensions.smoothing: 1 .*a mapping"),
+        (
+            {"smoothing": Curriculum()},
+            r"^training.extensions.smoothing: Curriculum .*registered as smoothing",
+        ),
+    ):
+        with refused(message):
+            LocalTraining.parse({"extensions": given})
+    REGISTERED.clear()
+    with refused("^training.extensions.smoothing: 'smoothing' .*there is none"):
+        training()
+    register("smoothing")(Smoothing)
+    with refused("^name: 'smoothing' .*another name than an extension of"):
+        register("smoothing")(Curriculum)
+
+
+def test_params_name_it_and_a_method_changes_or_drops_it() -> None:
+    changes = [
+        "training.extensions={smoothing: {most: 0.2}}",
+        "methods.ditto.training.extensions.smoothing=null",
+    ]
+    params = load_params(PARAMS, [*changes, "methods.ifca.training.extensions={smoothing: {most: 0.1}}"])
+    found = [params.method(name)[1].extensions for name in ("fedavg", "ifca", "ditto")]
+    assert found == [{"smoothing": Smoothing(most=0.2)}, {"smoothing": Smoothing(most=0.1)}, {}]
+    properties = params_schema()["properties"]["training"]["properties"]["extensions"]["properties"]
+    assert "most" in properties["smoothing"]["anyOf"][0]["properties"]
+
+
+def test_two_extensions_do_not_draw_under_one_name() -> None:
+    register("again")(type("Again", (Smoothing,), {"__module__": __name__}))
+    twice = LocalTraining.parse({"extensions": {"smoothing": {}, "again": {}}})
     with pytest.raises(ValueError, match="Smoothing draws strength, which another one draws"):
-        draw_schedule(training, 12, 1, 0, "batches", 1, 0)
+        draw_schedule(twice, 12, 1, 0, "batches", 1, 0)
 
 
 def test_a_method_does_not_report_under_the_name_of_an_extension(digits: Dataset) -> None:
-    client = one_client(images(digits), 3, Smoothed.parse({"smoothing": {}}))
+    client = one_client(images(digits), 3, training())
     with pytest.raises(ValueError, match="'strength' is a name of the engine"):
         client.update(diagnostics={"strength": torch.zeros(())})

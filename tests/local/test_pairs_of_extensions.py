@@ -79,7 +79,7 @@ def test_every_extension_that_changes_the_loss_says_what_clients_minimize() -> N
 
 
 def test_every_extension_has_a_variant() -> None:
-    used = {type(each) for name in VARIANTS for each in LocalTraining.parse(both(name)).extensions}
+    used = {type(each) for name in VARIANTS for each in LocalTraining.parse(both(name)).in_use}
     assert used == set(EXTENSIONS)
 
 

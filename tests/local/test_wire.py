@@ -6,7 +6,7 @@ from support import images, run
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.local.wire import message_bytes
+from fedflow.local.wire import masked, message_bytes
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import GlobalModel, Message, Round
 from fedflow.methods.protocols import Pruning
@@ -20,9 +20,13 @@ KEPT = torch.arange(12) % 3 == 0
         ({"w": torch.zeros(12)}, {}, 48),
         ({"w": torch.zeros(12, dtype=torch.float64), "j": torch.tensor(1)}, {"scalars": 2}, 96 + 8 + 8),
         ({"m": KEPT}, {}, 2),  # a bit an entry
-        ({"w": torch.ones(12), "m": KEPT}, {"masks": {"w": "m"}}, 4 * 4 + 2),
-        ({"w": torch.ones(12)}, {"masks": {"w": "m"}}, 48),
-        ({"w": torch.ones(12), "at": KEPT.nonzero()[:, 0].int()}, {"masks": {"w": "at"}}, 4 * (4 + 4)),
+        ({"w": torch.ones(12), "m": KEPT}, {"codings": [masked({"w": "m"})]}, 4 * 4 + 2),
+        ({"w": torch.ones(12)}, {"codings": [masked({"w": "m"})]}, 48),
+        (
+            {"w": torch.ones(12), "at": KEPT.nonzero()[:, 0].int()},
+            {"codings": [masked({"w": "at"})]},
+            4 * (4 + 4),
+        ),
         ({}, {}, 0),
     ],
 )

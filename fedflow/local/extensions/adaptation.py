@@ -81,7 +81,7 @@ class Adaptation(Extension):
         return 1 + (self.steps if self.name == "maml" else 1)
 
     def check_training(self, training: Plan) -> None:
-        for other in training.extensions:
+        for other in training.in_use:
             if isinstance(other, Curriculum):
                 reason = "whose support are samples of all difficulties"
                 raise other.refused(f"with training.adaptation, {reason}")

@@ -1,23 +1,24 @@
 """The protocol of an extension of local training: what local steps do beyond the optimizer on the data loss.
 
-An extension is a class in a file here, and a key of `LocalTraining`. The loop, schedules, cohorts and the
-simulation call its hooks and know no extension by name. Every hook has a neutral default, and works in the
-loop and under ``torch.func.vmap`` alike: with tensor operations only, in shapes that do not depend on values.
+An extension is a class in a file here, and a key of `LocalTraining`; or it is registered, as in plug-ins, and
+a key of ``training.extensions``. The loop, schedules, cohorts and the simulation call its hooks and know no
+extension by name. Every hook has a neutral default, and works in the loop and under ``torch.func.vmap``
+alike: with tensor operations only, in shapes that do not depend on values.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from torch import Tensor
 
 from fedflow.data.examples import Examples
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, unknown_name
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Extra, Pass, Schedule
 from fedflow.models.flat import FlatModel
-from fedflow.settings import Settings, shown
+from fedflow.settings import Settings, Words, shown
 
 Losses = Callable[[Tensor, Batch], tuple[Tensor, Tensor | None]]  # of w [D]: a loss, outputs if not compiled
 
@@ -49,7 +50,7 @@ class Plan(Protocol):
     def augment(self) -> str: ...
 
     @property
-    def extensions(self) -> tuple["Extension", ...]: ...
+    def in_use(self) -> tuple["Extension", ...]: ...
 
     def passes(self, samples: int, epochs: int) -> Sequence[Pass]: ...
 
@@ -124,12 +125,32 @@ class Extension(Settings):
     has what is ``tuned`` only.
     """
 
+    plural: ClassVar[str] = "extensions"
     records: ClassVar[tuple[str, ...]] = ()
     minimizes: ClassVar[str] = ""
     for_samples: ClassVar[bool] = False
     needs_batches: ClassVar[bool] = False
     needs_clients: ClassVar[bool] = False
     tuned: ClassVar[bool] = False
+
+    @classmethod
+    def keyed(cls) -> Mapping[str, type[Settings]]:
+        return REGISTERED
+
+    @classmethod
+    def parse(cls, values: Any, section: str | None = None) -> Self:
+        """An extension from its options; in a mapping of extensions, of the class that its key names.
+
+        There, null is no extension, which `named` leaves out.
+        """
+        if cls is not Extension:
+            return super().parse(values, section)
+        name = (section or "").rpartition(".")[2]
+        if name not in REGISTERED:
+            if not REGISTERED:
+                raise BadInput(section or name, name, "the name of a registered extension; there is none")
+            raise unknown_name(section or name, name, REGISTERED)
+        return cast(Self, None if values is None else REGISTERED[name].parse(values, section))
 
     @classmethod
     def of(cls, training: Any) -> "Extension | None":
@@ -208,3 +229,34 @@ class Extension(Settings):
         In a cohort, also in steps that are padding, in which no sample counts.
         """
         return inner(w, batch)
+
+
+REGISTERED: dict[str, type[Extension]] = {}
+E = TypeVar("E", bound=type[Extension])
+
+
+def register(name: str) -> Callable[[E], E]:
+    """Class decorator: make an extension the key ``name`` of ``training.extensions``.
+
+    Raises `BadInput` for the name of another module's extension.
+    """
+
+    def add(cls: E) -> E:
+        known = REGISTERED.get(name)
+        if known is not None and known.__module__ != cls.__module__:
+            raise BadInput("name", name, f"another name than an extension of {known.__module__}")
+        cls.section = f"training.extensions.{name}"
+        REGISTERED[name] = cls
+        return cls
+
+    return add
+
+
+def named(extensions: Mapping[str, Extension]) -> dict[str, Extension]:
+    """The ``extensions`` without null. Raises `BadInput` for one under the name of another."""
+    found = {name: each for name, each in extensions.items() if each is not None}
+    for name, each in found.items():
+        if type(each) is not REGISTERED.get(name):
+            accepted = f"an extension that is registered as {name}"
+            raise BadInput(f"training.extensions.{name}", Words(type(each).__name__), accepted)
+    return found

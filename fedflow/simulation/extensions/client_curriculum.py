@@ -31,7 +31,6 @@ from fedflow.errors import BadInput
 from fedflow.local.extensions.extension import Reads
 from fedflow.local.pacing import EXPERT, Pacing, need_expert, read_expert
 from fedflow.local.wire import message_bytes
-from fedflow.methods.protocols import Pruning
 from fedflow.seeding import generator, torch_seed
 from fedflow.settings import option
 from fedflow.simulation.extensions.extension import Run, RunExtension
@@ -179,13 +178,12 @@ class Pools(RunExtension):
         """
         run, t, losses = self.run, report.round, np.empty(self.run.clients)
         down, up = dict[int, int](), message_bytes({}, scalars=1)
-        masks = Pruning.of(run.job.method).masks
         for shares in run.served(t, range(run.clients)):
             shards = [Shard(t, share, *messages, phase=run.phase(t)) for share, messages in shares]
             polled = run.executor.map(poll_shard, run.job, shards, f"round {t} · poll")
             for shard, found in zip(shards, polled, strict=True):
                 losses[shard.clients] = found
-                down |= zip(shard.clients, received_bytes(shard, masks), strict=True)
+                down |= zip(shard.clients, received_bytes(run.job, shard), strict=True)
         report.values["polls"] += 1
         report.values["poll_bytes"] += sum(down.values()) + up * run.clients
         run.count_traffic(report, down, dict.fromkeys(range(run.clients), up))

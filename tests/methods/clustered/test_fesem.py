@@ -23,6 +23,7 @@ from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.job import ClientResult, Trained
+from fedflow.simulation.updates.path import UpdatePath
 
 JUMP = {"epochs": 1, "lr": 1}
 
@@ -56,7 +57,7 @@ def answers(w: Tensor, ids: Sequence[int], sizes: Sequence[int]) -> tuple[Round,
     """A later round in which clients ``ids``, of those with ``sizes`` [N], send models ``w`` [m, 2]."""
     now = replace(a_round(products(), 4), sizes=np.array(sizes))
     sent = [ClientResult(k, 0, 1.0, {}, {}, {}, {"model": row}, 0, 0.0) for k, row in zip(ids, w)]
-    return now, Gathered([Trained(sent, [])], now)
+    return now, Gathered([Trained(sent, [])], now, UpdatePath(build_method("fesem")))
 
 
 def test_assignments_and_centers(cohort: str) -> None:

@@ -16,6 +16,7 @@ from fedflow.models.exits import TwoExits
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.job import ClientResult, Trained
+from fedflow.simulation.updates.path import UpdatePath
 
 NAMES = ("fedhen", "noside", "decouple")
 SGD = {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
@@ -60,7 +61,7 @@ def aggregated(
         ClientResult(k, int(k > 1), 1.0, {}, {}, {}, {"model": torch.tensor(w).double()}, 0, 0.0)
         for k, w in sent.items()
     ]
-    cohort = Gathered([Trained(results, [(k, "NaN") for k in lost])], now)
+    cohort = Gathered([Trained(results, [(k, "NaN") for k in lost])], now, UpdatePath(method))
     after, _ = method.aggregate(now, server, cohort)
     return {field: w.tolist() for field, w in after.tensors().items()}
 
