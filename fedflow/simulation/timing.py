@@ -75,7 +75,7 @@ class Clock:
         self._steady: dict[int, np.ndarray] = {}
 
     def ends(self, t: int, client: int, start: float, gradients: float, losses: float) -> float:
-        """When work that begins at ``start`` in round ``t`` is done: so many passes over the samples."""
+        """When work that begins at ``start`` in round ``t`` ends, by its passes over the samples."""
         down, epoch, up = self._times(t, client)
         return start + float(down + (gradients + LOSS * losses) * epoch + up)
 
