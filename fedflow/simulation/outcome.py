@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from fedflow.errors import FedflowError
 from fedflow.files import Write
 from fedflow.simulation.evaluation import Scores
 
@@ -76,7 +77,10 @@ class Outcome:
     files: dict[str, Write] = field(default_factory=dict)  # further files of the result
 
     def add(self, findings: Findings) -> None:
-        """Add what a part of the run has found."""
+        """Add what a part of the run has found. Raises `FedflowError` for a name that another part has."""
+        for own, known in ((findings.metrics, self.metrics), (findings.files, self.files)):
+            if taken := own.keys() & known.keys():
+                raise FedflowError(f"two parts of the run have a result {', '.join(sorted(taken))}")
         self.metrics |= findings.metrics
         self.files |= findings.files
         self.newcomers = findings.newcomers or self.newcomers

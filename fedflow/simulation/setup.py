@@ -23,7 +23,7 @@ from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.clients import ClientStore, FirstOf
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.extensions.all_extensions import EXTENSIONS
-from fedflow.simulation.extensions.extension import E, Run, RunExtension
+from fedflow.simulation.extensions.extension import E, Run, RunExtension, check_alone
 from fedflow.simulation.history import History
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_levels, clients_by_level, first_trained, level
@@ -68,6 +68,7 @@ class RunSetup:
         self.settings, self.job = settings, job
         run = cast(Run, self)  # a `Simulation`, which extends this class
         made = [kind(run) for kind in EXTENSIONS if kind.wanted(run)]
+        check_alone(made)
         self.extensions: list[RunExtension] = made
         rounds = next((each.rounds for each in made if each.rounds is not None), settings.rounds)
         self.settings = settings = replace(settings, rounds=rounds)

@@ -51,10 +51,12 @@ class Adaptations(RunExtension):
             adaptation.check(self.run.federation.model, self.run.federation.train, section=f"run.adapt[{i}]")
 
     def measures(self, when: str) -> Sequence[Measure]:
+        """Scores from the model of `run.adapt_from`; none from the mean over a cohort that failed."""
         settings, start = self.run.settings, None
         if settings.adapt_from != "served":
-            means = self.run.extension(TrainedMeans)
-            start = means.models(self.run.federation.model.dtype)[settings.adapt_from]
+            means = self.run.extension(TrainedMeans).models(self.run.federation.model.dtype)
+            if (start := means.get(settings.adapt_from)) is None:
+                return []
         return [Adapted(adaptation, start) for adaptation in settings.adapt]
 
     def evaluate(self, report: RoundReport, scores: Scores) -> Mapping[str, float | None]:

@@ -20,7 +20,7 @@ EXTENSIONS: tuple[type[RunExtension], ...] = (
     Pools,
     Adaptations,
     Generation,
-    Clusters,  # before newcomers, whose onboarding may change the server's state
+    Clusters,
     FineTuning,
     KeptModels,
     Newcomers,

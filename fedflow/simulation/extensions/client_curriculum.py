@@ -158,9 +158,12 @@ class Pools(RunExtension):
         return take_turn(self.pool, run.job.seed, turn.pool, (turn.start, turn.end), run.clients)
 
     def start_round(self, report: RoundReport, before: Mapping[str, float]) -> None:
+        report.values |= {name: before.get(name, 0) for name in ("polls", "poll_bytes")}
+        report.values["pool"] = self.turns[report.round - 1].clients
+
+    def poll(self, report: RoundReport) -> None:
         """Rank all clients for a new pool, if this round starts one."""
-        turn, run, values = self.turns[report.round - 1], self.run, report.values
-        values |= {name: before.get(name, 0) for name in ("polls", "poll_bytes")} | {"pool": turn.clients}
+        turn, run = self.turns[report.round - 1], self.run
         if turn.start:
             return
         losses = None

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
+from fedflow.errors import FedflowError
 from fedflow.methods.method import Message, Round
 from fedflow.simulation.evaluation import Measure, Scores
 from fedflow.simulation.executors import Executor
@@ -22,6 +23,7 @@ from fedflow.simulation.state import State
 
 E = TypeVar("E")
 ROUND, END, NEWCOMERS = "round", "end", "newcomers"  # occasions on which clients are scored
+ALONE = ("rounds", "smallest_cohort", "cohort", "serve")  # hooks whose answer is that of a single extension
 
 
 class Run(Protocol):
@@ -124,6 +126,9 @@ class RunExtension:
     def start_round(self, report: RoundReport, before: Mapping[str, float]) -> None:
         """Prepare the round of ``report``, whose previous one had the values ``before``."""
 
+    def poll(self, report: RoundReport) -> None:
+        """Ask clients what the choice of the cohort needs, when every extension has started the round."""
+
     def smallest_cohort(self) -> tuple[int, str] | None:
         """The size of the smallest cohort and its description, if it chooses the clients."""
         return None
@@ -133,7 +138,10 @@ class RunExtension:
         return None
 
     def trained(self, sent: ClientResult) -> None:
-        """See the result of a client before its kept vectors are stored."""
+        """See the result of a client before its kept vectors are stored.
+
+        It keeps the model that it trained as `TRAINED` if an extension `trains`.
+        """
 
     def traffic(self, report: RoundReport, down: Mapping[int, int], up: Mapping[int, int]) -> None:
         """Count the bytes that crossed, by client."""
@@ -165,3 +173,16 @@ class RunExtension:
     def finish(self, scores: Scores) -> Findings:
         """What it adds to the result of the run, from the final scores."""
         return Findings()
+
+
+def overriding(hook: str, extensions: Sequence[RunExtension]) -> list[RunExtension]:
+    """Those of the ``extensions`` that define a hook."""
+    return [each for each in extensions if getattr(type(each), hook) is not getattr(RunExtension, hook)]
+
+
+def check_alone(extensions: Sequence[RunExtension]) -> None:
+    """Raise `FedflowError` if two ``extensions`` of a run decide what only one can decide."""
+    for hook in ALONE:
+        if len(own := overriding(hook, extensions)) > 1:
+            names = " and ".join(type(each).__name__ for each in own)
+            raise FedflowError(f"{names}: only one extension of a run can define `{hook}`")

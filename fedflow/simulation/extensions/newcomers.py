@@ -1,6 +1,7 @@
 """Newcomers: clients of the partition that join after the last round.
 
-They are onboarded if the method has an onboarding, then scored as served and after one local training.
+They are onboarded if the method has an onboarding, then scored as served and after one local training. What
+the server learns from them counts for these scores only.
 """
 
 from fedflow.simulation.evaluation import Scores
@@ -17,8 +18,10 @@ class Newcomers(RunExtension):
 
     def finish(self, scores: Scores) -> Findings:
         run, newcomers = self.run, range(self.run.clients, len(self.run.federation.partition.sizes))
+        server = run.state.server
         run.onboard(newcomers)
         found = run.scores("newcomers", run.settings.rounds, newcomers, NEWCOMERS)
+        run.state.server = server
         metrics = {
             "newcomers": len(found.clients),
             "newcomer_accuracy": mean_or_none(found.local_accuracy),

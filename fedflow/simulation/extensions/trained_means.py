@@ -58,10 +58,7 @@ class TrainedMeans(RunExtension):
         self._active = {level: ExactSum() for level in self.run.levels}
 
     def trained(self, sent: ClientResult) -> None:
-        """Add the model that a client trained in this round, before the store replaces its previous one.
-
-        It is removed from what the client keeps, unless the store needs it.
-        """
+        """Add the model that a client trained in this round, before the store replaces its previous one."""
         client, keep = sent.client, sent.keep
         if not self.names:
             return
@@ -69,8 +66,7 @@ class TrainedMeans(RunExtension):
             accepted = "[] or [server], and served: the clients of this method train no model"
             raise BadInput("run.reports, run.adapt_from", sorted(self.names), accepted)
         store, weight = self.run.state.store, float(self.weights[client])
-        stored, level = TRAINED in store.first, self.run.level(client)
-        trained = keep[TRAINED] if stored else keep.pop(TRAINED)
+        trained, level = keep[TRAINED], self.run.level(client)
         if "active" in self.names:
             self._active[level].add(trained, weight)
         if "all" in self.names:
