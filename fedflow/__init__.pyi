@@ -170,8 +170,8 @@ from fedflow.procedures.interface import register as _procedure
 from fedflow.seeding import generator as generator
 from fedflow.settings import Settings as Settings
 from fedflow.settings import option as option
-from fedflow.simulation.client_curriculum import ClientCurriculum as ClientCurriculum
-from fedflow.simulation.recorded import load_vectors as load_vectors
+from fedflow.simulation.extensions.client_curriculum import ClientCurriculum as ClientCurriculum
+from fedflow.simulation.extensions.recording import load_vectors as load_vectors
 from fedflow.simulation.timing import Timing as Timing
 from fedflow.tracking.models import export_model as export_model
 from fedflow.tracking.models import import_model as import_model
