@@ -171,7 +171,11 @@ from fedflow.seeding import generator as generator
 from fedflow.settings import Settings as Settings
 from fedflow.settings import option as option
 from fedflow.simulation.extensions.client_curriculum import ClientCurriculum as ClientCurriculum
+from fedflow.simulation.extensions.extension import RunExtension as RunExtension
+from fedflow.simulation.extensions.extension import register_run_extension as register_run_extension
 from fedflow.simulation.extensions.recording import load_vectors as load_vectors
+from fedflow.simulation.outcome import RoundReport as RoundReport
+from fedflow.simulation.outcome import RunFindings as RunFindings
 from fedflow.simulation.timing import Timing as Timing
 from fedflow.tracking.models import export_model as export_model
 from fedflow.tracking.models import import_model as import_model

@@ -15,6 +15,7 @@ from fedflow.errors import FedflowError, RoundFailed
 from fedflow.local.client import TRAINED, check_diagnostic
 from fedflow.methods.method import Message, Method, ServerState, draw
 from fedflow.methods.protocols import Asynchronous, Cyclic, Onboarding, Phased, Pruning, VariableEpochs
+from fedflow.metrics.table import check_names
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
 from fedflow.simulation.evaluation import Scores
@@ -63,6 +64,7 @@ class Simulation(RunSetup):
             last = t == self.settings.rounds
             if last or t % self.settings.evaluate_every == 0:
                 self.scoring.evaluate(report)
+            check_names(report.values)
             self.state.history.append(report)
             report.seconds = time.perf_counter() - started
             if last or t % self.settings.checkpoint_every == 0:

@@ -22,7 +22,7 @@ from fedflow.seeding import generator, torch_seed
 from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.clients import ClientStore, FirstOf
 from fedflow.simulation.executors import Executor, Inline
-from fedflow.simulation.extensions.all_extensions import EXTENSIONS
+from fedflow.simulation.extensions.all_extensions import all_extensions
 from fedflow.simulation.extensions.extension import E, Run, RunExtension, check_alone
 from fedflow.simulation.history import History
 from fedflow.simulation.job import Job
@@ -67,7 +67,7 @@ class RunSetup:
         self.cohort_size = cohort_size(settings.participation, self.clients)
         self.settings, self.job = settings, job
         run = cast(Run, self)  # a `Simulation`, which extends this class
-        made = [kind(run) for kind in EXTENSIONS if kind.wanted(run)]
+        made = [kind(run) for kind in all_extensions() if kind.wanted(run)]
         check_alone(made)
         self.extensions: list[RunExtension] = made
         rounds = next((each.rounds for each in made if each.rounds is not None), settings.rounds)
@@ -111,6 +111,7 @@ class RunSetup:
             "code": code_digest(
                 type(self).__module__,
                 *modules_of(self.job.method, self.job.training),
+                *(type(extension).__module__ for extension in self.extensions),
                 *self.federation.model.modules,
             ),
             "libraries": versions(),

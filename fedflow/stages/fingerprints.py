@@ -35,6 +35,7 @@ from fedflow.local.trained import load_network
 from fedflow.models import ARCHITECTURES
 from fedflow.project.identity import ASIDE, ENVIRONMENT, code_digest, environment, modules_of
 from fedflow.report.sources import TRIED, score_files, templates
+from fedflow.simulation.extensions.all_extensions import registered_modules
 from fedflow.stages.central_network import network_code
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import perform
@@ -163,7 +164,8 @@ def _run_code(params: Loaded, partition: str, method: str) -> dict[str, Any]:
     """The code of a run, and the options that are part of its architecture."""
     network = ARCHITECTURES[params.model(params.partition(partition).dataset).name]
     settings = params.method(method, partition)
-    code = code_digest(perform.__module__, *modules_of(*settings), network.build.__module__)
+    modules = (*modules_of(*settings), *registered_modules(), network.build.__module__)
+    code = code_digest(perform.__module__, *modules)
     return {"digest": code, "network": network.options}
 
 

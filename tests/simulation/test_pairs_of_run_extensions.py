@@ -1,7 +1,8 @@
 """Every two extensions of a run work together, or one of them refuses the other in one line."""
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations
@@ -12,17 +13,32 @@ import numpy as np
 import pytest
 import torch
 from generating import blend, blending
-from support import SIZES, Ran, Workers, follow, forbid_fallback, images, prepare_run, suited, with_pixels
+from support import (
+    SIZES,
+    Ran,
+    Workers,
+    follow,
+    forbid_fallback,
+    images,
+    prepare_run,
+    refused,
+    suited,
+    with_pixels,
+)
 
 from fedflow.data import Dataset
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, FedflowError
+from fedflow.files import write_json
+from fedflow.local.client import TRAINED
+from fedflow.local.extensions.adaptation import Adaptation
 from fedflow.local.teacher import Teacher
 from fedflow.methods import Method, build_method
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.simulation.evaluation import Scores
-from fedflow.simulation.extensions.adapted import Adaptations
+from fedflow.simulation.extensions import all_extensions, extension
+from fedflow.simulation.extensions.adapted import Adaptations, Adapted
 from fedflow.simulation.extensions.all_extensions import EXTENSIONS
 from fedflow.simulation.extensions.by_level import ByLevel
 from fedflow.simulation.extensions.client_curriculum import Pools
@@ -36,7 +52,9 @@ from fedflow.simulation.extensions.newcomers import Newcomers
 from fedflow.simulation.extensions.predictions import KeptPredictions
 from fedflow.simulation.extensions.recording import Recorded
 from fedflow.simulation.extensions.trained_means import TrainedMeans
+from fedflow.simulation.job import ClientResult
 from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import RoundReport, RunFindings
 
 PAGE = Path(__file__).parents[2] / "docs" / "running.md"
 SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1}
@@ -158,6 +176,7 @@ class Laboratory:
         """All that a run found, by name: every vector at the end, and every number and file of its result."""
         found: dict[str, Any] = {f"state {name}": vector for name, vector in ran.state().items()}
         for report in ran.rounds:
+            assert not report.failed
             found |= {f"round {report.round} {name}": value for name, value in report.values.items()}
             found |= {f"series {report.round} {name}": repr(value) for name, value in report.series.items()}
             found |= {f"cohort {report.round}": report.cohort, f"clusters {report.round}": report.assignment}
@@ -312,3 +331,86 @@ def table(laboratory: Laboratory) -> str:
 def test_the_table_of_run_extensions_is_that_of_the_page(laboratory: Laboratory) -> None:
     """To write it again, copy the table that a failure shows into the page."""
     assert (found := table(laboratory)) in PAGE.read_text(), f"the table is now\n\n{found}"
+
+
+class Steps(RunExtension):
+    """An extension that fedflow does not know: how far the server moves, its traffic, and trained models."""
+
+    trains, total, models = True, 0.0, 0.0
+
+    def packed(self) -> Mapping[str, torch.Tensor]:
+        return {"known": torch.tensor([self.total, self.models], dtype=torch.float64)}
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.total, self.models = tensors["known"].tolist()
+
+    def start_round(self, report: RoundReport, before: Mapping[str, float]) -> None:
+        self.server = self.run.state.server.tensors()
+        report.values["method/bytes"] = 0
+
+    def traffic(self, report: RoundReport, down: Mapping[int, int], up: Mapping[int, int]) -> None:
+        report.values["method/bytes"] += sum(down.values()) + sum(up.values())
+
+    def trained(self, sent: ClientResult) -> None:
+        self.models += len(sent.keep[TRAINED]) > 0
+
+    def stepped(self, report: RoundReport, sent: Sequence[ClientResult]) -> None:
+        own = self.run.state.server.tensors()
+        moved = sum(float((own[name] - w).norm()) for name, w in self.server.items())
+        report.values["method/step"] = moved
+        self.total += moved
+
+    def finish(self, scores: Scores) -> RunFindings:
+        return RunFindings(files={"steps.json": partial(write_json, value=[self.total, self.models])})
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Registers extensions for one test."""
+    monkeypatch.setattr(extension, "REGISTERED", {})
+    monkeypatch.setattr(all_extensions, "REGISTERED", extension.REGISTERED)
+    yield extension.register_run_extension
+
+
+@pytest.mark.parametrize("name", ["", "reports", "adapt_from", "easy_first", "newcomers", "levels"])
+def test_an_extension_of_a_plug_in_works_with_the_others(
+    name: str, laboratory: Laboratory, registered: Callable[..., None]
+) -> None:
+    names = [name] if name else []
+    alone, fingerprint = laboratory.alone(*names), laboratory.prepare(*names).fingerprint
+    registered(Steps)
+    ran = follow(laboratory.prepare(*names))
+    both = laboratory.found(ran)
+    assert differences(alone, both) == []
+    assert ran.simulation.fingerprint != fingerprint
+    assert differences(both, laboratory.resumed(*names)) == []
+    assert all(step > 0 for step in ran.values("method/step"))
+    traffic = np.add(ran.values("bytes_down"), ran.values("bytes_up"))
+    assert np.cumsum(ran.values("method/bytes")).tolist() == traffic.tolist()
+    assert json.loads(both["file steps.json"])[1] == ran.simulation.state.participations.sum() > 0
+
+
+def test_extensions_that_cannot_be_together_are_refused(
+    laboratory: Laboratory, registered: Callable[..., None]
+) -> None:
+    def made(*names: str, **hooks: Any) -> Simulation:
+        registered(type("Mine", (RunExtension,), {"__module__": __name__, **hooks}))
+        return laboratory.prepare(*names)
+
+    chosen = {"cohort": lambda self, t: (np.ones(self.run.clients), 1)}
+    assert [len(report.cohort) for report in made(**chosen).rounds()] == [1, 1, 1]
+    with refused("Pools and Mine: only one extension of a run can define `cohort`", FedflowError):
+        made("easy_first", **chosen)
+    with refused("'mine' is no metric; a number of an extension is method/<name>", FedflowError):
+        follow(made(evaluate=lambda self, report, scores: {"mine": 1.0}))
+    with refused("two extensions of the run measure one name: maml_accuracy", FedflowError):
+        measures = [Adapted(Adaptation.parse(ADAPT[0]), None)]
+        follow(made("adapt", measures=lambda self, when: measures))
+    for found in (RunFindings({"loss": 1.0}), RunFindings(files={"clusters.json": print})):
+        with refused("two parts of the run have a result (loss|clusters.json)", FedflowError):
+            follow(made(finish=lambda self, scores, found=found: found)).outcome()
+    registered(type("Pools", (RunExtension,), {"__module__": __name__}))
+    with refused("two extensions of a run are called Pools; give one another name", FedflowError):
+        laboratory.prepare("easy_first")
+    with refused("name: 'Pools' .* another name than that of .*, as of elsewhere"):
+        registered(type("Pools", (RunExtension,), {"__module__": "elsewhere"}))

@@ -15,7 +15,7 @@ from fedflow.metrics.distribution import summarize
 from fedflow.simulation.evaluation import Measure, Scores, Served
 from fedflow.simulation.extensions.extension import Run, RunExtension
 from fedflow.simulation.extensions.trained_means import TrainedMeans
-from fedflow.simulation.outcome import Findings, RoundReport
+from fedflow.simulation.outcome import RoundReport, RunFindings
 
 
 @dataclass(frozen=True)
@@ -68,5 +68,5 @@ class Adaptations(RunExtension):
                 found[f"{adaptation.name}_{what}"] = None if np.isnan(values[name]) else values[name]
         return found
 
-    def finish(self, scores: Scores) -> Findings:
-        return Findings(dict(self.evaluate(self.run.state.history[-1], scores)))
+    def finish(self, scores: Scores) -> RunFindings:
+        return RunFindings(dict(self.evaluate(self.run.state.history[-1], scores)))

@@ -19,7 +19,7 @@ from fedflow.simulation.evaluation import Scores, network_of
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.extensions.extension import Run, RunExtension
 from fedflow.simulation.job import ClientResult, Job, Shard
-from fedflow.simulation.outcome import Findings, RoundReport
+from fedflow.simulation.outcome import RoundReport, RunFindings
 from fedflow.simulation.predict import predict
 
 MEANS = ("active", "all")
@@ -133,10 +133,10 @@ class TrainedMeans(RunExtension):
             for what, value in zip(SCORES, own, strict=True)
         }
 
-    def finish(self, scores: Scores) -> Findings:
+    def finish(self, scores: Scores) -> RunFindings:
         last = self.run.state.history[-1].values
         names = [f"{name}_{what}" for name in self.run.settings.reports for what in SCORES]
-        return Findings({name: last.get(name) for name in names})
+        return RunFindings({name: last.get(name) for name in names})
 
     def _broadcast_model(self, after: int, client: int) -> Tensor:
         """The model [D] that the server sends to a client after round ``after``."""
