@@ -145,7 +145,7 @@ class Pools(RunExtension):
         need_expert(self.settings, self.run.federation.inputs)
         if (pool := self.turns[-1].clients) < self.run.clients:
             reason = f"the run ends when {pool} of {self.run.clients} clients are in the pool"
-            warnings.warn(f"{self.settings.section}: {reason}", stacklevel=4)
+            warnings.warn(f"{self.settings.section}: {reason}", stacklevel=5)
 
     def packed(self) -> Mapping[str, Tensor]:
         return {"pool": torch.from_numpy(self.pool)}
