@@ -178,8 +178,12 @@ from fedflow.procedures.interface import register as _procedure
 from fedflow.seeding import generator as generator
 from fedflow.settings import Settings as Settings
 from fedflow.settings import option as option
-from fedflow.simulation.client_curriculum import ClientCurriculum as ClientCurriculum
-from fedflow.simulation.recorded import load_vectors as load_vectors
+from fedflow.simulation.extensions.client_curriculum import ClientCurriculum as ClientCurriculum
+from fedflow.simulation.extensions.extension import RunExtension as RunExtension
+from fedflow.simulation.extensions.extension import register_run_extension as register_run_extension
+from fedflow.simulation.extensions.recording import load_vectors as load_vectors
+from fedflow.simulation.outcome import RoundReport as RoundReport
+from fedflow.simulation.outcome import RunFindings as RunFindings
 from fedflow.simulation.timing import Timing as Timing
 from fedflow.simulation.updates.clip import Clip as Clip
 from fedflow.simulation.updates.step import Changed as Changed

@@ -41,7 +41,7 @@ class Blend(Noisy, ImageMethod):
 
     def local(self, client: Client) -> Update:
         x, y = client.data()
-        one_hot = torch.nn.functional.one_hot(y, client.model.classes).float()
+        one_hot = torch.nn.functional.one_hot(y, client.model.classes).to(x.dtype)
         return client.update(sums=(one_hot.T @ x.flatten(1)).flatten() / len(x), counts=one_hot.mean(0))
 
     def aggregate(self, now: Round, server: Means, cohort: Cohort) -> tuple[Means, Diagnostics]:

@@ -1,9 +1,11 @@
 """The examples of docs/adding.md run as they are printed (that of a procedure: tests/procedures)."""
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from command import one_line_error
+from support import Workers, prepare_run, quadratics
 from torch import Tensor
 
 import fedflow as ff
@@ -20,6 +23,7 @@ from fedflow.local.extensions.extension import REGISTERED
 from fedflow.methods import METHODS
 from fedflow.models import ARCHITECTURES
 from fedflow.partition import SCHEMES
+from fedflow.simulation.extensions.extension import REGISTERED as RUN_EXTENSIONS
 from fedflow.simulation.updates import STEPS
 
 PARAMS = Path(__file__).parents[1] / "params.yaml"
@@ -44,7 +48,8 @@ def made(name: str, *renamed: str, **more: Any) -> Any:
 @pytest.fixture(autouse=True)
 def registers() -> Iterator[None]:
     """What is registered is as it was afterwards."""
-    registries: tuple[dict[str, Any], ...] = (METHODS, SCHEMES, SOURCES, ARCHITECTURES, STEPS, REGISTERED)
+    registries: tuple[dict[str, Any], ...] = (METHODS, SCHEMES, SOURCES, ARCHITECTURES, STEPS)
+    registries += (REGISTERED, RUN_EXTENSIONS)
     before = [dict(registry) for registry in registries]
     yield
     for registry, own in zip(registries, before, strict=True):
@@ -128,6 +133,23 @@ def test_a_step_rounds_updates_and_counts_fewer_bytes() -> None:
     assert 0 < lost[0] < lost[1]
     with one_line_error(r"^run.updates\[0\].digits: 9 .*<= 6"):
         ff.run("digits", updates=[{"step": "round_up", "digits": 9}], **go)
+
+
+def test_the_extension_of_a_run_records_the_steps(tmp_path: Path) -> None:
+    extension = made("StepNorm")
+    settings: dict[str, Any] = {"rounds": 3, "checkpoint_every": 1, "participation": 0.5}
+    plain = prepare_run("fedavg", federation := quadratics(), executor=Workers(3), **settings)
+    assert [type(each) for each in plain.extensions][-1] is extension
+    steps = [report.values["method/step"] for report in plain.rounds()]
+    assert all(step > 0 for step in steps)
+    again = partial(prepare_run, "fedavg", federation, checkpoints=tmp_path / "checkpoints", **settings)
+    next(again().rounds())
+    resumed = again()
+    assert [report.values["method/step"] for report in resumed.rounds()] == steps
+    for run in (plain, resumed):
+        run.outcome().files["steps.json"](tmp_path / "steps.json")
+        assert json.loads((tmp_path / "steps.json").read_text()) == {"total": sum(steps)}
+    assert extension not in [type(each) for each in prepare_run("local", federation).extensions]
 
 
 def test_a_scheme_of_another_module_is_not_replaced() -> None:

@@ -18,7 +18,7 @@ from fedflow.plugins import load_plugins
 from fedflow.tracking import import_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding.md"
-NETWORK = PAGE.read_text().partition("\n## A network\n")[2].partition("\n## ")[0]
+SECTIONS = {"tiny": "A network", "steps": "An extension of a run"}  # of packages with what the page shows
 PARAMS = """
 data: {digits: {source: digits}}
 models: {digits: {name: tiny, options: {width: 8}}}
@@ -33,7 +33,7 @@ engine: {executor: inline, device: cpu}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, preloaded: Path) -> Path:
-    """A folder of installed packages with a new method, a new scheme and the network of docs/adding.md."""
+    """A folder of installed packages: a new method, a new scheme, and examples of docs/adding.md."""
     made, site = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("site")
     for kind, name in (("method", "halfway"), ("scheme", "in_order")):
         command = [str(preloaded / "fedflow"), "new", kind, name, "--root", str(made)]
@@ -41,12 +41,14 @@ def site(tmp_path_factory: pytest.TempPathFactory, preloaded: Path) -> Path:
         assert f"pip install -e {made / f'fedflow-{name}'}" in said.replace("\n", "")
         install(site, made / f"fedflow-{name}")
     (site / "made").symlink_to(made)
-    (code,) = re.findall(r"^```python\n(.*?)^```", NETWORK, re.DOTALL | re.M)
-    (site / "fedflow_tiny.py").write_text(code)
-    info = site / "fedflow_tiny-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Name: fedflow-tiny\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text("[fedflow.plugins]\ntiny = fedflow_tiny\n")
+    for name, title in SECTIONS.items():
+        section = PAGE.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+        (code,) = re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.M)
+        (site / f"fedflow_{name}.py").write_text(code)
+        info = site / f"fedflow_{name}-0.1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: fedflow-{name}\nVersion: 0.1.0\n")
+        (info / "entry_points.txt").write_text(f"[fedflow.plugins]\n{name} = fedflow_{name}\n")
     return site
 
 
@@ -84,8 +86,15 @@ def test_installed_plugins_are_listed_and_run(site: Path, run: Callable, tmp_pat
     assert said.returncode == 0, said.stderr
     doctor = run(site, "doctor", folder=tmp_path).stdout
     assert re.search(r"^ok +plug-in halfway +fedflow-halfway 0.1.0: halfway *$", doctor, re.M)
+    assert re.search(r"^ok +plug-in steps +fedflow-steps 0.1.0: StepNorm *$", doctor, re.M)
     metrics = json.loads((tmp_path / "results" / "sorted" / "halfway" / "0" / "metrics.json").read_text())
     assert metrics["method_label"] == "Halfway" and metrics["clients"] == 4
+    assert "steps.json" in metrics["files"]
+    header = (tmp_path / "results" / "sorted" / "halfway" / "0" / "rounds.csv").read_text().split("\n")[0]
+    assert "method/step" in header.split(",")
+    for first in ("fedflow.simulation.job", "fedflow.simulation.extensions.extension", "fedflow.partition"):
+        said = process(site, sys.executable, "-c", f"import {first}", folder=tmp_path)
+        assert said.returncode == 0, said.stderr
 
 
 def test_the_text_of_the_template_is_no_reference(site: Path, run: Callable, tmp_path: Path) -> None:

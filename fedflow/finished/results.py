@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedflow.errors import FedflowError
 from fedflow.files import Write, read_fact, replace_files, write_json
 from fedflow.metrics.table import METRICS, diagnostics, yardstick_first
 from fedflow.project.identity import FILE as IDENTITY
@@ -59,8 +60,10 @@ def write_results(
         CLIENTS: partial(clients.to_parquet, index=False),
         **({SERIES: partial(series.to_parquet, index=False)} if len(series) else {}),
         **({FAILURES: partial(write_json, value=failures)} if failures else {}),
-        **outcome.files,
     }
+    if taken := sorted(outcome.files.keys() & {*files, MARKER}):
+        raise FedflowError(f"an extension of the run cannot write {taken[0]}, a file of every result")
+    files |= outcome.files
     known = facts | outcome.metrics | {"files": sorted(files)}
     earlier = read_fact(folder / MARKER, "files") or []
     gone = {name: None for name in earlier if name not in files}

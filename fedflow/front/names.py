@@ -16,7 +16,12 @@ from fedflow.plugins import Loading
 
 STUB = Path(__file__).parents[1] / "__init__.pyi"
 ABOVE = ("fedflow.front", "fedflow.simulation", "fedflow.tracking")  # what imports `fedflow.methods`
-BELOW = ("fedflow.simulation.updates.step", "fedflow.simulation.updates.clip")  # but these do not
+LIGHT = (  # but these do not
+    "fedflow.simulation.extensions.extension",
+    "fedflow.simulation.outcome",
+    "fedflow.simulation.updates.clip",
+    "fedflow.simulation.updates.step",
+)
 FRAMES = 3  # from a warning to the line that uses the name
 # Old name -> the new name, and the minor version in which the old one still works, with a warning.
 RENAMED: dict[str, tuple[str, str]] = {}
@@ -77,7 +82,7 @@ def _renamed(old: str, new: str, version: str) -> str:
 
 def _check_time(public: str, module: str) -> None:
     """Refuse a name for running while plug-ins are imported, as its module may be half imported then."""
-    if Loading.now and module.startswith(ABOVE) and module not in BELOW:
+    if Loading.now and module.startswith(ABOVE) and module not in LIGHT:
         when = "once plug-ins are imported: use it within a function"
         raise AttributeError(f"fedflow.{public} is there {when}")
 

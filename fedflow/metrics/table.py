@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fedflow.errors import FedflowError
+
 DIAGNOSTICS = ("method/", "client/", "update/")  # prefixes of numbers of one method, or of a step of updates
 LEVEL = "level/"  # starts the name of a metric of the clients of one level: level/<metric>/<level>
 
@@ -337,6 +339,13 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
 def level_metric(level: str, name: str) -> str:
     """The name of a metric of the clients of one level; ``name`` itself where there are no levels."""
     return f"{LEVEL}{name}/{level}" if level else name
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise `FedflowError` for the first of ``names`` that is no metric and no diagnostic."""
+    for name in names:
+        if metric_of(name) is None and not name.startswith(DIAGNOSTICS):
+            raise FedflowError(f"{name!r} is no metric; a number of an extension is method/<name>")
 
 
 def levels_of(names: Iterable[object]) -> list[str]:

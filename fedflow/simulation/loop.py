@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from fedflow.errors import FedflowError, RoundFailed
-from fedflow.local.client import check_diagnostic
+from fedflow.local.client import TRAINED, check_diagnostic
 from fedflow.methods.method import Message, Method, ServerState, draw
 from fedflow.methods.protocols import Asynchronous, Cyclic, Onboarding, Phased, VariableEpochs
+from fedflow.metrics.table import check_names
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.executors import balanced
+from fedflow.simulation.extensions.extension import overriding
 from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.job import OnboardingShard, Shard
 from fedflow.simulation.messages import Messages, received_bytes
@@ -63,6 +65,7 @@ class Simulation(RunSetup):
             last = t == self.settings.rounds
             if last or t % self.settings.evaluate_every == 0:
                 self.scoring.evaluate(report)
+            check_names(report.values)
             self.state.history.append(report)
             report.seconds = time.perf_counter() - started
             if last or t % self.settings.checkpoint_every == 0:
@@ -161,6 +164,8 @@ class Simulation(RunSetup):
         losses: list[float] = []
         for extension in self.extensions:
             extension.start_round(report, before)
+        for extension in self.extensions:
+            extension.poll(report)
         for cycle in range(method.cycles() if isinstance(method, Cyclic) else 1):
             losses += self._cycle(t, cycle, report)
         if losses:
@@ -220,6 +225,8 @@ class Simulation(RunSetup):
         for sent in gathered.sent:
             for extension in self.extensions:
                 extension.trained(sent)
+            if TRAINED not in state.store.first:
+                sent.keep.pop(TRAINED, None)
             state.store.put(sent.client, sent.keep)
             state.participations[sent.client] += 1
         report.cohort += cohort
@@ -296,7 +303,7 @@ class Simulation(RunSetup):
         chosen_late = type(method).plan is not Method.plan or isinstance(method, Asynchronous | Cyclic)
         if (
             chosen_late
-            or self.smallest_cohort
+            or len(overriding("cohort", self.extensions))
             or t == self.settings.rounds
             or not job.device.startswith("cuda")
         ):

@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from fedflow.errors import FedflowError
 from fedflow.files import Write
-from fedflow.simulation.evaluation import Scores
+
+if TYPE_CHECKING:  # plug-ins import this module
+    from fedflow.simulation.evaluation import Scores
 
 PERSONAL_CLIENTS = 1000  # personal models and kept vectors in an outcome: those of the lowest client numbers
 PERSONAL_BYTES = 1 << 30  # upper limit of the size of each
@@ -49,7 +52,7 @@ def reasons(failed: Mapping[int, str], named: int = 3) -> str:
 
 
 @dataclass
-class Findings:
+class RunFindings:
     """What a part of a run adds to its result.
 
     ``metrics`` by name (None: not measured), ``files`` by their names in the results folder, and the scores
@@ -58,7 +61,7 @@ class Findings:
 
     metrics: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, Write] = field(default_factory=dict)
-    newcomers: Scores | None = None
+    newcomers: "Scores | None" = None
 
 
 @dataclass
@@ -68,15 +71,18 @@ class Outcome:
     Personal models are those of the first ``PERSONAL_CLIENTS`` clients, at most ``PERSONAL_BYTES``.
     """
 
-    scores: Scores  # in client order, of all of them
+    scores: "Scores"  # in client order, of all of them
     participations: np.ndarray  # [N]
     metrics: dict[str, Any]
     models: dict[int, Tensor]  # the served vectors: by cluster number, or by client; {0: w} if global
-    newcomers: Scores | None = None
+    newcomers: "Scores | None" = None
     files: dict[str, Write] = field(default_factory=dict)  # further files of the result
 
-    def add(self, findings: Findings) -> None:
-        """Add what a part of the run has found."""
+    def add(self, findings: RunFindings) -> None:
+        """Add what a part of the run has found. Raises `FedflowError` for a name that another part has."""
+        for own, known in ((findings.metrics, self.metrics), (findings.files, self.files)):
+            if taken := own.keys() & known.keys():
+                raise FedflowError(f"two parts of the run have a result {', '.join(sorted(taken))}")
         self.metrics |= findings.metrics
         self.files |= findings.files
         self.newcomers = findings.newcomers or self.newcomers

@@ -9,7 +9,7 @@ with the same seed, all methods that do not choose their own cohorts have the sa
 - sweep: all clients take part once, m at a time, in random order, before any takes part again. The last
   cohort of a sweep also has the fewer than m clients that are left. Source: code of the client curriculum.
 - easy_first: the same with a growing pool of the clients, which depends on their losses and is part of the
-  run's state (`fedflow.simulation.client_curriculum`).
+  run's state (`fedflow.simulation.extensions.client_curriculum`).
 """
 
 import numpy as np

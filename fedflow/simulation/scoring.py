@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
+from fedflow.errors import FedflowError
 from fedflow.methods.method import Message
 from fedflow.methods.protocols import Serving
 from fedflow.metrics.distribution import summarize
@@ -73,6 +74,9 @@ class Scoring:
         """Scores after round ``after``: with the models and the learning rate of the next one."""
         run, method, parts = self.run, self.method, list[Scores]()
         measures: list[Measure] = [one for each in run.extensions for one in each.measures(when)]
+        if len({measure.name for measure in measures}) < len(measures):
+            names = sorted(measure.name for measure in measures)
+            raise FedflowError(f"two extensions of the run measure one name: {', '.join(names)}")
         names = [*self._served_with(), *(name for measure in measures for name in measure.kept)]
         own = bool(names) or method.serves == "personal"
         # If all clients are served one model, one client determines it.

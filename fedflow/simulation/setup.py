@@ -23,8 +23,8 @@ from fedflow.seeding import generator, torch_seed
 from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.clients import ClientStore, FirstOf
 from fedflow.simulation.executors import Executor, Inline
-from fedflow.simulation.extensions.all_extensions import EXTENSIONS
-from fedflow.simulation.extensions.extension import E, Run, RunExtension
+from fedflow.simulation.extensions.all_extensions import all_extensions
+from fedflow.simulation.extensions.extension import E, Run, RunExtension, check_alone
 from fedflow.simulation.history import History
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_levels, clients_by_level, first_trained, level
@@ -70,7 +70,8 @@ class RunSetup:
         self.cohort_size = cohort_size(settings.participation, self.clients)
         self.settings, self.job = settings, job
         run = cast(Run, self)  # a `Simulation`, which extends this class
-        made = [kind(run) for kind in EXTENSIONS if kind.wanted(run)]
+        made = [kind(run) for kind in all_extensions() if kind.wanted(run)]
+        check_alone(made)
         self.extensions: list[RunExtension] = made
         rounds = next((each.rounds for each in made if each.rounds is not None), settings.rounds)
         self.settings = settings = replace(settings, rounds=rounds)
@@ -118,7 +119,7 @@ class RunSetup:
                 "public data": "" if federation.public is None else federation.public.digest,
                 **{name: content_of(each) for name, each in read.items() if each is not None},
             },
-            [type(self).__module__],
+            [type(self).__module__, *(type(extension).__module__ for extension in self.extensions)],
             [job.method, job.training, self.settings],
         )
 

@@ -20,6 +20,7 @@ from fedflow.models import ARCHITECTURES
 from fedflow.project.arguments import argument
 from fedflow.project.digest import SETTINGS, SHORT, digest
 from fedflow.project.identity import Identity
+from fedflow.simulation.extensions.all_extensions import registered_modules
 from fedflow.simulation.federation import FEATURES, FederationFiles, Stored, StoredInput
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_architecture
@@ -127,7 +128,12 @@ class Experiment:
         inputs = contents(self.root, self.datasets, [self.partition], sorted(read), weights)
         chosen, network = self.params.method(self.method, self.partition), self.params.model(self.dataset)
         return Identity.of(
-            self.effective, self.seed, inputs, [CODE], (*chosen, self.run), [ARCHITECTURES[network.name]]
+            self.effective,
+            self.seed,
+            inputs,
+            [CODE, *registered_modules()],
+            (*chosen, self.run),
+            [ARCHITECTURES[network.name]],
         )
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, Workers, prepare_run, quadratics, refused, run, same, with_newcomers
+from support import Ran, Workers, failing, prepare_run, quadratics, refused, run, same, with_newcomers
 
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.extensions.trained_means import TrainedMeans
@@ -171,3 +171,11 @@ def test_served_models_that_are_adapted_twice_are_said_to_be(
         prepare_run(name, federation, hyper, **SETTINGS)
     said = f"{name}: run.adapt adapts the served models, which are adapted already; .* can be active or all"
     assert len(lines) == adapted and all(re.fullmatch(said, str(line.message)) for line in lines)
+
+
+def test_the_mean_over_a_cohort_that_failed_is_not_adapted(federation: Federation) -> None:
+    """The round before it and the one after it have scores."""
+    ran = run(failing("fedavg", 2), federation, **SETTINGS | {"adapt_from": "active", "rounds": 3})
+    assert [value is None for value in ran.values("maml_accuracy")] == [False, True, False]
+    last = run(failing("fedavg", 2), federation, **SETTINGS | {"adapt_from": "active", "rounds": 2}).outcome()
+    assert last.metrics["maml_accuracy"] is None

@@ -112,3 +112,12 @@ def test_a_run_with_newcomers_resumes_from_its_checkpoint(federation: Federation
     resumed = prepare_run("scaffold", federation, **settings)
     assert len(list(resumed.rounds())) == 4
     assert resumed.outcome().metrics == whole.metrics
+
+
+@pytest.mark.parametrize("name", ["pacfl", "flt"])
+def test_the_server_forgets_newcomers(name: str, federation: Federation) -> None:
+    """Extensions that are asked later see the server of the run, and another outcome is the same."""
+    ran = run(name, federation, rounds=2)
+    one, other = ran.outcome(), ran.outcome()
+    assert same(ran.simulation.state.server.tensors(), ran.servers[-1])
+    assert one.newcomers.local_accuracy.tolist() == other.newcomers.local_accuracy.tolist()

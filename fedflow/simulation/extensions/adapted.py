@@ -15,7 +15,7 @@ from fedflow.metrics.distribution import summarize
 from fedflow.simulation.evaluation import Measure, Scores, Served
 from fedflow.simulation.extensions.extension import Run, RunExtension
 from fedflow.simulation.extensions.trained_means import TrainedMeans
-from fedflow.simulation.outcome import Findings, RoundReport
+from fedflow.simulation.outcome import RoundReport, RunFindings
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,12 @@ class Adaptations(RunExtension):
             adaptation.check(self.run.federation.model, self.run.federation.train, section=f"run.adapt[{i}]")
 
     def measures(self, when: str) -> Sequence[Measure]:
+        """Scores from the model of `run.adapt_from`; none from the mean over a cohort that failed."""
         settings, start = self.run.settings, None
         if settings.adapt_from != "served":
-            means = self.run.extension(TrainedMeans)
-            start = means.models(self.run.federation.model.dtype)[settings.adapt_from]
+            means = self.run.extension(TrainedMeans).models(self.run.federation.model.dtype)
+            if (start := means.get(settings.adapt_from)) is None:
+                return []
         return [Adapted(adaptation, start) for adaptation in settings.adapt]
 
     def evaluate(self, report: RoundReport, scores: Scores) -> Mapping[str, float | None]:
@@ -66,5 +68,5 @@ class Adaptations(RunExtension):
                 found[f"{adaptation.name}_{what}"] = None if np.isnan(values[name]) else values[name]
         return found
 
-    def finish(self, scores: Scores) -> Findings:
-        return Findings(dict(self.evaluate(self.run.state.history[-1], scores)))
+    def finish(self, scores: Scores) -> RunFindings:
+        return RunFindings(dict(self.evaluate(self.run.state.history[-1], scores)))

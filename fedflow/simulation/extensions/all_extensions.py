@@ -1,10 +1,10 @@
-"""The extensions that a run may have, in the order in which it asks them."""
+"""The extensions that a run may have, in the order in which it asks them: registered ones are last."""
 
 from fedflow.simulation.extensions.adapted import Adaptations
 from fedflow.simulation.extensions.by_level import ByLevel
 from fedflow.simulation.extensions.client_curriculum import Pools
 from fedflow.simulation.extensions.clustering import Clusters
-from fedflow.simulation.extensions.extension import RunExtension
+from fedflow.simulation.extensions.extension import REGISTERED, RunExtension
 from fedflow.simulation.extensions.fine_tuning import FineTuning
 from fedflow.simulation.extensions.generation import Generation
 from fedflow.simulation.extensions.kept_models import KeptModels
@@ -20,7 +20,7 @@ EXTENSIONS: tuple[type[RunExtension], ...] = (
     Pools,
     Adaptations,
     Generation,
-    Clusters,  # before newcomers, whose onboarding may change the server's state
+    Clusters,
     FineTuning,
     KeptModels,
     Newcomers,
@@ -28,3 +28,13 @@ EXTENSIONS: tuple[type[RunExtension], ...] = (
     Mixtures,
     Recorded,
 )
+
+
+def all_extensions() -> list[type[RunExtension]]:
+    """The extensions that a run may have."""
+    return [*EXTENSIONS, *REGISTERED.values()]
+
+
+def registered_modules() -> list[str]:
+    """The modules of extensions of plug-ins, on which results depend."""
+    return sorted({kind.__module__ for kind in REGISTERED.values()})

@@ -144,7 +144,7 @@ class Pools(RunExtension):
         need_expert(self.settings, self.run.federation.inputs)
         if (pool := self.turns[-1].clients) < self.run.clients:
             reason = f"the run ends when {pool} of {self.run.clients} clients are in the pool"
-            warnings.warn(f"{self.settings.section}: {reason}", stacklevel=4)
+            warnings.warn(f"{self.settings.section}: {reason}", stacklevel=5)
 
     def packed(self) -> Mapping[str, Tensor]:
         return {"pool": torch.from_numpy(self.pool)}
@@ -157,9 +157,12 @@ class Pools(RunExtension):
         return take_turn(self.pool, run.job.seed, turn.pool, (turn.start, turn.end), run.clients)
 
     def start_round(self, report: RoundReport, before: Mapping[str, float]) -> None:
+        report.values |= {name: before.get(name, 0) for name in ("polls", "poll_bytes")}
+        report.values["pool"] = self.turns[report.round - 1].clients
+
+    def poll(self, report: RoundReport) -> None:
         """Rank all clients for a new pool, if this round starts one."""
-        turn, run, values = self.turns[report.round - 1], self.run, report.values
-        values |= {name: before.get(name, 0) for name in ("polls", "poll_bytes")} | {"pool": turn.clients}
+        turn, run = self.turns[report.round - 1], self.run
         if turn.start:
             return
         losses = None

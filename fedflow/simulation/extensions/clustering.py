@@ -14,7 +14,7 @@ from fedflow.methods.protocols import Clustered, Dissimilarity
 from fedflow.metrics.clustering import agreement
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.extensions.extension import Run, RunExtension
-from fedflow.simulation.outcome import Findings, RoundReport
+from fedflow.simulation.outcome import RoundReport, RunFindings
 
 FILE, MATRIX = "clusters.json", "proximity.parquet"
 ABOUT = ("unit", "linkage", "height", "decomposition_error")  # of a `Dissimilarity`, without the matrix
@@ -41,10 +41,10 @@ class Clusters(RunExtension):
         report.assignment = self.assignment.tolist() if changed else None
         return self.agreement(scores)
 
-    def finish(self, scores: Scores) -> Findings:
+    def finish(self, scores: Scores) -> RunFindings:
         stable = Clustered.of(self.run.job.method).stable_cluster_ids
         files = cluster_files(self.run.state.history, self.run.groups, self.compared(), stable)
-        return Findings(self.agreement(scores), files)
+        return RunFindings(self.agreement(scores), files)
 
     def agreement(self, scores: Scores) -> dict[str, float | None]:
         """How well the clusters match planted groups or common labels."""

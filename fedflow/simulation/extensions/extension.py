@@ -2,26 +2,33 @@
 
 The run asks every extension before its first round, in every round, at every evaluation and at the end; it
 knows none of them by name (`fedflow.simulation.extensions.all_extensions` lists them). A new one is a class
-in a file here and its name in that list. Its numbers are lines of the table of metrics.
+in a file here and its name in that list, or in a plug-in, which registers it. Its numbers are lines of the
+table of metrics, or ``method/<name>``.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import numpy as np
-from torch import Tensor
+from fedflow.errors import BadInput, FedflowError
+from fedflow.simulation.outcome import RoundReport, RunFindings
 
-from fedflow.methods.method import Message, Round
-from fedflow.simulation.evaluation import Measure, Scores
-from fedflow.simulation.executors import Executor
-from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import ClientResult, Job
-from fedflow.simulation.messages import Messages
-from fedflow.simulation.outcome import Findings, RoundReport
-from fedflow.simulation.state import State
+if TYPE_CHECKING:  # plug-ins import this module while methods are imported
+    import numpy as np
+    from torch import Tensor
+
+    from fedflow.methods.method import Message, Round
+    from fedflow.simulation.evaluation import Measure, Scores
+    from fedflow.simulation.executors import Executor
+    from fedflow.simulation.federation import Federation
+    from fedflow.simulation.job import ClientResult, Job
+    from fedflow.simulation.messages import Messages
+    from fedflow.simulation.state import State
 
 E = TypeVar("E")
 ROUND, END, NEWCOMERS = "round", "end", "newcomers"  # occasions on which clients are scored
+ALONE = ("rounds", "smallest_cohort", "cohort", "serve")  # hooks whose answer is that of a single extension
 
 
 class Run(Protocol):
@@ -124,6 +131,9 @@ class RunExtension:
     def start_round(self, report: RoundReport, before: Mapping[str, float]) -> None:
         """Prepare the round of ``report``, whose previous one had the values ``before``."""
 
+    def poll(self, report: RoundReport) -> None:
+        """Ask clients what the choice of the cohort needs, when every extension has started the round."""
+
     def smallest_cohort(self) -> tuple[int, str] | None:
         """The size of the smallest cohort and its description, if it chooses the clients."""
         return None
@@ -133,7 +143,10 @@ class RunExtension:
         return None
 
     def trained(self, sent: ClientResult) -> None:
-        """See the result of a client before its kept vectors are stored."""
+        """See the result of a client before its kept vectors are stored.
+
+        It keeps the model that it trained as `TRAINED` if an extension `trains`.
+        """
 
     def traffic(self, report: RoundReport, down: Mapping[int, int], up: Mapping[int, int]) -> None:
         """Count the bytes that crossed, by client."""
@@ -162,6 +175,38 @@ class RunExtension:
 
     # At the end
 
-    def finish(self, scores: Scores) -> Findings:
+    def finish(self, scores: Scores) -> RunFindings:
         """What it adds to the result of the run, from the final scores."""
-        return Findings()
+        return RunFindings()
+
+
+REGISTERED: dict[str, type[RunExtension]] = {}  # extensions of plug-ins, by the names of their classes
+K = TypeVar("K", bound=type[RunExtension])
+
+
+def register_run_extension(kind: K) -> K:
+    """A class decorator: every run for which the extension is `wanted` has it, after fedflow's own.
+
+    Raises `BadInput` for a name that another module has registered.
+    """
+    name, module = kind.__name__, kind.__module__
+    if (known := REGISTERED.get(name)) is not None and known.__module__ != module:
+        raise BadInput("name", name, f"another name than that of {known.__module__}, as of {module}")
+    REGISTERED[name] = kind
+    return kind
+
+
+def overriding(hook: str, extensions: Sequence[RunExtension]) -> list[RunExtension]:
+    """Those of the ``extensions`` that define a hook."""
+    return [each for each in extensions if getattr(type(each), hook) is not getattr(RunExtension, hook)]
+
+
+def check_alone(extensions: Sequence[RunExtension]) -> None:
+    """Raise `FedflowError` if two ``extensions`` of a run decide the same thing, or have one name."""
+    names = [type(each).__name__ for each in extensions]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise FedflowError(f"two extensions of a run are called {twice[0]}; give one another name")
+    for hook in ALONE:
+        if len(own := overriding(hook, extensions)) > 1:
+            both = " and ".join(type(each).__name__ for each in own)
+            raise FedflowError(f"{both}: only one extension of a run can define `{hook}`")

@@ -12,7 +12,7 @@ import numpy as np
 from fedflow.local.client import Client, Update
 from fedflow.simulation.evaluation import Measure, Scores, Served
 from fedflow.simulation.extensions.extension import END, NEWCOMERS, RunExtension
-from fedflow.simulation.outcome import Findings, mean_or_none
+from fedflow.simulation.outcome import RunFindings, mean_or_none
 
 
 @dataclass(frozen=True)
@@ -38,5 +38,5 @@ class FineTuning(RunExtension):
         asked = when == NEWCOMERS or (when == END and self.run.settings.fine_tune)
         return [Tuned()] if asked else []
 
-    def finish(self, scores: Scores) -> Findings:
-        return Findings({"tuned_accuracy": mean_or_none(scores.column("tuned_accuracy"))})
+    def finish(self, scores: Scores) -> RunFindings:
+        return RunFindings({"tuned_accuracy": mean_or_none(scores.column("tuned_accuracy"))})

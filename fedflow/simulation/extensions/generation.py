@@ -15,7 +15,7 @@ from fedflow.metrics.generation import Gaussian, nearest, neighbors
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.extensions.extension import Run, RunExtension
 from fedflow.simulation.extensions.real_images import NEIGHBORS, RealImages, check_generative
-from fedflow.simulation.outcome import Findings, RoundReport
+from fedflow.simulation.outcome import RoundReport, RunFindings
 from fedflow.simulation.predict import predict
 
 MOST_BYTES = 64 << 20  # of the images that a run keeps: later ones replace those of the earliest rounds
@@ -114,8 +114,8 @@ class Generation(RunExtension):
             "lowest_class": float(self._by_class().nan_to_num(torch.inf).min()),
         }
 
-    def finish(self, scores: Scores) -> Findings:
-        return Findings(files={FILE: partial(save_generated, rounds=self.kept, last=self.last())})
+    def finish(self, scores: Scores) -> RunFindings:
+        return RunFindings(files={FILE: partial(save_generated, rounds=self.kept, last=self.last())})
 
     def last(self) -> LastImages:
         """What is kept of the comparison with real images after the last round."""

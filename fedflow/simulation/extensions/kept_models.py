@@ -8,7 +8,7 @@ import numpy as np
 from fedflow.local.client import TRAINED
 from fedflow.simulation.evaluation import Measure, Scores, Served
 from fedflow.simulation.extensions.extension import END, RunExtension
-from fedflow.simulation.outcome import Findings, mean_or_none
+from fedflow.simulation.outcome import RunFindings, mean_or_none
 
 
 @dataclass(frozen=True)
@@ -35,5 +35,5 @@ class KeptModels(RunExtension):
     def measures(self, when: str) -> Sequence[Measure]:
         return [LastTrained()] if when == END and self.trains else []
 
-    def finish(self, scores: Scores) -> Findings:
-        return Findings({"local_final_accuracy": mean_or_none(scores.column("trained_accuracy"))})
+    def finish(self, scores: Scores) -> RunFindings:
+        return RunFindings({"local_final_accuracy": mean_or_none(scores.column("trained_accuracy"))})

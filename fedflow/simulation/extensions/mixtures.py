@@ -13,7 +13,7 @@ from fedflow.seeding import torch_seed
 from fedflow.simulation.evaluation import Scores, score, served_model, test_sizes
 from fedflow.simulation.extensions.extension import Run, RunExtension
 from fedflow.simulation.job import Job, Shard
-from fedflow.simulation.outcome import Findings
+from fedflow.simulation.outcome import RunFindings
 from fedflow.simulation.worker import client_of
 
 FILE = "sweep.parquet"
@@ -37,8 +37,8 @@ class Mixtures(RunExtension):
     def wanted(cls, run: Run) -> bool:
         return bool(run.settings.sweep) and isinstance(run.job.method, Mixing)
 
-    def finish(self, scores: Scores) -> Findings:
-        return Findings(files={FILE: partial(self.table().to_parquet, index=False)})
+    def finish(self, scores: Scores) -> RunFindings:
+        return RunFindings(files={FILE: partial(self.table().to_parquet, index=False)})
 
     def table(self) -> pd.DataFrame:
         """The scores of all mixtures, by client."""

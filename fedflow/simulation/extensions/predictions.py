@@ -5,7 +5,7 @@ from functools import partial
 from fedflow.errors import BadInput
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.extensions.extension import Run, RunExtension
-from fedflow.simulation.outcome import Findings
+from fedflow.simulation.outcome import RunFindings
 
 FILE = "predictions.parquet"
 
@@ -23,6 +23,6 @@ class KeptPredictions(RunExtension):
         if not self.run.federation.labeled:
             raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
 
-    def finish(self, scores: Scores) -> Findings:
+    def finish(self, scores: Scores) -> RunFindings:
         assert scores.answers is not None
-        return Findings(files={FILE: partial(scores.answers.to_parquet, index=False)})
+        return RunFindings(files={FILE: partial(scores.answers.to_parquet, index=False)})

@@ -22,7 +22,13 @@ from fedflow.metrics.masks import Masks, compare
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.extensions.extension import Run, RunExtension
 from fedflow.simulation.job import ClientResult
-from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, SERIES_CLIENTS, Findings, RoundReport
+from fedflow.simulation.outcome import (
+    PERSONAL_BYTES,
+    PERSONAL_CLIENTS,
+    SERIES_CLIENTS,
+    RoundReport,
+    RunFindings,
+)
 
 FILE = "client-vectors.safetensors"
 PRUNED, GATE = (
@@ -122,8 +128,8 @@ class Recorded(RunExtension):
                 if result.client < len(values):
                     values[result.client] = result.reported.get(name, float("nan"))
 
-    def finish(self, scores: Scores) -> Findings:
-        return Findings(files={FILE: self.vectors().save} if self.method.records else {})
+    def finish(self, scores: Scores) -> RunFindings:
+        return RunFindings(files={FILE: self.vectors().save} if self.method.records else {})
 
     def vectors(self) -> ClientVectors:
         """The kept vectors that are recorded."""

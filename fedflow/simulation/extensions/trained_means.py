@@ -19,7 +19,7 @@ from fedflow.simulation.evaluation import Scores, network_of
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.extensions.extension import Run, RunExtension
 from fedflow.simulation.job import ClientResult, Job, Shard
-from fedflow.simulation.outcome import Findings, RoundReport
+from fedflow.simulation.outcome import RoundReport, RunFindings
 from fedflow.simulation.predict import predict
 
 MEANS = ("active", "all")
@@ -58,10 +58,7 @@ class TrainedMeans(RunExtension):
         self._active = {level: ExactSum() for level in self.run.levels}
 
     def trained(self, sent: ClientResult) -> None:
-        """Add the model that a client trained in this round, before the store replaces its previous one.
-
-        It is removed from what the client keeps, unless the store needs it.
-        """
+        """Add the model that a client trained in this round, before the store replaces its previous one."""
         client, keep = sent.client, sent.keep
         if not self.names:
             return
@@ -69,8 +66,7 @@ class TrainedMeans(RunExtension):
             accepted = "[] or [server], and served: the clients of this method train no model"
             raise BadInput("run.reports, run.adapt_from", sorted(self.names), accepted)
         store, weight = self.run.state.store, float(self.weights[client])
-        stored, level = TRAINED in store.first, self.run.level(client)
-        trained = keep[TRAINED] if stored else keep.pop(TRAINED)
+        trained, level = keep[TRAINED], self.run.level(client)
         if "active" in self.names:
             self._active[level].add(trained, weight)
         if "all" in self.names:
@@ -137,10 +133,10 @@ class TrainedMeans(RunExtension):
             for what, value in zip(SCORES, own, strict=True)
         }
 
-    def finish(self, scores: Scores) -> Findings:
+    def finish(self, scores: Scores) -> RunFindings:
         last = self.run.state.history[-1].values
         names = [f"{name}_{what}" for name in self.run.settings.reports for what in SCORES]
-        return Findings({name: last.get(name) for name in names})
+        return RunFindings({name: last.get(name) for name in names})
 
     def _broadcast_model(self, after: int, client: int) -> Tensor:
         """The model [D] that the server sends to a client after round ``after``."""
