@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import COUNTS
@@ -22,7 +21,6 @@ from fedflow.heterogeneity import LINKAGES
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.table import METRICS, unit_of
-from fedflow.simulation.evaluation import PREDICTIONS
 
 TEXT = ("partition", "method", "method_label", "dataset", "model", "settings", "data_hash", "partition_hash")
 SECTIONS = ("method", "training", "run", "model", "data", "partition")  # of params.json
@@ -54,7 +52,6 @@ STDS = ("intra_std", "inter_std")  # of a summary with an expert
 ABSENT = object()
 PNG = b"\x89PNG\r\n\x1a\n"
 CLIENTS = ("client", "samples", "local_accuracy", "cluster")
-SERIES = ("round", "client", "value")  # besides the name
 
 
 Labels = Mapping[str, str]  # of the names under `methods` in params.yaml
@@ -180,26 +177,22 @@ def _read_run(folder: Path) -> Run:
         reject(folder / MARKER, f"it belongs to the run {'/'.join(names[0])}")
     rounds = _rounds(folder / "rounds.csv", metrics["rounds"])
     clients = _clients(folder / "clients.parquet", metrics["clients"])
-    clusters = read_json(folder / "clusters.json")
+    file = folder / "clusters.json"  # of runs with planted groups or with clusters
+    clusters: dict[str, Any] = {"history": [], "stable_cluster_ids": True}
+    clusters = read_json(file) if file.exists() else clusters
     history = clusters.get("history")
     if not isinstance(history, list) or not all(_is_step(step, metrics["clients"]) for step in history):
-        reject(
-            folder / "clusters.json",
-            f"each entry of history needs a round and {metrics['clients']} assignments",
-        )
+        reject(file, f"each entry of history needs a round and {metrics['clients']} assignments")
     groups = clusters.get("groups")
     if groups is not None and not _is_assignment(groups, metrics["clients"]):
-        reject(folder / "clusters.json", f"groups needs {metrics['clients']} whole numbers, or null")
+        reject(file, f"groups needs {metrics['clients']} whole numbers, or null")
     compared = _dissimilarity(folder, clusters.get("proximity"), len(clients))
     # Results of earlier versions have no central networks.
     settings = {name: params[name] for name in SECTIONS} | {"central": params.get("central", {})}
     stable = clusters.get("stable_cluster_ids", clusters.get("lasting"))  # its name in earlier results
     if type(stable) is not bool:
-        reject(folder / "clusters.json", "stable_cluster_ids needs true or false")
-    series = _series(folder / "series.parquet", metrics["rounds"], metrics["clients"])
-    if (folder / "predictions.parquet").exists():  # its rows are many, and read when they are used
-        read_table(folder / "predictions.parquet", _header, PREDICTIONS)
-    return Run(folder, metrics, settings, rounds, clients, groups, history, series, compared, stable)
+        reject(file, "stable_cluster_ids needs true or false")
+    return Run(folder, metrics, settings, rounds, clients, groups, history, compared, stable)
 
 
 def _params(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
@@ -269,23 +262,6 @@ def _clients(path: Path, count: int) -> pd.DataFrame:
 def _bounds(name: str) -> tuple[float, float]:
     """Smallest and largest value of a metric."""
     return unit_of(name).least, unit_of(name).most
-
-
-def _series(path: Path, rounds: int, clients: int) -> pd.DataFrame:
-    """The table of series; empty in results of earlier versions."""
-    if not path.exists():
-        return pd.DataFrame(columns=[*SERIES, "name"])
-    table = read_table(path, pd.read_parquet, SERIES)
-    if "name" not in table:
-        reject(path, "no column name")
-    if not (table["round"].between(1, rounds) & table["client"].between(0, clients - 1)).all():
-        reject(path, f"not of {rounds} rounds and {clients} clients")
-    return table
-
-
-def _header(path: Path) -> pd.DataFrame:
-    """The table without its rows."""
-    return pq.read_schema(path).empty_table().to_pandas()
 
 
 def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | None:

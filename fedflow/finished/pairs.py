@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference
-from fedflow.finished.cells import Cell, Methods, Row, Table, label
+from fedflow.finished.cells import Cell, Methods, Row, Table
 from fedflow.finished.run import Run
 from fedflow.finished.tables import best, write_csv
 from fedflow.metrics.table import METRICS
@@ -42,8 +42,8 @@ def differences(methods: Methods) -> dict[str, Differences]:
 def pair_table(methods: Methods, known: Differences) -> Table:
     """The method of the row minus that of the column, in points, the best method first."""
     names = list(dict.fromkeys(name for pair in known for name in pair))
-    columns = [(label(methods[name]), "", "the method of the row minus this one") for name in names]
-    rows = [Row(one, label(methods[one]), [_cell(known, one, other) for other in names]) for one in names]
+    columns = [(methods[name][0].label, "", "the method of the row minus this one") for name in names]
+    rows = [Row(one, methods[one][0].label, [_cell(known, one, other) for other in names]) for one in names]
     return Table(columns, rows)
 
 

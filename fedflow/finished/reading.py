@@ -36,15 +36,17 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_table(path: Path, read: Callable[[Path], pd.DataFrame], columns: Iterable[str]) -> pd.DataFrame:
-    """A table with numeric ``columns``."""
+def read_table(
+    path: Path, read: Callable[[Path], pd.DataFrame], columns: Iterable[str], words: Iterable[str] = ()
+) -> pd.DataFrame:
+    """A table with numeric ``columns``, and the columns ``words`` of text."""
     if not path.is_file():
         reject(path, "No such file")
     try:
         table = read(path)
     except Exception as error:  # pandas and pyarrow raise a dozen types for a damaged file
         reject(path, f"truncated or damaged ({error})")
-    missing = [name for name in columns if name not in table]
+    missing = [name for name in (*columns, *words) if name not in table]
     if missing:
         reject(path, f"no column {', '.join(missing)}")
     for name in columns:

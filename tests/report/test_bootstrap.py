@@ -13,8 +13,8 @@ from fedflow.finished.collect import collect_runs
 from fedflow.finished.pairs import differences, pair_table, write_pairs
 from fedflow.finished.run import Run
 from fedflow.finished.tables import by_method
-from fedflow.report.findings import findings
 from fedflow.report.paper import latex
+from fedflow.report.sections.findings import findings
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ from support import refused
 
 from fedflow.errors import FedflowError
 from fedflow.finished.collect import collect_partitions, collect_runs
+from fedflow.finished.features import masks, predictions, series, sweep
 from fedflow.finished.tables import run_table, stat
+from fedflow.simulation.recorded import FILE as VECTORS
 
 
 def test_no_results_says_where_and_how_to_make_them(tmp_path):
@@ -17,16 +19,29 @@ def test_no_results_says_where_and_how_to_make_them(tmp_path):
         collect_runs(tmp_path / "results")
 
 
-FILES = ["metrics.json", "params.json", "rounds.csv", "clients.parquet", "clusters.json"]
-LATER = ["series.parquet", "predictions.parquet"]  # that results of earlier versions do not have
+FILES = ["metrics.json", "params.json", "rounds.csv", "clients.parquet"]
+READERS = {
+    "series.parquet": series,
+    "predictions.parquet": predictions,
+    "sweep.parquet": sweep,
+    VECTORS: masks,
+}
 
 
-@pytest.mark.parametrize("name", FILES + LATER)
+@pytest.mark.parametrize("name", [*FILES, "clusters.json"])
 def test_cut_off_file_is_named(tmp_path, name):
     path = write_run(tmp_path, "p", "ifca", 0) / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with refused(f"p/ifca/0/{name}", FedflowError):
         collect_runs(tmp_path)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_cut_off_file_of_a_feature_is_named_where_it_is_used(tmp_path, name):
+    (write_run(tmp_path, "p", "ifca", 0) / name).write_bytes(b"PAR1 half")
+    (run,) = collect_runs(tmp_path)
+    with refused(f"p/ifca/0/{name}", FedflowError):
+        READERS[name](run)
 
 
 @pytest.mark.parametrize("name", FILES[1:])
@@ -207,8 +222,8 @@ def test_whether_cluster_ids_are_stable_is_read_and_never_assumed(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"client": 20}, "not of 20 rounds and 20 clients"),
-        ({"round": 0}, "not of 20 rounds and 20 clients"),
+        ({"client": 20}, "column client has 20, not a number from 0 to 19"),
+        ({"round": 0}, "column round has 0, not a number from 1 to 20"),
         ({"value": "a"}, "column value is not numeric"),
     ],
 )
@@ -216,7 +231,7 @@ def test_series_of_other_rounds_or_clients_are_named(tmp_path, change, words):
     path = write_run(tmp_path, "p", "ifca", 0, series={"method/p": np.ones((20, 20))}) / "series.parquet"
     pd.read_parquet(path).assign(**change).to_parquet(path)
     with refused(rf"series\.parquet: {words}", FedflowError):
-        collect_runs(tmp_path)
+        series(*collect_runs(tmp_path))
 
 
 def test_predictions_of_other_clients_are_named_when_they_are_used(tmp_path):
@@ -224,22 +239,23 @@ def test_predictions_of_other_clients_are_named_when_they_are_used(tmp_path):
     row = {"client": 20, "sample": 0, "label": 0, "predicted": 0, "confidence": 0.5, "rank": 1}
     pd.DataFrame([row]).to_parquet(path)
     (run,) = collect_runs(tmp_path)
-    with refused(r"predictions\.parquet: not of 20 clients", FedflowError):
-        _ = run.predictions
+    with refused(r"predictions\.parquet: column client has 20, not a number from 0 to 19", FedflowError):
+        predictions(run)
     pd.DataFrame([row | {"client": 0, "confidence": 5.0}]).to_parquet(path)
     with refused(r"predictions\.parquet: column confidence has 5\.0", FedflowError):
-        _ = run.predictions
+        predictions(run)
     pd.DataFrame([row]).drop(columns="rank").to_parquet(path)
     with refused(r"predictions\.parquet: no column rank", FedflowError):
-        collect_runs(tmp_path)
+        predictions(run)
 
 
-def test_results_of_earlier_versions_have_neither_series_nor_predictions(tmp_path):
+def test_a_run_without_the_file_of_a_feature_has_none(tmp_path):
     folder = write_run(tmp_path, "p", "ifca", 0, series={"method/p": np.ones((20, 20))})
-    for name in LATER:
-        (folder / name).unlink()
+    for name in (*READERS, "clusters.json", "proximity.parquet"):
+        (folder / name).unlink(missing_ok=True)
     (run,) = collect_runs(tmp_path)
-    assert run.series.empty and run.predictions.empty
+    assert series(run).empty and predictions(run).empty and sweep(run).empty and masks(run) is None
+    assert run.groups is None and run.history == [] and run.dissimilarity is None and run.stable_cluster_ids
 
 
 def test_empty_run_folders_are_passed_over(tmp_path):

@@ -1,7 +1,6 @@
-"""The report's section on central training: networks trained on a whole data set, as references."""
+"""Central networks, which were trained on a whole data set: read and checked."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,8 @@ import pandas as pd
 
 from fedflow.errors import FedflowError
 from fedflow.finished.reading import AGAIN, check_columns, check_number, read_json, read_table, reject
-from fedflow.finished.run import Run
 from fedflow.local.trained import MARKER
-from fedflow.metrics.table import NUMBER, SHARE, UNMEASURED, in_unit
-from fedflow.pictures.epochs import COLUMNS, by_epoch
+from fedflow.metrics.table import SHARE, in_unit
 
 ENTRIES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "dataset", "model", "data_hash"), (str,)),
@@ -37,13 +34,6 @@ class Network:
     @property
     def name(self) -> str:
         return self.facts["name"]
-
-    @property
-    def row(self) -> list[str]:
-        """Its cells in the table: accuracy, losses, epochs, parameters."""
-        facts = self.facts
-        losses = (in_unit(facts[name], NUMBER) for name in ("test_loss", "train_loss"))
-        return [self.accuracy or UNMEASURED, *losses, str(facts["epochs"]), f"{facts['parameters']:,}"]
 
     @property
     def accuracy(self) -> str:
@@ -79,27 +69,3 @@ def _checked(folder: Path) -> Network:
     if len(table) != facts["epochs"]:
         reject(folder / "epochs.csv", f"{len(table)} rows for {facts['epochs']} epochs")
     return Network(facts, table)
-
-
-def references(networks: Iterable[Network], run: Run) -> str:
-    """The accuracy of the networks that were trained on the data set of this run, in one sentence."""
-    same = (one for one in networks if one.facts["data_hash"] == run.metrics["data_hash"])
-    shown = [f"{one.accuracy} % ({one.name}: {one.facts['model']})" for one in same if one.accuracy]
-    return f"Trained centrally, on all samples, one network reaches {', '.join(shown)}." if shown else ""
-
-
-def curves(networks: Iterable[Network]) -> list[dict[str, Any]]:
-    """By data set: its networks, and heading and picture of every curve."""
-    groups: dict[str, list[Network]] = {}
-    for network in networks:
-        groups.setdefault(network.facts["dataset"], []).append(network)
-    found = []
-    for place, (dataset, group) in enumerate(groups.items()):
-        tables = {network.name: network.epochs for network in group}
-        pictures = [
-            (heading, by_epoch(tables, column, f"central{place}-{column}"))
-            for column, (heading, _) in COLUMNS.items()
-            if any(column in table for table in tables.values())
-        ]
-        found.append({"dataset": dataset, "networks": group, "pictures": pictures})
-    return found

@@ -1,8 +1,6 @@
-"""Outcomes of procedures: read, checked, as rows that are compared like runs, and on the page."""
+"""Outcomes of procedures: read, checked, and as rows that are compared like runs."""
 
-import json
 import math
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,23 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
-from fedflow.claims.measures import as_metric
-from fedflow.errors import FedflowError
-from fedflow.finished.cells import Table, metric_table
 from fedflow.finished.outcomes import MARKER, PARAMS, STEPS, SUMMARY, read_parts
 from fedflow.finished.reading import check_columns, check_number, read_json, read_table, reject
 from fedflow.finished.run import Run
-from fedflow.finished.tables import by_method, stat, write_csv
-from fedflow.finished.variants import defaults_of, differences
-from fedflow.metrics.table import SHARE, UNMEASURED
-from fedflow.naming import flat, say, text
-from fedflow.pictures.drawing import inlined
-from fedflow.pictures.foreign import LARGEST
-from fedflow.pictures.steps import FEW, by_step
+from fedflow.finished.tables import MOMENTS, by_method, moments, stat, write_csv
+from fedflow.finished.variants import differences
+from fedflow.metrics.table import SHARE
+from fedflow.naming import flat, say
 from fedflow.procedures import PROCEDURES, Column, Procedure
-from fedflow.procedures.catalogue import describe
 
 ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
     **dict.fromkeys(("procedure", "registered", "label", "settings"), (str,)),
@@ -35,8 +25,6 @@ ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
     **dict.fromkeys(("inputs", "metrics"), (dict,)),
 }
 Entries = Mapping[str, tuple[str, str]]  # under `procedures`: the registered procedure, and the label
-WIDE = 400  # points, from which on a picture has a row of the page
-SHORT = 20  # rows of the longest table that the page shows
 
 
 @dataclass(frozen=True)
@@ -145,10 +133,8 @@ def _ranges(
 
 def _numbers(path: Path, names: str) -> pd.DataFrame:
     """A table of numbers with a column of ``names``."""
-    table = read_table(path, read_parts, ())
-    if names not in table:
-        reject(path, f"no column {names}")
-    return read_table(path, read_parts, [str(column) for column in table if column != names])
+    table = read_table(path, read_parts, (), [names])
+    return read_table(path, lambda _: table, [str(column) for column in table if column != names])
 
 
 def _varied(outcomes: list[Outcome]) -> Iterator[Outcome]:
@@ -178,156 +164,22 @@ def _settings(outcome: Outcome) -> dict[str, Any]:
     return plain | {f"{name}_hash": value[:8] for name, value in outcome.facts["inputs"].items()}
 
 
-@dataclass(frozen=True)
-class Kept:
-    """A table of an outcome: its file, and its cells if it is short."""
-
-    file: str
-    size: int
-    columns: list[str]
-    rows: list[list[str]]
-
-
-@dataclass(frozen=True)
-class Section:
-    """What the page shows of the outcomes of one entry with the same settings and inputs."""
-
-    entry: str
-    label: str
-    registered: str
-    variant: str
-    idea: str
-    seeds: list[int]
-    steps: str  # "1,000 tasks"
-    own: str  # parameters that differ from the defaults
-    others: str
-    warnings: list[str]
-    table: Table
-    places: dict[str, int]  # of the parts, which have the colors of their lines, by row
-    curves: list[tuple[str, Markup, str]]  # heading, picture, note
-    pictures: list[tuple[str, Markup, bool]]  # of the first seed: name, picture, whether it is wide
-    tables: list[Kept]  # of the first seed
-
-
-def sections(outcomes: Sequence[Outcome]) -> list[Section]:
-    """A section per entry and variant. Raises `FedflowError` for a picture or table that is damaged."""
-    groups = groupby(outcomes, key=lambda one: (one.entry, one.variant))
-    return [_section(list(group), f"outcome{place}") for place, (_, group) in enumerate(groups)]
-
-
-def _section(outcomes: list[Outcome], key: str) -> Section:
-    first = outcomes[0]
-    cls = PROCEDURES.get(first.facts["registered"], Procedure)
-    rows = by_method([row for one in outcomes for row in replace(one, variant="").rows])
-    metrics = [as_metric(n, cls.metrics.get(n, Column(n))) for n in (*cls.metrics, *_unlisted(outcomes, cls))]
-    parts = list(dict.fromkeys(part for one in outcomes for part in one.steps["part"]))
-    given = {n: value for n, value in first.params["procedure"].items() if n != "name"}
-    usual = flat(json.loads(json.dumps(defaults_of(cls))), empty=True)  # lists, as in the files
-    used = flat(given, empty=True)
-    own = {n: value for n, value in used.items() if n not in usual or usual[n] != value}
-    others = {n: value for n, value in used.items() if n not in own}
-    return Section(
-        entry=first.entry,
-        label=first.label,
-        registered=first.facts["registered"],
-        variant=first.variant,
-        idea=describe(cls).idea if cls is not Procedure else "",
-        seeds=[one.seed for one in outcomes],
-        steps=f"{first.facts['steps']:,} {cls.step_name}{'s' * (first.facts['steps'] > 1)}",
-        own=", ".join(f"{n} {text(value)}" for n, value in own.items()),
-        others=", ".join(f"{n} {text(value)}" for n, value in others.items()),
-        warnings=[
-            f"Seed {one.seed} has two outcomes: {one.repeated} is not shown."
-            for one in outcomes
-            if one.repeated
-        ],
-        table=metric_table(rows, metrics),
-        places={part: place for place, part in enumerate(parts)} if 1 < len(parts) <= FEW else {},
-        curves=[
-            (
-                as_metric(column, about).label + f" by {cls.step_name}",
-                _curve(outcomes, column, about, cls.step_name, f"{key}-{place}"),
-                "A thin line is a part, the thick one their mean." if len(parts) > FEW else "",
-            )
-            for place, (column, about) in enumerate(cls.curves.items())
-            if all(column in one.steps and one.steps[column].notna().any() for one in outcomes)
-        ],
-        pictures=[
-            _picture(file, f"{key}-picture{number}")
-            for number, file in enumerate(sorted(first.folder.glob("pictures/*.svg")))
-        ],
-        tables=[_table(file) for file in sorted(first.folder.glob("tables/*.csv"))],
-    )
-
-
-def _unlisted(outcomes: Sequence[Outcome], cls: type[Procedure]) -> list[str]:
-    """Metrics of the summaries that the procedure does not describe."""
-    found = dict.fromkeys(str(name) for one in outcomes for name in one.summary)
-    return [name for name in found if name not in cls.metrics]
-
-
-def _curve(outcomes: Sequence[Outcome], column: str, about: Column, step_name: str, name: str) -> Markup:
-    metric, parts = as_metric(column, about), dict[str, list[pd.Series]]()
-    for one in outcomes:
-        for part, rows in one.steps.groupby("part", sort=False):
-            values = rows.set_index("step")[column].astype(float) * metric.unit.factor
-            parts.setdefault(str(part), []).append(values)
-    return by_step(parts, name, f"{metric.label} by {step_name}", step_name, about.log).svg
-
-
-def _picture(file: Path, key: str) -> tuple[str, Markup, bool]:
-    try:
-        if not file.is_file() or file.stat().st_size > LARGEST:
-            raise FedflowError(f"not a file of at most {LARGEST / 1e6:g} MB")
-        drawn = inlined(file.read_text(encoding="utf-8"), key)
-    except (OSError, ValueError, FedflowError) as error:
-        reject(file, str(error))
-    box = re.search(r'viewBox="\S+ \S+ ([\d.]+)', drawn)
-    return _words(file.stem), drawn, box is not None and float(box[1]) > WIDE
-
-
-def _table(file: Path) -> Kept:
-    table = read_table(file, pd.read_csv, ())
-    shown = table if len(table) <= SHORT else table.head(0)
-    cells = [[_cell(value) for value in row] for row in shown.astype(object).to_numpy().tolist()]
-    return Kept("/".join(file.parts[-5:]), len(table), [str(name) for name in table], cells)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return UNMEASURED if pd.isna(value) else f"{value:.6g}"
-    return str(value)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ").replace("-", " ").capitalize()
+def by_variant(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
+    """The outcomes of every entry and variant, which differ in their seeds."""
+    return [list(group) for _, group in groupby(outcomes, key=lambda one: (one.entry, one.variant))]
 
 
 def write_outcomes(outcomes: Sequence[Outcome], out_dir: Path) -> None:
     """Write ``outcomes.csv``, a row per entry, variant, row and metric; or remove it."""
-    path = out_dir / "outcomes.csv"
-    if not outcomes:
+    path, found = out_dir / "outcomes.csv", []
+    for seeds in by_variant(outcomes):
+        metrics = dict.fromkeys(str(name) for one in seeds for name in one.summary)
+        for runs in by_method([row for one in seeds for row in one.rows]).values():
+            for metric in metrics:
+                about = (seeds[0].entry, seeds[0].variant, runs[0].settings, runs[0].method, metric)
+                found.append(about + moments(stat(runs, metric)))
+    if found:
+        columns = ("procedure", "variant", "settings", "row", "metric", *MOMENTS)
+        write_csv(pd.DataFrame(found, columns=list(columns)), path)
+    else:
         path.unlink(missing_ok=True)
-        return
-    found = []
-    for (entry, variant), group in groupby(outcomes, key=lambda one: (one.entry, one.variant)):
-        seeds = list(group)
-        rows = by_method([row for one in seeds for row in one.rows])
-        for runs in rows.values():
-            for metric in dict.fromkeys(str(name) for one in seeds for name in one.summary):
-                value = stat(runs, metric)
-                found.append(
-                    {
-                        "procedure": entry,
-                        "variant": variant,
-                        "settings": seeds[0].facts["settings"],
-                        "row": runs[0].method,
-                        "metric": metric,
-                        "seeds": len(value.values) if value else 0,
-                        "mean": value.mean if value else None,
-                        "std": value.std if value else None,
-                        "min": value.low if value else None,
-                        "max": value.high if value else None,
-                    }
-                )
-    write_csv(pd.DataFrame(found), path)
