@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,16 @@ import pandas as pd
 
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import COUNTS
-from fedflow.finished.reading import check_columns, check_number, read_json, read_table, reject
+from fedflow.finished.reading import (
+    Kinds,
+    Range,
+    check_columns,
+    check_entries,
+    check_number,
+    read_json,
+    read_table,
+    reject,
+)
 from fedflow.finished.results import MARKER
 from fedflow.finished.run import Run
 from fedflow.finished.variants import named
@@ -26,7 +34,7 @@ TEXT = ("partition", "method", "method_label", "dataset", "model", "settings", "
 SECTIONS = ("method", "training", "run", "model", "data", "partition")  # of params.json
 
 ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up", "ari")
-ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
+ENTRIES: dict[str, Kinds] = {  # of every metrics.json
     **dict.fromkeys(TEXT, (str,)),
     **dict.fromkeys(("seed", "rounds", "clients"), (int,)),
     **{metric.name: (int,) for metric in METRICS.values() if metric.required},
@@ -34,22 +42,21 @@ ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
     "participation": (int, float),
 }
 MEASURED = (int, float, type(None))  # its other entries; a regression has no accuracy
-RANGES: dict[str, tuple[float, float]] = {
+RANGES: dict[str, Range] = {
     **dict.fromkeys(("rounds", "clients"), (1, math.inf)),
     **dict.fromkeys(("seed", "parameters"), (0, math.inf)),
     "participation": (0, 1),
 }
 WHOLE = 2**53  # whole numbers in tables are below it
 OF_CLIENTS = {"samples": (0, WHOLE), "cluster": (-1, WHOLE)}  # the other columns are metrics
-NEEDED: dict[str, dict[str, type]] = {  # entries of params.json that the page reads
-    "method": {"name": str},
-    "model": {"name": str},
-    "training": {"lr": object, "epochs": object, "batch_size": object},
-    "run": {"participation": object},
-    "partition": {"dataset": str, "scheme": str, "parameters": dict},
+NEEDED: dict[str, Kinds] = {  # entries of params.json that the page reads
+    **dict.fromkeys(("method.name", "model.name", "partition.dataset", "partition.scheme"), (str,)),
+    **dict.fromkeys(("training.lr", "training.epochs", "training.batch_size", "run.participation"), ()),
+    "partition.parameters": (dict,),
+    "partition.label_noise": (dict, type(None)),
 }
+DATA: dict[str, Kinds] = {"source": (str,), "parameters": (dict,)}  # of each of its data sets
 STDS = ("intra_std", "inter_std")  # of a summary with an expert
-ABSENT = object()
 PNG = b"\x89PNG\r\n\x1a\n"
 CLIENTS = ("client", "samples", "local_accuracy", "cluster")
 
@@ -169,7 +176,9 @@ def _read_run(folder: Path) -> Run:
     metrics = read_json(folder / MARKER)
     if not (folder / "params.json").exists():
         reject(folder / "params.json", "No such file: its settings are unknown")
-    _check_metrics(folder / MARKER, metrics)
+    kinds = ENTRIES | dict.fromkeys(metrics.keys() - ENTRIES.keys(), MEASURED)
+    ranges = {name: _bounds(name) for name in kinds} | RANGES
+    check_entries(folder / MARKER, metrics, kinds, ranges)
     params = _params(folder / "params.json", metrics)
     place, seed = (metrics["partition"], metrics["method"]), str(metrics["seed"])
     names = [(*place, seed), (*place, f"{seed}-{metrics['settings'][:8]}")]
@@ -200,14 +209,11 @@ def _params(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
     params = read_json(path)
     if missing := [name for name in SECTIONS if not isinstance(params.get(name), dict)]:
         reject(path, f"no {', '.join(missing)}")
-    for section, needed in NEEDED.items():
-        for name, kind in needed.items():
-            _check_entry(path, f"{section}.{name}", params[section].get(name, ABSENT), kind)
-    _check_entry(path, "partition.label_noise", params["partition"].get("label_noise"), dict | None)
+    found = {f"{section}.{name}": value for section in SECTIONS for name, value in params[section].items()}
+    check_entries(path, {"partition.label_noise": None} | found, NEEDED)
     for name, entry in params["data"].items():
-        _check_entry(path, f"data.{name}", entry, dict)
-        _check_entry(path, f"data.{name}.source", entry.get("source", ABSENT), str)
-        _check_entry(path, f"data.{name}.parameters", entry.get("parameters", {}), dict)
+        check_entries(path, params["data"], {name: (dict,)}, within="data.")
+        check_entries(path, {"parameters": {}} | entry, DATA, within=f"data.{name}.")
     try:
         LocalTraining.check_names(params["training"], "training")
     except BadInput as error:
@@ -217,24 +223,14 @@ def _params(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-def _check_entry(path: Path, name: str, value: Any, kind: type | UnionType) -> None:
-    """Reject an entry that is absent, or of another kind."""
-    if value is ABSENT:
-        reject(path, f"no {name}")
-    if not isinstance(value, kind):
-        reject(path, f"{name} is {value!r:.40}")
-
-
 def _rounds(path: Path, count: int) -> pd.DataFrame:
     """A row per round."""
     table = read_table(path, pd.read_csv, ROUNDS)
-    table = read_table(path, lambda _: table, [str(name) for name in table])
     if len(table) != count:
         reject(path, f"{len(table)} rows for {count} rounds")
     if list(table["round"]) != list(range(1, count + 1)):
         reject(path, f"column round is not 1 to {count}")
-    known = {str(name): _bounds(str(name)) for name in table}
-    check_columns(path, table, known | ({"failed": (0, WHOLE)} if "failed" in table else {}))
+    check_columns(path, table, {str(name): _bounds(str(name)) for name in table} | {"failed": (0, WHOLE)})
     return table
 
 
@@ -253,8 +249,6 @@ def _clients(path: Path, count: int) -> pd.DataFrame:
         reject(path, f"column {empty[0]} has an empty cell")
     ranges = {metric.name: _bounds(metric.name) for metric in METRICS.values() if metric.client}
     ranges |= OF_CLIENTS | dict.fromkeys(("test_samples", "participations"), (0, WHOLE))
-    ranges = {name: own for name, own in ranges.items() if name in table}
-    read_table(path, lambda _: table, ranges)
     check_columns(path, table, ranges)
     return table
 
@@ -269,8 +263,8 @@ def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | No
     if about is None:
         return None
     path, described = folder / "proximity.parquet", folder / "clusters.json"
-    table = read_table(path, pd.read_parquet, ())
-    table = read_table(path, lambda _: table, [str(name) for name in table])
+    table = read_table(path, pd.read_parquet)
+    check_columns(path, table, {str(name): (-math.inf, math.inf) for name in table})
     named = set(table.index) <= set(range(clients)) and [str(k) for k in table.index] == list(table)
     if not named or not np.isfinite(table.to_numpy(float)).all():
         reject(path, "not a matrix of finite numbers with a row and a column per client")
@@ -285,19 +279,6 @@ def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | No
         return Dissimilarity(table.to_numpy(float), table.index.tolist(), **about)
     except TypeError:
         reject(described, "proximity needs a unit, a linkage and a height")
-
-
-def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
-    """Reject missing entries and those of other types; a metric that is absent or null was not measured."""
-    accepted = ENTRIES | dict.fromkeys(metrics.keys() - ENTRIES.keys(), MEASURED)
-    if missing := [name for name in ENTRIES if name not in metrics]:
-        reject(path, f"no {', '.join(missing)}")
-    for name, kinds in accepted.items():
-        if type(metrics[name]) not in kinds:
-            words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-            reject(path, f"{name} is {metrics[name]!r:.40}, not {words}")
-        if kinds != (str,) and metrics[name] is not None:
-            check_number(path, name, metrics[name], *RANGES.get(name, _bounds(name)))
 
 
 def _is_step(step: Any, clients: int) -> bool:

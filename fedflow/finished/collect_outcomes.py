@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fedflow.finished.outcomes import MARKER, PARAMS, STEPS, SUMMARY, read_parts
-from fedflow.finished.reading import check_columns, check_number, read_json, read_table, reject
+from fedflow.finished.reading import check_columns, check_entries, read_json, read_table, reject
 from fedflow.finished.run import Run
 from fedflow.finished.tables import MOMENTS, by_method, moments, stat, write_csv
 from fedflow.finished.variants import differences
@@ -93,11 +93,7 @@ def _read(folder: Path) -> Outcome:
     if not (folder / MARKER).exists():
         reject(folder / MARKER, "No such file: the outcome is incomplete, as this file is written last")
     facts = read_json(folder / MARKER)
-    for name, kinds in ENTRIES.items():
-        if type(facts.get(name)) not in kinds:
-            reject(folder / MARKER, f"no {name}" if name not in facts else f"{name} is {facts[name]!r:.40}")
-        if kinds == (int,):
-            check_number(folder / MARKER, name, facts[name], 0)
+    check_entries(folder / MARKER, facts, ENTRIES, dict.fromkeys(("seed", "steps"), (0, math.inf)))
     if not all(isinstance(digest, str) for digest in facts["inputs"].values()):
         reject(folder / MARKER, "inputs needs a text for every name")
     seed = str(facts["seed"])
@@ -108,7 +104,7 @@ def _read(folder: Path) -> Outcome:
         reject(folder / PARAMS, "no procedure, or no data")
     if params["procedure"].get("name") != facts["registered"]:
         reject(folder / PARAMS, f"its procedure is not {facts['registered']}")
-    summary = _numbers(folder / SUMMARY, "row")
+    summary = read_table(folder / SUMMARY, read_parts, words=["row"])
     if summary["row"].duplicated().any():
         reject(folder / SUMMARY, "a row twice")
     columns = PROCEDURES.get(facts["registered"], Procedure)
@@ -116,7 +112,7 @@ def _read(folder: Path) -> Outcome:
         folder / SUMMARY, summary, _ranges(summary.columns.drop("row"), columns.metrics, sys.float_info.max)
     )
     summary = summary.set_index("row")
-    steps = _numbers(folder / STEPS, "part")
+    steps = read_table(folder / STEPS, read_parts, words=["part"])
     if "step" not in steps or (steps["step"].max() if len(steps) else 0) != facts["steps"]:
         reject(folder / STEPS, f"not of {facts['steps']} steps")
     check_columns(folder / STEPS, steps, _ranges(steps.columns.drop("part"), columns.curves, math.inf))
@@ -129,12 +125,6 @@ def _ranges(
     """Ranges of columns: shares are from 0 to 1, other numbers up to ``largest``."""
     shares = {name for name in names if name in columns and columns[name].unit == SHARE.sign}
     return {name: (0, 1) if name in shares else (-largest, largest) for name in names}
-
-
-def _numbers(path: Path, names: str) -> pd.DataFrame:
-    """A table of numbers with a column of ``names``."""
-    table = read_table(path, read_parts, (), [names])
-    return read_table(path, lambda _: table, [str(column) for column in table if column != names])
 
 
 def _varied(outcomes: list[Outcome]) -> Iterator[Outcome]:

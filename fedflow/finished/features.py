@@ -14,13 +14,13 @@ def predictions(run: Run) -> pd.DataFrame:
 
     Read at every call: the tables of many runs do not fit in memory.
     """
-    return run.table("predictions.parquet", PREDICTIONS)
+    return run.table("predictions.parquet", [*PREDICTIONS])
 
 
 @once
 def sweep(run: Run) -> pd.DataFrame:
     """Scores of the mixtures of every client's models; no rows if the method has none."""
-    return run.table("sweep.parquet", SWEEP)
+    return run.table("sweep.parquet", [*SWEEP])
 
 
 @once

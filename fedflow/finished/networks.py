@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fedflow.errors import FedflowError
-from fedflow.finished.reading import AGAIN, check_columns, check_number, read_json, read_table, reject
+from fedflow.finished.reading import AGAIN, check_columns, check_entries, read_json, read_table, reject
 from fedflow.local.trained import MARKER
 from fedflow.metrics.table import SHARE, in_unit
 
@@ -57,15 +57,9 @@ def _read(folder: Path) -> Network:
 
 def _checked(folder: Path) -> Network:
     facts = read_json(folder / MARKER)
-    for name, kinds in ENTRIES.items():
-        if type(facts.get(name)) not in kinds:
-            reject(folder / MARKER, f"no {name}" if name not in facts else f"{name} is {facts[name]!r:.40}")
-        if kinds != (str,) and facts[name] is not None:
-            check_number(folder / MARKER, name, facts[name], *RANGES.get(name, (-math.inf, math.inf)))
+    check_entries(folder / MARKER, facts, ENTRIES, RANGES)
     table = read_table(folder / "epochs.csv", pd.read_csv, ("epoch", "train_loss", "test_loss"))
-    if "test_accuracy" in table:
-        read_table(folder / "epochs.csv", lambda _: table, ("test_accuracy",))
-        check_columns(folder / "epochs.csv", table, {"test_accuracy": RANGES["test_accuracy"]})
+    check_columns(folder / "epochs.csv", table, {"test_accuracy": RANGES["test_accuracy"]})
     if len(table) != facts["epochs"]:
         reject(folder / "epochs.csv", f"{len(table)} rows for {facts['epochs']} epochs")
     return Network(facts, table)

@@ -1,7 +1,6 @@
 """One finished run, as the report uses it."""
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -44,7 +43,7 @@ class Run:
         path = self.folder / name
         return path if path.exists() else None
 
-    def table(self, name: str, columns: Iterable[str], words: Iterable[str] = ()) -> pd.DataFrame:
+    def table(self, name: str, columns: Sequence[str], words: Sequence[str] = ()) -> pd.DataFrame:
         """A Parquet file that only some runs have, read at every call; without rows if there is no file.
 
         ``columns`` are numeric, ``words`` text. Raises `FedflowError` for a damaged file, and for clients,
@@ -54,9 +53,8 @@ class Run:
         if path is None:
             return pd.DataFrame(columns=[*columns, *words])
         table = read_table(path, pd.read_parquet, columns, words)
-        ranges = {"client": (0, self.metrics.get("clients", math.inf) - 1)}
-        ranges |= {"round": (1, self.metrics.get("rounds", math.inf))} | dict.fromkeys(SHARES, (0, 1))
-        check_columns(path, table, {column: ranges[column] for column in columns if column in ranges})
+        ranges = {"client": (0, self.metrics["clients"] - 1), "round": (1, self.metrics["rounds"])}
+        check_columns(path, table, ranges | dict.fromkeys(SHARES, (0, 1)))
         return table
 
     @property

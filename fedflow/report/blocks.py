@@ -26,6 +26,7 @@ class Heading:
     text: str
     small: str = ""
     key: str = ""
+    level: int = 3
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Switches:
     """Controls for scripts of the page: the attributes of each, its label, and the place of its color."""
 
     described: str
-    switches: Sequence[tuple[Markup, str, int | None]]
+    inputs: Sequence[tuple[Markup, str, int | None]]
     lead: str = ""
 
 

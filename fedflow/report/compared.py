@@ -1,6 +1,6 @@
 """Everything that the report is made from, with the runs grouped once."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from fedflow.finished.networks import Network
 from fedflow.finished.run import Run
 from fedflow.finished.tables import best, by_method, by_partition, most_used, yardstick
 from fedflow.pictures.accuracy import DRAWN
-from fedflow.report.blocks import Block, Heading, Section
+from fedflow.report.blocks import Block, Section
 
 Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `recorded_runs`
 
@@ -116,19 +116,12 @@ Part = Callable[[ComparedPartition], Sequence[Block]]
 Whole = Callable[[Compared], Section | None]
 
 
-def by_name(c: Compared, part: Part) -> Iterator[Block]:
-    """``part`` of every partition that has it, below the partition's name."""
-    for partition in c.partitions:
-        if blocks := part(partition):
-            yield from (Heading(partition.name), *blocks)
-
-
 def partitioned(key: str, title: str, lead: str, name: str = "") -> Callable[[Part], Whole]:
     """Make a section of what a function shows of one partition; there is none if no partition has any."""
 
     def section_of(part: Part) -> Whole:
         def section(c: Compared) -> Section | None:
-            blocks = [*by_name(c, part)]
+            blocks = [block for partition in c.partitions for block in part(partition)]
             return Section(key, title, lead, blocks, name) if blocks else None
 
         return section

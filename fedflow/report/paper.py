@@ -74,10 +74,13 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     texts = {folder / f"{name}.tex": text for name, text in tables.items()}
     texts[folder / "methods.bib"] = bibtex([name for name in registered if name in METHODS])
     pictures = {folder / f"{name}.{figures}": drawn for name, drawn in drawings.items()}
-    for path, text in texts.items():
-        _write(path, text)
-    for path, drawn in pictures.items():
-        _save(drawn, path)
+    try:
+        for path, text in texts.items():
+            path.write_text(text)
+        for path, drawn in pictures.items():
+            drawn.figure.savefig(path, dpi=PNG_DPI, bbox_inches="tight")
+    except OSError as error:
+        raise FedflowError(f"cannot write {path}: {error.strerror or error}") from error
     return [*texts, *pictures]
 
 
@@ -139,20 +142,6 @@ def latex(table: Table, note: str = "") -> str:
 def escaped(text: str) -> str:
     """Text as LaTeX prints it."""
     return "".join(SPECIAL.get(sign, sign) for sign in text)
-
-
-def _save(drawn: Drawing, path: Path) -> None:
-    try:
-        drawn.figure.savefig(path, dpi=PNG_DPI, bbox_inches="tight")
-    except OSError as error:
-        raise FedflowError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise FedflowError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _file(name: str) -> str:

@@ -10,8 +10,8 @@ from fedflow.finished.networks import Network
 from fedflow.finished.run import Run
 from fedflow.finished.tables import columns, yardstick
 from fedflow.metrics.table import SHARE, UNMEASURED, yardstick_first
-from fedflow.report.blocks import Block, Section, Text
-from fedflow.report.compared import Compared, ComparedPartition, by_name
+from fedflow.report.blocks import Block, Heading, Section, Text
+from fedflow.report.compared import Compared
 
 LEAD = (
     "Best mean of each column in bold; a bold number may still be a tie (see the findings). Click a heading "
@@ -22,15 +22,15 @@ NOTHING = "No published table matches these partitions. There are published numb
 
 
 def section(c: Compared) -> Section | None:
-    def part(p: ComparedPartition) -> list[Block]:
+    blocks: list[Block] = []
+    for p in c.partitions:
         reached = _references(c.networks, p.runs[0])
         notes = [*([reached] if reached else []), *(SOURCE.format(source) for source in sources(p.published))]
-        return [accuracy_table(p.methods, p.published), *(Text(note, "note after") for note in notes)]
-
-    if not c.runs:
-        return None
-    unmatched = [] if c.published else [Text(NOTHING.format(", ".join(known_data())), "note after")]
-    return Section("accuracy", "Accuracy", LEAD, [*by_name(c, part), *unmatched])
+        blocks += [Heading(p.name), accuracy_table(p.methods, p.published)]
+        blocks += [Text(note, "note after") for note in notes]
+    if c.runs and not c.published:
+        blocks.append(Text(NOTHING.format(", ".join(known_data())), "note after"))
+    return Section("accuracy", "Accuracy", LEAD, blocks) if blocks else None
 
 
 def _references(networks: Sequence[Network], run: Run) -> str:

@@ -9,7 +9,7 @@ from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat
 from fedflow.metrics.table import SHARE, UNMEASURED, in_unit
 from fedflow.pictures.reliability import diagram
-from fedflow.report.blocks import Block, Drawing, Panels
+from fedflow.report.blocks import Block, Drawing, Heading, Panels
 from fedflow.report.compared import ComparedPartition, partitioned
 
 COLUMNS = {  # measure, by batch of training or not: heading and explanation
@@ -20,8 +20,6 @@ COLUMNS = {  # measure, by batch of training or not: heading and explanation
     ("ece", True): ("ECE by batch, %", "mean over test batches of the run's batch size, as in SuPerFed"),
     ("mce", True): ("MCE by batch, %", "mean over test batches of the run's batch size, as in SuPerFed"),
 }
-
-
 LEAD = Markup(
     "From the predictions that runs have kept (<code>run.keep_predictions</code>). In the table, means over "
     "clients, each on its own test set, then over seeds; below them the population std over clients. ECE and "
@@ -54,7 +52,7 @@ def section(p: ComparedPartition) -> list[Block]:
         )
         for place, (variant, runs) in enumerate(kept.items())
     ]
-    return [Table(shown, rows), Panels(diagrams)]
+    return [Heading(p.name), Table(shown, rows), Panels(diagrams)]
 
 
 def _column(methods: Methods, name: str, by_batch: bool) -> dict[str, Cell]:

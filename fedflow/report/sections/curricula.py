@@ -12,7 +12,7 @@ from fedflow.methods import METHODS
 from fedflow.naming import flat, say
 from fedflow.pictures.accuracy import measured
 from fedflow.pictures.curriculum import COLUMNS, SECTIONS, alike, by_order, growth, polled, pool, prefix
-from fedflow.report.blocks import Block, Drawing, Panels
+from fedflow.report.blocks import Block, Drawing, Heading, Panels
 from fedflow.report.compared import ComparedPartition, partitioned
 from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 
@@ -30,7 +30,7 @@ LEAD = (
 @partitioned("curricula", "Curricula", LEAD)
 def section(p: ComparedPartition) -> list[Block]:
     drawn = [*_orders(p), *_prefixes(p), *_pools(p), *_polled(p)]
-    return [Panels(drawn)] if drawn else []
+    return [Heading(p.name), Panels(drawn)] if drawn else []
 
 
 def hosts(methods: Methods, section: str) -> list[tuple[str, dict[str, list[Run]]]]:

@@ -12,8 +12,8 @@ from fedflow.metrics.table import LEVEL, METRICS, unit_of, yardstick_first
 from fedflow.pictures.accuracy import AXES, curve, heading, measured, zoomed_and_full
 from fedflow.pictures.mixtures import HOW, SCORES, Sweep, mixtures
 from fedflow.pictures.series import series as drawn_series
-from fedflow.report.blocks import Block, Drawing, Fold, Panels, Section, Switches, Text
-from fedflow.report.compared import Compared, ComparedPartition, by_name
+from fedflow.report.blocks import Block, Drawing, Fold, Heading, Panels, Section, Switches, Text
+from fedflow.report.compared import Compared, ComparedPartition
 from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 
 LEAD = Markup(
@@ -35,7 +35,7 @@ METHOD = Markup('type="checkbox" checked data-place="{}"')
 
 
 def section(c: Compared) -> Section | None:
-    blocks = [*by_name(c, _part)]
+    blocks = [block for partition in c.partitions for block in _part(partition)]
     if not blocks:
         return None
     labels = {run.variant: run.label for run in c.runs}
@@ -47,8 +47,8 @@ def section(c: Compared) -> Section | None:
 
 
 def _part(p: ComparedPartition) -> list[Block]:
-    drawn = [*_curves(p), *_mixtures(p)] if p.rated else []
-    return [*([Panels(drawn, "")] if drawn else []), *_diagnostics(p)]
+    drawn, folds = [*_curves(p), *_mixtures(p)] if p.rated else [], _diagnostics(p)
+    return [Heading(p.name), Panels(drawn, ""), *folds] if drawn or folds else []
 
 
 def _curves(p: ComparedPartition) -> list[Drawing]:
@@ -85,11 +85,7 @@ def _diagnostics(p: ComparedPartition) -> list[Fold]:
         shown = []
         for number, name in enumerate(names):
             last, key = stat(runs, name), f"{p.key}-d{place}-{number}"
-            note = (
-                f"In the last round: {' '.join(write(last, unit_of(name)))}"
-                if last
-                else "No value in the last round."
-            )
+            note = f"In the last round: {' '.join(write(last, unit_of(name)))}" if last else NO_VALUE
             shown.append(_diagnostic(name, curve({variant: runs}, p.places, name, "round", key).svg, note))
         shown += _series(next((run for run in runs if len(series(run))), runs[0]), f"{p.key}-s{place}")
         folds += [Fold(f"Diagnostics of {runs[0].label}", [Panels(shown)], "card plots")] if shown else []

@@ -27,9 +27,7 @@ IMAGE = Markup('<img alt="{} by client of {}" src="data:image/png;base64,{}">')
 
 
 def section(c: Compared) -> Section | None:
-    drawn = [
-        drawing for partition in c.partitions for drawing in (*_labels(partition), *_pictures(partition))
-    ]
+    drawn = [drawing for p in c.partitions for drawing in (*_labels(p), *_pictures(p))]
     found = {p.name: differences(p.facts.counts if p.facts else None) for p in c.partitions}
     rows = [
         Row("", name, [Cell(f"{value:.3g}", sort=value) for value in values.values()])
@@ -67,15 +65,12 @@ def _pictures(p: ComparedPartition) -> list[Drawing]:
             f"of the means of clients {stds['inter_std']:.3f}."
         )
         found.append(("difficulty", p.facts.losses, note))
+    images = [(what, b64encode(png).decode(), note) for what, png, note in found if png]
     return [
         Drawing(
-            f"{p.name}: {what}",
-            IMAGE.format(what.capitalize(), p.name, b64encode(png).decode()),
-            note,
-            kind="card pictures",
+            f"{p.name}: {what}", IMAGE.format(what.capitalize(), p.name, image), note, kind="card pictures"
         )
-        for what, png, note in found
-        if png
+        for what, image, note in images
     ]
 
 

@@ -3,7 +3,7 @@
 from fedflow.finished.cells import metric_table
 from fedflow.finished.tables import columns
 from fedflow.pictures.accuracy import spread
-from fedflow.report.blocks import Block, Drawing, Panels
+from fedflow.report.blocks import Block, Drawing, Heading, Panels
 from fedflow.report.compared import ComparedPartition, partitioned
 
 LEAD = (
@@ -18,4 +18,4 @@ def section(p: ComparedPartition) -> list[Block]:
     if not p.rated:
         return []
     drawn = Drawing("", spread(p.rated, p.places, f"{p.key}-spread"), kind="card pictures")
-    return [Panels([drawn, metric_table(p.methods, columns("fairness"))], "one")]
+    return [Heading(p.name), Panels([drawn, metric_table(p.methods, columns("fairness"))], "one")]

@@ -11,24 +11,18 @@ from fedflow.finished.variants import HASHES
 from fedflow.metrics.table import MB, METRICS, yardstick_first
 from fedflow.naming import flat, spoken, text
 from fedflow.pictures import accuracy
-from fedflow.report.blocks import Block, Finding, Findings, Heading, Section, Text
-from fedflow.report.compared import Compared, ComparedPartition
+from fedflow.report.blocks import Block, Finding, Findings, Heading, Text
+from fedflow.report.compared import Compared, ComparedPartition, partitioned
 
 COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
-
-
 LEAD = (
     "In each picture the dot is local accuracy (every client on its own test set), the ring global accuracy "
     "(the complete test set); bars extend from the lowest to the highest seed."
 )
 
 
-def section(c: Compared) -> Section | None:
-    blocks = [block for partition in c.partitions for block in _blocks(partition)]
-    return Section("findings", "Findings", LEAD, blocks) if blocks else None
-
-
-def _blocks(p: ComparedPartition) -> list[Block]:
+@partitioned("findings", "Findings", LEAD)
+def section(p: ComparedPartition) -> list[Block]:
     first, scheme = p.runs[0].metrics, f", {p.scheme}" if p.scheme else ""
     about = f"{first['dataset']}{scheme}, {first['clients']} clients, {first['rounds']} rounds"
     picture = accuracy.glance(p.rated, p.places, f"{p.key}-glance") if p.rated else None

@@ -11,7 +11,7 @@ from fedflow.metrics.table import METRICS
 from fedflow.naming import text
 from fedflow.pictures.accuracy import curve, heading, measured
 from fedflow.pictures.images import by_round, closest, grid
-from fedflow.report.blocks import Block, Drawing, Panels
+from fedflow.report.blocks import Block, Drawing, Heading, Panels
 from fedflow.report.compared import ComparedPartition, partitioned
 
 BESIDE = ("local_weighted", "global_accuracy")  # of the classifier that is trained on the images
@@ -62,7 +62,7 @@ def section(p: ComparedPartition) -> list[Block]:
     ]
     for place, runs in enumerate(found.values()):
         drawn += _of_run(runs[0], f"{p.key}-i{place}")
-    return [metric_table(found, shown), Panels(drawn)]
+    return [Heading(p.name), metric_table(found, shown), Panels(drawn)]
 
 
 @partitioned("privacy", "Privacy of generated images", PRIVACY, "Privacy")
@@ -77,7 +77,7 @@ def privacy(p: ComparedPartition) -> list[Block]:
         picture = closest(rounds[max(rounds)], last, f"{p.key}-p{place}").svg
         note = f"Seed {run.seed}, after round {max(rounds)}."
         drawn.append(Drawing(f"{run.label}: the images closest to training images", picture, note))
-    return [metric_table(found, columns("privacy")), Panels(drawn)]
+    return [Heading(p.name), metric_table(found, columns("privacy")), Panels(drawn)]
 
 
 @once

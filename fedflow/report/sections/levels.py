@@ -9,7 +9,7 @@ from fedflow.metrics.table import METRICS, heading, level_metric, levels_of
 from fedflow.metrics.target import first_reaching
 from fedflow.pictures.accuracy import curve, measured
 from fedflow.pictures.accuracy import heading as curve_heading
-from fedflow.report.blocks import Block, Drawing, Panels
+from fedflow.report.blocks import Block, Drawing, Heading, Panels
 from fedflow.report.compared import ComparedPartition, partitioned
 
 REACHED = "rounds_to_target"
@@ -54,7 +54,7 @@ def section(p: ComparedPartition) -> list[Block]:
         if "round" in metric.curves
         if any(measured(runs, name := level_metric(level, metric.name)) for runs in leveled.values())
     ]
-    return [table, Panels(drawn)]
+    return [Heading(p.name), table, Panels(drawn)]
 
 
 def _with_targets(run: Run, levels: Iterable[str]) -> Run:

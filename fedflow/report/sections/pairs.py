@@ -18,7 +18,7 @@ def section(c: Compared) -> Section | None:
     for p in c.partitions:
         blocks: list[Block] = []
         for measure, known in p.pairs.items():
-            blocks += [Heading(title(measure)), pair_table(p.methods, known)]
+            blocks += [Heading(title(measure), level=4), pair_table(p.methods, known)]
         if blocks:
             folds.append(Fold(p.name, blocks, "card plots pairs", open=not folds))
     return Section("pairs", "Pairs of methods", LEAD, folds, "Pairs") if folds else None

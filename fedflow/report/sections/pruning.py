@@ -5,7 +5,7 @@ from fedflow.finished.features import masks, series
 from fedflow.finished.run import Run
 from fedflow.metrics.table import METRICS, SHARE, Metric
 from fedflow.pictures.masks import One, accuracy_by_share, by_shared_labels, layers, matrix, pruned
-from fedflow.report.blocks import Block, Drawing, Panels
+from fedflow.report.blocks import Block, Drawing, Heading, Panels
 from fedflow.report.compared import ComparedPartition, partitioned
 from fedflow.simulation.outcome import GATE, PRUNED, SERIES_CLIENTS
 
@@ -52,7 +52,7 @@ def section(p: ComparedPartition) -> list[Block]:
     drawn = _overlap(p, {variant: runs for variant, runs in masked.items() if all(map(_labeled, runs))})
     for place, runs in enumerate(masked.values()):
         drawn += _of_run(runs[0], f"{p.key}-m{place}")
-    return [table, Panels(drawn)]
+    return [Heading(p.name), table, Panels(drawn)]
 
 
 def _overlap(p: ComparedPartition, labeled: Methods) -> list[Drawing]:

@@ -41,11 +41,10 @@ class Ranking:
     @property
     def table(self) -> Table:
         columns = [("Mean rank", "", "1 is best")] + [(name, "", "") for name in self.partitions]
+        ranked = zip(self.variants, self.labels, self.ranks, strict=True)
         rows = [
-            Row(variant, name, [_cell(mean, 2), *(_cell(rank, 1) for rank in ranks)])
-            for variant, name, mean, ranks in zip(
-                self.variants, self.labels, self.means, self.ranks, strict=True
-            )
+            Row(variant, name, [_cell(ranks.mean(), 2), *(_cell(rank, 1) for rank in ranks)])
+            for variant, name, ranks in ranked
         ]
         return Table(columns, rows)
 

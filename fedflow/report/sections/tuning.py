@@ -25,8 +25,6 @@ COLUMNS = [
     ("Next", "", "the best score with other settings"),
     ("Tries", "", "combinations of settings that were run"),
 ]
-
-
 LEAD = Markup(
     "What <code>fedflow tune</code> tried, every method with the same rule, on samples held out of the "
     "clients' training data; test samples play no part. The settings with the best score are chosen. In the "
@@ -45,11 +43,9 @@ def section(c: Compared) -> Section | None:
 
 def _read(file: Path) -> pd.DataFrame:
     table = read_table(file, pd.read_csv, NUMBERS)
-    if "spread" in table:
-        table = read_table(file, pd.read_csv, (*NUMBERS, "spread"))
     if "chosen" not in table or table["chosen"].dtype != bool or table["chosen"].sum() > 1:
         reject(file, "column chosen needs at most one True, and False for the others")
-    check_columns(file, table, {"accuracy": (SHARE.least, SHARE.most)})
+    check_columns(file, table, {"accuracy": (SHARE.least, SHARE.most), "spread": (-math.inf, math.inf)})
     loss = bool(table["accuracy"].isna().all())
     return table.assign(score=table["loss" if loss else "accuracy"]).assign(by_loss=loss)
 
