@@ -56,7 +56,7 @@ class Panels:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Card:
     """A question, the method that answers it, its value, and how certain that is."""
 
     question: str
@@ -68,8 +68,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Findings:
-    findings: Sequence[Finding]
+class Cards:
+    cards: Sequence[Card]
     picture: Markup | None
 
 
@@ -119,9 +119,7 @@ class Box:
     kind: str
 
 
-Block = (
-    Text | Heading | Listing | Drawing | Panels | Table | Findings | Chain | Switches | Fold | Box | Markup
-)
+Block = Text | Heading | Listing | Drawing | Panels | Table | Cards | Chain | Switches | Fold | Box | Markup
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedflow.claims.matching import Accuracy, Shown, accuracies
+import numpy as np
+
+from fedflow.claims.matching import Shown
 from fedflow.claims.verdicts import Judged
 from fedflow.finished import pairs
 from fedflow.finished.cells import Methods
@@ -45,6 +47,11 @@ class ComparedPartition:
         """The name of the partition scheme in words; empty if it is not known."""
         return self.facts.scheme.replace("_", " ") if self.facts else ""
 
+    @property
+    def counts(self) -> np.ndarray | None:
+        """Samples of each label at each client [N, K], if they are known."""
+        return self.facts.counts if self.facts else None
+
     def having(self, feature: Callable[[Run], Any]) -> Methods:
         """By variant, the runs that have a feature."""
         found = {variant: [run for run in runs if feature(run)] for variant, runs in self.methods.items()}
@@ -60,19 +67,9 @@ class ComparedPartition:
         }
 
     @cached_property
-    def clustered(self) -> Methods:
-        """The methods that serve clusters."""
-        return {v: runs for v, runs in self.methods.items() if any(run.history for run in runs)}
-
-    @cached_property
     def pairs(self) -> dict[str, pairs.Differences]:
         """The differences of methods, by measure."""
         return pairs.differences(self.methods)
-
-    @cached_property
-    def published(self) -> dict[str, Accuracy]:
-        """Published accuracies by variant."""
-        return accuracies(self.runs)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from fedflow.claims.matching import Accuracy, known_data
+from fedflow.claims.matching import Accuracy, accuracies, known_data
 from fedflow.finished.cells import Cell, Methods, Row, Table, metric_table
 from fedflow.finished.networks import Network
 from fedflow.finished.run import Run
@@ -25,8 +25,9 @@ def section(c: Compared) -> Section | None:
     blocks: list[Block] = []
     for p in c.partitions:
         reached = _references(c.networks, p.runs[0])
-        notes = [*([reached] if reached else []), *(SOURCE.format(source) for source in sources(p.published))]
-        blocks += [Heading(p.name), accuracy_table(p.methods, p.published)]
+        published = accuracies(p.runs)
+        notes = [*([reached] if reached else []), *(SOURCE.format(source) for source in sources(published))]
+        blocks += [Heading(p.name), accuracy_table(p.methods, published)]
         blocks += [Text(note, "note after") for note in notes]
     if c.runs and not c.published:
         blocks.append(Text(NOTHING.format(", ".join(known_data())), "note after"))

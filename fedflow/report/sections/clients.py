@@ -22,7 +22,7 @@ LEAD = (
 def section(c: Compared) -> Section | None:
     folds: list[Fold] = []
     for p in c.partitions:
-        if found := client_table(p.methods, p.facts.counts if p.facts else None):
+        if found := client_table(p.methods, p.counts):
             table, note = found
             folds.append(Fold(f"{p.name}: {note}" if note else p.name, [table], open=not folds))
     return Section("clients", "Clients", LEAD, folds) if folds else None

@@ -28,7 +28,7 @@ IMAGE = Markup('<img alt="{} by client of {}" src="data:image/png;base64,{}">')
 
 def section(c: Compared) -> Section | None:
     drawn = [drawing for p in c.partitions for drawing in (*_labels(p), *_pictures(p))]
-    found = {p.name: differences(p.facts.counts if p.facts else None) for p in c.partitions}
+    found = {p.name: differences(p.counts) for p in c.partitions}
     rows = [
         Row("", name, [Cell(f"{value:.3g}", sort=value) for value in values.values()])
         for name, values in found.items()
@@ -44,9 +44,10 @@ def section(c: Compared) -> Section | None:
 
 def _labels(p: ComparedPartition) -> list[Drawing]:
     """The labels of every client, if they are known."""
-    if p.facts is None or p.facts.counts is None or not p.facts.counts.size:
+    counts = p.counts
+    if counts is None or not counts.size:
         return []
-    counts, dealt = p.facts.counts, planted(p, p.runs)
+    dealt = planted(p, p.runs)
     shown = counts[ordered(counts, *dealt)]
     deepest = (shown / shown.sum(1, keepdims=True).clip(1)).max()
     note = f"The deepest color is {100 * deepest:.0f} % of a client's samples; above, its number of samples."
@@ -58,7 +59,7 @@ def _pictures(p: ComparedPartition) -> list[Drawing]:
     """Pictures of the partition's folder."""
     if p.facts is None:
         return []
-    found = [("labels", p.facts.labels if p.facts.counts is None else None, "")]  # `_labels` draws the others
+    found = [("labels", p.facts.labels if p.counts is None else None, "")]  # `_labels` draws the others
     if (stds := p.facts.difficulty) is not None:
         note = (
             f"Std of the expert's losses within a client {stds['intra_std']:.3f} (mean over clients), "
@@ -76,9 +77,9 @@ def _pictures(p: ComparedPartition) -> list[Drawing]:
 
 def planted(p: ComparedPartition, runs: Sequence[Run]) -> tuple[np.ndarray | None, int]:
     """The planted group of every client, newcomers included, and the number of newcomers."""
-    assert p.facts is not None and p.facts.counts is not None
+    assert p.facts is not None and p.counts is not None
     groups = next((run.groups for run in runs if run.groups), None)
-    missing = len(p.facts.counts) - len(groups or ())
+    missing = len(p.counts) - len(groups or ())
     known = None if groups is None or missing < 0 else np.array([*groups, *[-1] * missing])
     return known, int(p.facts.summary.get("newcomers") or 0)
 

@@ -11,7 +11,7 @@ from fedflow.finished.variants import HASHES
 from fedflow.metrics.table import MB, METRICS, yardstick_first
 from fedflow.naming import flat, spoken, text
 from fedflow.pictures import accuracy
-from fedflow.report.blocks import Block, Finding, Findings, Heading, Text
+from fedflow.report.blocks import Block, Card, Cards, Heading, Text
 from fedflow.report.compared import Compared, ComparedPartition, partitioned
 
 COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
@@ -27,10 +27,10 @@ def section(p: ComparedPartition) -> list[Block]:
     about = f"{first['dataset']}{scheme}, {first['clients']} clients, {first['rounds']} rounds"
     picture = accuracy.glance(p.rated, p.places, f"{p.key}-glance") if p.rated else None
     warned = [Text(warning, "warning") for warning in _warnings(p)]
-    return [Heading(p.name, about), *warned, Findings(findings(p.methods), picture)]
+    return [Heading(p.name, about), *warned, Cards(findings(p.methods), picture)]
 
 
-def findings(methods: Methods) -> list[Finding]:
+def findings(methods: Methods) -> list[Card]:
     """Which method is best on local, global and worst-10 % accuracy (without any: on the loss), and which
     reaches the target with the least traffic.
     """
@@ -53,7 +53,7 @@ def findings(methods: Methods) -> list[Finding]:
             detail = verdict(value, dict(ranked)[rival], methods[rival][0].label, metric)
             paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
             detail += _certainty(paired) if paired is not None else ""
-        found.append(Finding(asked.question, answer, *write(value, unit), unit.sign, detail))
+        found.append(Card(asked.question, answer, *write(value, unit), unit.sign, detail))
     return [*found, *_cheapest(methods)]
 
 
@@ -117,7 +117,7 @@ def _names(methods: Methods, names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
 
 
-def _cheapest(methods: Methods) -> list[Finding]:
+def _cheapest(methods: Methods) -> list[Card]:
     """The least traffic to the target, among methods that communicate."""
     question = "Least traffic to the target"
     targets: set[Any] = {r.metrics.get("target_accuracy") for g in methods.values() for r in g}
@@ -127,13 +127,13 @@ def _cheapest(methods: Methods) -> list[Finding]:
     target = f"{100 * targets.pop():g} % local accuracy"
     reached = [(m, v) for m, v in best(methods, "bytes_to_target") if len(v.values) == len(methods[m])]
     if not reached:
-        return [Finding(question, "No method", "", "", "", f"None reached {target} with every seed.")]
+        return [Card(question, "No method", "", "", "", f"None reached {target} with every seed.")]
     value = reached[0][1]
     same = [m for m, v in reached if write(v, MB)[0] == write(value, MB)[0]]
     detail = (
         f"To {target}, which {len(reached)} of {len(methods)} communicating methods reach with every seed."
     )
-    return [Finding(question, _names(methods, same), *write(value, MB), MB.sign, detail)]
+    return [Card(question, _names(methods, same), *write(value, MB), MB.sign, detail)]
 
 
 def _warnings(p: ComparedPartition) -> list[str]:

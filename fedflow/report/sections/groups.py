@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from fedflow.finished.cells import metric_table
+from fedflow.finished.cells import Methods, metric_table
 from fedflow.finished.run import Run
 from fedflow.finished.tables import columns
 from fedflow.pictures.accuracy import curve
@@ -28,19 +28,20 @@ PICTURES = (
 
 
 def section(c: Compared) -> Section | None:
-    blocks = [block for p in c.partitions if p.clustered or _planted(p) for block in _blocks(p)]
+    blocks = [block for p in c.partitions for block in _blocks(p)]
     return Section("groups", "Groups found", LEAD, [Listing(PICTURES), *blocks]) if blocks else None
 
 
 def _blocks(p: ComparedPartition) -> list[Block]:
+    clustered = {v: runs for v, runs in p.methods.items() if any(run.history for run in runs)}
     head = Heading(p.name, _planted(p) or "no planted groups", f"{p.key}-groups")
-    if not p.clustered:
-        return [head, Text("None of these methods serves clusters.")]
-    first = [next(run for run in runs if run.history) for runs in p.clustered.values()]
+    if not clustered:
+        return [head, Text("None of these methods serves clusters.")] if _planted(p) else []
+    first = [next(run for run in runs if run.history) for runs in clustered.values()]
     drawn = [_pictures(run, f"{p.key}-c{place}") for place, run in enumerate(first)]
     return [
         head,
-        Panels([metric_table(p.clustered, columns("clusters")), *_agreement(p)], "two"),
+        Panels([metric_table(clustered, columns("clusters")), *_agreement(p, clustered)], "two"),
         *(Text(words, "note after") for run in first if (words := _lasting(run))),
         Panels([picture for pictures in sorted(drawn, key=len, reverse=True) for picture in pictures]),
     ]
@@ -53,11 +54,11 @@ def _planted(p: ComparedPartition) -> str:
     return f"{len(sizes)} planted groups of {each} clients" if len(sizes) > 1 else ""
 
 
-def _agreement(p: ComparedPartition) -> list[Drawing]:
+def _agreement(p: ComparedPartition, methods: Methods) -> list[Drawing]:
     """ARI by round, if any method has one."""
-    if not any(run.rounds["ari"].notna().any() for runs in p.clustered.values() for run in runs):
+    if not any(run.rounds["ari"].notna().any() for runs in methods.values() for run in runs):
         return []
-    drawn = curve(p.clustered, p.places, "ari", "round", f"{p.key}-ari", top=1).svg
+    drawn = curve(methods, p.places, "ari", "round", f"{p.key}-ari", top=1).svg
     return [Drawing("ARI by round", drawn, kind="card pictures")]
 
 

@@ -97,10 +97,10 @@ def chain_of(p: ComparedPartition, known: Sequence[Mapping[str, Any]]) -> list[S
 def _small(p: ComparedPartition) -> dict[str, Markup]:
     """Small pictures of the partition and of the first clusters, clients in the same order, by step."""
     runs, found, order = [run for own in p.methods.values() for run in own], {}, None
-    if p.facts is not None and p.facts.counts is not None and p.facts.counts.size:
+    if p.counts is not None and p.counts.size:
         dealt = planted(p, runs)
-        order = ordered(p.facts.counts, *dealt)
-        found["Partition"] = labels_thumbnail(p.facts.counts, f"{p.key}-small", *dealt).svg
+        order = ordered(p.counts, *dealt)
+        found["Partition"] = labels_thumbnail(p.counts, f"{p.key}-small", *dealt).svg
     if clustered := next((run for run in runs if run.history), None):
         grouping = grouping_of(clustered)
         known = len(grouping.found)

@@ -79,25 +79,19 @@ def _order(table: pd.DataFrame) -> float:
 
 def _cells(table: pd.DataFrame) -> list[Cell]:
     chosen, others = table[table["chosen"]], table[~table["chosen"]]["score"].dropna()
-    tries = Cell(f"{len(table)}", sort=len(table), note=_diverged(int(table["score"].isna().sum())))
+    diverged = int(table["score"].isna().sum())
+    tries = Cell(f"{len(table)}", sort=len(table), note=f"{diverged} diverged" if diverged else "")
     if chosen.empty:
         return [Cell(UNMEASURED), Cell(UNMEASURED), Cell(UNMEASURED), tries]
     (best,) = chosen.to_dict("records")
     words = ", ".join(f"{setting} {text(best[setting])}" for setting in _settings(table))
     loss = bool(best["by_loss"])
     spread = best.get("spread")
-    score = Cell(
-        _written(best["score"], loss),
-        "" if spread is None or pd.isna(spread) or loss else f"±\u2009{_written(spread, loss)}",
-        sort=best["score"],
-    )
+    around = "" if spread is None or pd.isna(spread) or loss else f"±\u2009{_written(spread, loss)}"
+    score = Cell(_written(best["score"], loss), around, sort=best["score"])
     following = (others.min() if loss else others.max()) if len(others) else None
     after = Cell(UNMEASURED) if following is None else Cell(_written(following, loss), sort=following)
     return [Cell(words), score, after, tries]
-
-
-def _diverged(number: int) -> str:
-    return f"{number} diverged" if number else ""
 
 
 def _written(score: float, loss: bool) -> str:
