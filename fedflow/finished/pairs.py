@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference
+from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference, too_few
 from fedflow.finished.cells import Cell, Methods, Row, Table
 from fedflow.finished.run import Run
 from fedflow.finished.tables import best, write_csv
@@ -53,6 +53,12 @@ def title(measure: str) -> str:
     return f"{name} accuracy, points" if measure.endswith("_accuracy") else f"{name}, points"
 
 
+def without_interval(known: Differences) -> str:
+    """Why pairs have no interval: "two seeds: no interval"; empty if all of enough seeds."""
+    few = {value.seeds for value in known.values() if value.interval is None and value.seeds < SEEDS}
+    return too_few(*sorted(few)) if few else ""
+
+
 def write_pairs(runs: Sequence[Run], known: Mapping[str, Mapping[str, Differences]], path: Path) -> None:
     """Write a row per partition, measure and pair: the difference of shares, and its interval."""
     labels = {run.variant: run.label for run in runs}
@@ -82,8 +88,7 @@ def _cell(known: Differences, one: str, other: str) -> Cell:
         sign, value = -1, known.get((other, one))
     if value is None:
         return Cell("")
-    shown = value.interval if value.clients or value.seeds >= SEEDS else None
-    mean, ends = 100 * sign * value.mean, sorted(100 * sign * end for end in shown or ())
+    mean, ends = 100 * sign * value.mean, sorted(100 * sign * end for end in value.interval or ())
     spread = f"[{', '.join(map(_signed, ends))}]" if ends else ""
     return Cell(_signed(mean), spread, "", mean, value.certain)
 

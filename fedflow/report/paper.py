@@ -9,7 +9,7 @@ import numpy as np
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import make_writable
 from fedflow.finished.cells import Cell, Methods, Row, Table, metric_table
-from fedflow.finished.pairs import pair_table
+from fedflow.finished.pairs import pair_table, without_interval
 from fedflow.finished.run import Run
 from fedflow.finished.tables import PLOTTED, TABLES, by_method, columns
 from fedflow.methods import METHODS
@@ -63,7 +63,8 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
             if table.columns:
                 tables[f"{name}-{each}"] = latex(table)
         for measure, known in p.pairs.items():
-            tables[f"{name}-pairs-{measure}"] = latex(pair_table(methods, known), PAIRS)
+            note = "; ".join(filter(None, [PAIRS, without_interval(known)]))
+            tables[f"{name}-pairs-{measure}"] = latex(pair_table(methods, known), note)
         if figures:
             drawings |= _pictures(methods, c.places, name)
     if (ranked := ranking(c)) is not None:

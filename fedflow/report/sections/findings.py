@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference
+from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference, too_few
 from fedflow.finished.cells import Methods, write
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat, best, verdict, yardstick
@@ -60,7 +60,7 @@ def findings(methods: Methods) -> list[Card]:
 def _certainty(paired: Difference) -> str:
     """The interval of a difference, in words; an interval of fewer than three seeds says nothing."""
     if paired.seeds < SEEDS:
-        return f" {'One seed' if paired.seeds == 1 else 'Two seeds'}: no interval."
+        return f" {too_few(paired.seeds).capitalize()}."
     if paired.interval is None:
         return ""
     low, high = (f"{100 * end:.1f}" for end in paired.interval)

@@ -1,6 +1,6 @@
 """Differences of all pairs of methods, and their intervals."""
 
-from fedflow.finished.pairs import pair_table, title
+from fedflow.finished.pairs import pair_table, title, without_interval
 from fedflow.report.blocks import Block, Fold, Heading, Section
 from fedflow.report.compared import Compared
 
@@ -18,7 +18,10 @@ def section(c: Compared) -> Section | None:
     for p in c.partitions:
         blocks: list[Block] = []
         for measure, known in p.pairs.items():
-            blocks += [Heading(title(measure), level=4), pair_table(p.methods, known)]
+            blocks += [
+                Heading(title(measure), without_interval(known), level=4),
+                pair_table(p.methods, known),
+            ]
         if blocks:
             folds.append(Fold(p.name, blocks, "card plots pairs", open=not folds))
     return Section("pairs", "Pairs of methods", LEAD, folds, "Pairs") if folds else None
