@@ -25,9 +25,7 @@ from fedflow.finished.reading import (
 from fedflow.finished.results import MARKER
 from fedflow.finished.run import Run
 from fedflow.finished.variants import named
-from fedflow.heterogeneity import LINKAGES
 from fedflow.local.local_training import LocalTraining
-from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.table import METRICS, unit_of
 
 TEXT = ("partition", "method", "method_label", "dataset", "model", "settings", "data_hash", "partition_hash")
@@ -186,22 +184,9 @@ def _read_run(folder: Path) -> Run:
         reject(folder / MARKER, f"it belongs to the run {'/'.join(names[0])}")
     rounds = _rounds(folder / "rounds.csv", metrics["rounds"])
     clients = _clients(folder / "clients.parquet", metrics["clients"])
-    file = folder / "clusters.json"  # of runs with planted groups or with clusters
-    clusters: dict[str, Any] = {"history": [], "stable_cluster_ids": True}
-    clusters = read_json(file) if file.exists() else clusters
-    history = clusters.get("history")
-    if not isinstance(history, list) or not all(_is_step(step, metrics["clients"]) for step in history):
-        reject(file, f"each entry of history needs a round and {metrics['clients']} assignments")
-    groups = clusters.get("groups")
-    if groups is not None and not _is_assignment(groups, metrics["clients"]):
-        reject(file, f"groups needs {metrics['clients']} whole numbers, or null")
-    compared = _dissimilarity(folder, clusters.get("proximity"), len(clients))
     # Results of earlier versions have no central networks.
     settings = {name: params[name] for name in SECTIONS} | {"central": params.get("central", {})}
-    stable = clusters.get("stable_cluster_ids", clusters.get("lasting"))  # its name in earlier results
-    if type(stable) is not bool:
-        reject(file, "stable_cluster_ids needs true or false")
-    return Run(folder, metrics, settings, rounds, clients, groups, history, compared, stable)
+    return Run(folder, metrics, settings, rounds, clients)
 
 
 def _params(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
@@ -256,36 +241,3 @@ def _clients(path: Path, count: int) -> pd.DataFrame:
 def _bounds(name: str) -> tuple[float, float]:
     """Smallest and largest value of a metric."""
     return unit_of(name).least, unit_of(name).most
-
-
-def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | None:
-    """``proximity.parquet``, with its description ``about`` in ``clusters.json``; None without one."""
-    if about is None:
-        return None
-    path, described = folder / "proximity.parquet", folder / "clusters.json"
-    table = read_table(path, pd.read_parquet)
-    check_columns(path, table, {str(name): (-math.inf, math.inf) for name in table})
-    named = set(table.index) <= set(range(clients)) and [str(k) for k in table.index] == list(table)
-    if not named or not np.isfinite(table.to_numpy(float)).all():
-        reject(path, "not a matrix of finite numbers with a row and a column per client")
-    if not isinstance(about, dict) or not all(isinstance(about.get(n), str) for n in ("unit", "linkage")):
-        reject(described, "proximity needs a unit, a linkage and a height")
-    if about["linkage"] not in LINKAGES:
-        reject(described, f"proximity.linkage is {about['linkage']!r:.40}, not one of {', '.join(LINKAGES)}")
-    for name in ("height", "decomposition_error"):
-        if about.get(name) is not None:
-            check_number(described, f"proximity.{name}", about[name], 0)
-    try:
-        return Dissimilarity(table.to_numpy(float), table.index.tolist(), **about)
-    except TypeError:
-        reject(described, "proximity needs a unit, a linkage and a height")
-
-
-def _is_step(step: Any, clients: int) -> bool:
-    known = isinstance(step, dict) and type(step.get("round")) is int and step["round"] >= 0
-    return known and _is_assignment(step.get("assignment"), clients)
-
-
-def _is_assignment(value: Any, clients: int) -> bool:
-    whole = isinstance(value, list) and len(value) == clients and all(type(item) is int for item in value)
-    return whole and all(-1 <= item < WHOLE for item in value)

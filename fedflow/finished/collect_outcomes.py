@@ -66,8 +66,6 @@ class Outcome:
                 self.params,
                 pd.DataFrame({"round": []}),
                 pd.DataFrame(),
-                None,
-                [],
                 variant=f"{row} · {self.variant}" if self.variant else row,
                 label=f"{row} · {self.variant}" if self.variant else row,
             )

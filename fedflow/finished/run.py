@@ -9,7 +9,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pandas as pd
 
 from fedflow.finished.reading import check_columns, read_table
-from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.table import diagnostics
 
 P = ParamSpec("P")
@@ -19,7 +18,7 @@ SHARES = ("accuracy", "confidence")  # columns of several files
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run: its settings, ``metrics.json``, ``rounds.csv``, its clients and ``clusters.json``.
+    """One finished run: its settings, ``metrics.json``, ``rounds.csv`` and its clients.
 
     Its other files are those of features: who needs one reads it with `table` or from `file`.
     """
@@ -29,10 +28,6 @@ class Run:
     params: dict[str, Any]  # `SECTIONS` of settings, and the central networks that it uses
     rounds: pd.DataFrame  # a row per round; bytes are cumulative, accuracies empty where not evaluated
     clients: pd.DataFrame  # a row per client that took part
-    groups: list[int] | None  # planted group of every client
-    history: list[dict[str, Any]]  # round and assignment [N], where the assignment changed; -1 = none yet
-    dissimilarity: Dissimilarity | None = None  # where the server compares clients
-    stable_cluster_ids: bool = True  # whether a cluster keeps its number in all of history
     variant: str = ""  # runs of the same method and variant are averaged
     label: str = ""  # the name that is printed
     repeated: str = ""  # another folder with the same settings, data and seed, which is not shown

@@ -110,13 +110,13 @@ def grouped(runs: list[Run], facts: Mapping[str, PartitionFacts] | None = None, 
 
 
 Part = Callable[[ComparedPartition], Sequence[Block]]
-Whole = Callable[[Compared], Section | None]
+SectionFunction = Callable[[Compared], Section | None]
 
 
-def partitioned(key: str, title: str, lead: str, name: str = "") -> Callable[[Part], Whole]:
+def partitioned(key: str, title: str, lead: str, name: str = "") -> Callable[[Part], SectionFunction]:
     """Make a section of what a function shows of one partition; there is none if no partition has any."""
 
-    def section_of(part: Part) -> Whole:
+    def section_of(part: Part) -> SectionFunction:
         def section(c: Compared) -> Section | None:
             blocks = [block for partition in c.partitions for block in part(partition)]
             return Section(key, title, lead, blocks, name) if blocks else None

@@ -19,7 +19,7 @@ from fedflow.finished.pairs import write_pairs
 from fedflow.finished.tables import write_tables
 from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.report.blocks import Text
-from fedflow.report.compared import Compared, Recorded, Whole, grouped
+from fedflow.report.compared import Compared, Recorded, SectionFunction, grouped
 from fedflow.report.sections import (
     accuracy,
     calibration,
@@ -47,7 +47,9 @@ from fedflow.report.sections import (
 )
 
 TITLE = "Federated methods compared"
-SECTIONS: tuple[Whole, ...] = (  # in their order: what was found, where and how, from what it was made
+SECTIONS: tuple[
+    SectionFunction, ...
+] = (  # in their order: what was found, where and how, from what it was made
     findings.section,
     claims.section,
     accuracy.section,

@@ -8,6 +8,7 @@ from result_folders import change, write_partition, write_run
 from support import refused
 
 from fedflow.errors import FedflowError
+from fedflow.finished.clusters import clusters
 from fedflow.finished.collect import collect_partitions, collect_runs
 from fedflow.finished.features import masks, predictions, series, sweep
 from fedflow.finished.tables import run_table, stat
@@ -25,10 +26,11 @@ READERS = {
     "predictions.parquet": predictions,
     "sweep.parquet": sweep,
     VECTORS: masks,
+    "clusters.json": clusters,
 }
 
 
-@pytest.mark.parametrize("name", [*FILES, "clusters.json"])
+@pytest.mark.parametrize("name", FILES)
 def test_cut_off_file_is_named(tmp_path, name):
     path = write_run(tmp_path, "p", "ifca", 0) / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -117,7 +119,7 @@ def test_a_run_of_an_earlier_version_is_left_out(tmp_path):
 def test_a_wrong_fact_is_named(tmp_path, name, facts, words):
     change(write_run(tmp_path, "p", "pacfl", 0) / f"{name}.json", **facts)
     with refused(words, FedflowError):
-        collect_runs(tmp_path)
+        clusters(*collect_runs(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -165,11 +167,11 @@ def test_json_that_is_nested_too_deeply_and_a_pipe_are_one_line(tmp_path):
     path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
     path.write_text("[" * 100_000)
     with refused(r"clusters\.json: truncated or not JSON", FedflowError):
-        collect_runs(tmp_path)
+        clusters(*collect_runs(tmp_path))
     path.unlink()
     os.mkfifo(path)
     with refused(r"clusters\.json: No such file", FedflowError):
-        collect_runs(tmp_path)
+        clusters(*collect_runs(tmp_path))
 
 
 def test_only_a_metric_that_every_run_has_may_not_be_absent(tmp_path):
@@ -202,21 +204,21 @@ def test_a_folder_named_after_other_settings_is_refused(tmp_path):
 )
 def test_a_matrix_of_other_clients_is_refused(tmp_path, spoil, words):
     path = write_run(tmp_path, "p", "pacfl", 0) / "proximity.parquet"
-    assert collect_runs(tmp_path)[0].dissimilarity is not None
+    assert clusters(*collect_runs(tmp_path)).dissimilarity is not None
     spoil(pd.read_parquet(path)).to_parquet(path)
     with refused(rf"proximity\.parquet: .*{words}", FedflowError):
-        collect_runs(tmp_path)
+        clusters(*collect_runs(tmp_path))
 
 
 def test_whether_cluster_ids_are_stable_is_read_and_never_assumed(tmp_path):
     path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
     facts = json.loads(path.read_text())
-    assert facts.pop("stable_cluster_ids") and collect_runs(tmp_path)[0].stable_cluster_ids
+    assert facts.pop("stable_cluster_ids") and clusters(*collect_runs(tmp_path)).stable_ids
     path.write_text(json.dumps(facts | {"lasting": False}))  # as it was named before
-    assert not collect_runs(tmp_path)[0].stable_cluster_ids
+    assert not clusters(*collect_runs(tmp_path)).stable_ids
     path.write_text(json.dumps(facts))
     with refused("stable_cluster_ids needs true or false; run this experiment", FedflowError):
-        collect_runs(tmp_path)
+        clusters(*collect_runs(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -251,11 +253,11 @@ def test_predictions_of_other_clients_are_named_when_they_are_used(tmp_path):
 
 def test_a_run_without_the_file_of_a_feature_has_none(tmp_path):
     folder = write_run(tmp_path, "p", "ifca", 0, series={"method/p": np.ones((20, 20))})
-    for name in (*READERS, "clusters.json", "proximity.parquet"):
+    for name in (*READERS, "proximity.parquet"):
         (folder / name).unlink(missing_ok=True)
     (run,) = collect_runs(tmp_path)
     assert series(run).empty and predictions(run).empty and sweep(run).empty and masks(run) is None
-    assert run.groups is None and run.history == [] and run.dissimilarity is None and run.stable_cluster_ids
+    assert clusters(run) == ([], [], None, True)
 
 
 def test_empty_run_folders_are_passed_over(tmp_path):

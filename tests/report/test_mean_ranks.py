@@ -1,6 +1,6 @@
 """Mean ranks, the critical difference, and the table of clients."""
 
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,6 +9,7 @@ from result_folders import METHODS, write_partition, write_run
 
 from fedflow.files import COUNTS
 from fedflow.finished.collect import collect_runs
+from fedflow.finished.run import Run
 from fedflow.report.compared import grouped
 from fedflow.report.page import build_report
 from fedflow.report.sections.clients import client_table
@@ -64,9 +65,9 @@ def test_the_page_has_the_ranks_and_the_clients(tmp_path):
         assert f'-{part}-1"' in page
 
 
-def run_of(values: list[float], groups: list[int] | None = None) -> SimpleNamespace:
+def run_of(values: list[float]) -> Run:
     clients = pd.DataFrame({"client": range(len(values)), "samples": 10, "local_accuracy": values})
-    return SimpleNamespace(metrics={"clients": len(values)}, clients=clients, groups=groups, label="M")
+    return Run(Path("r"), {"clients": len(values)}, {}, pd.DataFrame(), clients, label="M")
 
 
 def test_clients_are_means_over_seeds_the_worst_first():

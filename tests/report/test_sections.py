@@ -56,7 +56,7 @@ def compared(tmp_path: Path) -> Compared:
     return grouped(collect_runs(tmp_path / "results"))
 
 
-def shown(compared: Compared, monkeypatch: pytest.MonkeyPatch, *sections: page.Whole) -> str:
+def shown(compared: Compared, monkeypatch: pytest.MonkeyPatch, *sections: page.SectionFunction) -> str:
     """The page of these sections."""
     monkeypatch.setattr(page, "SECTIONS", sections)
     return page._page(compared, "T")

@@ -38,7 +38,7 @@ def finished(
         }
     )
     facts = {"partition": "p", "method": "m", "seed": seed, "parameters": P, "loss": 0.5, "ari": None} | more
-    return Run(Path("r"), facts, {}, table, pd.DataFrame(), None, [])
+    return Run(Path("r"), facts, {}, table, pd.DataFrame())
 
 
 NEVER = finished("global_accuracy", [0.7, 0.71, 0.72, 0.73])

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedflow.finished.cells import Cell, Methods, Row, Table
+from fedflow.finished.clusters import clusters
 from fedflow.finished.run import Run
 from fedflow.metrics.table import in_unit, unit_of
 from fedflow.report.blocks import Fold, Section
@@ -41,7 +42,7 @@ def client_table(methods: Methods, counts: np.ndarray | None) -> tuple[Table, st
     scored = np.flatnonzero(np.isfinite(table).any(1))
     order = scored[np.argsort(np.nanmean(table[scored], axis=1), kind="stable")][:SHOWN]
     low, high = np.nanmin(table), np.nanmax(table)
-    samples, groups = first.clients.set_index("client")["samples"], first.groups or []
+    samples, groups = first.clients.set_index("client")["samples"], clusters(first).groups
     rows = []
     for k in order.tolist():
         size, labels = int(samples.get(k, 0)), _labels(counts, k)

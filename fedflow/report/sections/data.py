@@ -7,6 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fedflow.finished.cells import Cell, Row, Table
+from fedflow.finished.clusters import groups_of
 from fedflow.finished.run import Run
 from fedflow.heterogeneity.distances import js, total_variation
 from fedflow.pictures.labels import label_shares, ordered
@@ -78,9 +79,9 @@ def _pictures(p: ComparedPartition) -> list[Drawing]:
 def planted(p: ComparedPartition, runs: Sequence[Run]) -> tuple[np.ndarray | None, int]:
     """The planted group of every client, newcomers included, and the number of newcomers."""
     assert p.facts is not None and p.counts is not None
-    groups = next((run.groups for run in runs if run.groups), None)
-    missing = len(p.counts) - len(groups or ())
-    known = None if groups is None or missing < 0 else np.array([*groups, *[-1] * missing])
+    groups = groups_of(runs)
+    missing = len(p.counts) - len(groups)
+    known = np.array([*groups, *[-1] * missing]) if groups and missing >= 0 else None
     return known, int(p.facts.summary.get("newcomers") or 0)
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fedflow.finished.cells import Methods, metric_table
+from fedflow.finished.clusters import clusters, groups_of
 from fedflow.finished.run import Run
 from fedflow.finished.tables import columns
 from fedflow.pictures.accuracy import curve
@@ -33,11 +34,11 @@ def section(c: Compared) -> Section | None:
 
 
 def _blocks(p: ComparedPartition) -> list[Block]:
-    clustered = {v: runs for v, runs in p.methods.items() if any(run.history for run in runs)}
+    clustered = {v: runs for v, runs in p.methods.items() if any(clusters(run).history for run in runs)}
     head = Heading(p.name, _planted(p) or "no planted groups", f"{p.key}-groups")
     if not clustered:
         return [head, Text("None of these methods serves clusters.")] if _planted(p) else []
-    first = [next(run for run in runs if run.history) for runs in clustered.values()]
+    first = [next(run for run in runs if clusters(run).history) for runs in clustered.values()]
     drawn = [_pictures(run, f"{p.key}-c{place}") for place, run in enumerate(first)]
     return [
         head,
@@ -49,7 +50,7 @@ def _blocks(p: ComparedPartition) -> list[Block]:
 
 def _planted(p: ComparedPartition) -> str:
     """How many groups are planted, and how large they are."""
-    sizes = sorted(Counter(next((run.groups for run in p.runs if run.groups), ())).values())
+    sizes = sorted(Counter(groups_of(p.runs)).values())
     each = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]} to {sizes[-1]}" if sizes else ""
     return f"{len(sizes)} planted groups of {each} clients" if len(sizes) > 1 else ""
 
@@ -64,8 +65,9 @@ def _agreement(p: ComparedPartition, methods: Methods) -> list[Drawing]:
 
 def grouping_of(run: Run) -> Grouping:
     """The clusters of a run, to draw them."""
-    history = {step["round"]: step["assignment"] for step in run.history}
-    return Grouping(history, run.metrics["rounds"], run.groups, run.dissimilarity, run.stable_cluster_ids)
+    own = clusters(run)
+    steps = {step["round"]: step["assignment"] for step in own.history}
+    return Grouping(steps, run.metrics["rounds"], own.groups or None, own.dissimilarity, own.stable_ids)
 
 
 def _pictures(run: Run, name: str) -> Sequence[Drawing]:

@@ -6,6 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fedflow.finished.cells import Cell, Row, Table
+from fedflow.finished.clusters import clusters
 from fedflow.finished.run import Run
 from fedflow.pictures.clusters import thumbnail
 from fedflow.pictures.labels import ordered
@@ -85,7 +86,7 @@ def chain_of(p: ComparedPartition, known: Sequence[Mapping[str, Any]]) -> list[S
         ),
         Step("Runs", counted, "", _made(known, command=False), _command(known), experiment),
     ]
-    if found := sum(bool(run.history) for run in runs):
+    if found := sum(bool(clusters(run).history) for run in runs):
         note = f"{_of(len({facts['clusters'] for facts in known} - {''}), 'different assignment')} recorded"
         note, picture = note if known else "", small.get("Clusters")
         steps.append(Step("Clusters", f"of {_of(found, 'run')}", "", note, "", f"#{p.key}-groups", picture))
@@ -101,7 +102,7 @@ def _small(p: ComparedPartition) -> dict[str, Markup]:
         dealt = planted(p, runs)
         order = ordered(p.counts, *dealt)
         found["Partition"] = labels_thumbnail(p.counts, f"{p.key}-small", *dealt).svg
-    if clustered := next((run for run in runs if run.history), None):
+    if clustered := next((run for run in runs if clusters(run).history), None):
         grouping = grouping_of(clustered)
         known = len(grouping.found)
         order = grouping.order if order is None else order[order < known]
