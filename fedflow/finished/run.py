@@ -20,7 +20,7 @@ SHARES = ("accuracy", "confidence")  # columns of several files
 class Run:
     """One finished run: its settings, ``metrics.json``, ``rounds.csv`` and its clients.
 
-    Its other files are those of features: who needs one reads it with `table` or from `file`.
+    Other files belong to features, whose readers use `table` or `file`.
     """
 
     folder: Path

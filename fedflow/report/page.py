@@ -47,9 +47,8 @@ from fedflow.report.sections import (
 )
 
 TITLE = "Federated methods compared"
-SECTIONS: tuple[
-    SectionFunction, ...
-] = (  # in their order: what was found, where and how, from what it was made
+# In the order of the page: what was found, where and how, and from what it was made.
+SECTIONS: tuple[SectionFunction, ...] = (
     findings.section,
     claims.section,
     accuracy.section,
