@@ -13,10 +13,8 @@ from fedflow.metrics.table import SHARE, UNMEASURED, yardstick_first
 from fedflow.report.blocks import Block, Heading, Section, Text
 from fedflow.report.compared import Compared
 
-LEAD = (
-    "Best mean of each column in bold; a bold number may still be a tie (see the findings). Click a heading "
-    "to sort by it."
-)
+LEAD = """Best mean of each column in bold; a bold number may still be a tie (see the findings). Click a
+heading to sort by it."""
 SOURCE = Markup('Published: {}. See <a href="#published">published tables</a> for what differs.')
 NOTHING = "No published table matches these partitions. There are published numbers for {}."
 

@@ -9,11 +9,9 @@ from fedflow.pictures.epochs import COLUMNS, by_epoch
 from fedflow.report.blocks import Block, Drawing, Heading, Panels, Section
 from fedflow.report.compared import Compared
 
-LEAD = (
-    "One network trained on all training samples, without clients: a reference for federated training, a "
-    "teacher, or an expert. Accuracy and test loss are those on the complete test set; the training loss is "
-    "that of the last epoch, with smoothed labels if the settings say so."
-)
+LEAD = """One network trained on all training samples, without clients: a reference for federated training, a
+teacher, or an expert. Accuracy and test loss are those on the complete test set; the training loss is that
+of the last epoch, with smoothed labels if the settings say so."""
 HEADS = ("Test accuracy, %", "Test loss", "Training loss", "Epochs", "Parameters")
 
 

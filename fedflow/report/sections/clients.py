@@ -13,11 +13,9 @@ from fedflow.report.compared import Compared
 
 SHOWN = 100  # clients in a table: those that all methods serve worst
 DEEPEST = 62  # percent of the color in a cell with the highest accuracy, so that its number can be read
-LEAD = (
-    "Local accuracy in % of every client under every method, mean over seeds; a deeper color is a higher "
-    "accuracy on its partition. The clients that all methods serve worst come first; click a heading to sort "
-    "by a method. The labels of a client are those of its training samples, the most frequent first."
-)
+LEAD = """Local accuracy in % of every client under every method, mean over seeds; a deeper color is a higher
+accuracy on its partition. The clients that all methods serve worst come first; click a heading to sort by a
+method. The labels of a client are those of its training samples, the most frequent first."""
 
 
 def section(c: Compared) -> Section | None:

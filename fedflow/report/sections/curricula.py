@@ -16,15 +16,13 @@ from fedflow.report.blocks import Block, Drawing, Heading, Panels
 from fedflow.report.compared import ComparedPartition, partitioned
 from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 
-LEAD = (
-    "Runs that differ in the order of one curriculum only are drawn together, in the same colors for every "
-    "method: curriculum (easy first), anti (hard first), random (one random order) and vanilla (no "
-    "curriculum). Difficulty by round is the mean over the samples of the round's clients before they train: "
-    "of their loss, or of the score that sorts them. A growing prefix is the share of a client's samples, in "
-    "order of difficulty, that its local steps are drawn from (gray line: the pacing). A pool is the set of "
-    "clients that may take part in a round. The loss of a client is the mean over its training samples by "
-    "which the server ranked it; it is drawn until the next ranking."
-)
+LEAD = """Runs that differ in the order of one curriculum only are drawn together, in the same colors for
+every method: curriculum (easy first), anti (hard first), random (one random order) and vanilla (no
+curriculum). Difficulty by round is the mean over the samples of the round's clients before they train: of
+their loss, or of the score that sorts them. A growing prefix is the share of a client's samples, in order of
+difficulty, that its local steps are drawn from (gray line: the pacing). A pool is the set of clients that
+may take part in a round. The loss of a client is the mean over its training samples by which the server
+ranked it; it is drawn until the next ranking."""
 
 
 @partitioned("curricula", "Curricula", LEAD)

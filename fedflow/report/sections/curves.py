@@ -16,18 +16,14 @@ from fedflow.report.blocks import Block, Drawing, Fold, Heading, Panels, Section
 from fedflow.report.compared import Compared, ComparedPartition
 from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 
-LEAD = Markup(
-    "Line: mean over seeds. Band: lowest to highest seed. Accuracies in %. The zoomed vertical axis starts "
-    "at the lowest value after a quarter of the evaluated rounds, so earlier rounds may be below it. A "
-    "dotted horizontal line is a method without traffic. Curves over simulated time are drawn if methods "
-    "differ in it, in the unit of <code>run.timing</code>."
-)
-DIAGNOSTICS = Markup(
-    "Diagnostics are numbers that a single method reports: <code>method/</code> from the server step, "
-    "<code>client/</code> as the mean over the cohort. The minimum and maximum over the cohort are in "
-    "<code>rounds.csv</code>. A diagnostic with a number per client is drawn for the first seed: a line per "
-    "client, or a row per client if there are more than 12. Blank cells have no value."
-)
+LEAD = Markup("""Line: mean over seeds. Band: lowest to highest seed. Accuracies in %. The zoomed vertical
+axis starts at the lowest value after a quarter of the evaluated rounds, so earlier rounds may be below it. A
+dotted horizontal line is a method without traffic. Curves over simulated time are drawn if methods differ in
+it, in the unit of <code>run.timing</code>.""")
+DIAGNOSTICS = Markup("""Diagnostics are numbers that a single method reports: <code>method/</code> from the
+server step, <code>client/</code> as the mean over the cohort. The minimum and maximum over the cohort are in
+<code>rounds.csv</code>. A diagnostic with a number per client is drawn for the first seed: a line per
+client, or a row per client if there are more than 12. Blank cells have no value.""")
 RANGE = Markup('type="radio" name="range" value="{}"{}')
 AXIS = [(RANGE.format("zoomed", " checked"), "zoomed", None), (RANGE.format("full", ""), "0 to 100 %", None)]
 NO_VALUE = "No value in the last round."

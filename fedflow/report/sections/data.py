@@ -15,15 +15,11 @@ from fedflow.report.blocks import Block, Drawing, Panels, Section, Text
 from fedflow.report.compared import Compared, ComparedPartition
 
 PAIRED = 400  # clients, evenly spaced, whose pairs are compared
-LEAD = (
-    "Labels of the training samples. A column is a client, ordered by planted group, main label and size; a "
-    "row is a label; the deeper the color, the larger the label’s share of the client’s samples."
-)
-MEASURES = Markup(
-    "Total variation (0 to 1) and Jensen-Shannon divergence are means over pairs of clients; effective "
-    "labels are the exponential of the entropy, mean over clients. Distances of the inputs: <code>fedflow "
-    "partitions compare</code>."
-)
+LEAD = """Labels of the training samples. A column is a client, ordered by planted group, main label and
+size; a row is a label; the deeper the color, the larger the label’s share of the client’s samples."""
+MEASURES = Markup("""Total variation (0 to 1) and Jensen-Shannon divergence are means over pairs of clients;
+effective labels are the exponential of the entropy, mean over clients. Distances of the inputs:
+<code>fedflow partitions compare</code>.""")
 IMAGE = Markup('<img alt="{} by client of {}" src="data:image/png;base64,{}">')
 
 

@@ -6,11 +6,9 @@ from fedflow.pictures.accuracy import spread
 from fedflow.report.blocks import Block, Drawing, Heading, Panels
 from fedflow.report.compared import ComparedPartition, partitioned
 
-LEAD = (
-    "How local accuracy is distributed over clients. In each picture: the histogram of clients (all seeds "
-    "pooled), the mean (dot), and the means of the worst and best 10 % (ends of the bar). The worst and best "
-    "tenth are means over clients, then over seeds."
-)
+LEAD = """How local accuracy is distributed over clients. In each picture: the histogram of clients (all
+seeds pooled), the mean (dot), and the means of the worst and best 10 % (ends of the bar). The worst and best
+tenth are means over clients, then over seeds."""
 
 
 @partitioned("fairness", "Fairness", LEAD)

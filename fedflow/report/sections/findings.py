@@ -15,10 +15,8 @@ from fedflow.report.blocks import Block, Card, Cards, Heading, Text
 from fedflow.report.compared import Compared, ComparedPartition, partitioned
 
 COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
-LEAD = (
-    "In each picture the dot is local accuracy (every client on its own test set), the ring global accuracy "
-    "(the complete test set); bars extend from the lowest to the highest seed."
-)
+LEAD = """In each picture the dot is local accuracy (every client on its own test set), the ring global
+accuracy (the complete test set); bars extend from the lowest to the highest seed."""
 
 
 @partitioned("findings", "Findings", LEAD)

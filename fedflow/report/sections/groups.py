@@ -12,10 +12,8 @@ from fedflow.pictures.clusters import Grouping, pictures_of, timeline
 from fedflow.report.blocks import Block, Drawing, Heading, Listing, Panels, Section, Text
 from fedflow.report.compared import Compared, ComparedPartition
 
-LEAD = (
-    "How well methods that serve clusters of clients recover the planted groups. A color is a cluster; if "
-    "both have the same stripes, the clusters are the planted groups."
-)
+LEAD = """How well methods that serve clusters of clients recover the planted groups. A color is a cluster;
+if both have the same stripes, the clusters are the planted groups."""
 PICTURES = (
     "Assignment: a row is a client; a change of color is a move to another cluster. Blank: not evaluated "
     "yet.",

@@ -17,25 +17,20 @@ from fedflow.report.compared import ComparedPartition, partitioned
 BESIDE = ("local_weighted", "global_accuracy")  # of the classifier that is trained on the images
 BY_FEATURES = ("fid", *Neighbors._fields)
 CURVES = ("fid", "global_accuracy")
-GENERATION = (
-    "The server makes labeled images; clients are served a classifier that is trained on them. All measures "
-    "compare the images after the last round with the complete test set. The FID is a distance between the "
-    "means and covariances of features: the inputs of the last layer of a central network (FID-c), those of "
-    "Inception v3, or the pixels. It depends on the features and on the number of images, so only values "
-    "with equal features and numbers compare; that of as many real training images shows what to expect of "
-    "perfect ones. Precision, recall, density and coverage count images within balls around others, up to "
-    "the 5th neighbor. The accuracy with real images is that of the same classifier, trained in the same way "
-    "on these real training images."
-)
-PRIVACY = (
-    "Distances between pixels in [0, 1], to the training images of all clients. If generated images were "
-    "copies of training images, they would be closer to these than test images are. The test images are as "
-    "new as images can be, so 5 % near copies are expected of new ones. A distance to the nearest test image "
-    "is larger for a small test set. Images far from all training images prove nothing about privacy: "
-    "features, attributes, or the membership of a client can leak without any copy, and a distance between "
-    "pixels misses a copy that is shifted or brighter. Nor do these numbers see what clients send in the "
-    "rounds."
-)
+GENERATION = """The server makes labeled images; clients are served a classifier that is trained on them. All
+measures compare the images after the last round with the complete test set. The FID is a distance between
+the means and covariances of features: the inputs of the last layer of a central network (FID-c), those of
+Inception v3, or the pixels. It depends on the features and on the number of images, so only values with
+equal features and numbers compare; that of as many real training images shows what to expect of perfect
+ones. Precision, recall, density and coverage count images within balls around others, up to the 5th
+neighbor. The accuracy with real images is that of the same classifier, trained in the same way on these real
+training images."""
+PRIVACY = """Distances between pixels in [0, 1], to the training images of all clients. If generated images
+were copies of training images, they would be closer to these than test images are. The test images are as
+new as images can be, so 5 % near copies are expected of new ones. A distance to the nearest test image is
+larger for a small test set. Images far from all training images prove nothing about privacy: features,
+attributes, or the membership of a client can leak without any copy, and a distance between pixels misses a
+copy that is shifted or brighter. Nor do these numbers see what clients send in the rounds."""
 
 
 @partitioned("images", "Generated images", GENERATION, "Images")

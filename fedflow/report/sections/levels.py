@@ -23,10 +23,8 @@ BY_LEVEL = (
     "bytes_down",
     "bytes_up",
 )
-LEAD = (
-    "Clients hold networks of several sizes. A number of one level is the mean over its clients; the rounds "
-    "to the target are the first evaluated round in which their local accuracy reaches it."
-)
+LEAD = """Clients hold networks of several sizes. A number of one level is the mean over its clients; the
+rounds to the target are the first evaluated round in which their local accuracy reaches it."""
 
 
 @partitioned("levels", "Levels", LEAD)

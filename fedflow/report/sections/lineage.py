@@ -18,10 +18,8 @@ from fedflow.report.sections.groups import grouping_of
 
 LEAD = "Where the numbers of each partition come from. Equal hashes mean equal content."
 NOWHERE = "These runs are not in an MLflow store beside the results."
-SMALL = (
-    "The small pictures have the clients in the same order: their labels, and by round (downwards) the "
-    "clusters of one run."
-)
+SMALL = """The small pictures have the clients in the same order: their labels, and by round (downwards) the
+clusters of one run."""
 LOCAL = Markup(" Links to runs and models open while <code>fedflow ui</code> runs.")
 HEADS = ("Seed", "Run in MLflow", "Ended", "Commit", "Command", "Clusters", "Models")
 MODELS = 8  # of a run that are listed

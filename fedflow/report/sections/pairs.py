@@ -4,13 +4,11 @@ from fedflow.finished.pairs import pair_table, title, without_interval
 from fedflow.report.blocks import Block, Fold, Heading, Section
 from fedflow.report.compared import Compared
 
-LEAD = (
-    "The method of the row minus that of the column, in percentage points, and its 95 % interval: a paired "
-    "bootstrap over seeds, then over clients, the same for both methods. A global model scores all clients "
-    "alike; the interval of two of them is Student’s, over three seeds or more. Bold: the interval excludes "
-    "0, with three seeds or more. With few seeds, bootstrap intervals are too narrow; with one, they show "
-    "the variation over clients only. Intervals are not corrected for the number of pairs."
-)
+LEAD = """The method of the row minus that of the column, in percentage points, and its 95 % interval: a
+paired bootstrap over seeds, then over clients, the same for both methods. A global model scores all clients
+alike; the interval of two of them is Student’s, over three seeds or more. Bold: the interval excludes 0,
+with three seeds or more. With few seeds, bootstrap intervals are too narrow; with one, they show the
+variation over clients only. Intervals are not corrected for the number of pairs."""
 
 
 def section(c: Compared) -> Section | None:

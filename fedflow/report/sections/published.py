@@ -7,11 +7,9 @@ from fedflow.finished.cells import Cell, Row, Table
 from fedflow.report.blocks import Block, Heading, Listing, Section, Text
 from fedflow.report.compared import Compared
 
-LEAD = (
-    "Tables of papers with a row whose data set and partition scheme agree with runs here. In each cell, the "
-    "published value is above ours: mean ± sample std over seeds. A “+” means: not reached, at least so "
-    "much."
-)
+LEAD = """Tables of papers with a row whose data set and partition scheme agree with runs here. In each
+cell, the published value is above ours: mean ± sample std over seeds. A “+” means: not reached, at least
+so much."""
 NOT_RUN = Markup('<span class="missing">not run</span>')
 
 

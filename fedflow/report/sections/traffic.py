@@ -5,10 +5,8 @@ from fedflow.finished.tables import columns
 from fedflow.report.blocks import Block, Heading
 from fedflow.report.compared import ComparedPartition, partitioned
 
-LEAD = (
-    "Bytes sent between server and clients, as counted from the vectors, and what the clients' networks "
-    "cost. 1 MB = 1,000,000 bytes."
-)
+LEAD = """Bytes sent between server and clients, as counted from the vectors, and what the clients' networks
+cost. 1 MB = 1,000,000 bytes."""
 
 
 @partitioned("traffic", "Traffic", LEAD)

@@ -25,12 +25,10 @@ COLUMNS = [
     ("Next", "", "the best score with other settings"),
     ("Tries", "", "combinations of settings that were run"),
 ]
-LEAD = Markup(
-    "What <code>fedflow tune</code> tried, every method with the same rule, on samples held out of the "
-    "clients' training data; test samples play no part. The settings with the best score are chosen. In the "
-    "pictures: a dot is a try, the line connects the best try of each value, the ring is the chosen one. A "
-    "ring at an end of its line may have a better value beyond it."
-)
+LEAD = Markup("""What <code>fedflow tune</code> tried, every method with the same rule, on samples held out
+of the clients' training data; test samples play no part. The settings with the best score are chosen. In the
+pictures: a dot is a try, the line connects the best try of each value, the ring is the chosen one. A ring at
+an end of its line may have a better value beyond it.""")
 
 
 def section(c: Compared) -> Section | None:
