@@ -31,7 +31,9 @@ from typing import Literal
 
 from fedflow.claims.targets import NotMeasured, check_target, column_of, reach
 from fedflow.errors import BadInput, unknown_name
-from fedflow.finished.run import Run
+from fedflow.finished.features import masks, sweep
+from fedflow.finished.features import predictions as kept_predictions
+from fedflow.finished.run import Run, once
 from fedflow.metrics import predictions
 from fedflow.metrics.table import DIAGNOSTICS, METRICS, NUMBER, SHARE, Metric, Unit, metric_of
 from fedflow.procedures import PROCEDURES, Column
@@ -238,9 +240,7 @@ def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -
 
 def _predicted(text: str, name: str, part: str | None, batch: int | None = None) -> Measure:
     def of(run: Run) -> float | None:
-        if (name, batch) not in run.predicted:
-            run.predicted[name, batch] = _summary(run, name, batch)
-        value = run.predicted[name, batch][part or "mean"]
+        value = _summary(run, name, batch)[part or "mean"]
         return None if math.isnan(value) else value
 
     small = name in predictions.CALIBRATION or part in ("std", "gini", "gap")
@@ -255,11 +255,12 @@ def _swept(text: str, name: str, field: str, argument: str = "0") -> Measure:
     wanted = _number(field, text, argument)
 
     def of(run: Run) -> float | None:
-        if run.sweep.empty:
+        scores = sweep(run)
+        if scores.empty:
             raise NotMeasured(f"{run.folder / 'sweep.parquet'} has no mixtures")
-        by_share = run.sweep.groupby("value")["accuracy"].mean()
+        by_share = scores.groupby("value")["accuracy"].mean()
         if name == "sweep_best":
-            return float(run.sweep.groupby("client")["accuracy"].max().mean())
+            return float(scores.groupby("client")["accuracy"].max().mean())
         if name == "sweep_plateau":
             return float((by_share >= by_share.max() - wanted).mean())
         if wanted not in by_share.index:
@@ -279,13 +280,13 @@ def _of_masks(text: str, name: str, field: str, number: str = "0") -> Measure:
     wanted = _number(field, text, number)
 
     def of(run: Run) -> float | None:
-        path = run.folder / VECTORS
-        if run.masks is None:
+        path, found = run.folder / VECTORS, masks(run)
+        if found is None:
             raise NotMeasured(f"{path} has no masks")
-        if not (by_number := run.masks.by_shared_labels()):
+        if not (by_number := found.by_shared_labels()):
             raise NotMeasured(f"{path} has no labels")
         if name == "mask_overlap":
-            return run.masks.correlation()
+            return found.correlation()
         if wanted not in by_number:
             known = ", ".join(map(str, by_number))
             raise NotMeasured(f"{path} has no two clients that share {number} labels, but {known}")
@@ -297,8 +298,9 @@ def _of_masks(text: str, name: str, field: str, number: str = "0") -> Measure:
     return Measure(text, f"Mask IoU of clients that share {number} labels, %", SHARE, "higher", of)
 
 
+@once
 def _summary(run: Run, name: str, batch: int | None) -> dict[str, float]:
-    table, file = run.predictions, run.folder / "predictions.parquet"
+    table, file = kept_predictions(run), run.folder / "predictions.parquet"
     if table.empty:
         raise NotMeasured(f"{file} has no predictions: set run.keep_predictions: true")
     try:

@@ -50,8 +50,8 @@ def difference(one: Sequence[Run], other: Sequence[Run], measure: str) -> Differ
 
     Seeds are shared if both runs have the same data and partition. A bootstrap sample draws them with
     replacement, then clients of each with replacement, the same for both methods. If all clients have the
-    same difference, as those of two global models, the interval is Student's, over seeds. A single client,
-    or one seed of global models, has none.
+    same difference, as those of two global models, the interval is Student's, over three seeds or more. A
+    single client has none.
     """
     seeds = list(_paired(one, other, MEASURES[measure]).values())
     if not seeds:
@@ -61,7 +61,7 @@ def difference(one: Sequence[Run], other: Sequence[Run], measure: str) -> Differ
     count, largest = len(seeds), max(len(pair[0]) for pair in seeds)
     if all(np.ptp(a - b) == 0 for a, b in seeds):
         gains = Stat({seed: float(a[0] - b[0]) for seed, (a, b) in enumerate(seeds)})
-        return Difference(mean, count, interval(gains) if count > 1 and largest > 1 else None)
+        return Difference(mean, count, interval(gains) if count >= SEEDS and largest > 1 else None)
     rng = generator(0, "bootstrap")
     draws = max(200, min(DRAWS, LARGEST // (count * largest)))
     chosen = rng.integers(count, size=(draws, count))
@@ -72,6 +72,11 @@ def difference(one: Sequence[Run], other: Sequence[Run], measure: str) -> Differ
         means[here] = _statistic(pair[:, drawn], True) if worst else (pair[0] - pair[1])[drawn].mean(1)
     low, high = np.quantile(means.mean(1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Difference(mean, count, (float(low), float(high)), clients=True)
+
+
+def too_few(*seeds: int) -> str:
+    """Why these numbers of seeds, fewer than `SEEDS`, have no interval."""
+    return f"{' or '.join('one seed' if number == 1 else 'two seeds' for number in seeds)}: no interval"
 
 
 def _statistic(pair: np.ndarray, worst: bool) -> np.ndarray:

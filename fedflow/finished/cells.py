@@ -1,6 +1,6 @@
 """The tables of the page: text and sort key of each cell, and which is best."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedflow.finished.run import Run
@@ -14,26 +14,34 @@ SPREAD = "± sample std"  # over seeds
 
 @dataclass(frozen=True)
 class Cell:
-    """Text, the spread after it, a small note below it, and the number it sorts by."""
+    """Text, the spread after it, a small note below it, what it sorts by, and the depth of its color in %."""
 
     text: str
     spread: str = ""
     note: str = ""
-    sort: float | None = None
+    sort: float | str | None = None
     best: bool = False
+    depth: float | None = None
 
 
 @dataclass(frozen=True)
 class Row:
+    """A variant of a method, or anything else if it is empty; the note is small and below the label."""
+
     variant: str
     label: str
     cells: list[Cell]
+    note: str = ""
+    key: str = ""  # the id of its place on the page
 
 
 @dataclass(frozen=True)
 class Table:
     columns: list[tuple[str, str, str]]  # heading, meaning of the spread in its cells, explanation
     rows: list[Row]
+    head: str = "Method"
+    kind: str = "sortable"  # its classes in the style sheet of the page
+    places: Mapping[str, int] | None = None  # of the colors of variants; None: those of the page
 
 
 def metric_table(methods: Methods, metrics: Iterable[Metric]) -> Table:
@@ -46,16 +54,11 @@ def metric_table(methods: Methods, metrics: Iterable[Metric]) -> Table:
     ]
     winners = {m.name: _winners(methods, m) for m in metrics}
     rows = [
-        Row(name, label(runs), [_cell(runs, metric, name in winners[metric.name]) for metric in metrics])
+        Row(name, runs[0].label, [_cell(runs, metric, name in winners[metric.name]) for metric in metrics])
         for name, runs in methods.items()
     ]
     spreads = [SPREAD if any(row.cells[i].spread for row in rows) else "" for i in range(len(metrics))]
     return Table([(m.label, spread, m.hint) for m, spread in zip(metrics, spreads, strict=True)], rows)
-
-
-def label(runs: Sequence[Run]) -> str:
-    """The method's name as its paper writes it, and how this variant differs from the plain one."""
-    return runs[0].label
 
 
 def write(value: Stat, unit: Unit = SHARE) -> tuple[str, str]:

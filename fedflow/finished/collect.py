@@ -5,33 +5,34 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import COUNTS
-from fedflow.finished.reading import check_columns, check_number, read_json, read_table, reject
-from fedflow.finished.results import CLIENTS, MARKER, ROUNDS, SERIES
+from fedflow.finished.reading import (
+    Kinds,
+    Range,
+    check_columns,
+    check_entries,
+    check_number,
+    read_json,
+    read_table,
+    reject,
+)
+from fedflow.finished.results import MARKER
 from fedflow.finished.run import Run
 from fedflow.finished.variants import named
-from fedflow.heterogeneity import LINKAGES
 from fedflow.local.local_training import LocalTraining
-from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.table import METRICS, unit_of
-from fedflow.simulation.evaluation import PREDICTIONS
-from fedflow.simulation.extensions.clustering import FILE as CLUSTERS
-from fedflow.simulation.extensions.clustering import MATRIX
-from fedflow.simulation.extensions.predictions import FILE as PREDICTED
 
 TEXT = ("partition", "method", "method_label", "dataset", "model", "settings", "data_hash", "partition_hash")
 SECTIONS = ("method", "training", "run", "model", "data", "partition")  # of params.json
 
-OF_ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up", "ari")
-ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
+ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up", "ari")
+ENTRIES: dict[str, Kinds] = {  # of every metrics.json
     **dict.fromkeys(TEXT, (str,)),
     **dict.fromkeys(("seed", "rounds", "clients"), (int,)),
     **{metric.name: (int,) for metric in METRICS.values() if metric.required},
@@ -40,25 +41,23 @@ ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
     "files": (list,),
 }
 MEASURED = (int, float, type(None))  # its other entries; a regression has no accuracy
-RANGES: dict[str, tuple[float, float]] = {
+RANGES: dict[str, Range] = {
     **dict.fromkeys(("rounds", "clients"), (1, math.inf)),
     **dict.fromkeys(("seed", "parameters"), (0, math.inf)),
     "participation": (0, 1),
 }
 WHOLE = 2**53  # whole numbers in tables are below it
 OF_CLIENTS = {"samples": (0, WHOLE), "cluster": (-1, WHOLE)}  # the other columns are metrics
-NEEDED: dict[str, dict[str, type]] = {  # entries of params.json that the page reads
-    "method": {"name": str},
-    "model": {"name": str},
-    "training": {"lr": object, "epochs": object, "batch_size": object},
-    "run": {"participation": object},
-    "partition": {"dataset": str, "scheme": str, "parameters": dict},
+NEEDED: dict[str, Kinds] = {  # entries of params.json that the page reads
+    **dict.fromkeys(("method.name", "model.name", "partition.dataset", "partition.scheme"), (str,)),
+    **dict.fromkeys(("training.lr", "training.epochs", "training.batch_size", "run.participation"), ()),
+    "partition.parameters": (dict,),
+    "partition.label_noise": (dict, type(None)),
 }
+DATA: dict[str, Kinds] = {"source": (str,), "parameters": (dict,)}  # of each of its data sets
 STDS = ("intra_std", "inter_std")  # of a summary with an expert
-ABSENT = object()
 PNG = b"\x89PNG\r\n\x1a\n"
-EACH_CLIENT = ("client", "samples", "local_accuracy", "cluster")
-OF_SERIES = ("round", "client", "value")  # besides the name
+CLIENTS = ("client", "samples", "local_accuracy", "cluster")
 
 
 Labels = Mapping[str, str]  # of the names under `methods` in params.yaml
@@ -183,7 +182,9 @@ def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> Run:
         raise EarlierVersion(f"{folder / MARKER}: no list of files")
     if not (folder / "params.json").exists():
         reject(folder / "params.json", "No such file: its settings are unknown")
-    _check_metrics(folder / MARKER, metrics)
+    kinds = ENTRIES | dict.fromkeys(metrics.keys() - ENTRIES.keys(), MEASURED)
+    ranges = {name: _bounds(name) for name in kinds} | RANGES
+    check_entries(folder / MARKER, metrics, kinds, ranges)
     params = _params(folder / "params.json", metrics)
     place, seed = (metrics["partition"], metrics["method"]), str(metrics["seed"])
     names = [(*place, seed), (*place, f"{seed}-{metrics['settings'][:8]}")]
@@ -191,26 +192,11 @@ def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> Run:
         reject(folder / MARKER, f"it belongs to the run {'/'.join(names[0])}")
     if missing := [name for name in metrics["files"] if not (folder / name).is_file()]:
         reject(folder / missing[0], "No such file")
-    rounds = _rounds(folder / ROUNDS, metrics["rounds"])
-    clients = _clients(folder / CLIENTS, metrics["clients"])
-    clusters = read_json(folder / CLUSTERS)
-    history = clusters.get("history")
-    if not isinstance(history, list) or not all(_is_step(step, metrics["clients"]) for step in history):
-        reject(folder / CLUSTERS, f"each entry of history needs a round and {metrics['clients']} assignments")
-    groups = clusters.get("groups")
-    if groups is not None and not _is_assignment(groups, metrics["clients"]):
-        reject(folder / CLUSTERS, f"groups needs {metrics['clients']} whole numbers, or null")
-    compared = _dissimilarity(folder, clusters.get("proximity"), len(clients))
+    rounds = _rounds(folder / "rounds.csv", metrics["rounds"])
+    clients = _clients(folder / "clients.parquet", metrics["clients"])
+    # Results of earlier versions have no central networks.
     settings = {name: params[name] for name in SECTIONS} | {"central": params.get("central", {})}
-    stable = clusters.get("stable_cluster_ids")
-    if type(stable) is not bool:
-        reject(folder / CLUSTERS, "stable_cluster_ids needs true or false")
-    series = pd.DataFrame(columns=[*OF_SERIES, "name"])
-    if SERIES in metrics["files"]:
-        series = _series(folder / SERIES, metrics["rounds"], metrics["clients"])
-    if PREDICTED in metrics["files"]:  # its rows are many, and read when they are used
-        read_table(folder / PREDICTED, _header, PREDICTIONS)
-    return Run(folder, metrics, settings, rounds, clients, groups, history, series, compared, stable)
+    return Run(folder, metrics, settings, rounds, clients)
 
 
 def _params(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
@@ -218,14 +204,11 @@ def _params(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
     params = read_json(path)
     if missing := [name for name in SECTIONS if not isinstance(params.get(name), dict)]:
         reject(path, f"no {', '.join(missing)}")
-    for section, needed in NEEDED.items():
-        for name, kind in needed.items():
-            _check_entry(path, f"{section}.{name}", params[section].get(name, ABSENT), kind)
-    _check_entry(path, "partition.label_noise", params["partition"].get("label_noise"), dict | None)
+    found = {f"{section}.{name}": value for section in SECTIONS for name, value in params[section].items()}
+    check_entries(path, {"partition.label_noise": None} | found, NEEDED)
     for name, entry in params["data"].items():
-        _check_entry(path, f"data.{name}", entry, dict)
-        _check_entry(path, f"data.{name}.source", entry.get("source", ABSENT), str)
-        _check_entry(path, f"data.{name}.parameters", entry.get("parameters", {}), dict)
+        check_entries(path, params["data"], {name: (dict,)}, within="data.")
+        check_entries(path, {"parameters": {}} | entry, DATA, within=f"data.{name}.")
     try:
         LocalTraining.check_names(params["training"], "training")
     except BadInput as error:
@@ -235,30 +218,20 @@ def _params(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-def _check_entry(path: Path, name: str, value: Any, kind: type | UnionType) -> None:
-    """Reject an entry that is absent, or of another kind."""
-    if value is ABSENT:
-        reject(path, f"no {name}")
-    if not isinstance(value, kind):
-        reject(path, f"{name} is {value!r:.40}")
-
-
 def _rounds(path: Path, count: int) -> pd.DataFrame:
     """A row per round."""
-    table = read_table(path, pd.read_csv, OF_ROUNDS)
-    table = read_table(path, lambda _: table, [str(name) for name in table])
+    table = read_table(path, pd.read_csv, ROUNDS)
     if len(table) != count:
         reject(path, f"{len(table)} rows for {count} rounds")
     if list(table["round"]) != list(range(1, count + 1)):
         reject(path, f"column round is not 1 to {count}")
-    known = {str(name): _bounds(str(name)) for name in table}
-    check_columns(path, table, known | ({"failed": (0, WHOLE)} if "failed" in table else {}))
+    check_columns(path, table, {str(name): _bounds(str(name)) for name in table} | {"failed": (0, WHOLE)})
     return table
 
 
 def _clients(path: Path, count: int) -> pd.DataFrame:
     """A row per client that took part."""
-    table = read_table(path, pd.read_parquet, EACH_CLIENT)
+    table = read_table(path, pd.read_parquet, CLIENTS)
     if "newcomer" in table:
         if table["newcomer"].dtype != bool:
             reject(path, "column newcomer is not of true and false")
@@ -271,8 +244,6 @@ def _clients(path: Path, count: int) -> pd.DataFrame:
         reject(path, f"column {empty[0]} has an empty cell")
     ranges = {metric.name: _bounds(metric.name) for metric in METRICS.values() if metric.client}
     ranges |= OF_CLIENTS | dict.fromkeys(("test_samples", "participations"), (0, WHOLE))
-    ranges = {name: own for name, own in ranges.items() if name in table}
-    read_table(path, lambda _: table, ranges)
     check_columns(path, table, ranges)
     return table
 
@@ -280,64 +251,3 @@ def _clients(path: Path, count: int) -> pd.DataFrame:
 def _bounds(name: str) -> tuple[float, float]:
     """Smallest and largest value of a metric."""
     return unit_of(name).least, unit_of(name).most
-
-
-def _series(path: Path, rounds: int, clients: int) -> pd.DataFrame:
-    """The table of series."""
-    table = read_table(path, pd.read_parquet, OF_SERIES)
-    if "name" not in table:
-        reject(path, "no column name")
-    if not (table["round"].between(1, rounds) & table["client"].between(0, clients - 1)).all():
-        reject(path, f"not of {rounds} rounds and {clients} clients")
-    return table
-
-
-def _header(path: Path) -> pd.DataFrame:
-    """The table without its rows."""
-    return pq.read_schema(path).empty_table().to_pandas()
-
-
-def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | None:
-    """``proximity.parquet``, with its description ``about`` in ``clusters.json``; None without one."""
-    if about is None:
-        return None
-    path, described = folder / MATRIX, folder / CLUSTERS
-    table = read_table(path, pd.read_parquet, ())
-    table = read_table(path, lambda _: table, [str(name) for name in table])
-    named = set(table.index) <= set(range(clients)) and [str(k) for k in table.index] == list(table)
-    if not named or not np.isfinite(table.to_numpy(float)).all():
-        reject(path, "not a matrix of finite numbers with a row and a column per client")
-    if not isinstance(about, dict) or not all(isinstance(about.get(n), str) for n in ("unit", "linkage")):
-        reject(described, "proximity needs a unit, a linkage and a height")
-    if about["linkage"] not in LINKAGES:
-        reject(described, f"proximity.linkage is {about['linkage']!r:.40}, not one of {', '.join(LINKAGES)}")
-    for name in ("height", "decomposition_error"):
-        if about.get(name) is not None:
-            check_number(described, f"proximity.{name}", about[name], 0)
-    try:
-        return Dissimilarity(table.to_numpy(float), table.index.tolist(), **about)
-    except TypeError:
-        reject(described, "proximity needs a unit, a linkage and a height")
-
-
-def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
-    """Reject missing entries and those of other types; a metric that is absent or null was not measured."""
-    accepted = ENTRIES | dict.fromkeys(metrics.keys() - ENTRIES.keys(), MEASURED)
-    if missing := [name for name in ENTRIES if name not in metrics]:
-        reject(path, f"no {', '.join(missing)}")
-    for name, kinds in accepted.items():
-        if type(metrics[name]) not in kinds:
-            words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-            reject(path, f"{name} is {metrics[name]!r:.40}, not {words}")
-        if kinds not in ((str,), (list,)) and metrics[name] is not None:
-            check_number(path, name, metrics[name], *RANGES.get(name, _bounds(name)))
-
-
-def _is_step(step: Any, clients: int) -> bool:
-    known = isinstance(step, dict) and type(step.get("round")) is int and step["round"] >= 0
-    return known and _is_assignment(step.get("assignment"), clients)
-
-
-def _is_assignment(value: Any, clients: int) -> bool:
-    whole = isinstance(value, list) and len(value) == clients and all(type(item) is int for item in value)
-    return whole and all(-1 <= item < WHOLE for item in value)

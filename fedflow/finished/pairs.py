@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference
-from fedflow.finished.cells import Cell, Methods, Row, Table, label
+from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference, too_few
+from fedflow.finished.cells import Cell, Methods, Row, Table
 from fedflow.finished.run import Run
 from fedflow.finished.tables import best, write_csv
 from fedflow.metrics.table import METRICS
@@ -42,8 +42,8 @@ def differences(methods: Methods) -> dict[str, Differences]:
 def pair_table(methods: Methods, known: Differences) -> Table:
     """The method of the row minus that of the column, in points, the best method first."""
     names = list(dict.fromkeys(name for pair in known for name in pair))
-    columns = [(label(methods[name]), "", "the method of the row minus this one") for name in names]
-    rows = [Row(one, label(methods[one]), [_cell(known, one, other) for other in names]) for one in names]
+    columns = [(methods[name][0].label, "", "the method of the row minus this one") for name in names]
+    rows = [Row(one, methods[one][0].label, [_cell(known, one, other) for other in names]) for one in names]
     return Table(columns, rows)
 
 
@@ -51,6 +51,12 @@ def title(measure: str) -> str:
     """What a table compares: "Local accuracy, points"."""
     name = METRICS[measure].label.removesuffix(", %")
     return f"{name} accuracy, points" if measure.endswith("_accuracy") else f"{name}, points"
+
+
+def without_interval(known: Differences) -> str:
+    """Why pairs have no interval: "two seeds: no interval"; empty if all of enough seeds."""
+    few = {value.seeds for value in known.values() if value.interval is None and value.seeds < SEEDS}
+    return too_few(*sorted(few)) if few else ""
 
 
 def write_pairs(runs: Sequence[Run], known: Mapping[str, Mapping[str, Differences]], path: Path) -> None:
@@ -82,8 +88,7 @@ def _cell(known: Differences, one: str, other: str) -> Cell:
         sign, value = -1, known.get((other, one))
     if value is None:
         return Cell("")
-    shown = value.interval if value.clients or value.seeds >= SEEDS else None
-    mean, ends = 100 * sign * value.mean, sorted(100 * sign * end for end in shown or ())
+    mean, ends = 100 * sign * value.mean, sorted(100 * sign * end for end in value.interval or ())
     spread = f"[{', '.join(map(_signed, ends))}]" if ends else ""
     return Cell(_signed(mean), spread, "", mean, value.certain)
 

@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +14,9 @@ from fedflow.errors import FedflowError
 AGAIN = "run this experiment again"
 LARGEST = sys.float_info.max  # a whole number of JSON may be larger, and 1e999 is infinite
 ROUNDING = 1e-6  # by which a computed value may be outside of its range
+
+Range = tuple[float, float]
+Kinds = tuple[type, ...]
 
 
 def reject(path: Path, reason: str) -> NoReturn:
@@ -36,23 +39,39 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_table(path: Path, read: Callable[[Path], pd.DataFrame], columns: Iterable[str]) -> pd.DataFrame:
-    """A table with numeric ``columns``."""
+def read_table(
+    path: Path, read: Callable[[Path], pd.DataFrame], columns: Sequence[str] = (), words: Sequence[str] = ()
+) -> pd.DataFrame:
+    """A table with numeric ``columns``, and the columns ``words`` of text."""
     if not path.is_file():
         reject(path, "No such file")
     try:
         table = read(path)
     except Exception as error:  # pandas and pyarrow raise a dozen types for a damaged file
         reject(path, f"truncated or damaged ({error})")
-    missing = [name for name in columns if name not in table]
-    if missing:
+    if missing := [name for name in (*columns, *words) if name not in table]:
         reject(path, f"no column {', '.join(missing)}")
-    for name in columns:
-        kind = table[name].dtype
-        numeric = pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind)
-        if not numeric and not table[name].isna().all():
-            reject(path, f"column {name} is not numeric")
+    check_columns(path, table, dict.fromkeys(columns, (-math.inf, math.inf)))
     return table
+
+
+def check_entries(
+    path: Path,
+    facts: Mapping[str, Any],
+    entries: Mapping[str, Kinds],
+    ranges: Mapping[str, Range] | None = None,
+    within: str = "",
+) -> None:
+    """Reject ``facts`` without one of ``entries``, of another type (none: any), or outside of its range."""
+    for name, kinds in entries.items():
+        if name not in facts:
+            reject(path, f"no {within}{name}")
+        value = facts[name]
+        if kinds and type(value) not in kinds:
+            words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+            reject(path, f"{within}{name} is {value!r:.40}, not {words}")
+        if type(value) in (int, float):
+            check_number(path, f"{within}{name}", value, *(ranges or {}).get(name, (-math.inf, math.inf)))
 
 
 def check_number(path: Path, name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> None:
@@ -62,12 +81,18 @@ def check_number(path: Path, name: str, value: Any, least: float = -math.inf, mo
         reject(path, f"{name} is {value!r:.40}, not {_range(least, most)}")
 
 
-def check_columns(path: Path, table: pd.DataFrame, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Reject a numeric column of ``table`` with a value outside of its range; empty cells are accepted."""
-    for name, (least, most) in ranges.items():
-        values = table[name].dropna()
+def check_columns(path: Path, table: pd.DataFrame, ranges: Mapping[str, Range]) -> None:
+    """Reject a column of ``table`` that is not numeric, or has a value outside of its range.
+
+    Columns that the table lacks and empty cells are accepted.
+    """
+    for name in (name for name in ranges if name in table):
+        kind, values = table[name].dtype, table[name].dropna()
+        if len(values) and (not pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_bool_dtype(kind)):
+            reject(path, f"column {name} is not numeric")
+        least, most = ranges[name]
         most = most if math.isinf(least) else min(most, LARGEST)  # only a value without bounds may diverge
-        outside = values[~values.between(least - ROUNDING, most + ROUNDING)]
+        outside = values[~values.between(least - ROUNDING, most + ROUNDING)] if len(values) else values
         if len(outside):
             reject(path, f"column {name} has {outside.iloc[0]}, not {_range(least, most)}")
 

@@ -15,6 +15,7 @@ from fedflow.metrics.table import METRICS, YARDSTICKS, Metric, diagnostics, metr
 TABLES = ("accuracy", "fairness", "traffic", "clusters")
 SOME = ("generation", "privacy")  # tables of runs with images
 PLOTTED = ("local_accuracy", "global_accuracy")  # by DVC
+MOMENTS = ("seeds", "mean", "std", "min", "max")  # columns
 
 
 @dataclass(frozen=True)
@@ -113,14 +114,15 @@ def long_table(runs: Sequence[Run], metrics: Sequence[str]) -> pd.DataFrame:
     for partition, group in by_partition(runs).items():
         for repeats in by_method(group).values():
             for metric in metrics:
-                value = stat(repeats, metric)
-                numbers = (len(value.values), value.mean, value.std, value.low, value.high) if value else (0,)
                 names = (partition, repeats[0].method, repeats[0].label, repeats[0].settings, metric)
-                rows.append(dict(zip(LONG_COLUMNS, names + numbers, strict=False)))
-    return pd.DataFrame(rows, columns=list(LONG_COLUMNS))
+                rows.append(names + moments(stat(repeats, metric)))
+    columns = ("partition", "method", "label", "settings", "metric", *MOMENTS)
+    return pd.DataFrame(rows, columns=list(columns))
 
 
-LONG_COLUMNS = ("partition", "method", "label", "settings", "metric", "seeds", "mean", "std", "min", "max")
+def moments(value: Stat | None) -> tuple[float | None, ...]:
+    """The columns `MOMENTS` of a metric over seeds."""
+    return (len(value.values), value.mean, value.std, value.low, value.high) if value else (0, *[None] * 4)
 
 
 def run_table(runs: Sequence[Run]) -> pd.DataFrame:

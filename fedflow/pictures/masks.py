@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
 from fedflow.metrics.masks import Masks
-from fedflow.pictures.accuracy import End, Labeled, name_ends, room
+from fedflow.pictures.accuracy import End, name_ends, room
 from fedflow.pictures.drawing import CARD, INK, LINE, SERIES, Drawing, drawing, look
 from fedflow.pictures.series import SCALE, WIDTH
 from fedflow.simulation.extensions.recording import GATE, PRUNED
@@ -19,16 +18,9 @@ BETWEEN = (10, 90)  # percentiles of clients that a bar shows
 MANY = 20  # layers, above which their rows are lower
 
 
-class Compared(Labeled, Protocol):
-    """A run with masks."""
-
-    @property
-    def masks(self) -> Masks | None: ...
-
-
 @dataclass(frozen=True)
 class One:
-    """The masks of one run."""
+    """The masks of a run, and its name."""
 
     label: str
     masks: Masks
@@ -108,12 +100,10 @@ def matrix(masks: Masks, name: str) -> Drawing:
     return work
 
 
-def by_shared_labels(
-    methods: Mapping[str, Sequence[Compared]], places: Mapping[str, int], name: str
-) -> Drawing:
+def by_shared_labels(methods: Mapping[str, Sequence[One]], places: Mapping[str, int], name: str) -> Drawing:
     """Mean IoU of two masks by the number of labels that their clients share, a line per variant.
 
-    Line: mean over seeds. Band: lowest to highest seed. All runs must have masks, and labels.
+    Line: mean over seeds. Band: lowest to highest seed. All masks must have labels.
     """
     margin = room(methods) + 0.1
     height, box = max(2.7, 0.7 + 0.18 * len(methods)), (0.5, 0.4, margin, 0.08)
@@ -121,7 +111,7 @@ def by_shared_labels(
     with drawing(name, described, height, box, max(WIDTH, 2.0 + margin)) as work:
         axes, ends = work.axes, []
         for variant, runs in methods.items():
-            seeds = [run.masks.by_shared_labels() for run in runs if run.masks is not None]
+            seeds = [run.masks.by_shared_labels() for run in runs]
             table = 100 * pd.DataFrame(seeds).sort_index(axis=1)
             style, mean = look(places[variant]), table.mean()
             axes.fill_between(table.columns, table.min(), table.max(), color=style["color"], alpha=0.17, lw=0)

@@ -2,42 +2,34 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pandas as pd
 
-from fedflow.pictures.accuracy import End, Labeled, name_ends, room
+from fedflow.pictures.accuracy import End, name_ends, room
 from fedflow.pictures.drawing import Drawing, drawing, look
 
 SCORES = {"accuracy": "Local accuracy by λ", "ece": "ECE by λ"}  # column: heading
 HOW = "Mean over clients and seeds; band: ± std over clients. λ is the personal model's share in the mixture."
 
 
-class Mixed(Labeled, Protocol):
-    """What is drawn of one run."""
-
-    @property
-    def sweep(self) -> pd.DataFrame: ...
-
-
 @dataclass(frozen=True)
 class Sweep:
-    """A single run."""
+    """Scores of a run by client and share of the personal model, and its name."""
 
     label: str
-    sweep: pd.DataFrame
+    scores: pd.DataFrame
 
 
 def mixtures(
-    methods: Mapping[str, Sequence[Mixed]], places: Mapping[str, int], column: str, name: str
+    methods: Mapping[str, Sequence[Sweep]], places: Mapping[str, int], column: str, name: str
 ) -> Drawing:
-    """``column`` of `Run.sweep` in %, by λ: a line per method that has mixtures."""
+    """``column`` of the scores in %, by λ: a line per method that has mixtures."""
     ends, margin = [], room(methods) + 0.1
     described = f"{SCORES[column].removesuffix(' by λ')} by share of the personal model"
     with drawing(name, described, 2.7, (0.4, 0.4, margin, 0.08), width=max(3.8, 2.0 + margin)) as work:
         axes = work.axes
         for method, runs in methods.items():
-            seeds = [run.sweep.groupby("value")[column] for run in runs]
+            seeds = [run.scores.groupby("value")[column] for run in runs]
             mean, std = (
                 100 * pd.concat(each).groupby(level=0).mean()
                 for each in ([own.mean() for own in seeds], [own.std(ddof=0) for own in seeds])

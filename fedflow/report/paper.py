@@ -1,26 +1,27 @@
 """Files for a paper: tables in LaTeX, figures, and the references of the methods."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import make_writable
-from fedflow.finished.cells import Cell, Methods, Row, Table, label, metric_table
-from fedflow.finished.pairs import differences, pair_table
+from fedflow.finished.cells import Cell, Methods, Row, Table, metric_table
+from fedflow.finished.pairs import pair_table, without_interval
 from fedflow.finished.run import Run
-from fedflow.finished.tables import PLOTTED, TABLES, by_method, by_partition, columns, most_used
+from fedflow.finished.tables import PLOTTED, TABLES, by_method, columns
 from fedflow.methods import METHODS
 from fedflow.metrics.table import METRICS, SHARE
 from fedflow.pictures.accuracy import curve, measured
 from fedflow.pictures.clients import heat
 from fedflow.pictures.drawing import ENDINGS, PNG_DPI, Drawing
-from fedflow.report.accuracy import accuracy_table
 from fedflow.report.citing import bibtex
-from fedflow.report.clients import mean_scores
-from fedflow.report.ranks import Ranking, picture, ranking
+from fedflow.report.compared import Compared, grouped
+from fedflow.report.sections.accuracy import accuracy_table
+from fedflow.report.sections.clients import mean_scores
+from fedflow.report.sections.ranks import Ranking, picture, ranking
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -52,32 +53,35 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     if figures is not None and f".{figures}" not in ENDINGS:
         raise BadInput("figures", figures, f"one of {', '.join(end[1:] for end in ENDINGS)}")
     make_writable(folder)
-    groups = by_partition(runs)
-    places = {variant: place for place, variant in enumerate(most_used(groups))}
+    c = grouped([*runs])
     tables: dict[str, str] = {}
     drawings: dict[str, Drawing] = {}
-    for partition, own in groups.items():
-        methods, name = by_method(own), _file(partition)
+    for p in c.partitions:
+        methods, name = by_method(p.runs), _file(p.name)
         found = {each: metric_table(methods, columns(each)) for each in TABLES if each != "accuracy"}
         for each, table in {"accuracy": accuracy_table(methods, {}), **found}.items():
             if table.columns:
                 tables[f"{name}-{each}"] = latex(table)
-        for measure, known in differences(methods).items():
-            tables[f"{name}-pairs-{measure}"] = latex(pair_table(methods, known), PAIRS)
+        for measure, known in p.pairs.items():
+            note = "; ".join(filter(None, [PAIRS, without_interval(known)]))
+            tables[f"{name}-pairs-{measure}"] = latex(pair_table(methods, known), note)
         if figures:
-            drawings |= _pictures(methods, places, name)
-    if (ranked := ranking(groups)) is not None:
-        tables["all"] = latex(_all(ranked, groups))
-        drawn = picture(ranked, places) if figures else None
+            drawings |= _pictures(methods, c.places, name)
+    if (ranked := ranking(c)) is not None:
+        tables["all"] = latex(_all(ranked, c))
+        drawn = picture(ranked, c.places) if figures else None
         drawings |= {"ranks": drawn} if drawn is not None else {}
     registered = dict.fromkeys(run.params["method"]["name"] for run in runs)
     texts = {folder / f"{name}.tex": text for name, text in tables.items()}
     texts[folder / "methods.bib"] = bibtex([name for name in registered if name in METHODS])
     pictures = {folder / f"{name}.{figures}": drawn for name, drawn in drawings.items()}
-    for path, text in texts.items():
-        _write(path, text)
-    for path, drawn in pictures.items():
-        _save(drawn, path)
+    try:
+        for path, text in texts.items():
+            path.write_text(text)
+        for path, drawn in pictures.items():
+            drawn.figure.savefig(path, dpi=PNG_DPI, bbox_inches="tight")
+    except OSError as error:
+        raise FedflowError(f"cannot write {path}: {error.strerror or error}") from error
     return [*texts, *pictures]
 
 
@@ -89,16 +93,16 @@ def _pictures(methods: Methods, places: dict[str, int], name: str) -> dict[str, 
             drawn = found[f"{name}-{metric}"] = curve(methods, places, metric, "round", f"{name}-{metric}")
             drawn.axes.set_ylabel(METRICS[metric].label)
     if scores := mean_scores(methods):
-        labels = [label(methods[variant]) for variant in scores]
+        labels = [methods[variant][0].label for variant in scores]
         found[f"{name}-clients"] = heat(100 * np.stack([*scores.values()], axis=1), labels, f"{name}-clients")
     return found
 
 
-def _all(ranked: Ranking, groups: Mapping[str, list[Run]]) -> Table:
+def _all(ranked: Ranking, c: Compared) -> Table:
     """The metric by which methods are ranked on every partition, and their mean ranks."""
     metric = METRICS[ranked.metric]
-    ranks = [by_method(runs) for runs in groups.values()]
-    found = [metric_table({each: own[each] for each in ranked.variants}, [metric]) for own in ranks]
+    shared = [{each: p.methods[each] for each in ranked.variants} for p in c.partitions]
+    found = [metric_table(methods, [metric]) for methods in shared]
     shown = [{row.variant: row.cells[0] for row in table.rows} for table in found]
     least = min(map(float, ranked.means))
     rows = [
@@ -110,8 +114,8 @@ def _all(ranked: Ranking, groups: Mapping[str, list[Run]]) -> Table:
         for variant, name, mean in zip(ranked.variants, ranked.labels, map(float, ranked.means), strict=True)
     ]
     heads = [
-        (f"{partition}, %" if metric.unit is SHARE else partition, table.columns[0][1], "")
-        for partition, table in zip(groups, found, strict=True)
+        (f"{p.name}, %" if metric.unit is SHARE else p.name, table.columns[0][1], "")
+        for p, table in zip(c.partitions, found, strict=True)
     ]
     return Table([*heads, ("Mean rank", "", "")], rows)
 
@@ -139,20 +143,6 @@ def latex(table: Table, note: str = "") -> str:
 def escaped(text: str) -> str:
     """Text as LaTeX prints it."""
     return "".join(SPECIAL.get(sign, sign) for sign in text)
-
-
-def _save(drawn: Drawing, path: Path) -> None:
-    try:
-        drawn.figure.savefig(path, dpi=PNG_DPI, bbox_inches="tight")
-    except OSError as error:
-        raise FedflowError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise FedflowError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _file(name: str) -> str:

@@ -7,7 +7,7 @@ from fedflow.config import PARAMS, load_params
 from fedflow.errors import FedflowError
 from fedflow.finished.collect import collect_runs
 from fedflow.project.terminal import say
-from fedflow.report.lineage import Recorded
+from fedflow.report.compared import Recorded
 from fedflow.report.page import build_report
 from fedflow.report.paper import write_paper
 from fedflow.report.sources import TRIED

@@ -6,8 +6,11 @@ from typing import Any
 
 import pandas as pd
 
+from fedflow.data.generated import FILE, load_generated
 from fedflow.files import COUNTS
+from fedflow.finished.clusters import clusters
 from fedflow.finished.collect import read_run
+from fedflow.finished.features import masks, predictions, series, sweep
 from fedflow.finished.run import Run
 from fedflow.local.local_training import LocalTraining
 from fedflow.simulation.outcome import SERIES_CLIENTS
@@ -16,22 +19,23 @@ DRAWN_CLUSTERS = 20  # of a run, those with the lowest numbers
 Draw = Callable[[Run, Path, Path], None]  # a run, the folder of its partition, and the folder of the pictures
 
 
-def clusters(run: Run, partition: Path, out: Path) -> None:
+def by_cluster(run: Run, partition: Path, out: Path) -> None:
     """The clusters by round, and how the server compared clients."""
-    if not run.history:
+    known = clusters(run)
+    if not known.history:
         return
     from fedflow.pictures.clusters import Grouping, draw_clusters  # imports matplotlib, which is slow
 
-    found = {step["round"]: step["assignment"] for step in run.history}
+    found = {step["round"]: step["assignment"] for step in known.history}
     last, rounds = run.clients["cluster"].tolist(), run.metrics["rounds"]
     if found[max(found)] != last:
         found[rounds] = last
-    draw_clusters(out, Grouping(found, rounds, run.groups, run.dissimilarity, run.stable_cluster_ids))
+    draw_clusters(out, Grouping(found, rounds, known.groups or None, known.dissimilarity, known.stable_ids))
 
 
 def cluster_labels(run: Run, partition: Path, out: Path) -> None:
     """The labels of every cluster's clients."""
-    if not run.history or not (partition / COUNTS).is_file():
+    if not clusters(run).history or not (partition / COUNTS).is_file():
         return
     from fedflow.pictures.labels import draw_counts
 
@@ -44,60 +48,63 @@ def cluster_labels(run: Run, partition: Path, out: Path) -> None:
 
 def calibration(run: Run, partition: Path, out: Path) -> None:
     """Confidence and accuracy of the kept predictions."""
-    if len(predictions := run.predictions):
+    if len(kept := predictions(run)):
         from fedflow.pictures.reliability import draw_reliability
 
-        draw_reliability(out, predictions)
+        draw_reliability(out, kept)
 
 
 def curricula(run: Run, partition: Path, out: Path) -> None:
     """Growing prefixes of samples and pools of clients."""
     if not run.params["training"].get("curriculum") and not run.params["run"].get("client_curriculum"):
         return
-    from fedflow.pictures.curriculum import POLLED, draw_curricula
+    from fedflow.pictures.curriculum import draw_curricula
 
     training, sizes = LocalTraining.parse(run.params["training"]), run.clients["samples"].to_numpy()
-    draw_curricula(out, training, sizes, run.rounds, run.series[run.series["name"] == POLLED])
+    polled = series(run).query("name == @POLLED")
+    draw_curricula(out, training, sizes, run.rounds, polled)
 
 
 def mixtures(run: Run, partition: Path, out: Path) -> None:
     """Scores of mixtures of global and personal models."""
-    if run.sweep.empty:
+    scores = sweep(run)
+    if scores.empty:
         return
     from fedflow.pictures.mixtures import SCORES, Sweep
     from fedflow.pictures.mixtures import mixtures as draw
 
     label = run.metrics["method_label"]
-    for column in (column for column in SCORES if run.sweep[column].notna().any()):
-        drawn = draw({label: [Sweep(label, run.sweep)]}, {label: 0}, column, f"sweep-{column}")
+    for column in (column for column in SCORES if scores[column].notna().any()):
+        drawn = draw({label: [Sweep(label, scores)]}, {label: 0}, column, f"sweep-{column}")
         drawn.png(out / f"{column}.png")
 
 
-def masks(run: Run, partition: Path, out: Path) -> None:
+def pruning(run: Run, partition: Path, out: Path) -> None:
     """Masks, and pruned shares by round."""
-    if run.masks is None and run.series.empty:
+    compared, shown = masks(run), series(run)
+    if compared is None and shown.empty:
         return
     from fedflow.pictures.masks import draw_masks
 
-    shown = min(run.metrics["clients"], SERIES_CLIENTS)
-    draw_masks(out, run.metrics["method_label"], run.masks, run.series, shown, run.metrics["rounds"])
+    clients = min(run.metrics["clients"], SERIES_CLIENTS)
+    draw_masks(out, run.metrics["method_label"], compared, shown, clients, run.metrics["rounds"])
 
 
 def images(run: Run, partition: Path, out: Path) -> None:
     """Generated images."""
-    if run.images.rounds:
+    if file := run.file(FILE):
         from fedflow.pictures.images import draw_images
 
-        draw_images(out, run.images)
+        draw_images(out, load_generated(file))
 
 
 FOLDERS: tuple[tuple[str, Draw], ...] = (
-    ("clusters", clusters),
+    ("clusters", by_cluster),
     ("clusters", cluster_labels),
     ("calibration", calibration),
     ("curriculum", curricula),
     ("sweep", mixtures),
-    ("masks", masks),
+    ("masks", pruning),
     ("generated", images),
 )
 

@@ -400,10 +400,7 @@ def test_outcomes_stand_beside_cells_of_their_tasks_network_and_buffer(tmp_path)
             "models": {"d": {"name": network}},
         }
         facts, empty = {"partition": "o", "seed": 0}, pd.DataFrame()
-        runs = [
-            Run(tmp_path, {**facts, "method": name}, params, empty, empty, None, [], variant=name)
-            for name in rows
-        ]
+        runs = [Run(tmp_path, {**facts, "method": name}, params, empty, empty, variant=name) for name in rows]
         return {(m.table.label.split(":")[0], m.line.label, m.cell.name) for m in matches(runs)}
 
     tables = {"Table 5.1", "Table 5.2", "Tables 5.3 and 5.4", "Table A.8", "Table A.10"}
@@ -432,7 +429,7 @@ def test_students_stand_beside_cells_of_their_teacher_and_network(tmp_path):
         }
         facts, empty = {"partition": "o", "seed": 0}, pd.DataFrame()
         runs = [
-            Run(tmp_path, {**facts, "method": name}, params, empty, empty, None, [], variant=name)
+            Run(tmp_path, {**facts, "method": name}, params, empty, empty, variant=name)
             for name in ("student", "kd", "disk", "simkd", "simkd_disk")
         ]
         return {(m.table.label.split(":")[0], m.line.label, m.cell.name) for m in matches(runs)}

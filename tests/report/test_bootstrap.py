@@ -13,8 +13,9 @@ from fedflow.finished.collect import collect_runs
 from fedflow.finished.pairs import differences, pair_table, write_pairs
 from fedflow.finished.run import Run
 from fedflow.finished.tables import by_method
-from fedflow.report.findings import findings
-from fedflow.report.paper import latex
+from fedflow.report.page import build_report
+from fedflow.report.paper import latex, write_paper
+from fedflow.report.sections.findings import findings
 
 
 @pytest.fixture
@@ -74,6 +75,13 @@ def test_fewer_than_three_seeds_have_no_interval(tmp_path: Path, seeds: int, wor
     assert len(details) == 3 and all(detail.endswith(words) and "[" not in detail for detail in details)
     whole = differences(methods)["global_accuracy"]  # all clients alike: Student's, over seeds
     assert not any(cell.spread for row in pair_table(methods, whole).rows for cell in row.cells)
+    page = build_report(tmp_path, tmp_path / "partitions", tmp_path / "report").read_text()
+    assert f"<h4>Global accuracy, points<small>{words[:-1].lower()}</small></h4>" in page
+    table = pd.read_csv(tmp_path / "report" / "pairs.csv").set_index("measure").loc[["global_accuracy"]]
+    assert table[["low", "high", "interval"]].isna().all(axis=None) and table["difference"].notna().all()
+    write_paper(collect_runs(tmp_path), tmp_path / "paper")
+    comment = (tmp_path / "paper" / "p-pairs-global_accuracy.tex").read_text().splitlines()[0]
+    assert comment.endswith(f"; {words[:-1].lower()}")
 
 
 def test_the_finding_says_it(tmp_path: Path) -> None:

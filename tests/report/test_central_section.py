@@ -46,11 +46,11 @@ def page(root: Path) -> str:
 
 def test_networks_are_listed_and_drawn_and_their_accuracy_is_a_reference(root: Path) -> None:
     text = page(root)
-    section = text[text.index('<section id="central">') : text.index('<section id="fairness">')]
+    section = text[text.index('<section id="central">') :].split("</section>")[0]
     assert section.count("Test accuracy by epoch") == 2 and section.count("Test loss by epoch") == 4
     for cells in (["97.1", "0.5000", "0.2500", "2", "44,426"], ["–", "0.5000", "0.2500", "2", "44,426"]):
         row = "".join(f'<td data-sort="{cell.replace(",", "")}">{cell}</td>' for cell in cells)
-        assert row in section
+        assert row in section.replace("\n", "")
     accuracy = text[text.index('<section id="accuracy">') : text.index('<section id="curves">')]
     assert "Trained centrally, on all samples, one network reaches 97.1 % (large: lenet5)." in accuracy
     assert text == page(root)

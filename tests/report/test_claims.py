@@ -43,7 +43,7 @@ def run(method: str, seed: int, value: float | None, partition: str = "p", **par
         }
     )
     own, variant = {"method": {"name": method, **params}}, f"{method} · {params}" if params else method
-    return Run(Path("r"), facts, own, rounds, pd.DataFrame(), None, [], pd.DataFrame(), variant=variant)
+    return Run(Path("r"), facts, own, rounds, pd.DataFrame(), variant=variant)
 
 
 def verdict(tmp_path: Path, text: str, **values: list[float | None]) -> tuple[str, list[str]]:

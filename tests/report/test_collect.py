@@ -1,16 +1,18 @@
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from result_folders import change, write_partition, write_run
+from result_folders import change, listed, write_partition, write_run
 from support import refused
 
 from fedflow.errors import FedflowError
+from fedflow.finished.clusters import clusters
 from fedflow.finished.collect import collect_partitions, collect_runs
+from fedflow.finished.features import masks, predictions, series, sweep
 from fedflow.finished.tables import run_table, stat
+from fedflow.simulation.extensions.recording import FILE as VECTORS
 
 
 def test_no_results_says_where_and_how_to_make_them(tmp_path):
@@ -18,28 +20,37 @@ def test_no_results_says_where_and_how_to_make_them(tmp_path):
         collect_runs(tmp_path / "results")
 
 
-FILES = ["metrics.json", "params.json", "rounds.csv", "clients.parquet", "clusters.json"]
-FILES += ["series.parquet", "predictions.parquet"]
-ROW = {"client": 20, "sample": 0, "label": 0, "predicted": 0, "confidence": 0.5, "rank": 1}
-
-
-def whole(root: Path) -> Path:
-    """The results of a run with all `FILES`."""
-    kept = pd.DataFrame([ROW | {"client": 0}])
-    return write_run(root, "p", "ifca", 0, series={"method/p": np.ones((20, 20))}, predictions=kept)
+FILES = ["metrics.json", "params.json", "rounds.csv", "clients.parquet"]
+READERS = {
+    "series.parquet": series,
+    "predictions.parquet": predictions,
+    "sweep.parquet": sweep,
+    VECTORS: masks,
+    "clusters.json": clusters,
+}
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_cut_off_file_is_named(tmp_path, name):
-    path = whole(tmp_path) / name
+    path = write_run(tmp_path, "p", "ifca", 0) / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with refused(f"p/ifca/0/{name}", FedflowError):
         collect_runs(tmp_path)
 
 
+@pytest.mark.parametrize("name", READERS)
+def test_a_cut_off_file_of_a_feature_is_named_where_it_is_used(tmp_path, name):
+    folder = write_run(tmp_path, "p", "ifca", 0)
+    (folder / name).write_bytes(b"PAR1 half")
+    listed(folder)
+    (run,) = collect_runs(tmp_path)
+    with refused(f"p/ifca/0/{name}", FedflowError):
+        READERS[name](run)
+
+
 @pytest.mark.parametrize("name", FILES[1:])
 def test_missing_file_is_named(tmp_path, name):
-    (whole(tmp_path) / name).unlink()
+    (write_run(tmp_path, "p", "ifca", 0) / name).unlink()
     with refused(f"{name}: No such file", FedflowError):
         collect_runs(tmp_path)
 
@@ -110,7 +121,7 @@ def test_a_run_of_an_earlier_version_is_left_out(tmp_path):
 def test_a_wrong_fact_is_named(tmp_path, name, facts, words):
     change(write_run(tmp_path, "p", "pacfl", 0) / f"{name}.json", **facts)
     with refused(words, FedflowError):
-        collect_runs(tmp_path)
+        clusters(*collect_runs(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -158,11 +169,11 @@ def test_json_that_is_nested_too_deeply_and_a_pipe_are_one_line(tmp_path):
     path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
     path.write_text("[" * 100_000)
     with refused(r"clusters\.json: truncated or not JSON", FedflowError):
-        collect_runs(tmp_path)
+        clusters(*collect_runs(tmp_path))
     path.unlink()
     os.mkfifo(path)
     with refused(r"clusters\.json: No such file", FedflowError):
-        collect_runs(tmp_path)
+        clusters(*collect_runs(tmp_path))
 
 
 def test_only_a_metric_that_every_run_has_may_not_be_absent(tmp_path):
@@ -195,28 +206,28 @@ def test_a_folder_named_after_other_settings_is_refused(tmp_path):
 )
 def test_a_matrix_of_other_clients_is_refused(tmp_path, spoil, words):
     path = write_run(tmp_path, "p", "pacfl", 0) / "proximity.parquet"
-    assert collect_runs(tmp_path)[0].dissimilarity is not None
+    assert clusters(*collect_runs(tmp_path)).dissimilarity is not None
     spoil(pd.read_parquet(path)).to_parquet(path)
     with refused(rf"proximity\.parquet: .*{words}", FedflowError):
-        collect_runs(tmp_path)
+        clusters(*collect_runs(tmp_path))
 
 
 def test_whether_cluster_ids_are_stable_is_read_and_never_assumed(tmp_path):
     path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
     facts = json.loads(path.read_text())
-    assert facts.pop("stable_cluster_ids") and collect_runs(tmp_path)[0].stable_cluster_ids
-    path.write_text(json.dumps(facts | {"stable_cluster_ids": False}))
-    assert not collect_runs(tmp_path)[0].stable_cluster_ids
+    assert facts.pop("stable_cluster_ids") and clusters(*collect_runs(tmp_path)).stable_ids
+    path.write_text(json.dumps(facts | {"lasting": False}))  # as it was named before
+    assert not clusters(*collect_runs(tmp_path)).stable_ids
     path.write_text(json.dumps(facts))
     with refused("stable_cluster_ids needs true or false; run this experiment", FedflowError):
-        collect_runs(tmp_path)
+        clusters(*collect_runs(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"client": 20}, "not of 20 rounds and 20 clients"),
-        ({"round": 0}, "not of 20 rounds and 20 clients"),
+        ({"client": 20}, "column client has 20, not a number from 0 to 19"),
+        ({"round": 0}, "column round has 0, not a number from 1 to 20"),
         ({"value": "a"}, "column value is not numeric"),
     ],
 )
@@ -224,37 +235,51 @@ def test_series_of_other_rounds_or_clients_are_named(tmp_path, change, words):
     path = write_run(tmp_path, "p", "ifca", 0, series={"method/p": np.ones((20, 20))}) / "series.parquet"
     pd.read_parquet(path).assign(**change).to_parquet(path)
     with refused(rf"series\.parquet: {words}", FedflowError):
-        collect_runs(tmp_path)
+        series(*collect_runs(tmp_path))
 
 
 def test_predictions_of_other_clients_are_named_when_they_are_used(tmp_path):
-    path = whole(tmp_path) / "predictions.parquet"
-    pd.DataFrame([ROW]).to_parquet(path)
+    path = write_run(tmp_path, "p", "ifca", 0) / "predictions.parquet"
+    row = {"client": 20, "sample": 0, "label": 0, "predicted": 0, "confidence": 0.5, "rank": 1}
+    pd.DataFrame([row]).to_parquet(path)
     (run,) = collect_runs(tmp_path)
-    with refused(r"predictions\.parquet: not of 20 clients", FedflowError):
-        _ = run.predictions
-    pd.DataFrame([ROW | {"client": 0, "confidence": 5.0}]).to_parquet(path)
+    with refused(r"predictions\.parquet: column client has 20, not a number from 0 to 19", FedflowError):
+        predictions(run)
+    pd.DataFrame([row | {"client": 0, "confidence": 5.0}]).to_parquet(path)
     with refused(r"predictions\.parquet: column confidence has 5\.0", FedflowError):
-        _ = run.predictions
-    pd.DataFrame([ROW]).drop(columns="rank").to_parquet(path)
+        predictions(run)
+    pd.DataFrame([row]).drop(columns="rank").to_parquet(path)
     with refused(r"predictions\.parquet: no column rank", FedflowError):
-        collect_runs(tmp_path)
+        predictions(run)
+
+
+def test_a_run_without_the_file_of_a_feature_has_none(tmp_path):
+    folder = write_run(tmp_path, "p", "ifca", 0, series={"method/p": np.ones((20, 20))})
+    for name in (*READERS, "proximity.parquet"):
+        (folder / name).unlink(missing_ok=True)
+    listed(folder)
+    (run,) = collect_runs(tmp_path)
+    assert series(run).empty and predictions(run).empty and sweep(run).empty and masks(run) is None
+    assert clusters(run) == ([], [], None, True)
 
 
 def test_results_without_a_list_of_files_are_of_an_earlier_version(tmp_path):
-    folder = whole(tmp_path)
-    facts = json.loads((folder / "metrics.json").read_text())
+    file = write_run(tmp_path, "p", "ifca", 0) / "metrics.json"
+    facts = json.loads(file.read_text())
     del facts["files"]
-    (folder / "metrics.json").write_text(json.dumps(facts))
+    file.write_text(json.dumps(facts))
     with pytest.warns(UserWarning, match="no list of files: left out; delete"):
         assert not collect_runs(tmp_path, needed=False)
 
 
-def test_a_file_that_is_not_listed_does_not_count(tmp_path):
-    folder = whole(tmp_path)
-    change(folder / "metrics.json", files=FILES[1:5])
+def test_a_listed_file_is_there_and_another_one_does_not_count(tmp_path):
+    folder = write_run(tmp_path, "p", "ifca", 0, series={"method/p": np.ones((20, 20))})
+    (folder / "sweep.parquet").write_bytes(b"PAR1 half")
     (run,) = collect_runs(tmp_path)
-    assert run.series.empty and run.predictions.empty
+    assert sweep(run).empty and len(series(run))
+    (folder / "series.parquet").unlink()
+    with refused("series.parquet: No such file", FedflowError):
+        collect_runs(tmp_path)
 
 
 def test_empty_run_folders_are_passed_over(tmp_path):

@@ -15,13 +15,15 @@ from safetensors.torch import save_file
 
 from fedflow.config import load_params
 from fedflow.data.generated import FILE, load_generated
+from fedflow.finished.cells import Table
 from fedflow.finished.collect import collect_runs
 from fedflow.finished.run import Run
 from fedflow.finished.tables import write_tables
 from fedflow.metrics.generation import frechet
 from fedflow.metrics.table import METRICS
 from fedflow.models.inception import TORCHVISION, Inception
-from fedflow.report.images import generation
+from fedflow.report.compared import grouped
+from fedflow.report.sections.images import generated, section
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.fingerprints import FOLDER, fingerprint_files, fingerprint_inputs
 
@@ -62,7 +64,7 @@ def test_images_reach_files_artifacts_and_the_page(
             assert ("fid_floor 1." in done.out) == ("near_copies" in done.out) == (method == "blend")
         assert fedflow(capsys, "report").code == 0
         images, privacy = _sections()
-        plain, run = sorted(collect_runs(Path("results")), key=lambda run: len(run.images.rounds))
+        plain, run = sorted(collect_runs(Path("results")), key=lambda run: len(generated(run).rounds))
 
     rounds = {method: pd.read_csv(folder / "rounds.csv") for method, folder in folders.items()}
     final = {method: json.loads((folder / "metrics.json").read_text()) for method, folder in folders.items()}
@@ -86,7 +88,7 @@ def test_images_reach_files_artifacts_and_the_page(
     assert set(table["method"]) == {"blend"}
     _other_features_do_not_compare(run)
 
-    assert generation({"fedavg": [plain]}, {"fedavg": 0}, "key") is None
+    assert section(grouped([plain])) is None
     write_tables([plain], Path("report"))
     assert not Path("report/generation.csv").exists()
 
@@ -101,18 +103,26 @@ def _other_features_do_not_compare(run: Run) -> None:
     """No value is best of runs with different features."""
     other = replace(
         run,
+        variant="other",
         metrics=run.metrics | {"fid": run.metrics["fid"] + 1},
         params=run.params | {"run": run.params["run"] | {"features": "judge"}},
     )
     for runs, title, best in (
-        ({"a": [run]}, "FID, pixels", 0),
-        ({"a": [run], "b": [other]}, "FID", 0),
-        ({"a": [run], "b": [replace(other, params=run.params)]}, "FID, pixels", 1),
+        ([run], "FID, pixels", 0),
+        ([run, other], "FID", 0),
+        ([run, replace(other, params=run.params)], "FID, pixels", 1),
     ):
-        section = generation(runs, {"a": 0, "b": 1}, "key")
-        assert section is not None
-        place = [heading for heading, _, _ in section.table.columns].index(title)
-        assert sum(row.cells[place].best for row in section.table.rows) == best
+        table = _table(runs)
+        place = [heading for heading, _, _ in table.columns].index(title)
+        assert sum(row.cells[place].best for row in table.rows) == best
+
+
+def _table(runs: list[Run]) -> Table:
+    """The table of the section on images."""
+    shown = section(grouped(runs))
+    assert shown is not None
+    (table,) = (block for block in shown.blocks if isinstance(block, Table))
+    return table
 
 
 @pytest.mark.full
@@ -146,15 +156,13 @@ def test_features_of_inception_come_from_a_file(
         experiment = Experiment(load_params(changes=changes), "skewed", "blend", 0)
         federation = experiment.job.federation.open()
         _weights_are_part_of_the_fingerprint(changes)
-    fake, real = run.images.rounds[1][0] / 255, federation.test.inputs(torch.arange(10))
+    fake, real = generated(run).rounds[1][0] / 255, federation.test.inputs(torch.arange(10))
     assert federation.features is not None
     with torch.no_grad():
         x, y = (federation.features.model.features(federation.features.w, part) for part in (fake, real))
     assert x.shape == (10, 2048) and len(real) == len(federation.test)
     assert run.metrics["fid"] == pytest.approx(frechet(x, y), rel=1e-4)
-    section = generation({"blend": [run]}, {"blend": 0}, "key")
-    assert section is not None
-    assert "FID, Inception" in [heading for heading, _, _ in section.table.columns]
+    assert "FID, Inception" in [heading for heading, _, _ in _table([run]).columns]
 
 
 def _weights_are_part_of_the_fingerprint(changes: list[str]) -> None:

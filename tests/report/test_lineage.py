@@ -7,9 +7,9 @@ from support import refused
 
 from fedflow.errors import FedflowError
 from fedflow.finished.collect import collect_runs
-from fedflow.finished.tables import by_method
-from fedflow.report.lineage import lineage, made
+from fedflow.report.compared import grouped
 from fedflow.report.page import build_report
+from fedflow.report.sections.lineage import chain_of, made
 from fedflow.stages.report import write_report
 from fedflow.tracking import open_run
 from fedflow.tracking.lineage import recorded_runs
@@ -41,16 +41,15 @@ def test_the_chain_from_data_to_models(tmp_path):
     runs = collect_runs(tmp_path / "results")
     first = runs[0]
     recorded = {("p", "ifca", "0", first.settings): FACTS}
-    found = lineage(by_method(runs), recorded)
-    assert [step.kind for step in found.steps] == ["Data", "Partition", "Runs", "Clusters", "Models"]
-    assert found.steps[0].digest == first.metrics["data_hash"]
-    assert found.steps[1].digest == first.metrics["partition_hash"]
-    assert found.steps[4].name == "2 registered versions"
-    assert [bool(origin.facts) for origin in found.origins] == [True, False]
+    steps = chain_of(grouped(runs).partitions[0], [FACTS])
+    assert [step.kind for step in steps] == ["Data", "Partition", "Runs", "Clusters", "Models"]
+    assert steps[0].digest == first.metrics["data_hash"]
+    assert steps[1].digest == first.metrics["partition_hash"]
+    assert steps[4].name == "2 registered versions"
     words = "2026-11-01 10:00 UTC, from commit c0ffee with changes, by fedflow 0.1.0, with fedflow run"
     assert made(recorded, runs) == words and made({}, runs) == ""
     page = build_report(tmp_path / "results", tmp_path, tmp_path / "out", recorded=recorded).read_text()
-    assert words in page and "not in the record" in page
+    assert words in page and page.count("not in the record") == 1
     models = "http://127.0.0.1:5000/#/models/p.ifca.cluster-1/versions/2"
     assert f'<a href="{models}">p.ifca.cluster-1 v2</a>' in page
     assert (

@@ -1,6 +1,6 @@
 """Mean ranks, the critical difference, and the table of clients."""
 
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,9 +8,13 @@ import pytest
 from result_folders import METHODS, write_partition, write_run
 
 from fedflow.files import COUNTS
-from fedflow.report.clients import client_table, differences
+from fedflow.finished.collect import collect_runs
+from fedflow.finished.run import Run
+from fedflow.report.compared import grouped
 from fedflow.report.page import build_report
-from fedflow.report.ranks import critical_difference, level_groups, ranking
+from fedflow.report.sections.clients import client_table
+from fedflow.report.sections.data import differences
+from fedflow.report.sections.ranks import critical_difference, level_groups, ranking
 
 
 @pytest.mark.parametrize(("methods", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
@@ -27,25 +31,22 @@ def test_bars_join_the_longest_stretches_of_level_methods():
 
 
 def test_ranks_are_of_methods_that_ran_on_every_partition(tmp_path):
-    from fedflow.finished.collect import collect_runs
-    from fedflow.finished.tables import by_partition
-
     for partition in ("a", "b", "c"):
         for method in ("local", "ditto", "fedavg"):
             write_run(tmp_path, partition, method, 0)
     write_run(tmp_path, "a", "ifca", 0)
-    groups = by_partition(collect_runs(tmp_path))
-    found = ranking(groups)
+    runs = collect_runs(tmp_path)
+    found = ranking(grouped(runs))
     assert sorted(found.variants) == ["ditto", "fedavg", "local"] and found.partitions == ["a", "b", "c"]
     assert found.ranks.sum(0).tolist() == [6.0, 6.0, 6.0] and sorted(found.means) == found.means.tolist()
-    for column, (partition, runs) in zip(found.ranks.T, groups.items(), strict=True):
-        accuracy = {run.method: run.metrics["local_accuracy"] for run in runs}
+    for column, partition in zip(found.ranks.T, "abc", strict=True):
+        accuracy = {run.method: run.metrics["local_accuracy"] for run in runs if run.partition == partition}
         order = sorted(found.variants, key=lambda method: -accuracy[method])
         assert [found.variants[i] for i in np.argsort(column)] == order, partition
     assert found.critical == pytest.approx(critical_difference(3, 3))
-    two = ranking({name: groups[name] for name in ("a", "b")})
+    two = ranking(grouped([run for run in runs if run.partition != "c"]))
     assert two.critical is None and two.chance is None
-    assert ranking({"a": groups["a"]}) is None
+    assert ranking(grouped([run for run in runs if run.partition == "a"])) is None
 
 
 @pytest.mark.full
@@ -64,9 +65,9 @@ def test_the_page_has_the_ranks_and_the_clients(tmp_path):
         assert f'-{part}-1"' in page
 
 
-def run_of(values: list[float], groups: list[int] | None = None) -> SimpleNamespace:
+def run_of(values: list[float]) -> Run:
     clients = pd.DataFrame({"client": range(len(values)), "samples": 10, "local_accuracy": values})
-    return SimpleNamespace(metrics={"clients": len(values)}, clients=clients, groups=groups, label="M")
+    return Run(Path("r"), {"clients": len(values)}, {}, pd.DataFrame(), clients, label="M")
 
 
 def test_clients_are_means_over_seeds_the_worst_first():
@@ -74,22 +75,22 @@ def test_clients_are_means_over_seeds_the_worst_first():
         "m": [run_of([0.5, 0.1, float("nan")]), run_of([0.7, 0.3, float("nan")])],
         "n": [run_of([0.6, 0.0, 0.9])],
     }
-    found = client_table(methods, np.array([[0, 5], [3, 0], [1, 2]]))
-    assert [row.number for row in found.rows] == [1, 0, 2]
-    assert [[text for text, *_ in row.cells] for row in found.rows] == [
-        ["20.0", "0.0"],
-        ["60.0", "60.0"],
-        ["", "90.0"],
+    table, note = client_table(methods, np.array([[0, 5], [3, 0], [1, 2]]))
+    assert [row.label for row in table.rows] == ["1", "0", "2"] and note == ""
+    assert [[cell.text for cell in row.cells] for row in table.rows] == [
+        ["20.0", "0.0", "10", ""],
+        ["60.0", "60.0", "10", ""],
+        ["", "90.0", "10", ""],
     ]
-    assert [row.labels for row in found.rows] == ["0 ×3", "1 ×5", "1 ×2, 0 ×1"] and found.note == ""
-    many = client_table({"m": [run_of(np.linspace(1, 0, 150).tolist())]}, None)
-    assert len(many.rows) == 100 and many.rows[0].number == 149
-    assert many.note == "The 100 worst-served of 150 clients."
+    assert [row.cells[-1].note for row in table.rows] == ["0 ×3", "1 ×5", "1 ×2, 0 ×1"]
+    many, note = client_table({"m": [run_of(np.linspace(1, 0, 150).tolist())]}, None)
+    assert len(many.rows) == 100 and many.rows[0].label == "149"
+    assert note == "The 100 worst-served of 150 clients."
     assert client_table({"m": [run_of([float("nan")])]}, None) is None
-    fewer = client_table({"few": [run_of([0.5])], "many": [run_of([0.9, 0.2])]}, None)
-    assert [(row.number, [text for text, *_ in row.cells]) for row in fewer.rows] == [
-        (1, ["", "20.0"]),
-        (0, ["50.0", "90.0"]),
+    fewer, _ = client_table({"few": [run_of([0.5])], "many": [run_of([0.9, 0.2])]}, None)
+    assert [(row.label, [cell.text for cell in row.cells[:2]]) for row in fewer.rows] == [
+        ("1", ["", "20.0"]),
+        ("0", ["50.0", "90.0"]),
     ]
 
 

@@ -22,10 +22,10 @@ from fedflow.claims.measures import parse
 from fedflow.claims.verdicts import judge
 from fedflow.config import load_params
 from fedflow.finished.collect import collect_runs
+from fedflow.finished.collect_outcomes import collect_outcomes
 from fedflow.finished.outcomes import final_numbers, write_outcome
 from fedflow.pictures.drawing import NAMESPACES
 from fedflow.procedures.steps import Block, advance
-from fedflow.report.procedures import collect_outcomes
 from fedflow.stages.fingerprints import fingerprint_files
 from fedflow.stages.procedure import ProcedureRun, ends_of, facts_of
 from fedflow.stages.report import write_report

@@ -13,13 +13,14 @@ from command import fedflow, one_line_error
 from result_folders import write_run
 
 from fedflow.finished.collect import collect_runs
-from fedflow.finished.tables import by_method, by_partition
+from fedflow.finished.tables import by_method
 from fedflow.methods import METHODS
 from fedflow.pictures.clients import heat
-from fedflow.report.accuracy import accuracy_table
 from fedflow.report.citing import PAPER, PLACEHOLDER, _paper, bibtex, sources
+from fedflow.report.compared import grouped
 from fedflow.report.paper import escaped, latex, write_paper
-from fedflow.report.ranks import picture, ranking
+from fedflow.report.sections.accuracy import accuracy_table
+from fedflow.report.sections.ranks import picture, ranking
 
 
 def results(root: Path, partition: str = "dir_0.1 & more") -> Path:
@@ -76,7 +77,7 @@ def test_several_partitions_have_a_table_with_mean_ranks_and_critical_difference
             write_run(tmp_path / "results", partition, method, 0, rounds=2)
     runs = collect_runs(tmp_path / "results")
     write_paper(runs, tmp_path / "paper")
-    found, lines = ranking(by_partition(runs)), (tmp_path / "paper" / "all.tex").read_text().splitlines()
+    found, lines = ranking(grouped(runs)), (tmp_path / "paper" / "all.tex").read_text().splitlines()
     assert found is not None and r"Method & p, \% & q, \% & r, \% & Mean rank \\" in lines
     for name, mean in zip(found.labels, found.means, strict=True):
         (line,) = (line for line in lines if line.startswith(name))

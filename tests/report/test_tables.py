@@ -2,11 +2,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from result_folders import change, write_run
+from result_folders import METHODS, change, write_run
 
 from fedflow.finished.collect import collect_runs
-from fedflow.finished.tables import Stat, by_method, by_partition, one_number, verdict
-from fedflow.report.findings import findings, summary
+from fedflow.finished.tables import Stat, by_method, one_number, verdict
+from fedflow.report.compared import grouped
+from fedflow.report.sections.findings import findings, summary
 
 
 def test_std_is_that_of_a_sample():
@@ -38,8 +39,8 @@ def test_findings_name_the_cheapest_method_whose_every_seed_arrives(tmp_path):
         if all(run.metrics["bytes_to_target"] is not None for run in runs)
     }
     found = {finding.question: finding for finding in findings(methods)}
-    assert found["Least traffic to the target"].method == min(arrived, key=lambda name: arrived[name])
-    assert found["Best for the clients"].method == "ditto"
+    assert found["Least traffic to the target"].label == METHODS[min(arrived, key=lambda name: arrived[name])]
+    assert found["Best for the clients"].label == "Ditto"
 
 
 def write(root: Path, partition: str, method: str, seed: int = 0, **metrics: object) -> None:
@@ -89,7 +90,7 @@ def test_the_headline_claims_no_more_than_the_seeds_bear_out(tmp_path):
         for method, values in methods.items():
             for seed, value in enumerate(values):
                 write(tmp_path, partition, method, seed, local_accuracy=value)
-    sentences = summary(by_partition(collect_runs(tmp_path)))
+    sentences = summary(grouped(collect_runs(tmp_path)))
     expected = "On the clients' own test sets, Ditto leads on far; Ditto and FedAvg are level on near."
     assert sentences[0] == expected
     (finding, *_) = findings(by_method([run for run in collect_runs(tmp_path) if run.partition == "near"]))

@@ -1,6 +1,7 @@
 """Targets, gains and measures, computed from the files of finished runs."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def finished(
         }
     )
     facts = {"partition": "p", "method": "m", "seed": seed, "parameters": P, "loss": 0.5, "ari": None} | more
-    return Run(Path("r"), facts, {}, table, pd.DataFrame(), None, [])
+    return Run(Path("r"), facts, {}, table, pd.DataFrame())
 
 
 NEVER = finished("global_accuracy", [0.7, 0.71, 0.72, 0.73])
@@ -186,11 +187,12 @@ def test_what_a_run_did_not_reach_has_a_lower_bound():
         ("top1_std(batch=3)", 1 / 3),
     ],
 )
-def test_measures_of_predictions(text, value, monkeypatch):
+def test_measures_of_predictions(text, value, tmp_path):
     """Client 0 has one of four samples right, client 1 seven of eight."""
     table = pd.DataFrame({"client": [0] * 4 + [1] * 8, "rank": [1, 2, 2, 3] + [1] * 7 + [2]})
-    run = finished("global_accuracy", [0.7])
-    monkeypatch.setattr(type(run), "predictions", table.assign(label=2, predicted=2, confidence=0.5))
+    run = replace(finished("global_accuracy", [0.7], clients=2, rounds=1), folder=tmp_path)
+    table = table.assign(sample=0, label=2, predicted=2, confidence=0.5)
+    table.to_parquet(tmp_path / "predictions.parquet")
     assert measure(run, text) == pytest.approx(value)
     with refused("predictions.parquet: measure: 'auroc'", NotMeasured):
         measure(run, "auroc")
@@ -200,15 +202,15 @@ def test_measures_of_predictions(text, value, monkeypatch):
     ("text", "value"),
     [("sweep(0)", 0.2), ("sweep(0.5)", 0.8), ("sweep_best", 0.85), ("sweep_plateau(0.1)", 2 / 3)],
 )
-def test_measures_of_mixtures(text, value, monkeypatch):
+def test_measures_of_mixtures(text, value, tmp_path):
     """Client 0 is best in the middle, client 1 with its own model."""
     table = pd.DataFrame(
         {"client": [0] * 3 + [1] * 3, "value": [0, 0.5, 1.0] * 2, "accuracy": [0.1, 0.8, 0.6, 0.3, 0.8, 0.9]}
     )
     with refused("sweep.parquet has no mixtures", NotMeasured):
         measure(finished("global_accuracy", [0.7]), text)
-    run = finished("global_accuracy", [0.7])
-    monkeypatch.setattr(type(run), "sweep", table)
+    run = replace(finished("global_accuracy", [0.7], clients=2, rounds=1), folder=tmp_path)
+    table.assign(loss=1.0, ece=0.1, mce=0.1, samples=9).to_parquet(tmp_path / "sweep.parquet")
     assert measure(run, text) == pytest.approx(value)
     with refused(re.escape("sweep.parquet has no share 0.3, but 0, 0.5, 1"), NotMeasured):
         measure(run, "sweep(0.3)")

@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
-from fedflow.finished.cells import Cell, Row, Table, label
-from fedflow.finished.run import Run
-from fedflow.finished.tables import best, by_method, yardstick
+from fedflow.finished.cells import Cell, Row, Table
+from fedflow.finished.tables import best, yardstick
 from fedflow.metrics.table import METRICS
-from fedflow.pictures.drawing import Drawing
+from fedflow.pictures.drawing import Drawing as Picture
 from fedflow.pictures.ranks import differences
+from fedflow.report.blocks import Drawing, Panels, Section
+from fedflow.report.compared import Compared
 
 LEVEL = 0.05
 FEWEST = 3  # partitions for a critical difference
@@ -41,21 +41,20 @@ class Ranking:
     @property
     def table(self) -> Table:
         columns = [("Mean rank", "", "1 is best")] + [(name, "", "") for name in self.partitions]
+        ranked = zip(self.variants, self.labels, self.ranks, strict=True)
         rows = [
-            Row(variant, name, [_cell(mean, 2), *(_cell(rank, 1) for rank in ranks)])
-            for variant, name, mean, ranks in zip(
-                self.variants, self.labels, self.means, self.ranks, strict=True
-            )
+            Row(variant, name, [_cell(ranks.mean(), 2), *(_cell(rank, 1) for rank in ranks)])
+            for variant, name, ranks in ranked
         ]
         return Table(columns, rows)
 
 
-def ranking(groups: dict[str, list[Run]]) -> Ranking | None:
+def ranking(c: Compared) -> Ranking | None:
     """The ranks of methods that ran on every partition, by local accuracy (or the loss), means over seeds.
 
     None for a single partition, fewer than two such methods, or partitions ordered by different metrics.
     """
-    methods = {name: by_method(runs) for name, runs in groups.items()}
+    methods = {p.name: p.methods for p in c.partitions}
     orders = {yardstick(found) for found in methods.values()}
     if len(methods) < 2 or len(orders) > 1:
         return None
@@ -71,7 +70,7 @@ def ranking(groups: dict[str, list[Run]]) -> Ranking | None:
     enough = len(methods) >= FEWEST and len(shared) >= 3
     return Ranking(
         [shared[i] for i in order],
-        [label(some[shared[i]]) for i in order],
+        [some[shared[i]][0].label for i in order],
         list(methods),
         ranks[order],
         metric,
@@ -108,7 +107,7 @@ def described(found: Ranking) -> str:
     )
 
 
-def picture(found: Ranking, places: Mapping[str, int]) -> Drawing | None:
+def picture(found: Ranking, places: Mapping[str, int]) -> Picture | None:
     """The critical-difference diagram; None without a critical difference."""
     if found.critical is None:
         return None
@@ -117,18 +116,17 @@ def picture(found: Ranking, places: Mapping[str, int]) -> Drawing | None:
     return differences(found.labels, means, found.critical, bars, [places[v] for v in found.variants])
 
 
-def section(groups: dict[str, list[Run]], places: dict[str, int]) -> dict[str, Any] | None:
-    """What the page shows of the ranks: their table, a note and, with a critical difference, the picture."""
-    found = ranking(groups)
+def section(c: Compared) -> Section | None:
+    found = ranking(c)
     if found is None:
         return None
-    drawn = picture(found, places)
-    return {
-        "table": found.table,
-        "note": described(found),
-        "picture": drawn.svg if drawn else None,
-        "metric": METRICS[found.metric].label.removesuffix(", %").lower(),
-    }
+    drawn, metric = picture(found, c.places), METRICS[found.metric].label.removesuffix(", %").lower()
+    lead = (
+        f"Methods that ran on every partition, ranked by {metric} accuracy on each: means over seeds, 1 is "
+        f"best, ties share their mean rank. {described(found)}"
+    )
+    panels = [Drawing("Critical difference", drawn.svg, kind="card ranks")] if drawn else []
+    return Section("ranks", "Mean ranks", lead, [Panels([*panels, found.table], "one")], "Ranks")
 
 
 def _cell(value: float, digits: int) -> Cell:

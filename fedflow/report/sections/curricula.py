@@ -1,10 +1,9 @@
-"""Curricula on the page: the orders of a host, growing prefixes, pools of clients and their losses."""
+"""Curricula: the orders of a host, growing prefixes, pools of clients and their losses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from markupsafe import Markup
-
-from fedflow.finished.cells import of_clients
+from fedflow.finished.cells import Methods, of_clients
+from fedflow.finished.features import series
 from fedflow.finished.run import Run
 from fedflow.finished.variants import HASHES, defaults
 from fedflow.local.extensions.curriculum import Curriculum
@@ -13,21 +12,24 @@ from fedflow.methods import METHODS
 from fedflow.naming import flat, say
 from fedflow.pictures.accuracy import measured
 from fedflow.pictures.curriculum import COLUMNS, SECTIONS, alike, by_order, growth, polled, pool, prefix
+from fedflow.report.blocks import Block, Drawing, Heading, Panels
+from fedflow.report.compared import ComparedPartition, partitioned
 from fedflow.simulation.extensions.client_curriculum import POLLED
 from fedflow.simulation.outcome import SERIES_CLIENTS
 
-Methods = Mapping[str, list[Run]]  # by variant
-Figure = tuple[str, Markup, str]  # heading, picture, note
+LEAD = """Runs that differ in the order of one curriculum only are drawn together, in the same colors for
+every method: curriculum (easy first), anti (hard first), random (one random order) and vanilla (no
+curriculum). Difficulty by round is the mean over the samples of the round's clients before they train: of
+their loss, or of the score that sorts them. A growing prefix is the share of a client's samples, in order of
+difficulty, that its local steps are drawn from (gray line: the pacing). A pool is the set of clients that
+may take part in a round. The loss of a client is the mean over its training samples by which the server
+ranked it; it is drawn until the next ranking."""
 
 
-def curricula(methods: Methods, places: dict[str, int], key: str) -> list[Figure]:
-    """Every picture of the curricula that runs of one partition have."""
-    return [
-        *_orders(methods, key),
-        *_prefixes(methods, key),
-        *_pools(methods, places, key),
-        *_polled(methods, key),
-    ]
+@partitioned("curricula", "Curricula", LEAD)
+def section(p: ComparedPartition) -> list[Block]:
+    drawn = [*_orders(p), *_prefixes(p), *_pools(p), *_polled(p)]
+    return [Heading(p.name), Panels(drawn)] if drawn else []
 
 
 def hosts(methods: Methods, section: str) -> list[tuple[str, dict[str, list[Run]]]]:
@@ -38,53 +40,53 @@ def hosts(methods: Methods, section: str) -> list[tuple[str, dict[str, list[Run]
     return list(zip(_names(found, section), found))
 
 
-def _orders(methods: Methods, key: str) -> list[Figure]:
+def _orders(p: ComparedPartition) -> list[Drawing]:
     """The accuracy by round of every host, then the difficulty; orders of samples, then of clients."""
     return [
-        (f"{name}{words}: {drawn[0]} by round", drawn[1].svg, "")
+        Drawing(f"{name}{words}: {drawn[0]} by round", drawn[1].svg)
         for part, (section, words) in enumerate(zip(SECTIONS, ("", ", orders of clients")))
         for place, kind in enumerate(COLUMNS)
-        for number, (name, orders) in enumerate(hosts(methods, section))
-        if (drawn := by_order(orders, kind, f"{key}-o{part}{place}-{number}"))
+        for number, (name, orders) in enumerate(hosts(p.methods, section))
+        if (drawn := by_order(orders, kind, f"{p.key}-o{part}{place}-{number}"))
     ]
 
 
-def _prefixes(methods: Methods, key: str) -> list[Figure]:
+def _prefixes(p: ComparedPartition) -> list[Drawing]:
     """A growing prefix for every distinct pacing, of a client with the median number of samples."""
     drawn: dict[tuple, tuple[Curriculum, list[str]]] = {}
-    for run, *_ in methods.values():
+    for run, *_ in p.methods.values():
         if run.params["training"].get("curriculum"):
             training = LocalTraining.parse(run.params["training"])
             if growing := growth(training, run.clients["samples"].to_numpy()):
                 about = (_pacing(growing[0]), *growing[1:])
                 drawn.setdefault(about, (growing[0], []))[1].append(run.label)
     return [
-        (
+        Drawing(
             f"Growing prefix: {words}",
-            prefix(curriculum, passes, samples, f"{key}-prefix{number}").svg,
+            prefix(curriculum, passes, samples, f"{p.key}-prefix{number}").svg,
             f"Of a client with {samples:,} samples, the median. {', '.join(sorted(labels))}.",
         )
         for number, ((words, passes, samples), (curriculum, labels)) in enumerate(drawn.items())
     ]
 
 
-def _pools(methods: Methods, places: dict[str, int], key: str) -> list[Figure]:
+def _pools(p: ComparedPartition) -> list[Drawing]:
     """The pool by round of all variants with a client curriculum."""
-    pools = {variant: runs for variant, runs in methods.items() if measured(runs, "pool")}
-    return [("Pool of clients by round", pool(pools, places, f"{key}-pool").svg, "")] if pools else []
+    pools = {variant: runs for variant, runs in p.methods.items() if measured(runs, "pool")}
+    drawn = pool(pools, p.places, f"{p.key}-pool").svg if pools else None
+    return [Drawing("Pool of clients by round", drawn)] if drawn else []
 
 
-def _polled(methods: Methods, key: str) -> list[Figure]:
+def _polled(p: ComparedPartition) -> list[Drawing]:
     """The losses by which clients are ranked, of one run of every variant that asks for them."""
     found = []
-    for number, run in enumerate(
-        next((r for r in runs if len(r.series)), runs[0]) for runs in methods.values()
-    ):
-        losses, about = run.series[run.series["name"] == POLLED], run.metrics
+    for number, runs in enumerate(p.methods.values()):
+        run = next((run for run in runs if len(series(run))), runs[0])
+        losses, about = series(run)[series(run)["name"] == POLLED], run.metrics
         if len(losses):
             shown = min(about["clients"], SERIES_CLIENTS)
-            drawn = polled(losses, shown, about["rounds"], f"{key}-polled{number}").svg
-            found.append((f"{run.label}: loss of every client by round", drawn, of_clients(run)))
+            drawn = polled(losses, shown, about["rounds"], f"{p.key}-polled{number}").svg
+            found.append(Drawing(f"{run.label}: loss of every client by round", drawn, of_clients(run)))
     return found
 
 

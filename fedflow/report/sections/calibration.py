@@ -1,16 +1,16 @@
-"""Calibration on the page: top-k accuracy, ECE and MCE over clients, and a reliability diagram per method."""
-
-from collections.abc import Mapping
-from dataclasses import dataclass
+"""Calibration: top-k accuracy, ECE and MCE over clients, and a reliability diagram per method."""
 
 from markupsafe import Markup
 
 from fedflow.claims.measures import parse
-from fedflow.finished.cells import SPREAD, Cell, Methods, Row, Table, label, write
+from fedflow.finished.cells import SPREAD, Cell, Methods, Row, Table, write
+from fedflow.finished.features import predictions
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat
 from fedflow.metrics.table import SHARE, UNMEASURED, in_unit
 from fedflow.pictures.reliability import diagram
+from fedflow.report.blocks import Block, Drawing, Heading, Panels
+from fedflow.report.compared import ComparedPartition, partitioned
 
 COLUMNS = {  # measure, by batch of training or not: heading and explanation
     ("top1", False): ("Top-1, %", "share of samples whose label is the prediction"),
@@ -20,39 +20,37 @@ COLUMNS = {  # measure, by batch of training or not: heading and explanation
     ("ece", True): ("ECE by batch, %", "mean over test batches of the run's batch size, as in SuPerFed"),
     ("mce", True): ("MCE by batch, %", "mean over test batches of the run's batch size, as in SuPerFed"),
 }
+LEAD = Markup("""From the predictions that runs have kept (<code>run.keep_predictions</code>). In the table,
+means over clients, each on its own test set, then over seeds; below them the population std over clients.
+ECE and MCE compare accuracy and confidence (the probability of the prediction) in 15 equal bins; by batch,
+they are means over batches of the run’s batch size, which are larger. In the pictures, the predictions of
+all clients are pooled, so ECE is usually smaller than in the table. A line is a seed, above the dashed line
+where models are right more often than their confidence says; the area of a dot and the histogram show the
+share of samples in each bin.""")
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """What the page shows of one partition."""
-
-    table: Table
-    diagrams: list[tuple[str, Markup, str]]  # heading, picture, note
-
-
-def calibration(methods: Methods, places: Mapping[str, int], key: str) -> Calibration | None:
-    """The section of one partition; None if no run has kept its predictions."""
-    found = {variant: [run for run in runs if len(run.predictions)] for variant, runs in methods.items()}
-    kept = {variant: runs for variant, runs in found.items() if runs}
+@partitioned("calibration", "Calibration", LEAD)
+def section(p: ComparedPartition) -> list[Block]:
+    kept = p.having(lambda run: len(predictions(run)))
     if not kept:
-        return None
+        return []
     columns = {heading: _column(kept, *measure) for measure, (heading, _) in COLUMNS.items()}
     columns = {heading: cells for heading, cells in columns.items() if cells}
     spread = SPREAD if any(len(runs) > 1 for runs in kept.values()) else ""
     rows = [
-        Row(variant, label(runs), [cells[variant] for cells in columns.values()])
+        Row(variant, runs[0].label, [cells[variant] for cells in columns.values()])
         for variant, runs in kept.items()
     ]
     shown = [(heading, spread, hint) for heading, hint in COLUMNS.values() if heading in columns]
     diagrams = [
-        (
-            label(runs),
-            diagram((run.predictions for run in runs), places[variant], f"{key}-reliability{place}").svg,
+        Drawing(
+            runs[0].label,
+            diagram((predictions(run) for run in runs), p.places[variant], f"{p.key}-reliability{place}").svg,
             f"Seed{'s' if len(runs) > 1 else ''} {', '.join(str(run.seed) for run in runs)}.",
         )
         for place, (variant, runs) in enumerate(kept.items())
     ]
-    return Calibration(Table(shown, rows), diagrams)
+    return [Heading(p.name), Table(shown, rows), Panels(diagrams)]
 
 
 def _column(methods: Methods, name: str, by_batch: bool) -> dict[str, Cell]:

@@ -1,32 +1,34 @@
 """The findings that head the page, which claim no more than the seeds support."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference
-from fedflow.finished.cells import label, write
+from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference, too_few
+from fedflow.finished.cells import Methods, write
 from fedflow.finished.run import Run
-from fedflow.finished.tables import Stat, best, by_method, verdict, yardstick
+from fedflow.finished.tables import Stat, best, verdict, yardstick
+from fedflow.finished.variants import HASHES
 from fedflow.metrics.table import MB, METRICS, yardstick_first
+from fedflow.naming import flat, spoken, text
+from fedflow.pictures import accuracy
+from fedflow.report.blocks import Block, Card, Cards, Heading, Text
+from fedflow.report.compared import Compared, ComparedPartition, partitioned
 
-Methods = dict[str, list[Run]]  # by variant
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A question, the method that answers it, its value, and how certain that is."""
-
-    question: str
-    method: str
-    label: str
-    value: str
-    spread: str
-    unit: str
-    detail: str
+COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
+LEAD = """In each picture the dot is local accuracy (every client on its own test set), the ring global
+accuracy (the complete test set); bars extend from the lowest to the highest seed."""
 
 
-def findings(methods: Methods) -> list[Finding]:
+@partitioned("findings", "Findings", LEAD)
+def section(p: ComparedPartition) -> list[Block]:
+    first, scheme = p.runs[0].metrics, f", {p.scheme}" if p.scheme else ""
+    about = f"{first['dataset']}{scheme}, {first['clients']} clients, {first['rounds']} rounds"
+    picture = accuracy.glance(p.rated, p.places, f"{p.key}-glance") if p.rated else None
+    warned = [Text(warning, "warning") for warning in _warnings(p)]
+    return [Heading(p.name, about), *warned, Cards(findings(p.methods), picture)]
+
+
+def findings(methods: Methods) -> list[Card]:
     """Which method is best on local, global and worst-10 % accuracy (without any: on the loss), and which
     reaches the target with the least traffic.
     """
@@ -46,24 +48,24 @@ def findings(methods: Methods) -> list[Finding]:
             detail = f"{'All' if level else f'{len(same)} of {len(ranked)}'} methods have this mean."
         elif len(ranked) > 1:
             rival = ranked[1][0] if len(_level(ranked, metric)) == 1 else _level(ranked, metric)[1]
-            detail = verdict(value, dict(ranked)[rival], label(methods[rival]), metric)
+            detail = verdict(value, dict(ranked)[rival], methods[rival][0].label, metric)
             paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
             detail += _certainty(paired) if paired is not None else ""
-        found.append(Finding(asked.question, first, answer, *write(value, unit), unit.sign, detail))
+        found.append(Card(asked.question, answer, *write(value, unit), unit.sign, detail))
     return [*found, *_cheapest(methods)]
 
 
 def _certainty(paired: Difference) -> str:
     """The interval of a difference, in words; an interval of fewer than three seeds says nothing."""
     if paired.seeds < SEEDS:
-        return f" {'One seed' if paired.seeds == 1 else 'Two seeds'}: no interval."
+        return f" {too_few(paired.seeds).capitalize()}."
     if paired.interval is None:
         return ""
     low, high = (f"{100 * end:.1f}" for end in paired.interval)
     return f" {paired.made[0].upper()}{paired.made[1:]}, 95 %: [{low}, {high}] points."
 
 
-def summary(groups: dict[str, list[Run]]) -> list[str]:
+def summary(c: Compared) -> list[str]:
     """The opening sentences: who leads where, and where the seeds do not separate the methods."""
     sentences = []
     for metric, words in (
@@ -71,14 +73,13 @@ def summary(groups: dict[str, list[Run]]) -> list[str]:
         ("global_accuracy", "On the complete test set"),
     ):
         leaders: dict[str, list[str]] = {}
-        for partition, runs in groups.items():
-            methods = by_method(runs)
-            ranked = best(methods, metric)
+        for p in c.partitions:
+            ranked = best(p.methods, metric)
             if len(ranked) > 1:
                 level = _level(ranked, metric)
-                says = f"{_names(methods, level)} {'leads' if len(level) == 1 else 'are level'}"
-                leaders.setdefault(says, []).append(partition)
-        if list(map(len, leaders.values())) == [len(groups)] and len(groups) > 1:
+                says = f"{_names(p.methods, level)} {'leads' if len(level) == 1 else 'are level'}"
+                leaders.setdefault(says, []).append(p.name)
+        if list(map(len, leaders.values())) == [len(c.partitions)] and len(c.partitions) > 1:
             sentences.append(f"{words}, {next(iter(leaders))} on every partition.")
         elif leaders:
             parts = [f"{says} on {' and '.join(where)}" for says, where in leaders.items()]
@@ -108,13 +109,13 @@ def _printed(value: Stat, metric: str) -> str:
 
 def _names(methods: Methods, names: Sequence[str]) -> str:
     """The labels in words: "Ditto, IFCA and 3 others"."""
-    labels = [label(methods[name]) for name in names]
+    labels = [methods[name][0].label for name in names]
     if len(labels) > 3:
         labels = [*labels[:2], f"{len(labels) - 2} others"]
     return " and ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
 
 
-def _cheapest(methods: Methods) -> list[Finding]:
+def _cheapest(methods: Methods) -> list[Card]:
     """The least traffic to the target, among methods that communicate."""
     question = "Least traffic to the target"
     targets: set[Any] = {r.metrics.get("target_accuracy") for g in methods.values() for r in g}
@@ -124,10 +125,44 @@ def _cheapest(methods: Methods) -> list[Finding]:
     target = f"{100 * targets.pop():g} % local accuracy"
     reached = [(m, v) for m, v in best(methods, "bytes_to_target") if len(v.values) == len(methods[m])]
     if not reached:
-        return [Finding(question, "", "No method", "", "", "", f"None reached {target} with every seed.")]
-    name, value = reached[0]
+        return [Card(question, "No method", "", "", "", f"None reached {target} with every seed.")]
+    value = reached[0][1]
     same = [m for m, v in reached if write(v, MB)[0] == write(value, MB)[0]]
     detail = (
         f"To {target}, which {len(reached)} of {len(methods)} communicating methods reach with every seed."
     )
-    return [Finding(question, name, _names(methods, same), *write(value, MB), MB.sign, detail)]
+    return [Card(question, _names(methods, same), *write(value, MB), MB.sign, detail)]
+
+
+def _warnings(p: ComparedPartition) -> list[str]:
+    """What makes the rows of one partition not fully comparable."""
+    shared = {variant: _shared(repeats[0]) for variant, repeats in p.methods.items()}
+    found = []
+    for name in dict.fromkeys(name for values in shared.values() for name in values):
+        rows: dict[str, list[str]] = {}
+        for variant, values in shared.items():
+            rows.setdefault(text(values.get(name)), []).append(p.methods[variant][0].label)
+        usual, *others = sorted(rows, key=lambda value: -len(rows[value]))
+        differ = "; ".join(f"{value} for {', '.join(rows[value])}" for value in others)
+        found += [f"Not all rows have the same {spoken(name)}: {usual}, but {differ}."] if others else []
+    found += [
+        f"{run.label}, seed {run.seed} has two results: {run.repeated} is not shown."
+        for run in p.runs
+        if run.repeated
+    ]
+    seeds = {run.seed for run in p.runs}
+    for repeats in p.methods.values():
+        if gone := seeds - {run.seed for run in repeats}:
+            found.append(f"{repeats[0].label} has no result for seed {', '.join(map(str, sorted(gone)))}.")
+    return found
+
+
+def _shared(run: Run) -> dict[str, Any]:
+    """The settings and data that compared methods should share; not the method's own settings.
+
+    Whether clients have a curriculum follows from ``run.sampling``.
+    """
+    params = {name: run.params[name] for name in COMMON}
+    params["run"] = {name: value for name, value in params["run"].items() if name != "client_curriculum"}
+    params["data"] = {run.metrics["dataset"]: run.params["data"].get(run.metrics["dataset"], {})}
+    return flat(params) | {name: run.metrics[name][:8] for name in HASHES}

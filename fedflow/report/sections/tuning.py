@@ -1,8 +1,7 @@
-"""What `fedflow tune` tried, on the page: the choices of every method, and a picture of each setting."""
+"""Settings that `fedflow tune` tried: the choices of every method, and a picture of each setting."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,12 @@ import pandas as pd
 from markupsafe import Markup
 
 from fedflow.finished.cells import Cell, Row, Table
-from fedflow.finished.collect import Labels
 from fedflow.finished.reading import check_columns, read_table, reject
 from fedflow.metrics.table import SHARE, UNMEASURED, in_unit
 from fedflow.naming import text
 from fedflow.pictures.tuning import Tried, tried
+from fedflow.report.blocks import Block, Drawing, Heading, Panels, Section
+from fedflow.report.compared import Compared
 from fedflow.report.sources import score_files
 
 NUMBERS = ("accuracy", "loss")
@@ -25,44 +25,35 @@ COLUMNS = [
     ("Next", "", "the best score with other settings"),
     ("Tries", "", "combinations of settings that were run"),
 ]
+LEAD = Markup("""What <code>fedflow tune</code> tried, every method with the same rule, on samples held out
+of the clients' training data; test samples play no part. The settings with the best score are chosen. In the
+pictures: a dot is a try, the line connects the best try of each value, the ring is the chosen one. A ring at
+an end of its line may have a better value beyond it.""")
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """What the page shows of one partition."""
-
-    name: str
-    table: Table
-    figures: list[tuple[str, Markup]]  # setting, picture
-    places: dict[str, int]  # of the methods' colors
-
-
-def tuning(folder: Path, labels: Labels, known: Mapping[str, int]) -> list[Tuned]:
-    """The section of every partition; ``known`` are the places of the colors that the page has given."""
+def section(c: Compared) -> Section | None:
     partitions: dict[str, dict[str, pd.DataFrame]] = {}
-    for file in score_files(folder):
+    for file in score_files(c.tried) if c.tried else []:
         partitions.setdefault(file.parent.name, {})[file.stem] = _read(file)
-    return [
-        _partition(name, methods, labels, _places(list(methods), known))
-        for name, methods in partitions.items()
-    ]
+    blocks = [block for name, methods in partitions.items() for block in _blocks(c, name, methods)]
+    return Section("tuning", "Tuning", LEAD, blocks) if blocks else None
 
 
 def _read(file: Path) -> pd.DataFrame:
     table = read_table(file, pd.read_csv, NUMBERS)
-    if "spread" in table:
-        table = read_table(file, pd.read_csv, (*NUMBERS, "spread"))
     if "chosen" not in table or table["chosen"].dtype != bool or table["chosen"].sum() > 1:
         reject(file, "column chosen needs at most one True, and False for the others")
-    check_columns(file, table, {"accuracy": (SHARE.least, SHARE.most)})
+    check_columns(file, table, {"accuracy": (SHARE.least, SHARE.most), "spread": (-math.inf, math.inf)})
     loss = bool(table["accuracy"].isna().all())
     return table.assign(score=table["loss" if loss else "accuracy"]).assign(by_loss=loss)
 
 
-def _partition(
-    name: str, methods: Mapping[str, pd.DataFrame], labels: Labels, places: dict[str, int]
-) -> Tuned:
-    methods = dict(sorted(methods.items(), key=lambda item: _order(item[1])))
+def _blocks(c: Compared, name: str, methods: Mapping[str, pd.DataFrame]) -> list[Block]:
+    methods, labels = (
+        dict(sorted(methods.items(), key=lambda item: _order(item[1]))),
+        {**c.methods, **c.labels},
+    )
+    places = _places(list(methods), c.places)
     rows = [Row(method, labels.get(method, method), _cells(table)) for method, table in methods.items()]
     figures = []
     for setting in dict.fromkeys(each for table in methods.values() for each in _settings(table)):
@@ -74,8 +65,8 @@ def _partition(
             ]
             if lines:
                 key = f"tuning-{name}-{setting}-{loss}"
-                figures.append((setting, tried(lines, setting, loss, key).svg))
-    return Tuned(name, Table(COLUMNS, rows), figures, places)
+                figures.append(Drawing(setting, tried(lines, setting, loss, key).svg))
+    return [Heading(name), Table(COLUMNS, rows, places=places), Panels(figures)]
 
 
 def _order(table: pd.DataFrame) -> float:
@@ -86,25 +77,19 @@ def _order(table: pd.DataFrame) -> float:
 
 def _cells(table: pd.DataFrame) -> list[Cell]:
     chosen, others = table[table["chosen"]], table[~table["chosen"]]["score"].dropna()
-    tries = Cell(f"{len(table)}", sort=len(table), note=_diverged(int(table["score"].isna().sum())))
+    diverged = int(table["score"].isna().sum())
+    tries = Cell(f"{len(table)}", sort=len(table), note=f"{diverged} diverged" if diverged else "")
     if chosen.empty:
         return [Cell(UNMEASURED), Cell(UNMEASURED), Cell(UNMEASURED), tries]
     (best,) = chosen.to_dict("records")
     words = ", ".join(f"{setting} {text(best[setting])}" for setting in _settings(table))
     loss = bool(best["by_loss"])
     spread = best.get("spread")
-    score = Cell(
-        _written(best["score"], loss),
-        "" if spread is None or pd.isna(spread) or loss else f"±\u2009{_written(spread, loss)}",
-        sort=best["score"],
-    )
+    around = "" if spread is None or pd.isna(spread) or loss else f"±\u2009{_written(spread, loss)}"
+    score = Cell(_written(best["score"], loss), around, sort=best["score"])
     following = (others.min() if loss else others.max()) if len(others) else None
     after = Cell(UNMEASURED) if following is None else Cell(_written(following, loss), sort=following)
     return [Cell(words), score, after, tries]
-
-
-def _diverged(number: int) -> str:
-    return f"{number} diverged" if number else ""
 
 
 def _written(score: float, loss: bool) -> str:

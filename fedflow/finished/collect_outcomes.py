@@ -1,0 +1,173 @@
+"""Outcomes of procedures: read, checked, and as rows that are compared like runs."""
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedflow.finished.outcomes import MARKER, PARAMS, STEPS, SUMMARY, read_parts
+from fedflow.finished.reading import check_columns, check_entries, read_json, read_table, reject
+from fedflow.finished.run import Run
+from fedflow.finished.tables import MOMENTS, by_method, moments, stat, write_csv
+from fedflow.finished.variants import differences
+from fedflow.metrics.table import SHARE
+from fedflow.naming import flat, say
+from fedflow.procedures import PROCEDURES, Column, Procedure
+
+ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
+    **dict.fromkeys(("procedure", "registered", "label", "settings"), (str,)),
+    **dict.fromkeys(("seed", "steps"), (int,)),
+    **dict.fromkeys(("inputs", "metrics"), (dict,)),
+}
+Entries = Mapping[str, tuple[str, str]]  # under `procedures`: the registered procedure, and the label
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a procedure with one seed: its folder, ``metrics.json``, settings, summary and steps.
+
+    Outcomes of one ``variant`` of an entry have the same settings and inputs, and are averaged over seeds.
+    """
+
+    folder: Path
+    facts: dict[str, Any]
+    params: dict[str, Any]
+    summary: pd.DataFrame  # by row; NaN: not measured
+    steps: pd.DataFrame  # part, step and the columns of its rows
+    label: str
+    variant: str = ""  # empty: the settings of params.yaml
+    repeated: str = ""  # another folder with the same settings, inputs and seed, which is not shown
+
+    @property
+    def entry(self) -> str:
+        """The name under ``procedures``."""
+        return self.facts["procedure"]
+
+    @property
+    def seed(self) -> int:
+        return self.facts["seed"]
+
+    @property
+    def rows(self) -> list[Run]:
+        """The rows of the summary as runs: on the partition ``entry``, each is a method."""
+        facts = {name: self.facts[name] for name in ("seed", "settings")} | {"partition": self.entry}
+        names = [str(row) or self.entry for row in self.summary.index]
+        return [
+            Run(
+                self.folder,
+                {str(name): None if pd.isna(value) else value for name, value in own.items()}
+                | facts
+                | {"method": row, "method_label": row},
+                self.params,
+                pd.DataFrame({"round": []}),
+                pd.DataFrame(),
+                variant=f"{row} · {self.variant}" if self.variant else row,
+                label=f"{row} · {self.variant}" if self.variant else row,
+            )
+            for row, (_, own) in zip(names, self.summary.iterrows(), strict=True)
+        ]
+
+
+def collect_outcomes(folder: Path, entries: Entries | None = None) -> list[Outcome]:
+    """Every outcome below ``folder/<entry>/<seed>``, by entry, variant and seed.
+
+    Labels of ``entries`` replace those in the outcomes. Raises `FedflowError` for missing or damaged files.
+    """
+    found = [
+        _read(each) for each in sorted(Path(folder).glob("*/*")) if each.is_dir() and any(each.iterdir())
+    ]
+    labels = {name: label for name, (_, label) in (entries or {}).items()}
+    named = [replace(one, label=labels.get(one.entry, one.label)) for one in found]
+    by_entry = groupby(sorted(named, key=lambda one: (one.entry, one.folder.name)), lambda one: one.entry)
+    return [one for _, group in by_entry for one in _varied(list(group))]
+
+
+def _read(folder: Path) -> Outcome:
+    if not (folder / MARKER).exists():
+        reject(folder / MARKER, "No such file: the outcome is incomplete, as this file is written last")
+    facts = read_json(folder / MARKER)
+    check_entries(folder / MARKER, facts, ENTRIES, dict.fromkeys(("seed", "steps"), (0, math.inf)))
+    if not all(isinstance(digest, str) for digest in facts["inputs"].values()):
+        reject(folder / MARKER, "inputs needs a text for every name")
+    seed = str(facts["seed"])
+    if folder.parts[-2:] not in [(facts["procedure"], s) for s in (seed, f"{seed}-{facts['settings'][:8]}")]:
+        reject(folder / MARKER, f"it belongs to the outcome {facts['procedure']}/{seed}")
+    params = read_json(folder / PARAMS)
+    if not isinstance(params.get("procedure"), dict) or not isinstance(params.get("data"), dict):
+        reject(folder / PARAMS, "no procedure, or no data")
+    if params["procedure"].get("name") != facts["registered"]:
+        reject(folder / PARAMS, f"its procedure is not {facts['registered']}")
+    summary = read_table(folder / SUMMARY, read_parts, words=["row"])
+    if summary["row"].duplicated().any():
+        reject(folder / SUMMARY, "a row twice")
+    columns = PROCEDURES.get(facts["registered"], Procedure)
+    check_columns(
+        folder / SUMMARY, summary, _ranges(summary.columns.drop("row"), columns.metrics, sys.float_info.max)
+    )
+    summary = summary.set_index("row")
+    steps = read_table(folder / STEPS, read_parts, words=["part"])
+    if "step" not in steps or (steps["step"].max() if len(steps) else 0) != facts["steps"]:
+        reject(folder / STEPS, f"not of {facts['steps']} steps")
+    check_columns(folder / STEPS, steps, _ranges(steps.columns.drop("part"), columns.curves, math.inf))
+    return Outcome(folder, facts, params, summary, steps, facts["label"])
+
+
+def _ranges(
+    names: Iterable[str], columns: Mapping[str, Column], largest: float
+) -> dict[str, tuple[float, float]]:
+    """Ranges of columns: shares are from 0 to 1, other numbers up to ``largest``."""
+    shares = {name for name in names if name in columns and columns[name].unit == SHARE.sign}
+    return {name: (0, 1) if name in shares else (-largest, largest) for name in names}
+
+
+def _varied(outcomes: list[Outcome]) -> Iterator[Outcome]:
+    """The outcomes of one entry with their variants: first those with the settings of params.yaml."""
+    by_identity: dict[tuple, dict[int, Outcome]] = {}
+    for one in outcomes:  # of two with one seed, the folder without a digest is the first
+        own = by_identity.setdefault((one.facts["settings"], *sorted(one.facts["inputs"].items())), {})
+        own[one.seed] = replace(own[one.seed], repeated=one.folder.name) if one.seed in own else one
+    groups = sorted(
+        by_identity.values(),
+        key=lambda own: (-sum(one.folder.name == str(one.seed) for one in own.values()), -len(own)),
+    )
+    base = next(iter(groups[0].values()))
+    theirs = _settings(base)
+    for place, own in enumerate(groups):
+        mine = _settings(next(iter(own.values())))
+        words = [say(*item) for item in differences(mine, theirs, {}).items()]
+        other = next(iter(own.values())).facts["settings"][:8]
+        variant = (", ".join(words) or other) if place else ""
+        yield from (replace(one, variant=variant) for _, one in sorted(own.items()))
+
+
+def _settings(outcome: Outcome) -> dict[str, Any]:
+    """What distinguishes outcomes of one entry, by dotted name; parameters without a section."""
+    flat_params = flat({name: v for name, v in outcome.params.items() if name not in ("seed", "settings")})
+    plain = {name.removeprefix("procedure."): value for name, value in flat_params.items()}
+    return plain | {f"{name}_hash": value[:8] for name, value in outcome.facts["inputs"].items()}
+
+
+def by_variant(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
+    """The outcomes of every entry and variant, which differ in their seeds."""
+    return [list(group) for _, group in groupby(outcomes, key=lambda one: (one.entry, one.variant))]
+
+
+def write_outcomes(outcomes: Sequence[Outcome], out_dir: Path) -> None:
+    """Write ``outcomes.csv``, a row per entry, variant, row and metric; or remove it."""
+    path, found = out_dir / "outcomes.csv", []
+    for seeds in by_variant(outcomes):
+        metrics = dict.fromkeys(str(name) for one in seeds for name in one.summary)
+        for runs in by_method([row for one in seeds for row in one.rows]).values():
+            for metric in metrics:
+                about = (seeds[0].entry, seeds[0].variant, runs[0].settings, runs[0].method, metric)
+                found.append(about + moments(stat(runs, metric)))
+    if found:
+        columns = ("procedure", "variant", "settings", "row", "metric", *MOMENTS)
+        write_csv(pd.DataFrame(found, columns=list(columns)), path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,42 @@
+"""Result files of features that several readers share: predictions, mixtures, series and masks."""
+
+import pandas as pd
+
+from fedflow.finished.reading import reject
+from fedflow.finished.run import Run, once
+from fedflow.metrics.masks import Masks
+from fedflow.simulation.evaluation import PREDICTIONS
+from fedflow.simulation.extensions.mixtures import SWEEP
+from fedflow.simulation.extensions.recording import FILE, load_vectors
+
+
+def predictions(run: Run) -> pd.DataFrame:
+    """Predictions of the served models, by client and sample of its test set; no rows if not kept.
+
+    Read at every call: the tables of many runs do not fit in memory.
+    """
+    return run.table("predictions.parquet", [*PREDICTIONS])
+
+
+@once
+def sweep(run: Run) -> pd.DataFrame:
+    """Scores of the mixtures of every client's models; no rows if the method has none."""
+    return run.table("sweep.parquet", [*SWEEP])
+
+
+@once
+def series(run: Run) -> pd.DataFrame:
+    """The method's diagnostics over clients: round, client, value and name."""
+    return run.table("series.parquet", ("round", "client", "value"), ["name"])
+
+
+@once
+def masks(run: Run) -> Masks | None:
+    """The masks of the clients that took part, compared; None if the method has none."""
+    path = run.file(FILE)
+    if path is None:
+        return None
+    found, clients = load_vectors(path), run.metrics["clients"]
+    if len(found.vectors) > clients:
+        reject(path, f"not of {clients} clients")
+    return found.masks(run.clients["participations"].to_numpy()) if found.vectors else None

@@ -1,0 +1,42 @@
+"""Verdicts on claims."""
+
+from markupsafe import Markup
+
+from fedflow.claims.verdicts import BY_TESTS, VERDICTS, CheckResult, Judged
+from fedflow.report.blocks import Block, Box, Fold, Heading, Section, Text
+from fedflow.report.compared import Compared
+
+LEAD = """A comparison is over the seeds that both methods have; brackets hold the 95 % interval of the mean
+paired difference (Student’s t). It is confirmed if all of the interval is on the side of the claim, not
+confirmed if none of it is, and not resolved otherwise or with fewer than three seeds. “+”: a seed did not
+reach its target, so the number is a lower bound."""
+VERDICT = Markup('<span class="verdict {}">{}</span> ')
+NUMBERS = Markup("{} · {}: <b>{}</b>")
+
+
+def section(c: Compared) -> Section | None:
+    if not c.claims:
+        return None
+    counts = {name: sum(one.verdict == name for one in c.claims) for name in (*VERDICTS, *BY_TESTS)}
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    return Section("claims", "Claims", f"{counted}. {LEAD}", [_box(judged) for judged in c.claims])
+
+
+def _box(judged: Judged) -> Box:
+    claim, deciding = judged.claim, [Text(_numbers(one), "detail") for one in judged.deciding]
+    every = [Text(_verdict(one.verdict) + _numbers(one), "detail") for one in judged.comparisons]
+    blocks: list[Block] = [
+        Heading(_verdict(judged.verdict) + claim.claim, claim.source),
+        *([Text(Markup("<code>{}</code>").format(claim.test))] if claim.test else []),
+        *deciding,
+        *([Fold(judged.counts, every, "")] if judged.counts else []),
+    ]
+    return Box(blocks, "claim")
+
+
+def _verdict(verdict: str) -> Markup:
+    return VERDICT.format(verdict.replace(" ", "-"), verdict)
+
+
+def _numbers(one: CheckResult) -> Markup:
+    return NUMBERS.format(one.partition, one.statement, one.numbers)

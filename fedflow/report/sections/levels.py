@@ -1,0 +1,71 @@
+"""Networks of several sizes: accuracy, rounds to the target and traffic of every level."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from fedflow.finished.cells import metric_table
+from fedflow.finished.run import Run
+from fedflow.metrics.table import METRICS, heading, level_metric, levels_of
+from fedflow.metrics.target import first_reaching
+from fedflow.pictures.accuracy import curve, measured
+from fedflow.pictures.accuracy import heading as curve_heading
+from fedflow.report.blocks import Block, Drawing, Heading, Panels
+from fedflow.report.compared import ComparedPartition, partitioned
+
+REACHED = "rounds_to_target"
+LEVEL_TARGET = "first evaluated round in which the all-client mean reaches it; else local accuracy"
+BY_LEVEL = (
+    "local_accuracy",
+    "global_accuracy",
+    "active_accuracy",
+    "all_accuracy",
+    REACHED,
+    "bytes_down",
+    "bytes_up",
+)
+LEAD = """Clients hold networks of several sizes. A number of one level is the mean over its clients; the
+rounds to the target are the first evaluated round in which their local accuracy reaches it."""
+
+
+@partitioned("levels", "Levels", LEAD)
+def section(p: ComparedPartition) -> list[Block]:
+    found = {v: levels_of(name for run in runs for name in run.rounds) for v, runs in p.methods.items()}
+    every = sorted({level for own in found.values() for level in own})
+    if not every:
+        return []
+    leveled = {v: [_with_targets(run, own) for run in p.methods[v]] for v, own in found.items() if own}
+    names = [(level_metric(level, name), METRICS[name]) for name in BY_LEVEL for level in every]
+    table = metric_table(
+        leveled,
+        [
+            replace(of, name=name, label=heading(name), hint=LEVEL_TARGET if of.name == REACHED else of.hint)
+            for name, of in names
+        ],
+    )
+    drawn = [
+        Drawing(
+            f"{curve_heading(metric, 'round')}, {level}",
+            curve(leveled, p.places, name, "round", f"{p.key}-l{place}-{metric.name}").svg,
+        )
+        for metric in METRICS.values()
+        for place, level in enumerate(every)
+        if "round" in metric.curves
+        if any(measured(runs, name := level_metric(level, metric.name)) for runs in leveled.values())
+    ]
+    return [Heading(p.name), table, Panels(drawn)]
+
+
+def _with_targets(run: Run, levels: Iterable[str]) -> Run:
+    """The run, with the first evaluated round in which a level reaches the target.
+
+    That is the accuracy of the mean of its models, as FedHeN publishes it, or else the local one.
+    """
+    target, metrics = run.metrics.get("target_accuracy"), dict[str, int | None]()
+    for level in levels:
+        accuracies = [level_metric(level, name) for name in ("all_accuracy", "local_accuracy")]
+        name = next((name for name in accuracies if name in run.rounds), None)
+        if target is not None and name is not None:
+            place = first_reaching(name, run.rounds[name], target)
+            reached = None if place is None else int(run.rounds["round"].iloc[place])
+            metrics[level_metric(level, REACHED)] = reached
+    return replace(run, metrics=run.metrics | metrics)

@@ -1,0 +1,102 @@
+"""Clients that prune their networks: what they keep, what it costs, and how their masks overlap."""
+
+from fedflow.finished.cells import Methods, metric_table, of_clients
+from fedflow.finished.features import masks, series
+from fedflow.finished.run import Run
+from fedflow.metrics.table import METRICS, SHARE, Metric
+from fedflow.pictures.masks import One, accuracy_by_share, by_shared_labels, layers, matrix, pruned
+from fedflow.report.blocks import Block, Drawing, Heading, Panels
+from fedflow.report.compared import ComparedPartition, partitioned
+from fedflow.simulation.extensions.recording import GATE, PRUNED
+from fedflow.simulation.outcome import SERIES_CLIENTS
+
+COSTS = (
+    "kept",
+    "macs",
+    "macs_ratio",
+    "macs_convolutions",
+    "macs_convolutions_ratio",
+    "bytes_down",
+    "bytes_up",
+    "paper_bytes",
+)
+SHARES = {  # of diagnostics: heading and explanation
+    "pruned": ("Pruned, %", "of all parameters"),
+    "pruned_channels": ("Channels, %", "pruned"),
+    "pruned_dense": ("Linear layers, %", "pruned weights of linear layers"),
+}
+GATED = "Accuracy of the network that the client keeps, on the samples of method.gate."
+LEAD = """Clients prune their own networks: each keeps a mask of its parameters, and the server averages
+every parameter over the clients that keep it. Pruned shares are by mask. MACs are the multiplications for
+one sample, in which channels that are removed count and single zeros do not. In the pictures by round and by
+pruned share, a thin line is a client and the thick one is the mean; the accuracy is that on the samples by
+which a client decides whether to prune further. IoU compares two masks: parameters that both keep, per
+parameter that one of them keeps. It is also lower where one client has pruned more than the other. Clients
+are sorted by their labels. In the picture of layers, a bar is the mean over clients, and its line extends
+from the 10th to the 90th percentile; layers that all clients keep whole are left out."""
+
+
+@partitioned("pruning", "Pruning", LEAD)
+def section(p: ComparedPartition) -> list[Block]:
+    masked = p.having(masks)
+    if not masked:
+        return []
+    shares = [
+        Metric(f"client/{name}/mean", label, f"{of}, mean over the clients of the last round", SHARE, "")
+        for name, (label, of) in SHARES.items()
+    ]
+    costs = [METRICS[name] for name in COSTS]
+    table = metric_table(p.methods, [METRICS["local_accuracy"], METRICS["global_accuracy"], *shares, *costs])
+    drawn = _overlap(p, {variant: runs for variant, runs in masked.items() if all(map(_labeled, runs))})
+    for place, runs in enumerate(masked.values()):
+        drawn += _of_run(runs[0], f"{p.key}-m{place}")
+    return [Heading(p.name), table, Panels(drawn)]
+
+
+def _overlap(p: ComparedPartition, labeled: Methods) -> list[Drawing]:
+    """How far masks overlap, by the labels that two clients share."""
+    if not labeled:
+        return []
+    found = {v: [One(run.label, own) for run in runs if (own := masks(run))] for v, runs in labeled.items()}
+    correlations = ", ".join(f"{_correlation(runs)} for {runs[0].label}" for runs in labeled.values())
+    note = f"Rank correlation over pairs of clients, mean over seeds: {correlations}."
+    if any(_first(run) for runs in labeled.values() for run in runs):
+        note += " Masks are those of the first clients only."
+    drawn = by_shared_labels(found, p.places, f"{p.key}-shared-labels").svg
+    return [Drawing("Mask IoU by number of shared labels", drawn, note)]
+
+
+def _of_run(run: Run, key: str) -> list[Drawing]:
+    """The pictures of one run."""
+    found, own, table, note = [], masks(run), series(run), of_clients(run)
+    assert own is not None, "only of runs with masks"
+    names = {*table["name"]}
+    if PRUNED in names:
+        shown = min(run.metrics["clients"], SERIES_CLIENTS)
+        drawn = pruned(table, shown, run.metrics["rounds"], f"{key}-pruned")
+        found.append(("pruned share by round", drawn, note))
+    if {PRUNED, GATE} <= names:
+        drawn = accuracy_by_share(table, f"{key}-gate")
+        found.append(("accuracy by pruned share", drawn, f"{note} {GATED}"))
+    note = f"Seed {run.seed}, {len(own.clients):,} clients that took part{_first(run)}."
+    found.append(("overlap of masks, IoU in %", matrix(own, f"{key}-overlap"), note))
+    if own.layers:
+        found.append(("what clients keep of each layer", layers(own, f"{key}-layers"), note))
+    return [Drawing(f"{run.label}: {words}", drawn.svg, note) for words, drawn, note in found]
+
+
+def _first(run: Run) -> str:
+    """The number of clients that took part, if only the first of them have recorded masks; else empty."""
+    own, took_part = masks(run), int((run.clients["participations"] > 0).sum())
+    return f", the first of {took_part:,}" if own and len(own.clients) < took_part else ""
+
+
+def _labeled(run: Run) -> bool:
+    own = masks(run)
+    return own is not None and own.labels is not None
+
+
+def _correlation(runs: list[Run]) -> str:
+    """Of the masks' IoU and the labels that clients share: the mean over seeds that have one."""
+    found = [value for run in runs if (own := masks(run)) and (value := own.correlation()) is not None]
+    return f"{sum(found) / len(found):.2f}" if found else "none"

@@ -1,0 +1,62 @@
+"""Tables of papers, with the numbers of these runs in their cells."""
+
+from markupsafe import Markup
+
+from fedflow.claims.matching import Beside, Ours, Shown
+from fedflow.finished.cells import Cell, Row, Table
+from fedflow.report.blocks import Block, Heading, Listing, Section, Text
+from fedflow.report.compared import Compared
+
+LEAD = """Tables of papers with a row whose data set and partition scheme agree with runs here. In each
+cell, the published value is above ours: mean ± sample std over seeds. A “+” means: not reached, at least
+so much."""
+NOT_RUN = Markup('<span class="missing">not run</span>')
+
+
+def section(c: Compared) -> Section | None:
+    if not c.published:
+        return None
+    blocks = [block for shown in c.published if shown.measured for block in _blocks(shown)]
+    others = [f"{s.table.label} ({s.source}): {s.missing}" for s in c.published if not s.measured]
+    more: list[Block] = [Heading("Not measured by these runs"), Listing(others)] if others else []
+    return Section("published", "Published tables", LEAD, [*blocks, *more])
+
+
+def _blocks(shown: Shown) -> list[Block]:
+    rows = [
+        Row("", _unbroken(label) + _mark(mark), [Cell(_cell(beside)) for beside in cells], partitions)
+        for label, mark, partitions, cells in shown.lines
+    ]
+    columns = [(name, "", "") for name in shown.table.columns]
+    return [
+        Heading(_unbroken(shown.table.label)),
+        Text(f"{shown.source}."),
+        Table(columns, rows, shown.table.unit or "", "published"),
+        *([Listing(shown.footnotes, numbered=True)] if shown.footnotes else []),
+        Listing(shown.notes),
+    ]
+
+
+def _cell(beside: Beside) -> Markup:
+    """The published value, and ours below it."""
+    cell = beside.cell
+    value = Markup("<b>{}</b>" if cell.bold else "{}").format(cell.value.text) + _mark(beside.mark)
+    missing = NOT_RUN if cell.comparable and not beside.ours else ""
+    return value + Markup("").join(map(_ours, beside.ours)) + missing
+
+
+def _ours(ours: Ours) -> Markup:
+    kind = (
+        Markup('class="missing" title="{}"').format(ours.missing) if ours.missing else Markup('class="ours"')
+    )
+    note = ", ".join(filter(None, [ours.label, ours.note]))
+    small = Markup("<small>{}</small>").format(note) if note else ""
+    return Markup("<span {}>{}{}</span>").format(kind, ours.text, small)
+
+
+def _mark(mark: int | None) -> Markup:
+    return Markup("<sup>{}</sup>").format(mark) if mark else Markup("")
+
+
+def _unbroken(label: str) -> str:
+    return label.replace(" %", "\u00a0%")

@@ -1,0 +1,63 @@
+"""What was run: methods, seeds, data, networks; and the settings of every row."""
+
+from markupsafe import Markup
+
+from fedflow.finished.cells import Cell, Row, Table
+from fedflow.finished.variants import settings_table
+from fedflow.naming import text
+from fedflow.report.blocks import Fold, Section, Text
+from fedflow.report.compared import Compared, ComparedPartition
+
+HEADS = ("Scheme", "Data and network", "Clients", "Rounds", "Failed", "Hashes")
+HASHES = Markup(
+    '<code title="data {0}">{0:.12}</code><small>data</small>'
+    '<code title="partition {1}">{1:.12}</code><small>partition</small>'
+)
+
+
+def section(c: Compared) -> Section | None:
+    if not c.runs:
+        return None
+    names = [Markup("{} (<code>{}</code>)").format(label, name) for name, label in c.methods.items()]
+    seeds = ", ".join(str(seed) for seed in sorted({run.seed for run in c.runs}))
+    words = Markup("Methods: {}. Seeds: {}.").format(Markup(", ").join(names), seeds)
+    table = Table([(head, "", "") for head in HEADS], [_row(p) for p in c.partitions], "Partition", "words")
+    return Section("runs", "What was run", "", [Text(words, ""), table])
+
+
+def _row(p: ComparedPartition) -> Row:
+    first, facts = p.runs[0].metrics, p.facts
+    parameters = facts.parameters if facts else {}
+    scheme = p.scheme or "unknown: no summary.json"
+    sizes = (facts.summary.get("sizes") if facts else None) or {}
+    each = f"{sizes['min']:g} to {sizes['max']:g} samples each" if {"min", "max"} <= sizes.keys() else ""
+    failed = sum(run.metrics["failed_clients"] for run in p.runs)
+    cells = [
+        Cell(scheme, note=", ".join(f"{name} {text(value)}" for name, value in parameters.items())),
+        Cell(first["dataset"], note=f"{first['model']}, {first['parameters']:,} parameters"),
+        Cell(f"{first['clients']}, participation {first['participation']:g}", note=each),
+        Cell(str(first["rounds"])),
+        Cell(str(failed)),
+        Cell(HASHES.format(first["data_hash"], first["partition_hash"])),
+    ]
+    return Row("", p.name, cells, key=f"{p.key}-about")
+
+
+def settings(c: Compared) -> Section | None:
+    folds = [_settings(p) for p in c.partitions]
+    return Section("settings", "Settings of every row", "", folds, "Settings") if folds else None
+
+
+def _settings(p: ComparedPartition) -> Fold:
+    rows = [
+        Row(
+            row["variant"],
+            row["label"],
+            [Cell(row["own"]), Cell("", note=row["others"])],
+            Markup("<code>{}</code>").format(row["settings"]),
+        )
+        for row in settings_table(run for runs in p.methods.values() for run in runs)
+    ]
+    columns = [("Differs from the defaults", "", ""), ("Defaults", "", "")]
+    counted = f"{len(rows)} {'row' if len(rows) == 1 else 'rows'}"
+    return Fold(f"{p.name}: {counted}", [Table(columns, rows, kind="words")])

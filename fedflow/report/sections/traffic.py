@@ -1,0 +1,17 @@
+"""Traffic, and the cost of networks."""
+
+from fedflow.finished.cells import metric_table
+from fedflow.finished.tables import columns
+from fedflow.report.blocks import Block, Heading
+from fedflow.report.compared import ComparedPartition, partitioned
+
+LEAD = """Bytes sent between server and clients, as counted from the vectors, and what the clients' networks
+cost. 1 MB = 1,000,000 bytes."""
+
+
+@partitioned("traffic", "Traffic", LEAD)
+def section(p: ComparedPartition) -> list[Block]:
+    known = (run.metrics.get("target_accuracy") for run in p.runs)
+    targets = ", ".join(sorted({f"{100 * target:g} %" for target in known if target is not None}))
+    small = f"target: {targets} local accuracy" if targets else ""
+    return [Heading(p.name, small), metric_table(p.methods, columns("traffic"))]
