@@ -242,6 +242,7 @@ def test_predictions_of_other_clients_are_named_when_they_are_used(tmp_path):
     path = write_run(tmp_path, "p", "ifca", 0) / "predictions.parquet"
     row = {"client": 20, "sample": 0, "label": 0, "predicted": 0, "confidence": 0.5, "rank": 1}
     pd.DataFrame([row]).to_parquet(path)
+    listed(path.parent)
     (run,) = collect_runs(tmp_path)
     with refused(r"predictions\.parquet: column client has 20, not a number from 0 to 19", FedflowError):
         predictions(run)

@@ -93,9 +93,7 @@ def test_the_template_names_no_section() -> None:
 
 
 def test_a_run_names_no_feature_and_lacks_what_has_no_file(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "results", "p", "fedavg", 0)
-    for name in ("predictions", "series"):
-        (folder / f"{name}.parquet").unlink()
+    write_run(tmp_path / "results", "p", "fedavg", 0)
     (run,) = collect_runs(tmp_path / "results")
     assert not any(len(read(run)) for read in (predictions, series, sweep)) and masks(run) is None
     assert series(run) is series(run) and predictions(run) is not predictions(run)  # one is remembered

@@ -190,7 +190,10 @@ def test_what_a_run_did_not_reach_has_a_lower_bound():
 def test_measures_of_predictions(text, value, tmp_path):
     """Client 0 has one of four samples right, client 1 seven of eight."""
     table = pd.DataFrame({"client": [0] * 4 + [1] * 8, "rank": [1, 2, 2, 3] + [1] * 7 + [2]})
-    run = replace(finished("global_accuracy", [0.7], clients=2, rounds=1), folder=tmp_path)
+    run = replace(
+        finished("global_accuracy", [0.7], clients=2, rounds=1, files=["predictions.parquet"]),
+        folder=tmp_path,
+    )
     table = table.assign(sample=0, label=2, predicted=2, confidence=0.5)
     table.to_parquet(tmp_path / "predictions.parquet")
     assert measure(run, text) == pytest.approx(value)
@@ -209,7 +212,9 @@ def test_measures_of_mixtures(text, value, tmp_path):
     )
     with refused("sweep.parquet has no mixtures", NotMeasured):
         measure(finished("global_accuracy", [0.7]), text)
-    run = replace(finished("global_accuracy", [0.7], clients=2, rounds=1), folder=tmp_path)
+    run = replace(
+        finished("global_accuracy", [0.7], clients=2, rounds=1, files=["sweep.parquet"]), folder=tmp_path
+    )
     table.assign(loss=1.0, ece=0.1, mce=0.1, samples=9).to_parquet(tmp_path / "sweep.parquet")
     assert measure(run, text) == pytest.approx(value)
     with refused(re.escape("sweep.parquet has no share 0.3, but 0, 0.5, 1"), NotMeasured):

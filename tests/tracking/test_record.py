@@ -298,7 +298,7 @@ def test_a_finished_run_is_described_on_its_page(start, api, outcome, tmp_path):
     """Headline numbers in their units, without diagnostics; where its files are, and how to see more."""
     folder = tmp_path / "results" / "skewed" / "ditto" / "0"
     folder.mkdir(parents=True)
-    (folder / "clients.parquet").write_bytes(b"")
+    pd.DataFrame({"client": [0]}).to_parquet(folder / "clients.parquet")
     metrics = {"local_accuracy": 0.9125, "global_accuracy": None, "method/beta": 3.0, "bytes_up": 2_500_000}
     text = described(metrics, folder)
     assert text.splitlines()[:4] == ["| | |", "|---|---:|", "| Local, % | 91.2 |", "| Up, MB | 2.5 |"]
