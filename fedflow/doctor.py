@@ -21,6 +21,7 @@ from fedflow.config import check_dvc, load_params
 from fedflow.data import SOURCES, data_root
 from fedflow.errors import FedflowError
 from fedflow.files import read_fact
+from fedflow.local.extensions.extension import REGISTERED as EXTENSIONS
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
 from fedflow.plugins import GROUP, Failures
@@ -30,7 +31,8 @@ from fedflow.project.arguments import check_address, check_port
 from fedflow.project.distribution import extra, require
 from fedflow.project.identity import ENVIRONMENT, LIBRARIES, environment
 from fedflow.project.templates import KEPT, ProjectFile
-from fedflow.simulation.extensions.extension import REGISTERED
+from fedflow.simulation.extensions.extension import REGISTERED as RUN_EXTENSIONS
+from fedflow.simulation.updates import STEPS
 from fedflow.stages.experiment import experiments
 from fedflow.tracking.store import check_store
 
@@ -112,7 +114,14 @@ def _plugin(point: importlib.metadata.EntryPoint) -> Finding:
     if failed := (Failures.collected or {}).get(point.name):
         return Finding("bad", what, failed)
     module = point.value.partition(":")[0].partition(".")[0]
-    registries: tuple[Mapping[str, type], ...] = (METHODS, SCHEMES, PROCEDURES, REGISTERED)
+    registries: tuple[Mapping[str, type], ...] = (
+        METHODS,
+        SCHEMES,
+        PROCEDURES,
+        EXTENSIONS,
+        RUN_EXTENSIONS,
+        STEPS,
+    )
     names = [n for known in registries for n, one in known.items() if one.__module__.split(".")[0] == module]
     package = f"{point.dist.name} {point.dist.version}" if point.dist else module
     return Finding("ok", what, f"{package}: {', '.join(names) or 'registers nothing'}")

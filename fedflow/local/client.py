@@ -87,13 +87,9 @@ class Client(Trainer):
         self.received, self._selection = received, selection
         self.kept = {name: vector for name, vector in kept.items() if name != TRAINED}
         self.last = kept.get(TRAINED)
-        self.rounds, self.phase, self.level = task.rounds, task.phase, task.level
+        self.phase, self.level = task.phase, task.level
         mean = task.mean_samples
         self.mean_samples = self.samples if mean is None else self._scalar(mean)
-
-    @property
-    def t(self) -> Tensor:
-        return self._scalar(self._task.t, torch.int64)
 
     def data(self, raw: bool = False) -> tuple[Tensor, Tensor]:
         """All inputs [n_k, ...] and targets [n_k] of this client; ``raw``: pixels 0..255 as they are stored.

@@ -13,7 +13,7 @@ from fedflow.errors import BadInput
 from fedflow.local.extensions.adaptation import Adaptation
 from fedflow.local.extensions.augmentation import Augmentation
 from fedflow.local.extensions.curriculum import Curriculum
-from fedflow.local.extensions.extension import Extension, Reads, named
+from fedflow.local.extensions.extension import REGISTERED, Extension, Reads, named
 from fedflow.local.extensions.objective import Objective
 from fedflow.local.schedule import Pass
 from fedflow.models.flat import FlatModel

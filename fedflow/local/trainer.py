@@ -52,11 +52,12 @@ class Trainer:
     during a local step that of the step; a scalar tensor in a cohort if it changes between rounds),
     ``train_loss`` (mean of the recorded losses of the last training, scalar), ``trained`` (the model [D]
     after the last `fit` or `full_step`, unless the method sets another), ``last`` (what ``trained`` was in an
-    earlier round, if an extension compares), ``records`` (scalars that extensions record, by name).
+    earlier round, if an extension compares), ``records`` (scalars that extensions record, by name), ``t`` (the
+    number of the round, a scalar tensor; 0 without rounds), ``rounds`` (of the run).
     """
 
     def __init__(self, task: Task, own: Samples, schedules: Mapping[str, Schedule]) -> None:
-        self.model, self.training, self.lr = task.model, task.training, task.lr
+        self.model, self.training, self.lr, self.rounds = task.model, task.training, task.lr, task.rounds
         self._task, self.own, self._schedules = task, own, schedules
         self.samples = self._scalar(own.count)
         self.trained: Tensor | None = None
@@ -93,6 +94,10 @@ class Trainer:
     def on(self, model: FlatModel) -> "Trainer":
         """A trainer of another network ``model`` on the same samples, with the same settings."""
         return Trainer(replace(self._task, model=model, compiled=None), self.own, self._schedules)
+
+    @property
+    def t(self) -> Tensor:
+        return self._scalar(self._task.t, torch.int64)
 
     @property
     def inputs(self) -> Mapping[str, Any]:

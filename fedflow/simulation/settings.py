@@ -2,6 +2,7 @@
 
 from fedflow.errors import BadInput
 from fedflow.local.extensions.adaptation import Adaptation
+from fedflow.local.extensions.extension import Extension
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods.method import Conditions, Method
 from fedflow.methods.protocols import (
@@ -143,7 +144,7 @@ def check_settings(
         raise BadInput(f"{adaptation.section}.clip_norm", adaptation.clip_norm, accepted)
     streams, plain = method.streams(training), LocalTraining.parse({})
     for extension in () if streams else training.in_use:
-        if extension.needs_batches:
+        if extension.needs_batches or type(extension).begin is not Extension.begin:
             raise extension.refused(f"with {method.name}, which trains on full gradients")
     for name in () if streams else STREAMED:
         value, default = getattr(training, name), getattr(plain, name)

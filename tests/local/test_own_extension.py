@@ -20,7 +20,7 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
 from fedflow.local.schedule import STEP, Extra, Schedule
 from fedflow.methods import build_method
-from fedflow.project.identity import modules_of
+from fedflow.project.code import modules_of
 from fedflow.settings import option
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
@@ -142,3 +142,14 @@ def test_a_method_does_not_report_under_the_name_of_an_extension(digits: Dataset
     client = one_client(images(digits), 3, training())
     with pytest.raises(ValueError, match="'strength' is a name of the engine"):
         client.update(diagnostics={"strength": torch.zeros(())})
+
+
+def test_its_place_is_named() -> None:
+    with refused(r"^training\.smoothing: .* expected it as training\.extensions\.smoothing"):
+        LocalTraining.parse({"smoothing": {"most": 0.1}})
+
+
+def test_methods_on_full_gradients_refuse_what_records_at_the_start(digits: Dataset) -> None:
+    settings = {"extensions": {"smoothing": {}}}
+    with refused(r"smoothing: .* expected null with fedsgd, which trains on full gradients"):
+        prepare_run("fedsgd", images(digits), training=settings)

@@ -3,6 +3,7 @@ import re
 import time
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 from filelock import Timeout
 from support import finish, refused

@@ -56,13 +56,21 @@ class Plan(Protocol):
 
 
 class Host(Protocol):
-    """A `Trainer`, as extensions see it. ``records`` are numbers that extensions add to the diagnostics."""
+    """A `Trainer`, as extensions see it.
+
+    ``records`` are numbers that extensions add to the diagnostics. ``t`` is the number of the round, a scalar
+    tensor from 1 to ``rounds``; both are 0 in central training.
+    """
 
     model: FlatModel
     own: Samples
     samples: Tensor
     last: Tensor | None  # the model [D] of the client's last participation, or what stands for it
     records: dict[str, Tensor]
+    rounds: int
+
+    @property
+    def t(self) -> Tensor: ...
 
     @property
     def inputs(self) -> Mapping[str, Any]: ...
@@ -119,10 +127,11 @@ class Drawing:
 class Extension(Settings):
     """One extension, with its options as fields.
 
-    ``records`` names the numbers that it adds to `Host.records`; ``minimizes`` says what clients minimize, if
-    `loss` changes it. ``for_samples``: it draws for samples, whatever batch they are in. Methods on full
-    gradients refuse what ``needs_batches``, central training refuses what ``needs_clients``, and fine-tuning
-    has what is ``tuned`` only.
+    ``records`` names the numbers that it adds to `Host.records`, which no method may then report;
+    ``minimizes`` says what clients minimize, if `loss` changes it. ``for_samples``: it draws for samples,
+    whatever batch they are in. Methods on full gradients refuse what ``needs_batches`` or has its own `begin`,
+    which they do not call. Central training refuses what ``needs_clients``. Fine-tuning has what is ``tuned``
+    only.
     """
 
     plural: ClassVar[str] = "extensions"
@@ -188,7 +197,7 @@ class Extension(Settings):
     # What it refuses
 
     def refused(self, accepted: str) -> BadInput:
-        """The error of a training that may not have it; ``accepted`` says with what."""
+        """The error of a training that may not have it; ``accepted`` says where, as "with a regression"."""
         return BadInput(self.section, shown(self), f"null {accepted}")
 
     def check_training(self, training: Plan) -> None:

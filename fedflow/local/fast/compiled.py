@@ -116,7 +116,7 @@ def why_not(model: FlatModel, training: LocalTraining) -> str | None:
     if training.precision == "bf16":
         return "local steps are in bf16"
     for extension in training.with_hook("loss"):
-        return f"clients minimize {extension.minimizes}"
+        return f"clients minimize {extension.minimizes or 'a changed loss'}"
     if not training.batch_size:
         return "full-gradient batches have a different shape for every client"
     return None
