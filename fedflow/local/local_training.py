@@ -122,6 +122,13 @@ class LocalTraining(Settings):
         False, "drop stragglers from the cohort", source="FedAvg as compared with FedProx"
     )
 
+    @classmethod
+    def check_names(cls, values: Mapping[str, Any], section: str) -> None:
+        """As `Settings.check_names`; a registered extension has its place below ``extensions``."""
+        if here := [name for name in values if name in REGISTERED]:
+            raise BadInput(f"{section}.{here[0]}", values[here[0]], f"it as {section}.extensions.{here[0]}")
+        super().check_names(values, section)
+
     def validate(self) -> None:
         object.__setattr__(self, "extensions", named(self.extensions))
         if self.steps is not None and self.epochs != 1:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from support import Workers, follow, forbid_fallback, images, one_client, refused, same
+from support import Workers, follow, forbid_fallback, images, one_client, prepare_run, refused, same
 from torch import Tensor
 
 from fedflow.config import load_params
