@@ -52,8 +52,8 @@ class Trainer:
     during a local step that of the step; a scalar tensor in a cohort if it changes between rounds),
     ``train_loss`` (mean of the recorded losses of the last training, scalar), ``trained`` (the model [D]
     after the last `fit` or `full_step`, unless the method sets another), ``last`` (what ``trained`` was in an
-    earlier round, if an extension compares), ``records`` (scalars that extensions record, by name), ``t`` (the
-    number of the round, a scalar tensor; 0 without rounds), ``rounds`` (of the run).
+    earlier round, if an extension compares), ``records`` (scalars that extensions record, by name), ``t``
+    (the number of the round, a scalar tensor; 0 without rounds), ``rounds`` (of the run).
     """
 
     def __init__(self, task: Task, own: Samples, schedules: Mapping[str, Schedule]) -> None:

@@ -130,8 +130,8 @@ class Extension(Settings):
     ``records`` names the numbers that it adds to `Host.records`, which no method may then report;
     ``minimizes`` says what clients minimize, if `loss` changes it. ``for_samples``: it draws for samples,
     whatever batch they are in. Methods on full gradients refuse what ``needs_batches``, and what has its own
-    `begin`, which they do not call. Central training refuses what ``needs_clients``. Fine-tuning has what is ``tuned``
-    only.
+    `begin`, which they do not call. Central training refuses what ``needs_clients``. Fine-tuning has what is
+    ``tuned`` only.
     """
 
     plural: ClassVar[str] = "extensions"
