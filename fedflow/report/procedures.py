@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from fedflow.claims.measures import as_metric
 from fedflow.errors import FedflowError
+from fedflow.files import finished_folders
 from fedflow.finished.cells import Table, metric_table
 from fedflow.finished.outcomes import MARKER, PARAMS, STEPS, SUMMARY, read_parts
 from fedflow.finished.reading import check_columns, check_number, read_json, read_table, reject
@@ -88,13 +89,11 @@ class Outcome:
 
 
 def collect_outcomes(folder: Path, entries: Entries | None = None) -> list[Outcome]:
-    """Every outcome below ``folder/<entry>/<seed>``, by entry, variant and seed.
+    """Every outcome below ``folder/<entry>/<seed>``, and in ``runs`` next to it, by entry, variant and seed.
 
     Labels of ``entries`` replace those in the outcomes. Raises `FedflowError` for missing or damaged files.
     """
-    found = [
-        _read(each) for each in sorted(Path(folder).glob("*/*")) if each.is_dir() and any(each.iterdir())
-    ]
+    found = [_read(each) for each in finished_folders(folder, 1)]
     labels = {name: label for name, (_, label) in (entries or {}).items()}
     named = [replace(one, label=labels.get(one.entry, one.label)) for one in found]
     by_entry = groupby(sorted(named, key=lambda one: (one.entry, one.folder.name)), lambda one: one.entry)

@@ -30,7 +30,7 @@ SLOW_POOLS = {  # of a client curriculum: most rounds, and so most kills, are in
     "client_curriculum": {"b": 0.5},
 }
 MAY_DIFFER = ("engine.executor", "params_hash")  # parameters
-STAGES = {"fingerprint", "prepare", "inputs", "partition", "federate", "procedure", "report"}
+STAGES = {"fingerprint", "prepare", "partition", "sweep", "report"}
 PARAMS = {
     "data": {"digits": {"source": "digits"}},
     "models": {"digits": {"name": "mlp", "options": {"hidden": [16]}}},
@@ -132,7 +132,7 @@ def files(client: Any, run: str, folder: str | None = None) -> list[str]:
 
 
 def results(root: Path, method: str) -> dict[str, bytes]:
-    folder = root / "results" / "digits-6" / method / "0"
+    (folder,) = root.glob(f"r*s/digits-6/{method}/0")  # in runs, if it is not in the grid
     files = json.loads((folder / "metrics.json").read_text())["files"]
     return {name: (folder / name).read_bytes() for name in ("metrics.json", *files)}
 
@@ -140,7 +140,7 @@ def results(root: Path, method: str) -> dict[str, bytes]:
 def ended(root: Path) -> bool:
     """Whether a run is over, except the end of its process: it has its results, and no checkpoint."""
     checkpoints = root.glob(".fedflow/checkpoints/*/checkpoint*")
-    return any(root.glob("results/*/*/*/metrics.json")) and not any(checkpoints)
+    return any(root.glob("r*s/*/*/*/metrics.json")) and not any(checkpoints)
 
 
 def checkpointed(root: Path, since: float) -> bool:
