@@ -103,7 +103,7 @@ def _in_turn(todo: Sequence["Cell"]) -> Ended:
 
 
 def _side_by_side(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: int) -> Ended:
-    """Run the cells in so many processes, each of which trains one client at a time."""
+    """Run the cells in ``jobs`` processes, each of which trains one client at a time."""
     inline = params.engine.executor == "inline"
     if not inline:
         one = replace(params.engine, executor="threads", workers=1)

@@ -240,6 +240,6 @@ def test_the_command_prints_the_summary(root: Path, capsys: pytest.CaptureFixtur
     done = fedflow(capsys, "procedure", "far", "--seed", 1, "--root", root)
     assert done.code == 0 and "far · seed 1: step" in done.out and "results: " in done.out
     assert "Last place" in done.out and "w2" in done.out
-    shutil.rmtree(root / "outcomes")
+    shutil.rmtree(root / "runs")
     done = fedflow(capsys, "procedure", "nowhere", "--root", root)
     assert done.code == 2 and done.err.count("\n") == 1
