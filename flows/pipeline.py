@@ -4,7 +4,9 @@ from pathlib import Path
 
 from prefect import flow
 
+from fedflow.config import Changes, load_params
 from fedflow.project.arguments import check_arguments
+from fedflow.stages.grid import cells
 from flows.sweep import sweep
 from tasks.mistakes import checking
 from tasks.report import make_report
@@ -17,5 +19,7 @@ def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
     """Run what is not finished of the grid, and all that it reads, and write the report; returns its path."""
     with checking():
         check_arguments(settings=settings, root=root)
-    sweep(settings=settings, root=root, name=NAME)
+        params = load_params(Path(root) / "params.yaml", settings or [])
+        cells(params, Path(root), NAME)
+    sweep(settings=Changes(params), root=root, name=NAME)
     return str(make_report(Path(root), NAME))

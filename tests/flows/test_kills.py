@@ -29,7 +29,7 @@ SLOW_POOLS = {  # of a client curriculum: most rounds, and so most kills, are in
     "sampling": "easy_first",
     "client_curriculum": {"b": 0.5},
 }
-MAY_DIFFER = ("engine.executor", "params_hash")  # parameters
+MAY_DIFFER = ("engine.executor", "engine.workers", "params_hash")  # parameters
 STAGES = {"fingerprint", "prepare", "partition", "sweep", "report"}
 PARAMS = {
     "data": {"digits": {"source": "digits"}},
@@ -243,12 +243,10 @@ def test_dvc_repro_killed_and_started_twice(pipeline, tmp_path: Path, command):
 
     whole = project(tmp_path / "whole", {})
     (whole / "params.yaml").write_text((copy / "params.yaml").read_text())
-    for method in ("fedavg", "ifca"):
-        names = ["--partition", "digits-6", "--method", method, "--sweep", "repro", "--root", str(whole)]
-        finish(start([*program, "run", *names], environment, whole), whole)
-    for stage in (["procedure", "coreset"], ["report"]):
-        last = [*program, *stage, "--sweep", "repro", "--root", str(whole)]
-        finish(start(last, environment, whole), whole)
+    runs = (["run", "--partition", "digits-6", "--method", method] for method in ("fedavg", "ifca"))
+    for stage in (["procedure", "coreset"], *runs, ["report"]):
+        command = [*program, *stage, "--sweep", "repro", "--root", str(whole)]
+        finish(start(command, environment, whole), whole)
     expected = {m: results(whole, m) for m in ("fedavg", "ifca")}
     assert reproduced(copy) == {f"{m}/{n}": content for m in expected for n, content in expected[m].items()}
     assert not differences(record(copy), record(whole))
