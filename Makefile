@@ -22,8 +22,8 @@ $(SETUP): pyproject.toml requirements.lock
 	UV_SYSTEM_CERTS=1 $(BIN)/uv pip install -q --python $(BIN)/python -e '.[pipeline,dev,dask,ray,umap,optuna]' -c requirements.lock
 	@touch $@
 
-repro: $(SETUP) ## run the pipeline: prepare, central, partition, federate, report
-	fedflow repro
+repro: $(SETUP) ## run the pipeline: prepare, central, partition, sweep, report
+	dvc repro
 	@echo "report: report/index.html    record: make ui"
 
 # One process more than processors, as some tests wait for servers. One that dies ends the tests with an error.
@@ -65,4 +65,4 @@ lock: ## update requirements.lock from pyproject.toml
 
 clean: ## delete what runs have produced (not the downloads in data/raw)
 	-$(BIN)/python -m flows.server --stop
-	rm -rf data/prepared data/partitions data/central/* data/fingerprints results tuning report paper mlruns/* .fedflow .prefect dvc.lock
+	rm -rf data/prepared data/partitions data/central/* data/fingerprints results outcomes runs tuning report paper mlruns/* .fedflow .prefect dvc.lock

@@ -38,7 +38,7 @@ from fedflow.tracking.store import check_store
 
 NEEDED = (*LIBRARIES, "matplotlib", "pyarrow", "safetensors")
 OPTIONAL = {  # package: the extra that installs it, and what needs it
-    "dvc": ("pipeline", "dvc repro, fedflow repro and fedflow init"),
+    "dvc": ("pipeline", "dvc repro and fedflow init"),
     "prefect": ("pipeline", "an engine.executor other than inline, and flows"),
     "mlflow": ("pipeline", "the record of runs"),
     "prefect-dask": ("dask", "engine.executor dask"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -19,6 +20,8 @@ Write = Callable[[Path], object]
 
 COUNTS = "label_counts.csv"  # of a partition's folder: a row per client, a column per label
 PARTIAL = ".partial"  # folder of files that are being written
+CHANGED = "runs"  # folder of results that are not in the grid
+SEED = re.compile(r"\d+(-[0-9a-f]{8})?")  # name of a folder of results, with a digest of changed settings
 
 
 def prepared_folder(root: Path, dataset: str) -> Path:
@@ -36,9 +39,18 @@ def central_folder(root: Path, name: str) -> Path:
     return root / "data" / "central" / name
 
 
-def outcome_folder(root: Path, procedure: str, seed: str) -> Path:
-    """The folder of the result of a procedure; ``seed`` may have a suffix."""
-    return root / "outcomes" / procedure / seed
+def finished_folders(home: Path, names: int) -> list[Path]:
+    """The folders of results in ``home`` (``results`` or ``outcomes``), below ``names`` names; no empty ones.
+
+    After them come those of `CHANGED` next to ``home``.
+    """
+    level = "*/" * names + "*"
+    changed = (each for each in (home.parent / CHANGED).glob(level) if SEED.fullmatch(each.name))
+    return [
+        each
+        for each in (*sorted(home.glob(level)), *sorted(changed))
+        if each.is_dir() and any(each.iterdir())
+    ]
 
 
 def make_writable(folder: Path) -> None:

@@ -39,8 +39,8 @@ def federate(
         seed: experiment seed
         settings: changes to params.yaml, such as ``run.rounds=5`` or ``methods.ifca.clusters=4``
         root: the project's folder
-        out: folder of the result files (default: results/<partition>/<method>/<seed>, followed by a digest if
-            params.yaml has other settings)
+        out: folder of the result files (default: results/<partition>/<method>/<seed> of the grid, else
+            runs/<partition>/<method>/<seed>, followed by a digest of changed settings)
         sweep: name of the MLflow parent run
     """
     with checking():

@@ -6,9 +6,8 @@ from prefect import flow
 
 from fedflow.config import Changes, load_params
 from fedflow.project.arguments import check_arguments
-from flows.central import central
+from fedflow.stages.grid import cells
 from flows.sweep import sweep
-from tasks.inputs import make_partition, prepare_data
 from tasks.mistakes import checking
 from tasks.report import make_report
 
@@ -17,17 +16,10 @@ NAME = "pipeline"  # of the MLflow parent runs
 
 @flow(name="pipeline", log_prints=True, validate_parameters=False)
 def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
-    """Prepare data, central networks and partitions, run the grid, write the report; returns its path."""
+    """Run what is not finished of the grid, and all that it reads, and write the report; returns its path."""
     with checking():
         check_arguments(settings=settings, root=root)
         params = load_params(Path(root) / "params.yaml", settings or [])
-        datasets = sorted({params.partition(name).dataset for name in params.grid.partitions})
-    for dataset in datasets:
-        prepare_data(params, dataset, Path(root))
-    experts = [name for name in map(params.expert, params.grid.partitions) if name is not None]
-    for name in dict.fromkeys([*params.grid.central, *experts]):
-        central(name, Changes(params), root)
-    for name in params.grid.partitions:
-        make_partition(params, name, Path(root))
+        cells(params, Path(root), NAME)
     sweep(settings=Changes(params), root=root, name=NAME)
     return str(make_report(Path(root), NAME))

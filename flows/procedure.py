@@ -32,8 +32,8 @@ def procedure(
         settings: changes to params.yaml, such as ``procedures.coreset.kappa=0.2``
         root: the project's folder
         sweep: name of the MLflow parent run
-        out: folder of the outcome (default: outcomes/<name>/<seed>, followed by a digest if params.yaml has
-            other settings)
+        out: folder of the outcome (default: outcomes/<name>/<seed> of the grid, else
+            runs/<name>/<seed>, followed by a digest of changed settings)
     """
     with checking():
         check_arguments(name=name, settings=settings, root=root, sweep=sweep, out=out)

@@ -1,19 +1,19 @@
 """A whole grid: every partition x method x seed, then every procedure x seed, each on all workers."""
 
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
-from fedflow.config import load_params
+from fedflow.config import Changes, Loaded, load_params
 from fedflow.project.arguments import check_arguments
 from fedflow.project.terminal import counted
-from fedflow.stages.experiment import Experiment, experiments
-from fedflow.stages.procedure import ProcedureRun, procedure_runs
+from fedflow.stages.experiment import Experiment
+from fedflow.stages.grid import cells, finished_metrics, to_do
+from flows.central import central
 from flows.federate import federate
 from flows.procedure import procedure
+from tasks.inputs import make_partition, prepare_data
 from tasks.mistakes import checking
 from tasks.progress import comparison
 
@@ -27,7 +27,7 @@ def sweep(
     root: str = ".",
     name: str = "sweep",
 ) -> list[dict[str, Any]]:
-    """Run a grid (default: params.yaml's) and the procedures of params.yaml; returns all metrics.
+    """Run what is not finished of a grid (default: params.yaml's) and its procedures; returns all metrics.
 
     The runs of a partition or of a procedure share an MLflow parent run. Naming partitions or methods leaves
     out the procedures.
@@ -37,11 +37,14 @@ def sweep(
             partitions=partitions, methods=methods, seeds=seeds, settings=settings, root=root, name=name
         )
         params = load_params(Path(root) / "params.yaml", settings or [])
-        cells = experiments(params, Path(root), name, partitions, methods, seeds)
-        only = partitions is not None or methods is not None  # a part of the grid of runs
-        procedures = [] if only else procedure_runs(params, Path(root), name, seeds)
-    every: Iterator[Experiment | ProcedureRun] = counted([*cells, *procedures])
-    results = [federate(**cell.parameters) for cell in islice(every, len(cells))]
-    if results:
-        comparison(name, results)
-    return [*results, *(procedure(**run.parameters) for run in every)]
+        grid = cells(params, Path(root), name, partitions, methods, seeds)
+    for cell in counted(to_do(params, Path(root), grid, prepare_data, _train, make_partition)):
+        federate(**cell.parameters) if isinstance(cell, Experiment) else procedure(**cell.parameters)
+    metrics = [finished_metrics(cell) for cell in grid]
+    if runs := [one for one, cell in zip(metrics, grid, strict=True) if isinstance(cell, Experiment)]:
+        comparison(name, runs)
+    return metrics
+
+
+def _train(params: Loaded, name: str, root: Path) -> None:
+    central(name, Changes(params), str(root))

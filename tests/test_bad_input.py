@@ -402,7 +402,7 @@ def test_a_full_disk_while_results_are_written(capsys, root, shared):
             yield
 
     line = fails_and_goes_on(capsys, shared, (*RUN, "--seed", "22"), full())
-    assert_matches(line, "cannot write results to results/skewed/fedavg/22: No space left on device")
+    assert_matches(line, "cannot write results to runs/skewed/fedavg/22: No space left on device")
 
 
 def test_a_full_disk_names_the_file_that_did_not_fit(tmp_path):

@@ -27,7 +27,7 @@ from fedflow.simulation.setup import RunSetup
 from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.central_network import CentralRun, prepare_network
 from fedflow.stages.experiment import Experiment
-from fedflow.stages.fingerprints import fingerprint_files
+from fedflow.stages.fingerprints import write_fingerprints
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 from fedflow.tracking import load_model
@@ -371,9 +371,9 @@ def test_settings_that_cannot_be_used_are_one_line(root: Path, changes: list[str
 @pytest.mark.parametrize("changes", [["grid.partitions=[hard]"], [CURRICULUM]])
 def test_dvc_and_doctor_ask_for_the_networks_of_the_grid(root: Path, changes: list[str]) -> None:
     with one_line_error(r"^grid.central: \[\] .*expected a list with 'expert', which \w+ / fedavg uses"):
-        fingerprint_files(load(root, *changes), root)
-    fingerprint_files(load(root, *changes, "grid.central=[expert]"), root)
-    assert (root / "data" / "fingerprints" / "files" / "central" / "expert.json").is_file()
+        write_fingerprints(load(root, *changes), root)
+    write_fingerprints(load(root, *changes, "grid.central=[expert]"), root)
+    assert (root / "data" / "fingerprints" / "central" / "expert.json").is_file()
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_experiments_run_and_are_reported(call, project):
     assert "grouped · ifca · seed 0: 2 rounds, this process, cpu; Ctrl-C stops" in out
     assert re.search(r"seed 0: 3 of 6 clients per round, chance accuracy 0.100, run [0-9a-f]{32}", out)
     assert re.search(r"local_accuracy 0\.\d+, global_accuracy 0\.\d+, .*ari ", out)
-    folder = project / "results" / "grouped" / "ifca" / "0"
+    folder = project / "runs" / "grouped" / "ifca" / "0"
     assert json.loads((folder / "metrics.json").read_text())["rounds"] == 2
     assert (project / "data" / "partitions" / "grouped" / "labels.png").exists()
     call("run", "--partition", "grouped", "--method", "fedavg", "--set", "run.rounds=1", "--seed", 3)
@@ -132,7 +132,7 @@ def test_a_changed_run_leaves_the_grid_alone_and_is_a_row_of_its_own(capsys, tmp
     root = make_project(tmp_path)
     arguments = ("run", "--root", root, "--partition", "grouped", "--method", "ifca")
     assert fedflow(capsys, *arguments).code == 0
-    plain = root / "results" / "grouped" / "ifca" / "0"
+    plain = root / "runs" / "grouped" / "ifca" / "0"
 
     def contents() -> dict:
         return {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in plain.iterdir()}
@@ -167,7 +167,7 @@ def test_tuning_prints_every_candidate_with_its_spread_and_which_is_chosen(capsy
 def test_set_method_changes_this_run_whose_results_go_where_out_says(call, project, tmp_path):
     changes = ("--set", "method.clusters=3", "--set", "run.rounds=1")
     call("run", "--partition", "skewed", "--method", "ifca", *changes, "--out", tmp_path / "o")
-    assert not (project / "results" / "skewed").exists()
+    assert not list(project.glob("r*/skewed"))
     metrics = json.loads((tmp_path / "o" / "metrics.json").read_text())
     assert metrics["bytes_down"] == 3 * 3 * (64 * 8 + 8 + 8 * 10 + 10) * 4  # participants, models, bytes
 

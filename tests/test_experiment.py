@@ -313,7 +313,7 @@ def test_an_entry_with_another_name_has_a_folder_and_the_settings_of_its_method(
     assert {n: v for n, v in named.items() if "method" not in n} == {
         n: plain[n] for n in named if "method" not in n
     }
-    assert same.results_folder == root / "results" / "digits-4" / "same" / "0"
+    assert same.results_folder == root / "runs" / "digits-4" / "same" / "0"
     recorded = {run.info.run_name: run.data for run in runs(root)}
     assert recorded.keys() == {"fedavg seed 0", "same seed 0"}
     assert recorded["same seed 0"].params["method.name"] == "fedavg"

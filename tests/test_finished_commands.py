@@ -26,7 +26,7 @@ partitions: {skewed: {dataset: digits, scheme: dirichlet, alpha: 0.5, clients: 4
 training: {epochs: 1, batch_size: 64, lr: 0.1}
 run: {rounds: 1, participation: 1.0}
 methods: {fedavg: {}, ditto: {lam: 0.5}}
-grid: {datasets: [digits], partitions: [skewed], methods: [fedavg], seeds: [0]}
+grid: {datasets: [digits], partitions: [skewed], methods: [fedavg, ditto], seeds: [0, 1]}
 engine: {executor: inline, device: cpu}
 """
 

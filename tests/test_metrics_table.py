@@ -61,7 +61,7 @@ def test_reporting_models_are_columns_where_they_are_measured(capsys, tmp_path, 
     run = ("run", "--root", root, "--partition", "skewed", "--method", "fedavg", "--set")
     done = fedflow(capsys, *run, "run.reports=[all, server]")
     assert (done.code, done.err) == (0, "") and "all_accuracy 0." in done.out
-    [folder] = (root / "results" / "skewed" / "fedavg").iterdir()
+    [folder] = (root / "runs" / "skewed" / "fedavg").iterdir()
     rounds, final = pd.read_csv(folder / "rounds.csv"), json.loads((folder / "metrics.json").read_text())
     with sqlite3.connect(root / "mlruns" / "mlflow.db") as store:
         recorded = {name for [name] in store.execute("SELECT DISTINCT key FROM metrics")}

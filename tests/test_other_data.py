@@ -38,7 +38,7 @@ partitions:
 training: {epochs: 5, batch_size: 0, lr: 0.1}
 run: {rounds: 12, participation: 1.0, evaluate_every: 4}
 methods: {fedavg: {}, ifca: {clusters: 2}}
-grid: {datasets: [mixture, plays], partitions: [machines, roles], methods: [fedavg], seeds: [0]}
+grid: {datasets: [mixture, plays], partitions: [machines, roles], methods: [fedavg, ifca], seeds: [0]}
 engine: {executor: inline, device: cpu}
 """
 
@@ -123,7 +123,7 @@ def test_hospitals_of_a_table_are_clients(capsys, project: Path, partition: str,
     )
     assert (done.code, done.err) == (0, "")
     assert len(list((project / "mlruns").rglob("calibration/reliability.png"))) == drawn + 1
-    (folder,) = (project / "results" / partition / "fedavg").iterdir()
+    (folder,) = (project / "runs" / partition / "fedavg").iterdir()
     clients = pd.read_parquet(folder / "clients.parquet")
     assert np.abs(clients["test_samples"] - test_samples).max() <= 1
     metrics = json.loads((folder / "metrics.json").read_text())
@@ -146,7 +146,7 @@ def test_speakers_of_waves_are_clients(capsys, project: Path) -> None:
         capsys, "run", "--root", project, "--partition", "speakers", "--method", "fedavg", *settings
     )
     assert (done.code, done.err) == (0, "")
-    (folder,) = (project / "results" / "speakers" / "fedavg").iterdir()
+    (folder,) = (project / "runs" / "speakers" / "fedavg").iterdir()
     assert json.loads((folder / "metrics.json").read_text())["clients"] == 3
 
 

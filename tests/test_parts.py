@@ -58,11 +58,7 @@ print(json.dumps(run.metrics))
 
 @pytest.mark.parametrize(
     ("command", "needs"),
-    [
-        ("ui", "the record of runs needs mlflow"),
-        ("repro", "fedflow repro needs dvc and mlflow"),
-        ("init new", r"fedflow init \(without --no-dvc\) needs dvc"),
-    ],
+    [("ui", "the record of runs needs mlflow"), ("init new", r"fedflow init \(without --no-dvc\) needs dvc")],
 )
 def test_a_command_of_the_pipeline_says_what_to_install(
     command, needs, core, capsys, tmp_path, monkeypatch

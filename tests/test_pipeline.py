@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,10 +46,12 @@ CONFIG = """
     analytics = false
     check_update = false
 """
-SKEWED = ["federate@skewed-ditto-0", "federate@skewed-fedavg-0"]
-EVEN = ["federate@even-ditto-0", "federate@even-fedavg-0"]
-RING = ["procedure@ring-0", "report"]
-DITTO = ["federate@even-ditto-0", "federate@skewed-ditto-0"]
+SKEWED = ["skewed · ditto · seed 0", "skewed · fedavg · seed 0"]
+EVEN = ["even · ditto · seed 0", "even · fedavg · seed 0"]
+RING = ["ring · seed 0"]
+DITTO = ["even · ditto · seed 0", "skewed · ditto · seed 0"]
+DATA = ["central@expert", "partition@even", "partition@skewed"]  # stages that look when any data changed
+COMMAND = "fedflow sweep --name repro"
 
 
 def write_images(seed: int) -> None:
@@ -93,8 +96,10 @@ def project(tmp_path_factory: pytest.TempPathFactory, preloaded: Path) -> Iterat
     """A project in the current folder, with its own copy of fedflow, in which everything was run once."""
     root, files = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("files")
     (root / "params.yaml").write_text(PARAMS)
-    for name in ("dvc.yaml", ".dvcignore"):
-        shutil.copy(HOME / name, root)
+    shutil.copy(HOME / ".dvcignore", root)
+    stages = (HOME / "dvc.yaml").read_text()  # another process would import everything again
+    assert COMMAND in stages
+    (root / "dvc.yaml").write_text(stages.replace(COMMAND, f"{COMMAND} --jobs 1"))
     shutil.copytree(HOME / "fedflow", root / "fedflow", ignore=shutil.ignore_patterns("__pycache__"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
@@ -106,7 +111,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, preloaded: Path) -> Iterat
         write_edges(5)
         (root / ".dvc").mkdir()
         (root / ".dvc" / "config").write_text(CONFIG)
-        assert {*SKEWED, *EVEN, *RING} <= set(dvc_repro())
+        assert {*SKEWED, *EVEN, *RING, "report"} <= set(dvc_repro())
         yield root
 
 
@@ -117,13 +122,33 @@ def dvc(*arguments: str) -> str:
 
 
 def dvc_repro() -> list[str]:
-    """The stages that `dvc repro` runs, or brings back from its cache."""
-    return re.findall(r"^(?:Running stage|Stage) '([^']+)'(?::| is cached)", dvc("repro"), re.M)
+    """The stages that `dvc repro` runs, or brings back from its cache, and the runs of the grid."""
+    said = dvc("repro")
+    stages = re.findall(r"^(?:Running stage|Stage) '([^']+)'(?::| is cached)", said, re.M)
+    return stages + computed(said)
+
+
+def computed(said: str) -> list[str]:
+    """The runs that end in the output of `fedflow sweep`."""
+    return sorted(re.findall(r"^\d+ of \d+: (.+ · seed \d+),", said, re.M))
 
 
 def repro() -> list[str]:
-    """These stages, but those that only look for what changed."""
-    return sorted(set(dvc_repro()) - {"fingerprint", "inputs"})
+    """Stages and runs, but not the stages that look for what changed."""
+    return sorted(set(dvc_repro()) - {"fingerprint", "sweep"})
+
+
+def expected() -> list[str]:
+    """The runs that `fedflow sweep --dry-run` names."""
+    command = ["fedflow", "sweep", "--dry-run"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    found = re.findall(r"^(.+ · seed \d+): .+", said, re.M)
+    assert re.search(rf"^{len(found)} of \d+ runs to do, ", said, re.M)
+    return sorted(found)
+
+
+def runs(names: list[str]) -> list[str]:
+    return sorted(name for name in names if "seed" in name)
 
 
 def prepared(name: str) -> str:
@@ -144,21 +169,17 @@ def test_nothing_runs_twice_but_the_look_at_the_files(project):
         pytest.param("training.lr", 0.05, [*SKEWED, *EVEN, "report"], marks=pytest.mark.slow),
         pytest.param("models.mnist.options.hidden", [9], [*EVEN, "report"], marks=pytest.mark.slow),
         pytest.param("methods.ditto.lam", 0.5, [*DITTO, "report"], marks=pytest.mark.slow),
-        pytest.param("procedures.ring.picks", 3, RING, marks=pytest.mark.slow),
+        pytest.param("procedures.ring.picks", 3, [*RING, "report"], marks=pytest.mark.slow),
         pytest.param(
-            "tuned.skewed.ditto.lam", 2.0, ["federate@skewed-ditto-0", "report"], marks=pytest.mark.slow
+            "tuned.skewed.ditto.lam", 2.0, ["skewed · ditto · seed 0", "report"], marks=pytest.mark.slow
         ),
-        pytest.param(
-            "central.expert.training.lr",
-            0.05,
-            ["central@expert", "partition@skewed", *SKEWED, "report"],
-            marks=pytest.mark.slow,
-        ),
+        pytest.param("central.expert.training.lr", 0.05, [*DATA, *SKEWED, "report"], marks=pytest.mark.slow),
     ],
 )
 def test_a_changed_parameter_reruns_what_it_changes(project, section, value, reruns):
     change(section, value)
-    assert repro() == sorted(reruns)
+    assert expected() == runs(reruns)
+    assert repro() == sorted(reruns) and not expected()
 
 
 def test_changes_that_no_run_sees_rerun_nothing(project, monkeypatch):
@@ -171,7 +192,7 @@ def test_changes_that_no_run_sees_rerun_nothing(project, monkeypatch):
         edit(*each)
     subprocess.run(["fedflow", "prepare", "spare"], check=True)
     monkeypatch.setenv("FEDFLOW_DATA", "elsewhere")
-    assert repro() == ["central@expert"]  # which only looks, as any prepared data set changed
+    assert not expected() and repro() == DATA  # which only look, as any prepared data set changed
 
 
 @pytest.mark.full
@@ -179,7 +200,7 @@ def test_a_replaced_file_is_read_again_and_an_edited_method_runs_again_everywher
     before = prepared("mnist")
     write_images(1)
     edit("methods/personal/ditto.py", "self.lam / 2", "self.lam / 3")
-    reruns = {"central@expert", "prepare@mnist", "partition@even", *EVEN, *DITTO, "report"}
+    reruns = {*DATA, "prepare@mnist", *EVEN, *DITTO, "report"}
     assert repro() == sorted(reruns)  # and not FedAvg on the other partition
     assert prepared("mnist") != before and dvc_repro() == ["fingerprint"]
 
@@ -188,7 +209,8 @@ def test_a_replaced_file_is_read_again_and_an_edited_method_runs_again_everywher
 def test_a_replaced_file_of_a_procedure_is_read_again(project):
     before = Path("outcomes/ring/0/steps.csv").read_bytes()
     write_edges(3)
-    assert repro() == RING and Path("outcomes/ring/0/steps.csv").read_bytes() != before
+    assert expected() == RING
+    assert repro() == ["report", *RING] and Path("outcomes/ring/0/steps.csv").read_bytes() != before
 
 
 @pytest.mark.slow
@@ -242,7 +264,7 @@ EDITS = {
     ),
     "a procedure": (
         [("procedures/coresets/select.py", "import numpy", "import math, numpy")],
-        RING,  # the same numbers, with another identity
+        [*RING, "report"],  # the same numbers, with another identity
     ),
     "the engine": ([("simulation/worker.py", "RETRIES = 1 ", "RETRIES = 2 ")], [*SKEWED, *EVEN, "report"]),
     "the report": ([("report/page.css", "{", " {")], ["report"]),
@@ -254,13 +276,15 @@ EDITS = {
 def test_an_edit_of_the_code_reruns_what_it_may_change(project, edits, reruns):
     for each in edits:
         edit(*each)
-    assert repro() == sorted(reruns)
+    may = [*SKEWED, *EVEN] if "partition@skewed" in reruns else reruns  # if their clients change
+    assert expected() == runs(may)
+    assert repro() == sorted(reruns) and not expected()
 
 
 @pytest.mark.slow
 def test_a_method_needs_no_entry_under_methods(project):
     change("grid.methods", ["fedavg", "ditto", "local"])
-    assert repro() == ["federate@even-local-0", "federate@skewed-local-0", "report"]
+    assert repro() == ["even · local · seed 0", "report", "skewed · local · seed 0"]
 
 
 def test_experiments_are_compared_by_one_number_per_method(project):
@@ -291,6 +315,7 @@ def test_the_documented_experiment_changes_a_run_of_the_default_grid(page):
 @pytest.mark.full
 def test_results_are_pushed_and_pulled_into_another_clone(project, tmp_path, monkeypatch):
     """What docs/running.md says of remotes: the clone has the results, and nothing of it runs again."""
+    shutil.rmtree("data/prepared/spare", ignore_errors=True)  # prepared by hand: the clone lacks it
     repro()
     dvc("remote", "add", "--force", "--default", "store", str(tmp_path / "store"))
     dvc("push", "--quiet")
@@ -305,18 +330,22 @@ def test_results_are_pushed_and_pulled_into_another_clone(project, tmp_path, mon
     for name in ("metrics.json", "clients.parquet"):
         for own in (project / "results").glob(f"*/*/*/{name}"):
             assert (clone / own.relative_to(project)).read_bytes() == own.read_bytes()
-    assert not (set(dvc_repro()) & {*SKEWED, *EVEN, "partition@skewed", "prepare@digits", "report"})
+    assert dvc_repro() == ["fingerprint"]
+    said = subprocess.run(
+        ["fedflow", "sweep"], capture_output=True, text=True, timeout=300, check=True
+    ).stdout
+    assert re.search(r"^0 of \d runs to do, ", said, re.M)
 
 
 @pytest.mark.full
-def test_fedflow_repro_computes_changed_runs_side_by_side(project):
-    """The stages, whose commands and hashes are as before, take the results; the bits are those of `run`."""
-    change("methods.ditto.lam", 0.7)
-    command = ["fedflow", "repro", "--jobs", "2"]
+def test_runs_are_computed_side_by_side_and_dvc_finds_them_done(project):
+    """The bits are those of `fedflow run`."""
+    change("methods.ditto.training", {"lr": 0.07})
+    command = ["fedflow", "sweep", "--jobs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 of 5 runs to do" in done.stdout and "2 of 2: " in done.stdout
-    assert dvc_repro() == ["fingerprint"] and not any(Path(".fedflow/cells").iterdir())
+    assert re.search(r"^2 of \d runs to do, ", done.stdout, re.M) and computed(done.stdout) == DITTO
+    assert not runs(dvc_repro())
     subprocess.run(
         ["fedflow", "run", "--partition", "even", "--method", "ditto", "--out", "again"], check=True
     )
@@ -326,15 +355,53 @@ def test_fedflow_repro_computes_changed_runs_side_by_side(project):
 
 @pytest.mark.slow
 def test_a_failed_run_is_named_and_the_others_are_kept(project):
+    """Results that the grid no longer has are deleted."""
     change("grid.methods", ["fedavg", "cfl"])
-    change("methods", {"fedavg": {"server_lr": 0.9}, "cfl": {"warm_up": 1}})  # as long as the run
-    command = [sys.executable, "-m", "fedflow.cli", "repro"]
+    change("methods", {"fedavg": {"server_lr": 0.9}, "cfl": {"warm_up": 0, "training": {"lr": 1.0e300}}})
+    command = ["fedflow", "sweep", "--jobs", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "2 of 4 runs failed: " in done.stderr and "skewed · cfl · seed 0" in done.stderr
-    assert "failed: method.warm_up: 1 is not accepted; expected less than 1, the rounds" in done.stdout
-    assert len([*Path(".fedflow/cells").glob("*/metrics.json")]) == 2
+    failed = ["even · cfl · seed 0", "skewed · cfl · seed 0"]
+    assert "2 of 4 runs failed: skewed · cfl · seed 0, even · cfl · seed 0" in done.stderr
+    assert re.search("even · cfl · seed 0, failed: .*", done.stdout)
+    assert "results/even/ditto/0: deleted, not in the grid" in done.stdout
+    assert not Path("results/even/ditto").exists() and expected() == failed
     change("methods", {"fedavg": {"server_lr": 0.9}, "cfl": {"warm_up": 0}})
-    assert repro()[-1] == "report" and not [*Path(".fedflow/cells").iterdir()]
-    again = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert "runs to do" not in again.stdout
+    assert runs(repro()) == failed and dvc_repro() == ["fingerprint"]
+
+
+@pytest.mark.slow
+def test_experiments_of_dvc_run_only_what_they_change(project, tmp_path, monkeypatch):
+    """`dvc exp run -S`, also in a copy and from the queue: the old results come from the cache."""
+    change("grid.methods", ["fedavg", "ditto"])
+    change("methods", {"fedavg": {}, "ditto": {"lam": 1.0}})
+    change("tuned", {})
+    repro()
+    clone = tmp_path / "clone"
+    shutil.copytree(project, clone, ignore=shutil.ignore_patterns("again", "tmp", "mlruns"))
+    shutil.copy(HOME / "fedflow" / "templates" / "gitignore", clone / ".gitignore")
+    (clone / ".dvc" / "config").write_text(CONFIG.replace("    no_scm = true\n", ""))
+    (clone / ".dvc" / ".gitignore").write_text("/cache\n/tmp\n/config.local\n")
+    monkeypatch.chdir(clone)
+    monkeypatch.setenv("PYTHONPATH", ".")
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "a")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@example.org")
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "a"]):
+        subprocess.run(["git", *command], check=True)
+    said = dvc("exp", "run", "-S", "methods.ditto.lam=0.4")
+    assert computed(said) == DITTO
+    said = dvc("exp", "run", "--temp", "-S", "methods.ditto.lam=0.3")
+    assert computed(said) == DITTO
+    dvc("exp", "run", "--queue", "-S", "methods.ditto.lam=0.2")
+    dvc("queue", "start")
+    deadline = time.monotonic() + 300
+    while "Running" in (said := dvc("queue", "status")) or "Queued" in said:
+        assert time.monotonic() < deadline, said
+        time.sleep(1)
+    assert "Success" in said and computed(dvc("queue", "logs", _task(said))) == DITTO
+
+
+def _task(status: str) -> str:
+    """The name of the task of DVC's queue."""
+    return next(line.split()[0] for line in status.splitlines() if "Success" in line)

@@ -254,8 +254,8 @@ def test_a_new_data_set_and_a_new_trial_run_as_they_are(run: Callable, tmp_path:
             subprocess.run([sys.executable, f"make_{name}.py"], cwd=folder, check=True)
         done = run(tmp_path, "sweep", *shorter, folder=folder)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert (folder / "results" / "skewed" / "fedavg").is_dir()
-        (folder_of_run,) = (folder / "results" / "skewed" / "fedavg").iterdir()
+        assert (folder / "runs" / "skewed" / "fedavg").is_dir()
+        (folder_of_run,) = (folder / "runs" / "skewed" / "fedavg").iterdir()
         command = ("export", f"skewed/fedavg/{folder_of_run.name}", "model.safetensors")
         done = run(tmp_path, *command, folder=folder)
         assert done.returncode == 0 and "global model" in done.stdout, done.stderr

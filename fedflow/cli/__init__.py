@@ -18,8 +18,8 @@ from fedflow.cli import (
     init,
     landscape,
     new,
-    repro,
     stages,
+    sweep,
     targets,
     upkeep,
 )
@@ -46,7 +46,7 @@ store.command()(upkeep.move)
 app.add_typer(partitions, name="partitions")
 app.add_typer(store, name="store", help="Maintain the MLflow store: `fedflow store move`.")
 for command in (
-    init.init, repro.repro, experiments.run, experiments.sweep, experiments.tune,
+    init.init, experiments.run, sweep.sweep, experiments.tune,
     stages.prepare, stages.central, stages.partition, stages.procedure, stages.fingerprint, stages.report,
     stages.cite,
     finished.ls, finished.show, finished.compare, finished.stop, finished.export,

@@ -1,4 +1,4 @@
-"""Commands that train: ``run``, ``sweep`` and ``tune``."""
+"""Commands that train: ``run`` and ``tune``; how commands start flows."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from fedflow.config import Params
 
 T = TypeVar("T")
-SWEEP = "repro"  # the MLflow parent run of the stages of dvc.yaml
 
 
 def run(
@@ -35,7 +34,7 @@ def run(
     executor: Executor = None,
     workers: Workers = None,
     out: Annotated[
-        str | None, typer.Option(help="Folder of the result files; default: below results.")
+        str | None, typer.Option(help="Folder of the result files; default: below results or runs.")
     ] = None,
     sweep: Annotated[str | None, typer.Option(help="MLflow parent run that groups this run.")] = None,
     root: Root = Path(),
@@ -45,10 +44,6 @@ def run(
     Example: `fedflow run --partition mnist5k-dir --method ifca --set method.clusters=4`.
     The same command resumes an interrupted run from its last checkpoint.
     """
-    given = settings or executor or workers or out
-    if ready_results(root, sweep, given, partition=partition, method=method, seed=seed):
-        return
-
     with ExitStack() as imports:
         imports.enter_context(importing())
         from fedflow.project.arguments import check_arguments
@@ -81,39 +76,6 @@ def run(
     if folder is None:
         name = "/".join(experiment.results_folder.parts[-3:])
         print_line(f"next: fedflow show {name}, fedflow report, fedflow ui")
-
-
-def sweep(
-    settings: Set = None,
-    executor: Executor = None,
-    workers: Workers = None,
-    name: Annotated[str, typer.Option(help="Name of the MLflow parent run.")] = "sweep",
-    root: Root = Path(),
-) -> None:
-    """Run the whole grid of params.yaml in one Prefect flow (`fedflow repro` skips what has not changed).
-
-    Example: `fedflow sweep --set grid.seeds=[0,1,2] --name three-seeds`.
-    """
-    from fedflow.config import Changes
-    from fedflow.project.arguments import check_arguments
-    from fedflow.project.terminal import counted
-    from fedflow.stages.all_stages import run_experiment
-    from fedflow.stages.experiment import Experiment, experiments
-    from fedflow.stages.procedure import ProcedureRun, procedure_runs, run_procedure
-
-    check_arguments(name=name)
-    params = load(root, [*(settings or []), *engine(executor, workers)])
-    cells, procedures = experiments(params, root, name), procedure_runs(params, root, name)
-
-    def inline() -> None:
-        every: list[Experiment | ProcedureRun] = [*cells, *procedures]
-        for one in counted(every):
-            run_experiment(one) if isinstance(one, Experiment) else run_procedure(one)
-
-    start(params, "sweep", inline, settings=Changes(params), root=str(root), name=name)
-    counts = f"{len(cells)} run{'s' * (len(cells) != 1)}"
-    counts += f" and {len(procedures)} outcome{'s' * (len(procedures) != 1)}" if procedures else ""
-    console.print(f"{counts}; `fedflow report` compares them")
 
 
 def tune(
@@ -155,22 +117,6 @@ def tune(
     measure = params.tuning.measure
     console.print(f"{measure} accuracy on held-out training samples of {partition}, %:")
     print_table("", ("method", "settings", "mean", "std over clients", "chosen"), rows)
-
-
-def ready_results(root: Path, sweep: str | None, given: object, **item: object) -> bool:
-    """Take the results of a stage of dvc.yaml that `fedflow repro` computed; whether there are any.
-
-    ``given`` are options that a stage does not have, ``item`` the values of its matrix.
-    """
-    if sweep != SWEEP or given:
-        return False
-    from fedflow.project.cells import cell
-
-    found = cell(root, **item)
-    results = found and found.take()
-    if results:
-        print_line(f"results: {results} (computed by `fedflow repro`)")
-    return bool(results)
 
 
 def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters: Any) -> T:

@@ -15,7 +15,7 @@ import typer
 from fedflow.cli.options import Root
 from fedflow.cli.printing import console, print_line, print_table
 from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.files import check_output
+from fedflow.files import check_output, finished_folders
 from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.naming import flat, say
 from fedflow.project.running import running
@@ -167,7 +167,7 @@ def stop(
 
 
 def export(
-    run: Annotated[str, typer.Argument(help="A finished run: PARTITION/METHOD/SEED below results.")],
+    run: Annotated[str, typer.Argument(help="A finished run: PARTITION/METHOD/SEED below results or runs.")],
     file: Annotated[Path, typer.Argument(help="The safetensors file to write.")],
     client: Annotated[
         int | None,
@@ -204,7 +204,7 @@ def export(
 
 
 def show(
-    run: Annotated[str, typer.Argument(help="A finished run: PARTITION/METHOD/SEED below results.")],
+    run: Annotated[str, typer.Argument(help="A finished run: PARTITION/METHOD/SEED below results or runs.")],
     as_json: Json = False,
     root: Root = Path(),
 ) -> None:
@@ -361,24 +361,26 @@ def finished(root: Path, patterns: list[str]) -> list[Finished]:
 
 
 def found_below(root: Path, patterns: list[str]) -> list[Finished]:
-    """The finished runs in results that match any of the patterns (none: all), by name."""
-    found = []
-    for file in sorted((root / "results").glob(f"*/*/*/{MARKER}")):
-        name = "/".join(file.parts[-4:-1])
+    """The finished runs in results and runs that match any of the patterns (none: all), by name."""
+    found = dict[str, Finished]()
+    for folder in finished_folders(root / "results", 2):
+        name, file = "/".join(folder.parts[-3:]), folder / MARKER
+        if not file.is_file() or name in found:
+            continue
         if patterns and not any(_matches(name, pattern) for pattern in patterns):
             continue
         try:
             metrics = json.loads(file.read_text())
-            params = json.loads((file.parent / "params.json").read_text())
+            params = json.loads((folder / "params.json").read_text())
         except (OSError, ValueError) as error:
-            raise FedflowError(f"{file.parent}: damaged ({error}); run this experiment again") from error
-        found.append(Finished(name, file.parent, metrics, params))
-    return found
+            raise FedflowError(f"{folder}: damaged ({error}); run this experiment again") from error
+        found[name] = Finished(name, folder, metrics, params)
+    return [found[name] for name in sorted(found)]
 
 
 def _matches(name: str, pattern: str) -> bool:
     """Whether a run is the one named, below a folder that is named, or matched by a pattern."""
-    pattern = pattern.removeprefix("results/").rstrip("/")
+    pattern = pattern.removeprefix("results/").removeprefix("runs/").rstrip("/")
     return name.startswith(f"{pattern}/") or fnmatch(name, pattern) or fnmatch(name, f"{pattern}/*")
 
 

@@ -30,7 +30,7 @@ def init(
 ) -> None:
     """Create a project: params.yaml with a small grid, dvc.yaml, prefect.yaml, .gitignore.
 
-    Example: `fedflow init study && cd study && fedflow repro`. A folder that has files is refused. After an
+    Example: `fedflow init study && cd study && dvc repro`. A folder that has files is refused. After an
     upgrade of fedflow, `fedflow init --upgrade` updates the files of a project and keeps params.yaml.
     """
     if upgrade:
@@ -53,7 +53,7 @@ def init(
     if dvc:
         _initialize_dvc(folder, repository)
     go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
-    run = "fedflow repro, then fedflow ui, fedflow report" if dvc else "fedflow sweep && fedflow report"
+    run = "dvc repro, then fedflow ui, fedflow report" if dvc else "fedflow sweep && fedflow report"
     print_line(f"next: {go}{run}; python -m flows.serve for deployments")
 
 
@@ -74,7 +74,7 @@ def _upgrade(root: Path) -> None:
     if (root / ".dvc").is_dir():
         write_plots(root)
     else:
-        print_line(f"{root}: DVC is not initialized; `dvc init` does that, for `fedflow repro`")
+        print_line(f"{root}: DVC is not initialized; `dvc init` does that, for `dvc repro`")
 
 
 def _check_free(folder: Path) -> None:

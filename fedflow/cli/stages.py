@@ -70,7 +70,9 @@ def procedure(
     settings: Set = None,
     executor: Executor = None,
     workers: Workers = None,
-    out: Annotated[str | None, typer.Option(help="Folder of the outcome; default: below outcomes.")] = None,
+    out: Annotated[
+        str | None, typer.Option(help="Folder of the outcome; default: below outcomes or runs.")
+    ] = None,
     sweep: Annotated[str | None, typer.Option(help="MLflow parent run that groups this run.")] = None,
     root: Root = Path(),
 ) -> None:
@@ -79,10 +81,7 @@ def procedure(
     Example: `fedflow procedure coreset --set procedures.coreset.kappa=0.2`. The same command resumes an
     interrupted one.
     """
-    from fedflow.cli.experiments import ready_results, start
-
-    if ready_results(root, sweep, settings or executor or workers or out, procedure=name, seed=seed):
-        return
+    from fedflow.cli.experiments import start
 
     with importing():
         from fedflow.project.arguments import check_arguments
@@ -123,25 +122,19 @@ def partition(
     print_line(prepare_partition(params, name, root))
 
 
-def fingerprint(
-    what: Annotated[
-        Literal["files", "inputs"],
-        typer.Argument(help="Files of data and code, or inputs of partitions and runs."),
-    ],
-    root: Root = Path(),
-) -> None:
+def fingerprint(root: Root = Path()) -> None:
     """Write what the stages of dvc.yaml depend on to data/fingerprints, so that DVC re-runs what changed.
 
-    `dvc repro` always calls `fedflow fingerprint files` (the files that data sets are read from, and code),
-    and `fedflow fingerprint inputs` (what partitions and runs depend on) when any of them changed.
+    Example: `fedflow fingerprint`. `dvc repro` always calls it: it notes settings, code, libraries, and the
+    SHA-256 of the files that data are read from.
     """
     with importing():
         from fedflow.config import check_dvc
-        from fedflow.stages.fingerprints import fingerprint_files, fingerprint_inputs
+        from fedflow.stages.fingerprints import write_fingerprints
 
-    write, params = fingerprint_files if what == "files" else fingerprint_inputs, load(root)
+    params = load(root)
     check_dvc(root)
-    write(params, root)
+    write_fingerprints(params, root)
 
 
 def report(

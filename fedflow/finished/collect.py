@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedflow.errors import BadInput, FedflowError
-from fedflow.files import COUNTS
+from fedflow.files import COUNTS, finished_folders
 from fedflow.finished.reading import (
     Kinds,
     Range,
@@ -98,20 +98,19 @@ class EarlierVersion(FedflowError):
 def collect_runs(results_dir: Path, labels: Labels | None = None, needed: bool = True) -> list[Run]:
     """Every run under ``results_dir/<partition>/<method>/<seed>``, ordered by partition, method and seed.
 
-    ``labels`` replace those in the results, by method: a new label needs no new run. The digest of the
-    settings follows the seed if they are not those of params.yaml. Runs of an earlier version are left out
-    with a warning. Raises `FedflowError` if a file is missing, truncated or invalid, and if there are no
-    runs, unless none is ``needed``.
+    And every run that the grid does not have, in ``runs`` next to it. A digest of the settings follows the
+    seed if they are not those of params.yaml. ``labels`` replace those in the results, by method: a new label
+    needs no new run. Runs of an earlier version are left out with a warning. Raises `FedflowError` if a file
+    is missing, truncated or invalid, and if there are no runs, unless none is ``needed``.
     """
-    folders = [f for f in Path(results_dir).glob("*/*/*") if f.is_dir() and any(f.iterdir())]
     runs = []
-    for folder in sorted(folders):
+    for folder in finished_folders(results_dir, 2):
         try:
             runs.append(read_run(folder))
         except EarlierVersion as error:
             warnings.warn(f"{error}: left out; delete {folder}, or run it again", stacklevel=2)
     if not runs and needed:
-        raise FedflowError(f"no results found in {results_dir}; run `fedflow repro` first")
+        raise FedflowError(f"no results found in {results_dir}; run `dvc repro` or `fedflow sweep` first")
     for run in runs:
         run.metrics["method_label"] = (labels or {}).get(run.method, run.metrics["method_label"])
     return named(sorted(runs, key=lambda run: (run.partition, run.method, run.seed)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedflow.files import finished_folders
 from fedflow.finished.outcomes import MARKER, PARAMS, STEPS, SUMMARY, read_parts
 from fedflow.finished.reading import check_columns, check_entries, read_json, read_table, reject
 from fedflow.finished.run import Run
@@ -74,13 +75,11 @@ class Outcome:
 
 
 def collect_outcomes(folder: Path, entries: Entries | None = None) -> list[Outcome]:
-    """Every outcome below ``folder/<entry>/<seed>``, by entry, variant and seed.
+    """Every outcome below ``folder/<entry>/<seed>``, and in ``runs`` next to it, by entry, variant and seed.
 
     Labels of ``entries`` replace those in the outcomes. Raises `FedflowError` for missing or damaged files.
     """
-    found = [
-        _read(each) for each in sorted(Path(folder).glob("*/*")) if each.is_dir() and any(each.iterdir())
-    ]
+    found = [_read(each) for each in finished_folders(folder, 1)]
     labels = {name: label for name, (_, label) in (entries or {}).items()}
     named = [replace(one, label=labels.get(one.entry, one.label)) for one in found]
     by_entry = groupby(sorted(named, key=lambda one: (one.entry, one.folder.name)), lambda one: one.entry)

@@ -17,7 +17,7 @@ from fedflow.project.code import ASIDE, code_digest, modules_of
 from fedflow.project.digest import KEY, SHORT, canonical, digest
 
 FILE = "identity.json"  # in a folder of results
-ENVIRONMENT = Path("data") / "fingerprints" / "files" / "environment.json"  # on which stages depend
+ENVIRONMENT = Path("data") / "fingerprints" / "environment.json"  # on which stages depend
 LIBRARIES = (  # that results may depend on to the last bit
     "mlxtend", "networkx", "numpy", "pandas", "pillow", "scikit-learn", "scipy", "torch", "torchvision",
 )  # fmt: skip

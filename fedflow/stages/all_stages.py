@@ -11,6 +11,7 @@ from fedflow.simulation.loop import Simulation
 from fedflow.stages.central_network import prepare_network
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import Blocks, Listener, perform
+from fedflow.stages.inputs import make_inputs
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 from fedflow.tracking import RunRecord
@@ -34,11 +35,7 @@ def run_experiment(
     called with the record before the first round.
     """
     experiment.check()
-    for name in experiment.datasets:
-        prepare(experiment.params, name, experiment.root)
-    for name in experiment.networks:
-        train(experiment.params, name, experiment.root)
-    divide(experiment.params, experiment.partition, experiment.root)
+    make_inputs([experiment], prepare, train, divide)
 
     def begun(simulation: Simulation, record: RunRecord) -> None:
         clients = f"{simulation.cohort_size:,} of {simulation.clients:,} clients per round"

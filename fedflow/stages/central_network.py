@@ -25,10 +25,9 @@ from fedflow.procedures.steps import Here
 from fedflow.project.identity import FILE as IDENTITY
 from fedflow.project.identity import Identity, versions
 from fedflow.project.terminal import say
-from fedflow.simulation.checkpoint import FILE
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.fits import need_fit
-from fedflow.stages.driver import Experiment, Result
+from fedflow.stages.driver import Experiment, Result, outdated
 from fedflow.stages.experiment import contents, pick_device
 from fedflow.stages.prepare import prepare_dataset
 from fedflow.stages.steps import Listener, PartWork, Progress, run_parts
@@ -127,9 +126,8 @@ class CentralRun:
 
     def is_current(self) -> bool:
         """Whether the network exists, intact, was trained from the same things, and is recorded."""
-        there, made = intact(lambda: load_network(self.folder)), Identity.read(self.folder)
-        current = there is not None and made is not None and not made.differences(self.identity)
-        return current and not (self.checkpoint / FILE).exists()  # deleted last
+        there = intact(lambda: load_network(self.folder)) is not None
+        return there and not outdated(self.root, self.folder, self.identity)
 
     def run(self, listeners: Sequence[Listener], opened: Callable[[Record], None]) -> None:
         """Train, record and write the network."""
@@ -166,7 +164,7 @@ class CentralRun:
             note=_note,
             seconds=0,  # an epoch is a block
         )
-        described = Experiment(self.title, self.root, self.folder, self.key, None, record)
+        described = Experiment(self.title, self.root, self.folder, self.identity, self.key, None, record)
         run_parts(described, work, listeners, opened)
 
     def _result(self, model: FlatModel, train: Examples, progress: Progress) -> Result:

@@ -5,7 +5,7 @@ A run steps by rounds, a procedure and a central network by steps of their parts
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from fedflow.errors import FedflowError
-from fedflow.files import locked, make_writable
+from fedflow.files import locked, make_writable, read_fact
+from fedflow.project.identity import FILE, Identity
 from fedflow.tracking import ModelCard, Record, open_record
 
 S = TypeVar("S")
@@ -66,14 +67,15 @@ class Work(Protocol[S_co]):
 class Experiment:
     """How an experiment is called, and where its result goes.
 
-    ``key`` identifies all that decides the result: the lock and the MLflow run have its name. ``lock`` names
-    the experiment for others that find it locked; None if it is locked already. ``record`` are further
-    arguments of `open_record`.
+    ``identity`` decides the result, ``key`` is that on this machine: the lock and the MLflow run have its
+    name. ``lock`` names the experiment for others that find it locked; None if it is locked already.
+    ``record`` are further arguments of `open_record`.
     """
 
     title: str
     root: Path
     folder: Path
+    identity: Identity
     key: str
     lock: str | None
     record: dict[str, Any]
@@ -111,6 +113,9 @@ def drive(
                 for listener in listeners:
                     listener(done, work.total)
             result = work.result()
+            unrecorded = _unrecorded(root, experiment.identity)
+            unrecorded.parent.mkdir(parents=True, exist_ok=True)
+            unrecorded.touch()
             result.write(experiment.folder)
             with TemporaryDirectory() as name:
                 for folder, files in result.pictures(Path(name)):
@@ -118,8 +123,32 @@ def drive(
             record.end(
                 result.metrics, result.steps, experiment.folder, result.card, result.models, result.clusters
             )
+        unrecorded.unlink()
         work.forget()
     return result
+
+
+def outdated(root: Path, folder: Path, now: Identity) -> list[str]:
+    """Why a folder of results is not the finished one of the identity ``now``; empty if it is.
+
+    "missing", or what differs. An input file that is gone counts as unchanged, as it cannot be read again.
+    """
+    made, metrics = Identity.read(folder), folder / "metrics.json"
+    files = [metrics, *(folder / name for name in read_fact(metrics, "files") or ())]
+    if not all(file.is_file() for file in files):
+        return ["missing"]
+    if made is None:
+        return [f"no valid {FILE}"]
+    gone = [name for name, content in now.inputs.items() if name.startswith("file ") and not content]
+    known = {name: made.inputs.get(name, "") for name in gone}
+    if differences := made.differences(replace(now, inputs={**now.inputs, **known})):
+        return differences
+    return ["killed before its record ended"] if _unrecorded(root, now).exists() else []
+
+
+def _unrecorded(root: Path, identity: Identity) -> Path:
+    """A file that exists from before results are written until they are recorded."""
+    return root / ".fedflow" / "unrecorded" / identity.key
 
 
 def _locked(experiment: Experiment) -> AbstractContextManager[None]:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 
 from fedflow.config import Changes, Loaded
 from fedflow.data.prepared import file_sum
 from fedflow.errors import FedflowError
-from fedflow.files import central_folder, partition_folder, prepared_folder, read_fact
+from fedflow.files import CHANGED, central_folder, partition_folder, prepared_folder, read_fact
 from fedflow.local.trained import MARKER
 from fedflow.methods.protocols import ServerData, server_data
 from fedflow.models import ARCHITECTURES
@@ -77,6 +77,10 @@ class Experiment:
         return server_data(self.params.method(self.method, self.partition)[0])
 
     @property
+    def partitions(self) -> list[str]:
+        return [self.partition]
+
+    @property
     def title(self) -> str:
         return f"{self.partition} · {self.method} · seed {self.seed}"
 
@@ -138,19 +142,8 @@ class Experiment:
 
     @cached_property
     def results_folder(self) -> Path:
-        """``results/<partition>/<method>/<seed>`` where params.yaml itself gives these settings.
-
-        With other settings, their digest follows the seed.
-        """
-        name = str(self.seed) if self._as_in_the_file() else f"{self.seed}-{self.digest[:SHORT]}"
-        return self.root / "results" / self.partition / self.method / name
-
-    def _as_in_the_file(self) -> bool:
-        plain = self.params.plain
-        try:
-            return plain is not None and replace(self, params=plain).digest == self.digest
-        except FedflowError:  # for example, the file has no such partition
-            return False
+        """``results/<partition>/<method>/<seed>`` of the grid, else in ``runs``: `result_folder`."""
+        return result_folder(self, "results", self.partition, self.method)
 
     def check(self) -> None:
         """Raise `BadInput` for any name or value that this experiment cannot run with.
@@ -207,6 +200,38 @@ class Experiment:
             if each.needed and (network := self._network(each.network)):
                 found.setdefault(each.name, StoredInput(each.name, network, each.losses, each.field))
         return tuple(found.values())
+
+
+class InGrid(Protocol):
+    """A run or a procedure with its settings and a seed."""
+
+    @property
+    def params(self) -> Loaded: ...
+    @property
+    def root(self) -> Path: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def grid(self) -> dict[str, list] | None: ...
+
+
+def result_folder(one: InGrid, home: str, *names: str) -> Path:
+    """``<home>/<names>/<seed>`` of a cell of params.yaml's grid with the settings of params.yaml itself.
+
+    Else in ``runs``, as DVC keeps the grid and nothing else in ``home``. A digest of the settings follows the
+    seed if they are not those of params.yaml.
+    """
+    plain = one.params.plain
+    try:
+        known = one if plain is one.params else replace(cast(Any, one), params=plain) if plain else None
+        same = known is not None and known.digest == one.digest
+    except FedflowError:  # for example, the file has no such partition
+        same = False
+    in_grid = same and known is not None and known.grid is not None
+    name = str(one.seed) if same else f"{one.seed}-{one.digest[:SHORT]}"
+    return one.root.joinpath(home if in_grid else CHANGED, *names, name)
 
 
 def experiments(

@@ -62,6 +62,7 @@ def perform(
         experiment.title,
         experiment.root,
         folder,
+        work.simulation.identity,
         work.simulation.fingerprint,
         f"{experiment.partition}/{experiment.method}/{experiment.seed}",
         {

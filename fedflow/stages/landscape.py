@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedflow.data import Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.files import make_writable, naming, partition_folder, prepared_folder
+from fedflow.files import finished_folders, make_writable, naming, partition_folder, prepared_folder
 from fedflow.finished.results import MARKER
 from fedflow.local.precision import need_float32
 from fedflow.models.flat import FlatModel
@@ -28,7 +28,7 @@ from fedflow.stages.experiment import pick_device
 from fedflow.tracking import attach, load_served
 
 FOLDER = Path("report") / "landscapes"
-FORM = "PARTITION/METHOD/SEED, as below results/, with :CLIENT for the model of a cluster or client"
+FORM = "PARTITION/METHOD/SEED, as below results/ or runs/, with :CLIENT for the model of a cluster or client"
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,11 @@ def _recorded(run: str, own: bool, grid: Grid, root: Path) -> RecordedModel:
     name, colon, number = run.partition(":")
     if colon and not number.isdecimal():
         raise BadInput("run", run, FORM)
-    client, folder = int(number) if colon else None, root / "results" / name
-    if not (folder / MARKER).is_file():
-        known = sorted(root.glob(f"results/*/*/*/{MARKER}"))
-        names = ["/".join(file.parts[-4:-1]) for file in known]
+    client = int(number) if colon else None
+    known = {"/".join(each.parts[-3:]): each for each in finished_folders(root / "results", 2)}
+    folder = known.get(name)
+    if folder is None or not (folder / MARKER).is_file():
+        names = [name for name, each in known.items() if (each / MARKER).is_file()]
         raise (
             unknown_name("run", name, names) if names else BadInput("run", run, f"{FORM}; none has finished")
         )

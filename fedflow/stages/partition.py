@@ -36,9 +36,8 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     """
     wanted, folder = params.partition(name), partition_folder(root, name)
     dataset = load_prepared(prepared_folder(root, wanted.dataset))
-    there, note = intact(lambda: load_partition(folder)), root / ".fedflow" / "partitions" / f"{name}.json"
-    key = partition_identity(params, name, root).key
-    if there is not None and [read_fact(note, "partition"), read_fact(note, "identity")] == [there.hash, key]:
+    there = intact(lambda: load_partition(folder))
+    if there is not None and is_divided(params, name, root):
         return folder
     samples = Samples.of(dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, root))
     made = make_partition(wanted, samples, dataset.hash)
@@ -51,10 +50,23 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
         draw_difficulty(made, folder / "difficulty.png")
         _write_counts(made, folder / COUNTS)
         made.save(folder)  # last: its summary marks a complete folder
+    note = _note(name, root)
     make_writable(note.parent)
     with naming(note):
+        key = partition_identity(params, name, root).key
         note.write_text(json.dumps({"partition": made.hash, "identity": key}) + "\n")
     return folder
+
+
+def is_divided(params: Params, name: str, root: Path = Path()) -> bool:
+    """Whether the partition was made from the same data, parameters and code, as its note says."""
+    note, made = _note(name, root), read_fact(partition_folder(root, name) / "summary.json", "hash")
+    known = [read_fact(note, "partition"), read_fact(note, "identity")]
+    return made is not None and known == [made, partition_identity(params, name, root).key]
+
+
+def _note(name: str, root: Path) -> Path:
+    return root / ".fedflow" / "partitions" / f"{name}.json"
 
 
 def _write_counts(made: Partition, path: Path) -> None:

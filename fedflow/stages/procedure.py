@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import pandas as pd
 
 from fedflow.config import Changes, Loaded
 from fedflow.data.prepared import file_sum
-from fedflow.errors import BadInput, FedflowError
-from fedflow.files import central_folder, outcome_folder, partition_folder, prepared_folder
+from fedflow.errors import BadInput
+from fedflow.files import central_folder, partition_folder, prepared_folder
 from fedflow.finished.outcomes import SUMMARY, final_numbers, read_parts, write_outcome
 from fedflow.local.trained import MARKER as NETWORK
 from fedflow.models import ARCHITECTURES
@@ -23,13 +23,14 @@ from fedflow.procedures import Column, End, Procedure
 from fedflow.procedures.job import ProcedureJob
 from fedflow.project.arguments import argument
 from fedflow.project.code import ASIDE
-from fedflow.project.digest import SETTINGS, SHORT, digest
+from fedflow.project.digest import SETTINGS, digest
 from fedflow.project.identity import Identity, versions
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.federation import FederationFiles
 from fedflow.stages.central_network import prepare_network
 from fedflow.stages.driver import Experiment, Result
-from fedflow.stages.experiment import contents, pick_device, stored
+from fedflow.stages.experiment import contents, pick_device, result_folder, stored
+from fedflow.stages.inputs import make_inputs
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 from fedflow.stages.steps import Listener, PartWork, Progress, run_parts
@@ -76,6 +77,19 @@ class ProcedureRun:
     def procedure(self) -> Procedure:
         return self.params.procedure(self.name)
 
+    @property
+    def datasets(self) -> list[str]:
+        return [*self.effective["data"]]
+
+    @property
+    def networks(self) -> list[str]:
+        """The central networks that it reads, each after its teachers."""
+        return self.params.procedure_networks(self.name)
+
+    @property
+    def partitions(self) -> list[str]:
+        return [*self.procedure.inputs().partitions]
+
     @cached_property
     def effective(self) -> dict[str, Any]:
         """All settings that can change the outcome, except the seed, defaults included."""
@@ -112,16 +126,8 @@ class ProcedureRun:
 
     @cached_property
     def folder(self) -> Path:
-        """``out``, or ``outcomes/<name>/<seed>``, with a digest of the settings if params.yaml has others."""
-        if self.out is not None:
-            return Path(self.out)
-        plain = self.params.plain
-        try:
-            same = plain is not None and replace(self, params=plain).digest == self.digest
-        except FedflowError:  # the file has no such procedure
-            same = False
-        seed = str(self.seed) if same else f"{self.seed}-{self.digest[:SHORT]}"
-        return outcome_folder(self.root, self.name, seed)
+        """``out``, or ``outcomes/<name>/<seed>`` of the grid, else in ``runs``: `result_folder`."""
+        return Path(self.out) if self.out is not None else result_folder(self, "outcomes", self.name)
 
     @cached_property
     def job(self) -> ProcedureJob:
@@ -171,19 +177,13 @@ def run_procedure(
     (default: this process). ``opened`` is called with the record before the first step.
     Raises `FedflowError`, also if the same procedure is already running.
     """
-    params, root = run.params, run.root
-    for name in run.effective["data"]:
-        prepare(params, name, root)
-    for name in params.procedure_networks(run.name):
-        train(params, name, root)
-    for name in run.procedure.inputs().partitions:
-        divide(params, name, root)
+    make_inputs([run], prepare, train, divide)
     with _naming_fields(run):
         shared = run.job.open().shared
         work = PartWork(
             run.job,
             executor or Inline(),
-            root / ".fedflow" / "checkpoints" / run.job.key,
+            run.root / ".fedflow" / "checkpoints" / run.job.key,
             run.procedure.step_name,
             lambda progress: _result(run, shared, progress),
         )
@@ -201,7 +201,8 @@ def _described(run: ProcedureRun) -> Experiment:
         "sweep": run.sweep,
         "grid": run.grid,
     }
-    return Experiment(run.title, run.root, run.folder, run.job.key, f"{run.name}/{run.seed}", record)
+    lock = f"{run.name}/{run.seed}"
+    return Experiment(run.title, run.root, run.folder, run.identity, run.job.key, lock, record)
 
 
 def _result(run: ProcedureRun, shared: Any, progress: Progress) -> Result:

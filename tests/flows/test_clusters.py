@@ -136,7 +136,7 @@ def test_workers_with_their_own_data_give_the_bytes_of_the_plain_loop(
     assert marker.exists()  # a worker process died within its shard
     assert results(prepared) == expected("fedavg", settings=ROUNDS)
 
-    shutil.rmtree(prepared / "results")
+    shutil.rmtree(prepared / "runs")
     long = ("run.rounds=30", "run.evaluate_every=30")
     run = workers.run(prepared, "", *long)
     while not list((prepared / ".fedflow" / "checkpoints").glob("*/checkpoint.safetensors")):

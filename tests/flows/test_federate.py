@@ -68,7 +68,7 @@ def test_a_killed_run_resumes_when_the_command_is_repeated(
     wait_for(lambda: list((root / ".fedflow" / "checkpoints").glob("*/checkpoint.safetensors")), first)
     os.killpg(first.pid, signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
-    assert not list(root.glob("results/**/metrics.json"))
+    assert not list(root.glob("r*s/**/metrics.json"))
     assert seen("federate").flow_run.state.is_running()
     again = fedflow(capsys, *arguments)
     assert (again.code, again.err) == (0, "")

@@ -18,7 +18,7 @@ LENGTH = "procedures.walk.length=4"
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    (folder,) = (root / "outcomes" / "walk").iterdir()
+    (folder,) = (root / "runs" / "walk").iterdir()
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

@@ -104,7 +104,6 @@ def test_the_core_runs_federations_and_says_how_to_install_the_rest(wheel, tmp_p
         "fedflow run --partition mnist5k-dir --method fedavg",
         "fedflow ui",
         "fedflow report",
-        "fedflow repro",
         "fedflow init other",
         "python -m flows.serve",
     ):

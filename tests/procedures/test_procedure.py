@@ -103,7 +103,7 @@ def test_files_record_and_metrics_agree(whole: Path) -> None:
 def test_other_settings_have_another_folder_and_never_mix(root: Path) -> None:
     run_procedure(load(root, "procedures.walk.length=4"))
     run_procedure(load(root))
-    plain, other = sorted(path.name for path in (root / "outcomes" / "walk").iterdir())
+    plain, other = (path.name for home in ("outcomes", "runs") for path in (root / home / "walk").iterdir())
     assert plain == "0" and other.startswith("0-") and len(runs(root)) == 2
     far = load(root, name="far")
     run_procedure(far)
@@ -240,6 +240,6 @@ def test_the_command_prints_the_summary(root: Path, capsys: pytest.CaptureFixtur
     done = fedflow(capsys, "procedure", "far", "--seed", 1, "--root", root)
     assert done.code == 0 and "far · seed 1: step" in done.out and "results: " in done.out
     assert "Last place" in done.out and "w2" in done.out
-    shutil.rmtree(root / "outcomes")
+    shutil.rmtree(root / "runs")
     done = fedflow(capsys, "procedure", "nowhere", "--root", root)
     assert done.code == 2 and done.err.count("\n") == 1

@@ -16,7 +16,7 @@ from fedflow.simulation.extensions.recording import FILE as VECTORS
 
 
 def test_no_results_says_where_and_how_to_make_them(tmp_path):
-    with refused(r"no results found in .*results; run `fedflow repro` first", FedflowError):
+    with refused(r"no results found in .*results; run `dvc repro` or `fedflow sweep` first", FedflowError):
         collect_runs(tmp_path / "results")
 
 

@@ -26,7 +26,7 @@ from fedflow.finished.collect_outcomes import collect_outcomes
 from fedflow.finished.outcomes import final_numbers, write_outcome
 from fedflow.pictures.drawing import NAMESPACES
 from fedflow.procedures.steps import Block, advance
-from fedflow.stages.fingerprints import fingerprint_files
+from fedflow.stages.fingerprints import write_fingerprints
 from fedflow.stages.procedure import ProcedureRun, ends_of, facts_of
 from fedflow.stages.report import write_report
 from fedflow.stages.steps import Progress
@@ -36,7 +36,7 @@ data: {}
 models: {}
 partitions: {}
 procedures: {far: {procedure: walk, length: 9, label: Far walk}}
-grid: {datasets: [], partitions: [], methods: [], seeds: [0], procedures: [walk, far]}
+grid: {datasets: [], partitions: [], methods: [], seeds: [0, 1, 2], procedures: [walk, far]}
 engine: {executor: inline, device: cpu}
 """
 
@@ -246,7 +246,7 @@ def test_labels_are_those_of_params_and_part_of_what_dvc_compares(root: Path) ->
     text = (root / "params.yaml").read_text().replace("Far walk", "Longer walk")
     (root / "params.yaml").write_text(text)
     assert "Longer walk" in section(write_report(root).read_text())
-    fingerprint_files(load_params(root / "params.yaml"), root)
-    facts = json.loads((root / "data/fingerprints/files/stages/report.json").read_text())
+    write_fingerprints(load_params(root / "params.yaml"), root)
+    facts = json.loads((root / "data/fingerprints/report.json").read_text())
     assert facts["procedures"] == {"far": ["walk", "Longer walk"]}
     assert walk.Walk.label == "Random walk" and yaml.safe_load(text)["procedures"]

@@ -12,7 +12,7 @@ SAME = """Every number on this page comes from the result files; with the same p
 are identical."""
 COMMANDS = Markup(
     """<pre class="card"><code>\
-fedflow repro              # prepare, partition, run the grid, write this page; re-runs only what changed
+dvc repro                  # prepare, partition, run the grid, write this page; re-runs only what changed
 dvc exp run -S run.rounds=50   # the same with one setting changed
 fedflow report             # rebuild this page from the existing results</code></pre>"""
 )

@@ -1,0 +1,209 @@
+"""``fedflow sweep``: the runs and procedures of the grid that are not finished, side by side."""
+
+import io
+import os
+import signal
+import sys
+import time
+from collections.abc import Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from multiprocessing import active_children, get_context
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedflow.cli.experiments import load_flow, server_for, start
+from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
+from fedflow.cli.printing import print_line
+from fedflow.cli.startup import importing
+from fedflow.errors import FedflowError, Unanswered
+
+if TYPE_CHECKING:
+    from fedflow.config import Loaded
+    from fedflow.stages.grid import Cell
+
+GRACE = 10  # seconds for a run to end when it is stopped
+MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small data set
+SHOWN = 3  # reasons of a run
+
+Ended = Generator[tuple[str, dict[str, Any], str], None, None]  # title, metrics, error
+
+
+def sweep(
+    settings: Set = None,
+    executor: Executor = None,
+    workers: Workers = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="Runs in parallel; default: what cores and memory allow."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would run, and why; nothing is made.")
+    ] = False,
+    name: Annotated[str, typer.Option(help="Name of the MLflow parent run.")] = "sweep",
+    root: Root = Path(),
+) -> None:
+    """Run the grid of params.yaml: all runs and procedures that are not finished, in parallel.
+
+    Example: `fedflow sweep --dry-run`. What is finished with the same settings, data, code and libraries is
+    kept; the same command resumes an interrupted one. Results that the grid no longer has are deleted.
+    """
+    with importing():
+        from fedflow.project.arguments import check_arguments
+        from fedflow.stages import grid
+
+    check_arguments(name=name)
+    params = load(root, [*(settings or []), *engine(executor, workers)])
+    every = grid.cells(params, root, name)
+    if not dry_run:
+        _compute(params, root, grid.to_do(params, root, every), jobs)
+        return
+    for cell, why in (expected := grid.expected(params, root, every)):
+        more = f" and {len(why) - SHOWN} more" if len(why) > SHOWN else ""
+        print_line(f"{cell.title}: {'; '.join(why[:SHOWN])}{more}")
+    for folder in grid.left_over(params, root):
+        print_line(f"{folder}: to be deleted, not in the grid")
+    print_line(grid.counts(expected, every))
+
+
+def _compute(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: int | None) -> None:
+    """Run the cells; raises `FedflowError` if any fails, after the others.
+
+    Procedures come first: a long one at the end would leave other cores idle.
+    """
+    from fedflow.project.terminal import time_left
+    from fedflow.stages.procedure import ProcedureRun
+
+    todo = sorted(todo, key=lambda cell: not isinstance(cell, ProcedureRun))
+    failed, began = [], time.monotonic()
+    if not todo:
+        return
+    with server_for(params):
+        jobs = min(jobs or _jobs(params.engine), len(todo))
+        with closing(_side_by_side(params, root, todo, jobs) if jobs > 1 else _in_turn(todo)) as ended:
+            for done, (title, metrics, error) in enumerate(ended, 1):
+                failed += [title] if error else []
+                left = time_left(began, done, len(todo))
+                print_line(f"{done} of {len(todo)}: {title}, {error or _headline(metrics)}{left}")
+    if failed:
+        raise FedflowError(f"{len(failed)} of {len(todo)} runs failed: {', '.join(failed)}")
+
+
+def _in_turn(todo: Sequence["Cell"]) -> Ended:
+    """Run the cells one after the other in this process."""
+    for cell in todo:
+        yield _run(cell)
+
+
+def _side_by_side(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: int) -> Ended:
+    """Run the cells in ``jobs`` processes, each of which trains one client at a time."""
+    inline = params.engine.executor == "inline"
+    if not inline:
+        one = replace(params.engine, executor="threads", workers=1)
+        params = params.replace("engine.executor=threads", "engine.workers=1", engine=one)
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _start_process) as pool:
+        for _ in range(jobs):
+            pool.submit(_prepare_process, root, not inline)
+        try:
+            futures = [pool.submit(_run, replace(cell, params=params)) for cell in todo]
+            for future in as_completed(futures):
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise FedflowError("a process died; is memory short? Try `fedflow sweep --jobs 1`") from error
+        except BaseException:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not keep the processes alive
+            pool.shutdown(wait=False, cancel_futures=True)
+            _end(active_children())
+            raise
+
+
+def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
+    """Run one cell, in a flow unless the executor is inline."""
+    from fedflow.stages.all_stages import run_experiment
+    from fedflow.stages.experiment import Experiment
+    from fedflow.stages.procedure import run_procedure
+
+    run = isinstance(cell, Experiment)
+    compute: Any = run_experiment if run else run_procedure
+    made = dict.fromkeys(("prepare", "train", "divide"), lambda *of: None)  # by `grid.to_do`
+    try:
+        flow = "federate" if run else "procedure"
+        return cell.title, start(cell.params, flow, partial(compute, cell, **made), **cell.parameters), ""
+    except FedflowError as error:
+        return cell.title, {}, f"failed: {error}"
+
+
+def _end(processes: list[BaseProcess]) -> None:
+    """End these processes; their runs resume from their checkpoints.
+
+    The first SIGTERM ends the flow of a process, the next one the process.
+    """
+    for _ in range(GRACE):
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join(1 / len(processes))
+        if not any(process.is_alive() for process in processes):
+            return
+    for process in processes:
+        process.kill()
+
+
+def _jobs(engine: Any) -> int:
+    """Runs at once: one per core, if the memory suffices; one where a GPU or a cluster is shared."""
+    import psutil
+
+    from fedflow.stages.experiment import pick_device
+
+    if pick_device(engine.device) == "cuda" or engine.executor in ("dask", "ray"):
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, psutil.virtual_memory().available // MEMORY))
+
+
+def _prepare_process(root: Path, flows: bool) -> None:
+    """Import what runs need, ``flows`` too, and make the store, while others prepare the data."""
+    with importing():
+        import fedflow.pictures.accuracy
+        import fedflow.stages.all_stages  # noqa: F401
+        from fedflow.tracking.store import open_store
+
+        open_store(root).client()
+        if flows:
+            load_flow("federate")
+
+
+class _Lines(io.TextIOWrapper):
+    """Standard output for plain lines, as bars of several runs would overwrite each other."""
+
+    def isatty(self) -> bool:
+        return False
+
+
+def _start_process() -> None:
+    from fedflow.simulation.executors import end_with_parent
+
+    sys.stdout = _Lines(os.fdopen(os.dup(1), "wb"), line_buffering=True)
+    end_with_parent()
+    Finalize(None, _leave, exitpriority=0)
+
+
+def _leave() -> None:
+    """End this process at once if Prefect would try for minutes to send its events."""
+    if Unanswered.seen:
+        os._exit(0)
+
+
+def _headline(metrics: dict[str, Any]) -> str:
+    """The first of the metrics that are printed."""
+    from fedflow.metrics.table import headlines
+
+    name = next(iter(headlines(metrics)), "")
+    return f"{name} {metrics[name]:.4g}" if name else "done"

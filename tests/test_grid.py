@@ -1,0 +1,233 @@
+"""The grid: where results go, which are finished, and what the grid no longer has."""
+
+import shutil
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import httpx
+import pandas as pd
+import pytest
+from command import fedflow, make_project, one_line_error
+from support import refused
+
+from fedflow.cli.experiments import start
+from fedflow.config import load_params
+from fedflow.errors import FedflowError
+from fedflow.stages.experiment import Experiment
+from fedflow.stages.fingerprints import MAY_BE_EMPTY
+from fedflow.stages.procedure import ProcedureRun
+
+HOME = Path(__file__).parents[1]
+PARAMS = """
+data: {digits: {source: digits, train_limit: 100, test_limit: 50}}
+models: {digits: {name: mlp, options: {hidden: [4]}}}
+partitions: {even: {dataset: digits, scheme: iid, clients: 2}}
+training: {epochs: 1, batch_size: 64, lr: 0.1}
+run: {rounds: 1, participation: 1.0, evaluate_every: 1, fine_tune: false}
+methods: {fedavg: {}, ditto: {lam: 1.0}}
+procedures: {ring: {procedure: coreset, graph: {kind: edges, file: edges.txt}, picks: 2, methods: [scgiga]}}
+grid: {datasets: [digits], partitions: [even], methods: [fedavg, ditto], seeds: [0], procedures: [ring]}
+engine: {executor: inline, device: cpu}
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose grid was run."""
+    root = make_project(tmp_path_factory.mktemp("finished") / "project", PARAMS)
+    edges = [(node, (node + 1) % 12) for node in range(12)]
+    (root / "edges.txt").write_text("".join(f"{a} {b}\n" for a, b in edges))
+    command = [sys.executable, "-m", "fedflow.cli", "sweep", "--jobs", "1", "--root", str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 of 3 runs to do, 0 up to date" in done.stdout and "1 of 3: ring · seed 0, " in done.stdout
+    return root
+
+
+@pytest.fixture
+def project(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "project", ignore=shutil.ignore_patterns("mlruns")))
+
+
+def dry_run(capsys: pytest.CaptureFixture[str], root: Path, *options: str) -> list[str]:
+    done = fedflow(capsys, "sweep", "--dry-run", "--root", root, *options)
+    assert (done.code, done.err) == (0, "")
+    return done.out.splitlines()
+
+
+UP_TO_DATE = "0 of 3 runs to do, 3 up to date"
+
+
+def test_what_is_finished_is_not_run_again(project: Path, capsys) -> None:
+    before = (project / "results/even/ditto/0/metrics.json").stat().st_mtime_ns
+    assert dry_run(capsys, project) == [UP_TO_DATE]
+    assert fedflow(capsys, "sweep", "--root", project).out == f"{UP_TO_DATE}\n"
+    assert (project / "results/even/ditto/0/metrics.json").stat().st_mtime_ns == before
+
+
+def test_a_dry_run_says_why_and_makes_nothing(project: Path, capsys) -> None:
+    text = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_text(
+        text.replace("lam: 1.0", "lam: 0.5").replace("seeds: [0]", "seeds: [1]")
+    )
+    files = sorted(project.rglob("*"))
+    assert dry_run(capsys, project) == [
+        "even · fedavg · seed 1: missing",
+        "even · ditto · seed 1: missing",
+        "ring · seed 1: missing",
+        *(
+            f"{project}/{folder}: to be deleted, not in the grid"
+            for folder in ("outcomes/ring/0", "results/even/ditto/0", "results/even/fedavg/0")
+        ),
+        "3 of 3 runs to do, 0 up to date",
+    ]
+    (project / "params.yaml").write_text(
+        text.replace("lam: 1.0", "lam: 0.5").replace("epochs: 1", "epochs: 2")
+    )
+    said = dry_run(capsys, project)
+    assert said[0] == "even · fedavg · seed 0: settings: training.epochs 1 -> 2"
+    assert (
+        said[1] == "even · ditto · seed 0: settings: method.lam 1.0 -> 0.5; settings: training.epochs 1 -> 2"
+    )
+    assert sorted(project.rglob("*")) == files
+
+
+def test_inputs_that_are_made_first_are_reasons(project: Path, capsys) -> None:
+    shutil.rmtree(project / ".fedflow" / "partitions")
+    reason = "partition even, if it changes"
+    assert dry_run(capsys, project)[:2] == [
+        f"even · {name} · seed 0: {reason}" for name in ("fedavg", "ditto")
+    ]
+    shutil.rmtree(project / "data")
+    reason = "data of digits; partition even"
+    assert dry_run(capsys, project)[:2] == [
+        f"even · {name} · seed 0: {reason}" for name in ("fedavg", "ditto")
+    ]
+    assert not (project / "data").exists()
+    assert fedflow(capsys, "sweep", "--root", project).out.endswith(f"{UP_TO_DATE}\n")  # they are as before
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (shutil.rmtree, "missing"),
+        (lambda folder: (folder / "clients.parquet").unlink(), "missing"),
+        (lambda folder: (folder / "identity.json").write_text("{"), "no valid identity.json"),
+    ],
+)
+def test_damaged_results_are_computed_again(project: Path, capsys, spoil, reason) -> None:
+    spoil(project / "results" / "even" / "ditto" / "0")
+    assert dry_run(capsys, project) == [f"even · ditto · seed 0: {reason}", "1 of 3 runs to do, 2 up to date"]
+
+
+def test_a_run_that_was_killed_before_its_record_ended_is_not_finished(project: Path, capsys) -> None:
+    identity = Experiment(load_params(project / "params.yaml"), "even", "ditto", 0, project).identity
+    note = project / ".fedflow" / "unrecorded" / identity.key
+    assert note.parent.is_dir() and not note.exists()
+    note.touch()
+    assert dry_run(capsys, project)[0] == "even · ditto · seed 0: killed before its record ended"
+    assert fedflow(capsys, "sweep", "--root", project).code == 0
+    assert dry_run(capsys, project) == [UP_TO_DATE] and not note.exists()
+
+
+def test_a_deleted_file_that_a_procedure_has_read_is_no_reason(project: Path, capsys) -> None:
+    (project / "edges.txt").unlink()
+    assert dry_run(capsys, project) == [UP_TO_DATE]
+    (project / "edges.txt").write_text("0 1\n1 2\n2 0\n")
+    assert dry_run(capsys, project)[0] == "ring · seed 0: file edges.txt"
+
+
+def test_only_what_fedflow_wrote_for_the_grid_is_deleted(project: Path, capsys) -> None:
+    text = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_text(text.replace("methods: [fedavg, ditto]", "methods: [fedavg]"))
+    mine = [project / "results" / "even" / name for name in ("ditto/notes", "mine/0")]
+    changed = project / "results" / "even" / "ditto" / "0-01234567"  # of an earlier version
+    for folder in (*mine, changed):
+        folder.mkdir(parents=True)
+        (folder / "file").touch()
+    (changed / "identity.json").write_text((project / "results/even/ditto/0/identity.json").read_text())
+    out = fedflow(capsys, "sweep", "--root", project).out
+    assert f"{project}/results/even/ditto/0: deleted, not in the grid\n" in out and out.count("deleted") == 1
+    assert not (project / "results/even/ditto/0").exists()
+    assert all((folder / "file").exists() for folder in (*mine, changed))
+
+
+def test_a_sweep_with_changed_settings_leaves_the_results_of_the_file_alone(project: Path, capsys) -> None:
+    before = {file: file.read_bytes() for file in project.glob("[ro]*s/**/*.json")}
+    command = ["sweep", "--set", "grid.methods=[ditto]", "--set", "methods.ditto.lam=0.2", "--root", project]
+    done = fedflow(capsys, *command, "--set", "grid.procedures=[]", "--set", "grid.seeds=[3]")
+    assert done.code == 0 and "1 of 1: even · ditto · seed 3, " in done.out
+    (made,) = project.glob("runs/even/ditto/*")
+    digest = Experiment(
+        load_params(project / "params.yaml", ["methods.ditto.lam=0.2"]), "even", "ditto", 3
+    ).digest
+    assert made.name == f"3-{digest[:8]}"
+    assert before and all(file.read_bytes() == content for file, content in before.items())
+    assert f"even/ditto/{made.name}" in fedflow(capsys, "ls", "--root", project).out
+    assert "0.2" in fedflow(capsys, "show", f"even/ditto/{made.name}", "--root", project).out
+
+
+def test_results_of_the_grid_are_apart_from_all_others(project: Path) -> None:
+    params = load_params(project / "params.yaml")
+    for seed, home in ((0, "results"), (1, "runs")):
+        assert Experiment(
+            params, "even", "ditto", seed, project
+        ).results_folder == project / home / "even/ditto" / str(seed)
+    for seed, home in ((0, "outcomes"), (1, "runs")):
+        assert ProcedureRun(params, "ring", seed, project).folder == project / home / "ring" / str(seed)
+    changed = ProcedureRun(
+        load_params(project / "params.yaml", ["procedures.ring.picks=1"]), "ring", 0, project
+    )
+    assert changed.folder == project / "runs" / "ring" / f"0-{changed.digest[:8]}"
+
+
+def test_the_report_has_what_the_grid_does_not(project: Path, capsys) -> None:
+    more, other = ["--set", "procedures.ring.picks=3"], ["--partition", "even", "--method", "fedavg"]
+    for command in (["procedure", "ring", *more], ["run", *other, "--seed", "5"], ["report"]):
+        assert fedflow(capsys, *command, "--root", project).code == 0
+    assert "picks 3" in (project / "report" / "outcomes.csv").read_text()
+    seeds = pd.read_csv(project / "report" / "runs.csv").query("method == 'fedavg'")["seed"]
+    assert sorted(seeds) == [0, 5]
+
+
+def test_nothing_slow_is_imported() -> None:
+    """By the list of commands: torch takes three seconds."""
+    code = "import sys, fedflow.cli; print({'torch', 'pandas'} & sys.modules.keys())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
+
+
+def test_a_server_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect says it by a plain `RuntimeError`, and by errors of httpx; others keep their traceback."""
+    request = httpx.Request("GET", "http://127.0.0.1:1/api/")
+
+    def flow(message: str) -> None:
+        if message.isdigit():
+            httpx.Response(int(message), request=request).raise_for_status()
+        raise httpx.ConnectError(message) if "Errno" in message else RuntimeError(message)
+
+    module = sys.modules["fedflow.cli.experiments"]
+    monkeypatch.setattr(module, "load_flow", lambda name: flow)
+    monkeypatch.setattr(module, "server_for", lambda params: nullcontext())
+    params = load_params(HOME / "params.yaml")
+    with refused("Prefect's server does not answer; the same command resumes", FedflowError):
+        start(params, "run", lambda: None, message="Failed to reach API at http://127.0.0.1:1/api/")
+    for message in ("[Errno 111] Connection refused", "500", "503"):
+        with one_line_error(
+            rf"Prefect's server does not answer; the same command resumes .*: .*{message[-12:]}"
+        ):
+            start(params, "run", lambda: None, message=message)
+    with pytest.raises(httpx.HTTPStatusError, match="404"):
+        start(params, "run", lambda: None, message="404")
+    with pytest.raises(RuntimeError, match="another"):
+        start(params, "run", lambda: None, message="another")
+
+
+def test_folders_that_may_be_empty_hold_a_file_for_git_and_dvc(tmp_path, capsys):
+    """DVC warns of an empty dependency in every `dvc repro`, and a clone would lack it."""
+    root = make_project(tmp_path)
+    assert fedflow(capsys, "fingerprint", "--root", root).code == 0
+    for home in (root, HOME):
+        assert (home / MAY_BE_EMPTY / ".gitkeep").read_bytes() == b""
