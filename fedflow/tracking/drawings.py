@@ -58,11 +58,11 @@ def curricula(run: Run, partition: Path, out: Path) -> None:
     """Growing prefixes of samples and pools of clients."""
     if not run.params["training"].get("curriculum") and not run.params["run"].get("client_curriculum"):
         return
-    from fedflow.pictures.curriculum import draw_curricula
+    from fedflow.pictures.curriculum import POLLED, draw_curricula
 
     training, sizes = LocalTraining.parse(run.params["training"]), run.clients["samples"].to_numpy()
-    polled = series(run).query("name == @POLLED")
-    draw_curricula(out, training, sizes, run.rounds, polled)
+    drawn = series(run)
+    draw_curricula(out, training, sizes, run.rounds, drawn[drawn["name"] == POLLED])
 
 
 def mixtures(run: Run, partition: Path, out: Path) -> None:
