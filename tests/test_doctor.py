@@ -30,7 +30,7 @@ def project(tmp_path, monkeypatch) -> Path:
 def test_a_project_in_order_has_nothing_bad_and_stays_as_it_is(project):
     findings = found(project)
     assert not [finding for finding in findings.values() if finding.status == "bad"]
-    assert findings["params.yaml"].detail == "2 partitions x 6 methods x 2 seeds, procedures: 1 x 2 seeds"
+    assert findings["params.yaml"].detail == "2 partitions x 6 methods x 3 seeds, procedures: 1 x 3 seeds"
     assert findings["record"].detail == str(project / "mlruns" / "mlflow.db")
     assert [file.name for file in project.iterdir()] == ["params.yaml"]
     assert {"python", "torch", "prefect", "mlflow", "dvc", "device", "disk"} <= set(findings)
