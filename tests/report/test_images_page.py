@@ -30,7 +30,7 @@ data:
   digits: {source: digits, normalize: none}
   made:
     source: generated
-    path: results/skewed/blend/0/images.safetensors
+    path: runs/skewed/blend/0/images.safetensors
     test_of: {source: digits, normalize: none}
 models: {digits: {name: mlp, options: {hidden: [16]}}, made: {name: mlp, options: {hidden: [16]}}}
 partitions:
@@ -54,7 +54,7 @@ def test_images_reach_files_artifacts_and_the_page(
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(make_project(tmp_path, PARAMS))
-    folders = {method: Path("results", *place, "0") for method, place in RUNS.items()}
+    folders = {method: Path("runs", *place, "0") for method, place in RUNS.items()}
     with blending():
         for method, (partition, _) in RUNS.items():
             done = fedflow(capsys, "run", "--partition", partition, "--method", method)
