@@ -40,7 +40,7 @@ def central_folder(root: Path, name: str) -> Path:
 
 
 def finished_folders(home: Path, names: int) -> list[Path]:
-    """The folders of results in ``home``, ``results`` or ``outcomes``, each below ``names`` names; no empty ones.
+    """The folders in ``home``, ``results`` or ``outcomes``, that hold results below ``names`` names.
 
     After them come those of `CHANGED` next to ``home``.
     """
