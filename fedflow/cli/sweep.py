@@ -136,7 +136,7 @@ def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
     try:
         flow = "federate" if run else "procedure"
         return cell.title, start(cell.params, flow, partial(compute, cell, **made), **cell.parameters), ""
-    except FedflowError as error:
+    except (FedflowError, OSError) as error:
         return cell.title, {}, f"failed: {error}"
 
 

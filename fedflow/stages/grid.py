@@ -100,7 +100,9 @@ def expected(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[tuple[Cel
 
 def left_over(params: Loaded, root: Path) -> list[Path]:
     """The folders of results that fedflow wrote, and that the grid of params.yaml itself no longer has."""
-    grid = (params.plain or params).grid
+    if params.plain is None:
+        return []
+    grid = params.plain.grid
     runs = product([RESULTS], grid.partitions, grid.methods, map(str, grid.seeds))
     outcomes = product([OUTCOMES], grid.procedures, map(str, grid.seeds))
     known = {root.joinpath(*names) for names in (*runs, *outcomes)}
