@@ -153,13 +153,13 @@ def test_an_unknown_option_is_found(tmp_path: Path) -> None:
 
 
 def test_the_numbers_of_methods_and_schemes_are_those_of_the_catalogues() -> None:
-    read = {page.name: page.read_text() for page in PAGES}
+    read = {str(page.relative_to(HOME)): page.read_text() for page in PAGES}
     methods = [method for name, method in METHODS.items() if not name.endswith("_as_published")]
     schemes = [name for name in SCHEMES if not name.endswith("_as_published")]
     groups = sum(method.serves == "cluster" for method in methods)
     fair = sum(".fairness." in method.__module__ for method in methods)
-    assert f"| {len(methods)} / {groups} / {fair} |" in read["compared.md"]
-    assert f"| {len(schemes)}, each with a picture; ten measures |" in read["compared.md"]
+    assert f"| {len(methods)} / {groups} / {fair} |" in read["docs/compared.md"]
+    assert f"| {len(schemes)}, each with a picture; ten measures |" in read["docs/compared.md"]
     assert len(MEASURES) == 10
-    for page in ("README.md", "index.md"):
-        assert f"{len(methods)} methods" in read[page], page
+    for page in ("README.md", "docs/index.md"):
+        assert f"{len(methods)} methods, {len(schemes)} ways" in read[page], page
