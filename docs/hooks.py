@@ -37,7 +37,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Let links to a method lead to its page."""
+    """Links to methods and notebooks lead to their pages."""
+    markdown = re.sub(r"(notebooks/\w+)\.ipynb\)", r"\1.md)", markdown)
     if page.file.src_uri == METHODS:
         return re.sub(r"\]\(#(\w+)\)", r"](methods/\1.md)", SECTION.split(markdown)[0])
     return re.sub(r"methods\.md#(\w+)\)", r"methods/\1.md)", markdown)

@@ -86,8 +86,8 @@ def commands(page: Path) -> list[str]:
 
     A shell function of one line stands for its call.
     """
-    blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", page.read_text(), re.DOTALL | re.M)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.M)
+    lines = "\n".join(text for kind, text in blocks if kind in ("", "bash")).replace("\\\n", " ").splitlines()
     functions = dict(re.findall(r'^(\w+)\(\) \{ (fedflow .*) "\$@"; \}$', "\n".join(lines), re.M))
     calls = [re.sub(r"^(\w+=\S+ )+", "", line.strip()) for line in lines]
     parts = [part.partition(" ") for call in calls for part in call.split(" && ")]
@@ -108,18 +108,21 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 
 
 def settings_of(page: Path) -> set[tuple[Path, tuple[str, ...]]]:
-    """The project and the changes of params.yaml of every call in a page; placeholders are left out."""
+    """The project and the settings of every call in a page, without placeholders and new plug-ins."""
     found = set()
+    new = [command.split()[3] for command in commands(page) if command.startswith("fedflow new ")]
     for command in commands(page):
         pairs = [*pairwise(shlex.split(command, comments=True))]
         named = dict(pairs)
         changes = [value for flag, value in pairs if flag in ("--set", "-s")]
         changes = [re.sub(r"^method\.", f"methods.{named.get('--method')}.", change) for change in changes]
+        if command.startswith("fedflow run ") and "--method" in named:
+            changes.append(f"grid.methods=[{named['--method']}]")
         if "--executor" in named:
             changes.append(f"engine.executor={named['--executor']}")
         root = HOME / named.get("--root", "")
-        placeholders = re.search(r"\$|[A-Z]{2,}|\.\.\.", command)
-        if changes and (root / "params.yaml").is_file() and not placeholders:
+        unknown = re.search(rf"\$|[A-Z]{{2,}}|\.\.\.|\b({'|'.join(new) or '$^'})\b", command)
+        if changes and (root / "params.yaml").is_file() and not unknown:
             found.add((root, tuple(changes)))
     return found
 
@@ -150,13 +153,13 @@ def test_an_unknown_option_is_found(tmp_path: Path) -> None:
 
 
 def test_the_numbers_of_methods_and_schemes_are_those_of_the_catalogues() -> None:
-    read = {page.name: page.read_text() for page in PAGES}
+    read = {str(page.relative_to(HOME)): page.read_text() for page in PAGES}
     methods = [method for name, method in METHODS.items() if not name.endswith("_as_published")]
     schemes = [name for name in SCHEMES if not name.endswith("_as_published")]
     groups = sum(method.serves == "cluster" for method in methods)
     fair = sum(".fairness." in method.__module__ for method in methods)
-    assert f"| {len(methods)} / {groups} / {fair} |" in read["compared.md"]
-    assert f"| {len(schemes)}, each with a picture; ten measures |" in read["compared.md"]
+    assert f"| {len(methods)} / {groups} / {fair} |" in read["docs/compared.md"]
+    assert f"| {len(schemes)}, each with a picture; ten measures |" in read["docs/compared.md"]
     assert len(MEASURES) == 10
-    for page in ("README.md", "index.md"):
-        assert f"{len(methods)} methods" in read[page], page
+    for page in ("README.md", "docs/index.md"):
+        assert f"{len(methods)} methods, {len(schemes)} ways" in read[page], page

@@ -78,7 +78,7 @@ def changed(before: dict[str, Identity], after: dict[str, Identity]) -> dict[str
     return {name: each for name, each in found.items() if each}
 
 
-EDITED = {  # the table of docs/running.md; what reads a changed partition or network changes with its content
+EDITED = {  # the table of docs/howto/grid.md; users of a changed partition or network change with its content
     "methods/personal/ditto.py": DITTO,
     "methods/averaging/_averaging.py": RUNS,
     "methods/averaging/fedprox.py": set(),

@@ -301,9 +301,8 @@ def test_experiments_are_compared_by_one_number_per_method(project):
     }
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/running.md"])
-def test_the_documented_experiment_changes_a_run_of_the_default_grid(page):
-    text, before = (HOME / page).read_text(), load_params(HOME / "params.yaml")
+def test_the_documented_experiment_changes_a_run_of_the_default_grid():
+    text, before = (HOME / "docs" / "howto" / "run.md").read_text(), load_params(HOME / "params.yaml")
     changes = re.findall(r"dvc exp run -S (\S+=[\w.]+)", text)
     assert changes
     for override in changes:
@@ -314,7 +313,7 @@ def test_the_documented_experiment_changes_a_run_of_the_default_grid(page):
 
 @pytest.mark.full
 def test_results_are_pushed_and_pulled_into_another_clone(project, tmp_path, monkeypatch):
-    """What docs/running.md says of remotes: the clone has the results, and nothing of it runs again."""
+    """As docs/howto/share.md says: the clone has the results, and nothing of it runs again."""
     shutil.rmtree("data/prepared/spare", ignore_errors=True)  # prepared by hand: the clone lacks it
     repro()
     dvc("remote", "add", "--force", "--default", "store", str(tmp_path / "store"))

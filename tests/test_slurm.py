@@ -31,7 +31,7 @@ wait
 
 def script() -> str:
     text = (HOME / "docs" / "clusters.md").read_text()
-    return text.split("## SLURM")[1].split("```bash\n")[1].split("```")[0]
+    return text.split("## Submit to SLURM")[1].split("```bash\n")[1].split("```")[0]
 
 
 def options() -> dict[str, str]:

@@ -412,7 +412,7 @@ def _published() -> dict[str, Any]:
 def schema() -> None:
     """Print a JSON schema of params.yaml, for editors that complete and check YAML.
 
-    Example: `fedflow schema > .fedflow/params.schema.json` (docs/running.md).
+    Example: `fedflow schema > .fedflow/params.schema.json` (docs/howto/run.md).
     """
     print(json.dumps(remembered("schema", _schema), indent=1))
 

@@ -64,7 +64,7 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Final numbers by name (docs/running.md lists them); accuracies are shares of 1."""
+        """Final numbers by name (docs/reference/measures.md lists them); accuracies are shares of 1."""
         return self._outcome.metrics
 
     @cached_property

@@ -66,7 +66,7 @@ def catalogue() -> str:
         "# Procedures",
         "",
         "Written by `fedflow procedures --markdown > docs/procedures.md` from the code; do not edit by hand.",
-        "How to run them: [Procedures](running.md#procedures); how to write one: "
+        "How to run them: [Procedures](howto/procedures.md); how to write one: "
         "[A procedure](adding.md#a-procedure).",
         "",
         "| name | procedure | idea |",

@@ -20,7 +20,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
 
-PAGE = Path(__file__).parents[2] / "docs" / "running.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "combine.md"
 SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
 HALF: dict[str, Any] = {"participation": 0.5, "rounds": 2}
 TAUGHT = {"name": "distil", "teacher": "large"}

@@ -56,7 +56,7 @@ from fedflow.simulation.job import ClientResult
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import RoundReport, RunFindings
 
-PAGE = Path(__file__).parents[2] / "docs" / "running.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "combine.md"
 SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1}
 RUN: dict[str, Any] = {"rounds": 3, "participation": 0.25, "evaluate_every": 1}
 LATE = 2  # newcomers
