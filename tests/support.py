@@ -33,6 +33,7 @@ from fedflow.seeding import generator
 from fedflow.simulation import worker
 from fedflow.simulation.cohort import cohort_call
 from fedflow.simulation.executors import Executor
+from fedflow.simulation.extensions.newcomers import Newcomers
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import About, Call
 from fedflow.simulation.job import Job, Shard
@@ -441,3 +442,10 @@ def finish(record: Any, outcome: Any, folder: Path | None = None, card: Any = No
     """Record the end of a federated run, as its driver does."""
     cluster = outcome.scores.cluster.tolist()
     record.end(outcome.metrics, int(outcome.metrics["rounds"]), folder, card, outcome.models, cluster)
+
+
+def last_server(ran: Ran) -> Any:
+    """The server's state after newcomers were onboarded; the last one if there are none."""
+    extensions = {type(each): each for each in ran.simulation.extensions}
+    found = getattr(extensions.get(Newcomers), "server", None)
+    return ran.simulation.state.server if found is None else found

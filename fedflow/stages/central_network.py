@@ -25,6 +25,7 @@ from fedflow.procedures.steps import Here
 from fedflow.project.identity import FILE as IDENTITY
 from fedflow.project.identity import Identity, versions
 from fedflow.project.terminal import say
+from fedflow.simulation.checkpoint import drop_checkpoint
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.fits import need_fit
 from fedflow.stages.driver import Experiment, Result, outdated
@@ -58,6 +59,7 @@ def prepare_network(
         with locked(root / ".fedflow" / "locks" / f"central-{needed}", partial(_wait, training.title)):
             if not training.is_current():
                 training.run(listeners, opened)
+            drop_checkpoint(training.checkpoint)  # of a process that was killed after the end was recorded
     return central_folder(root, name)
 
 

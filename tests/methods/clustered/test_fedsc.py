@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import a_round, images, quadratics, run
+from support import a_round, images, last_server, quadratics, run
 from torch import Tensor
 
 from fedflow.data import Dataset
@@ -111,7 +111,7 @@ def test_newcomers_join_the_cluster_whose_farthest_member_is_nearest(digits: Dat
     late = replace(clients, partition=replace(clients.partition, newcomers=2))
     ran = run("fedsc", late, {"clusters": 3}, rounds=1)
     assert ran.outcome().metrics["newcomers"] == 2
-    *before, last, other = ran.simulation.state.server.assignment.tolist()
+    *before, last, other = last_server(ran).assignment.tolist()
     assert before == ran.servers[0]["assignment"].tolist()
     shares = torch.stack(
         [

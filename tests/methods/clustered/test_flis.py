@@ -17,6 +17,7 @@ from support import (
     Ran,
     Workers,
     consecutive,
+    last_server,
     one_client,
     prepare_run,
     quadratics,
@@ -507,8 +508,8 @@ def test_a_newcomer_joins_the_most_similar_cluster_or_forms_a_new_one(assign: st
     ran = flis("flis_hc", {"beta": 0.7, "assign": assign}, clients)
     newcomers = ran.outcome().newcomers
     assert newcomers is not None and newcomers.cluster.tolist() == [1, 0, 2, 2]
-    assert ran.simulation.state.server.models.tolist() == [[0.5], [9.5], [3]]
-    matrix = ran.simulation.state.server.proximity.numpy()
+    assert last_server(ran).models.tolist() == [[0.5], [9.5], [3]]
+    matrix = last_server(ran).proximity.numpy()
     np.testing.assert_allclose(matrix, np.abs(c[:, None] - c) / 10, atol=1e-12)
 
 
@@ -517,7 +518,7 @@ def test_newcomers_extend_the_matrix_to_that_of_all(federation: Federation, infe
     hyper = {"inference": inference}
     whole, some = (run("flis_hc", f, hyper, rounds=1) for f in (federation, with_newcomers(federation, 3)))
     some.outcome()
-    found, expected = some.simulation.state.server.proximity, whole.servers[0]["proximity"]
+    found, expected = last_server(some).proximity, whole.servers[0]["proximity"]
     assert expected.max() > 0.01 and torch.equal(expected, expected.T)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
@@ -527,7 +528,7 @@ def test_a_newcomer_starts_from_the_mean_of_its_neighbors() -> None:
     clients = thresholds((9, 1, 0, 8, 2, 5, 9), sizes=(1, 3, 2, 2, 1, 1, 1), newcomers=3)
     ran = flis("flis_hc", {"beta": 0.85, "variant": "neighborhood"}, clients)
     assert ran.server("assignment") == [[0, 1, 1, 0]]
-    newcomers, server = ran.outcome().newcomers, ran.simulation.state.server
+    newcomers, server = ran.outcome().newcomers, last_server(ran)
     assert newcomers is not None
     assert server.assignment.tolist() == [0, 1, 1, 0, 2, 3, 0]
     assert newcomers.cluster.tolist() == [2, 3, 0]

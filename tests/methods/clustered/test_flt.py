@@ -20,6 +20,7 @@ from support import (
     Workers,
     follow,
     images,
+    last_server,
     prepare_run,
     quadratics,
     run,
@@ -418,7 +419,7 @@ def test_newcomers_use_the_encoder_as_it_is(federation: Federation, finetune: st
     hyper = SMALL | {"finetune": finetune, "gamma": 1e9}
     ran = run("flt", with_newcomers(federation, 2), hyper, rounds=1, training=SGD)
     assert ran.outcome().newcomers.clients == [6, 7]  # type: ignore[union-attr]
-    server = ran.simulation.state.server
+    server = last_server(ran)
     assert torch.equal(server.encoder, model.part("encoder.*").of(w))
     # Related to all six by gamma, and so served their mean.
     torch.testing.assert_close(server.models[server.assignment[6]], server.models[0])
@@ -476,7 +477,7 @@ def test_newcomers_of_a_graph_get_the_mean_of_their_relatives() -> None:
     """Models 1.75, 2.5 and 8 / 3 as above; the newcomer at 1.2 is related to 0 and 1; the other to none."""
     ran = flt({"gamma": 1.5}, points((*CHAIN, 1.2, 50), (10, 30, 60, 10, 10), newcomers=2))
     assert ran.outcome().newcomers.cluster.tolist() == [3, 4]  # type: ignore[union-attr]
-    server = ran.simulation.state.server
+    server = last_server(ran)
     assert server.models.squeeze(1).tolist() == pytest.approx([1.75, 2.5, 8 / 3, (17.5 + 75) / 40, 0])
 
 
@@ -496,9 +497,9 @@ def test_with_newcomers_all_may_be_related_again(case: str) -> None:
     ran = flt({"gamma": 1.6, "case": case, "assign": "all"}, clients)
     assert held(ran) == pytest.approx([1.5, 1.5, 5.5, 5.5])
     cluster = ran.outcome().newcomers.cluster.tolist()  # type: ignore[union-attr]
-    models = ran.simulation.state.server.models.squeeze(1)
+    models = last_server(ran).models.squeeze(1)
     assert models[cluster].tolist() == pytest.approx([3.5, 0.5])
-    assignment = ran.simulation.state.server.assignment.tolist()
+    assignment = last_server(ran).assignment.tolist()
     assert len(set(assignment)) == (2 if case == "clusters" else 6)
 
 

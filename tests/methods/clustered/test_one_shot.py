@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import consecutive, images, one_client, quadratics, run
+from support import consecutive, images, last_server, one_client, quadratics, run
 from torch import Tensor, nn
 
 from fedflow.data import Dataset, Examples
@@ -99,7 +99,7 @@ def test_newcomers_join_the_cluster_with_the_nearest_center(digits: Dataset, fea
     hyper = {"clusters": 2, "features": features}
     ran = run("one_shot", replace(four, partition=partition), hyper, rounds=1, training=SGD)
     newcomers = ran.outcome().newcomers
-    *before, joined = ran.simulation.state.server.assignment.tolist()
+    *before, joined = last_server(ran).assignment.tolist()
     assert joined == before[3] and set(before) == {0, 1}
     assert newcomers is not None and newcomers.cluster.tolist() == [joined]
 

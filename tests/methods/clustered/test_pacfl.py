@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, consecutive, images, one_client, quadratics, run, with_newcomers
+from support import Ran, consecutive, images, last_server, one_client, quadratics, run, with_newcomers
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
@@ -52,7 +52,7 @@ def pacfl(hyper: dict[str, Any], federation: Federation, **more: Any) -> Ran:
 def joined(ran: Ran) -> list[int]:
     """The cluster of every client and newcomer."""
     ran.outcome()
-    return ran.simulation.state.server.assignment.tolist()
+    return last_server(ran).assignment.tolist()
 
 
 def measured(matrix: np.ndarray, **known: Any) -> State:
@@ -217,7 +217,7 @@ def test_newcomers_extend_the_matrix_to_that_of_all(digits: Dataset, mode: str, 
         for f in (with_newcomers(clients, 3), clients)
     )
     some.outcome()
-    found, expected = some.simulation.state.server.proximity, whole.servers[0]["proximity"]
+    found, expected = last_server(some).proximity, whole.servers[0]["proximity"]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     assert torch.equal(expected, expected.T) and not expected.diagonal().any()
 
@@ -242,13 +242,13 @@ def test_a_newcomer_at_80_degrees(beta: float, together: set[str], linkage: str,
     assert ran.server("assignment") == [[0, 0]]
     assert joined(ran) == ([0, 0, 0] if linkage in together else [0, 0, 1])
     expected = torch.tensor([[0.0, 10, 80], [10, 0, 70], [80, 70, 0]], dtype=torch.float64)
-    torch.testing.assert_close(ran.simulation.state.server.proximity, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(last_server(ran).proximity, expected, rtol=0, atol=1e-4)
 
 
 def test_close_newcomers_form_one_cluster_from_the_initial_model() -> None:
     ran = pacfl({"beta": 20}, rays((0, 5, 80, 84, 12), newcomers=3))
     assert joined(ran) == [0, 0, 1, 1, 0]
-    models = ran.simulation.state.server.models
+    models = last_server(ran).models
     assert models.tolist() == [ran.servers[-1]["models"][0].tolist(), [0.5]]
     newcomers = ran.outcome().newcomers
     assert newcomers is not None and newcomers.cluster.tolist() == [1, 1, 0]
@@ -322,7 +322,7 @@ def test_a_newcomer_tunes_the_model_of_its_cluster_for_all_local_epochs(
     partition = Partition.from_lists(train, pools, [np.array([k]) for k in range(5)], newcomers=1)
     clients = replace(four, partition=partition)
     ran = run(name, clients, hyper, training={"epochs": 5}, rounds=rounds)
-    newcomers, server = ran.outcome().newcomers, ran.simulation.state.server
+    newcomers, server = ran.outcome().newcomers, last_server(ran)
     assert newcomers is not None and newcomers.cluster.tolist() == [server.assignment[3]]
     served = server.models[server.assignment[3]]
     tuned = one_client(clients, 4, LocalTraining(epochs=5, batch_size=0, lr=0.1)).fit(start=served)
