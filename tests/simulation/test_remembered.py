@@ -1,6 +1,7 @@
 """Scores are remembered: models that have not changed are not scored again, and no number differs for it."""
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from fedflow.methods import Method, build_method
 from fedflow.methods.personal.ditto import Ditto
 from fedflow.simulation import evaluation
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.job import Job
 from fedflow.simulation.remembered import Remembered, RememberedScores, model_key
 
 SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
@@ -35,6 +37,15 @@ IN_TURN = [EVERY, [2], [0, 5], [5]]  # cohorts, after the first of which every c
 # Clients have models that are served as they are, or the last evaluation scores the models of the one before.
 UNCHANGED = ("ditto", "local", "mtl", "pfedme", "subfedavg_un", "fedavg", "ifca", "pacfl", "cfl", "heterofl")
 CHANGING = ("apfl", "fedper", "lg_fedavg", "superfed", "perfedavg", "l2gd", "fedac")  # from round to round
+
+
+class Processes(Workers):
+    """Workers that share no memory with the run."""
+
+    def map(self, work: Callable, job: Job, shards: Sequence[Any], title: str) -> list[Any]:
+        sent = pickle.loads(pickle.dumps(shards))  # noqa: S301
+        found = pickle.dumps(super().map(work, job, sent, title))
+        return list(pickle.loads(found))  # noqa: S301
 
 
 @contextmanager
@@ -89,7 +100,7 @@ def test_no_number_differs_from_that_of_scoring_every_client(
         settings |= {"evaluate_clients": 5}
 
     def ran() -> list[Any]:
-        return facts(run(name, federation, executor=Workers(workers), **settings))
+        return facts(run(name, federation, executor=Processes(workers), **settings))
 
     with scored() as some:
         remembered = ran()
