@@ -46,6 +46,7 @@ def _tables(rows: dict[str, Any]) -> list[str]:
         "workers": _workers,
         "flow": _flow,
         "memory": _memory,
+        "scores": _scores,
         "scale": _scale,
         "large": _large,
         "partition": _partition,
@@ -123,6 +124,21 @@ def _large(row: dict[str, Any]) -> str:
 def _memory(rows: dict[str, Any]) -> str:
     lines = [(name, row["peak_mib"], row["peak_mib"] - row["before_mib"]) for name, row in rows.items()]
     return _table("1,000 clients, 50 a round", "peak, MiB | above Python, torch and images", lines)
+
+
+def _scores(rows: dict[str, Any]) -> str:
+    lines = [
+        (
+            f"{method}, {part}",
+            _median(row[f"{part}_cpu"]["forgotten"]),
+            _median(row[f"{part}_cpu"]["remembered"]),
+            *(_range(row[f"{part}_{clock}"]["ratio"]) for clock in ("cpu", "wall")),
+        )
+        for method, row in rows.items()
+        for part in ("round", "evaluation")
+    ]
+    head = "all scored, processor s | remembered, processor s | times as fast | by wall time"
+    return _table("100 clients, 10 a round", head, lines)
 
 
 def _scale(rows: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Parcel, Shard
 from fedflow.simulation.levels import level, network
 from fedflow.simulation.predict import ANSWERS, Asked, predict_all
+from fedflow.simulation.remembered import SCORES, Remembered, model_key
 from fedflow.simulation.worker import TrainedClients, client_of, train_clients, vmapped
 
 PREDICTIONS = {
@@ -53,6 +54,7 @@ class EvaluationShard(Shard):
     full: bool = False  # also on the complete test set
     models: bool = False  # return the vectors too
     answers: bool = False  # return the prediction of every test sample of every client too
+    remembered: Remembered | None = None  # the last scores of its clients
 
 
 @dataclass
@@ -70,6 +72,7 @@ class Scores(Parcel):
     model: np.ndarray  # index into models, -1 if absent
     more: dict[str, np.ndarray] = field(default_factory=dict)
     answers: pd.DataFrame | None = None  # `PREDICTIONS` of their test samples, if requested
+    keys: np.ndarray | None = None  # of the models, 0 for none: only until the scores are remembered
 
     def column(self, name: str) -> np.ndarray:
         """The scores [m] of this name: a field, or one of ``more``."""
@@ -141,7 +144,7 @@ def network_of(job: Job, federation: Federation, client: int) -> FlatModel:
 def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     """Score every client of the shard with the model that it is served."""
     federation, asked = job.federation.open(), len(shard.received)
-    vectors, networks = list[Tensor](), list[FlatModel]()
+    vectors, levels = list[Tensor](), list[str]()
     places: dict[object, int] = {}
     model, cluster = (np.zeros(asked, dtype=np.int64) for _ in range(2))
     for i in range(asked):
@@ -151,29 +154,55 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
         if key not in places:
             places[key] = len(vectors)
             vectors.append(w)
-            networks.append(network(job.method, federation, here))
+            levels.append(here)
         model[i] = places[key]
     # A single entry holds for all clients.
     model, cluster = (np.resize(array, len(shard.clients)) for array in (model, cluster))
     kept: list[pd.DataFrame] | None = [] if shard.answers else None
-    at_once = vmapped(job, federation)
-    local, losses, full, full_losses = score(
-        federation, vectors, model, shard.clients, shard.full, kept, networks, at_once
-    )
+    found, keys = _scored(job, federation, shard, vectors, levels, model, kept)
     served = Served(job, federation, shard, vectors, model)
     return Scores(
         clients=shard.clients,
         cluster=cluster,
         test_samples=test_sizes(federation.partition, shard.clients),
-        local_loss=losses,
-        local_accuracy=local,
-        global_accuracy=full,
-        global_loss=full_losses,
+        **dict(zip(SCORES, found, strict=True)),
         models=[w.cpu() for w in vectors] if shard.models else [],
         model=model if shard.models else np.full_like(model, -1),
         more={measure.name: measure.of(served) for measure in shard.measures},
         answers=pd.concat(kept) if kept else None,
+        keys=keys,
     )
+
+
+def _scored(
+    job: Job,
+    federation: Federation,
+    shard: EvaluationShard,
+    vectors: Sequence[Tensor],
+    levels: Sequence[str],
+    model: np.ndarray,
+    kept: list[pd.DataFrame] | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The `SCORES` [4, m] of the clients of a shard, and the keys [m] of their models, 0 for none.
+
+    Models that have not changed are not scored, unless their predictions are ``kept`` or many are scored at
+    once: then the last bits of a loss may depend on the other models too.
+    """
+    clients, at_once = np.asarray(shard.clients), vmapped(job, federation)
+    found, keys = np.full((len(SCORES), len(clients)), np.nan), np.zeros(len(clients), dtype=np.int64)
+    left = np.ones(len(clients), dtype=np.bool_)
+    if shard.remembered is not None and kept is None and not at_once:
+        ends = np.bincount(model, minlength=len(vectors)).cumsum()
+        sharing = np.split(clients[np.argsort(model, kind="stable")], ends[:-1])
+        each = zip(vectors, levels, sharing, strict=True)
+        keys = np.array([model_key(*of_model, shard.full) for of_model in each])[model]
+        found = shard.remembered.values.copy()
+        left = shard.remembered.changed(keys, model)
+    changed, places = np.unique(model[left], return_inverse=True)
+    networks = [network(job.method, federation, levels[i]) for i in changed]
+    some, own = [vectors[i] for i in changed], clients[left].tolist()
+    found[:, left] = score(federation, some, places, own, shard.full, kept, networks, at_once)
+    return found, keys
 
 
 def merged(parts: list[Scores]) -> Scores:

@@ -1,6 +1,7 @@
 """Scoring within a run: which clients are scored, in which chunks, and what is recorded."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -93,11 +94,14 @@ class Scoring:
                     full=full,
                     models=models,
                     answers=answers,
+                    remembered=run.state.scores.of(share),
                 )
                 for share, messages in shares
             ]
             parts += run.executor.map(evaluate_shard, run.job, shards, title)
-        return merged(parts)
+        scores = merged(parts)
+        run.state.scores.learn(scores)
+        return replace(scores, keys=None)
 
     def served(
         self, t: int, clients: Sequence[int], names: Sequence[str] | None = None, asked: int | None = None

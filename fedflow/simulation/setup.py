@@ -29,6 +29,7 @@ from fedflow.simulation.history import History
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_levels, clients_by_level, first_trained, level
 from fedflow.simulation.messages import Messages, pack
+from fedflow.simulation.remembered import RememberedScores
 from fedflow.simulation.returned import of_tensors
 from fedflow.simulation.sampling import cohort_size
 from fedflow.simulation.settings import RunSettings, check_selection, check_server_data, check_settings
@@ -267,6 +268,7 @@ class RunSetup:
             store=store,
             participations=np.zeros(self.clients, dtype=np.int64),
             parts={type(each).__name__: each for each in self.extensions},
+            scores=RememberedScores(len(self.federation.partition.sizes)),
             history=History(self.folder),
             steps=self.path.state,
         )

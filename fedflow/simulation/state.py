@@ -13,6 +13,7 @@ from fedflow.methods.method import ServerState
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.events import Work
 from fedflow.simulation.history import History
+from fedflow.simulation.remembered import RememberedScores
 from fedflow.simulation.updates.path import OWN
 
 PLACED = ("server/", "busy/", "steps/")  # tensors of a checkpoint that may be on the model's device
@@ -35,6 +36,7 @@ class State:
     store: ClientStore
     participations: np.ndarray  # [N]
     parts: Mapping[str, Part]  # the extensions of the run, by name
+    scores: RememberedScores
     onboarded: dict[str, int] | None = None  # bytes of the onboarding, down and up; None before it
     busy: list[Work] = field(default_factory=list)  # clients that train while the server takes its steps
     history: History = field(default_factory=History)
@@ -55,6 +57,7 @@ class State:
         tensors |= {f"busy/{w.client}/{n}": t.clone() for w in self.busy for n, t in w.received.items()}
         for name, part in self.parts.items():
             tensors |= {f"part/{name}/{key}": t for key, t in part.packed().items()}
+        tensors |= {f"scores/{name}": t for name, t in self.scores.packed().items()}
         tensors |= {f"steps/{name}": t.clone() for name, t in self.steps.items()}
         tensors |= self.store.changes()
         tensors["participations"] = torch.from_numpy(self.participations)
@@ -80,6 +83,7 @@ class State:
         }
         self.server = self.server.restored(under("server/"))
         self.store.restore(tensors)
+        self.scores.restore(under("scores/"))
         for name, part in self.parts.items():
             part.restore(under(f"part/{name}/"))
         self.participations = tensors["participations"].numpy()

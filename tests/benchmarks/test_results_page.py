@@ -10,8 +10,12 @@ SCALE = {"runs": RUNS, "ratio": 1.01, "processor_ratio": 1.0, "mib_above_images"
 TIMES = {"batched_seconds": SPREAD, "loop_seconds": SPREAD}
 WAY = {"steps": 500, "seconds": SPREAD, "extra_milliseconds": SPREAD, "ratio": SPREAD}
 FORM = {"setup_seconds": 9.5, "seconds": 80.0, "peak_mib": 3500, "before_mib": 300, "ratio": 99.0}
+TURNS = {"forgotten": SPREAD | {"median": 9.0}, "remembered": SPREAD, "ratio": SPREAD | {"median": 2.5}}
 MEASURED = {
     "scale": {"fedavg, random": SCALE},
+    "scores": {
+        "ditto": {f"{part}_{clock}": TURNS for part in ("round", "evaluation") for clock in ("cpu", "wall")}
+    },
     "partition": [{"scheme": {"scheme": "shards", "shards": 2}, "split_seconds": 1.5, "whole_seconds": 2.5}],
     "curriculum": {
         "epochs_10": {
@@ -44,6 +48,7 @@ def test_every_table_stands_under_the_machine_that_it_was_measured_on(tmp_path):
     assert fast.startswith("### CPU: fast, 2 cores, torch 2.9\n")
     assert "| shards, shards: 2 | 1.5 | 2.5 |" in fast and "| angles | 2.0 | 2.0 |" in fast
     assert "| 200 picks of 20,000 nodes |" in fast and "| l = 4, dense | 9.5 | 80.0 | 3,200 | 99.0 |" in fast
+    assert "| ditto, evaluation | 9.0 | 2.0 | 2.50 (1.00 to 3.00) | 2.50 (1.00 to 3.00) |" in fast
     assert "| a client in a round, 10 local epochs |" in fast
     assert "| vanilla | 500 | 2.0 |  |  |" in fast
     assert "| random | 500 | 2.0 | within noise | 2.00 (0.90 to 3.00) |" in fast

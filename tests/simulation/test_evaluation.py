@@ -13,6 +13,7 @@ from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.remembered import RememberedScores
 
 SGD = {"batch_size": 8, "epochs": 2, "lr": 0.1}
 
@@ -170,6 +171,7 @@ def test_clients_compare_models_on_their_training_images(federation: Federation)
     ran = run("ifca", federation, training=SGD)
     chosen = len(set(ran.outcome().scores.cluster.tolist()))
     train = federation.partition.sizes.sum()
+    ran.simulation.state.scores = RememberedScores(8)
     assert seen(ran.outcome) == 2 * train + chosen * len(federation.test)
 
 

@@ -1,0 +1,76 @@
+"""Scores that are remembered: a model that has not changed since it was scored is not scored again.
+
+A score follows from the network, the served vector and the samples. Workers still compute the vector
+(`Method.model_for`) and compare a digest of it: no matter which messages, kept vectors and settings it comes
+from. The last bits of a loss may depend on the batch that its sample is in, and so on all clients that share
+the model: the digest covers these clients, so that a remembered score is the same bit for bit.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from fedflow.simulation.evaluation import Scores
+
+SCORES = ("local_accuracy", "local_loss", "global_accuracy", "global_loss")
+
+
+class Remembered(NamedTuple):
+    """The last `SCORES` [4, m] of some clients, and the keys [m] of their models; 0 where there are none."""
+
+    keys: np.ndarray
+    values: np.ndarray
+
+    def changed(self, keys: np.ndarray, model: np.ndarray) -> np.ndarray:
+        """The clients to score, bool [m]: ``keys`` [m] are those of their models, ``model`` [m] the numbers.
+
+        All clients of a model are scored if one of them is.
+        """
+        return np.isin(model, model[keys != self.keys])
+
+
+class RememberedScores:
+    """The last scores of every client of a run, newcomers included."""
+
+    def __init__(self, clients: int) -> None:
+        self._keys = np.zeros(clients, dtype=np.int64)
+        self._values = np.full((len(SCORES), clients), np.nan)
+
+    def of(self, clients: Sequence[int]) -> Remembered:
+        """The last scores of these clients."""
+        return Remembered(self._keys[clients], self._values[:, clients])
+
+    def learn(self, scores: "Scores") -> None:
+        """Replace the scores of some clients."""
+        assert scores.keys is not None
+        self._keys[scores.clients] = scores.keys
+        self._values[:, scores.clients] = [getattr(scores, name) for name in SCORES]
+
+    def packed(self) -> dict[str, Tensor]:
+        """The scores, for a checkpoint."""
+        known = np.flatnonzero(self._keys)
+        packed = {"clients": known, "keys": self._keys[known], "values": self._values[:, known]}
+        return {name: torch.from_numpy(array) for name, array in packed.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what was `packed`."""
+        known = tensors["clients"].numpy()
+        self._keys[known], self._values[:, known] = (tensors[name].numpy() for name in ("keys", "values"))
+
+
+def model_key(w: Tensor, level: str, clients: np.ndarray, full: bool) -> int:
+    """A digest of a model ``w`` [D] and of what it is scored for, 64 bits, never 0.
+
+    The model has the network of a ``level``, and is scored for the ``clients`` [m] that share it; if
+    ``full``, on the complete test set too.
+    """
+    about = repr((level, full, w.dtype, tuple(w.shape), len(clients)))
+    found = hashlib.blake2b(about.encode(), digest_size=8)
+    found.update(np.ascontiguousarray(clients, dtype=np.int64).data)
+    found.update(w.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return int.from_bytes(found.digest(), "little", signed=True) or 1
