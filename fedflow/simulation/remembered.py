@@ -8,16 +8,20 @@ the model: the digest covers these clients, so that a remembered score is the sa
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from fedflow.simulation.evaluation import Scores
-
 SCORES = ("local_accuracy", "local_loss", "global_accuracy", "global_loss")
+
+
+class Scored(Protocol):
+    """The scores of some clients, with the `SCORES` as fields [m], and the keys [m] of their models."""
+
+    clients: list[int]
+    keys: np.ndarray | None
 
 
 class Remembered(NamedTuple):
@@ -45,7 +49,7 @@ class RememberedScores:
         """The last scores of these clients."""
         return Remembered(self._keys[clients], self._values[:, clients])
 
-    def learn(self, scores: "Scores") -> None:
+    def learn(self, scores: Scored) -> None:
         """Replace the scores of some clients."""
         assert scores.keys is not None
         self._keys[scores.clients] = scores.keys
