@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -32,6 +32,12 @@ class Result(Protocol):
     reported: dict[str, float]
 
 
+@lru_cache
+def _usual(masks: tuple[tuple[str, str], ...]) -> tuple[UpdateStep, ...]:
+    """The parts of every run: made once, as a path is made for every client."""
+    return Finite(), Masked(masks=dict(masks))
+
+
 class UpdatePath:
     """The parts that updates of a ``method`` pass: those of every run, then the ``steps`` of this run."""
 
@@ -45,7 +51,7 @@ class UpdatePath:
         self.method, self.steps, self.seed = method, tuple(steps), seed
         self.state = self._start() if state is None else dict(state)  # the server's, of all steps
         self.masks = Pruning.of(method).masks
-        self.parts: tuple[UpdateStep, ...] = (Finite(), Masked(masks=dict(self.masks)), *self.steps)
+        self.parts: tuple[UpdateStep, ...] = (*_usual(tuple(self.masks.items())), *self.steps)
 
     def having(self, *hooks: str) -> list[UpdateStep]:
         """The parts with their own version of one of these hooks of `UpdateStep`."""
