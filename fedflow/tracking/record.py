@@ -218,6 +218,7 @@ class Record:
         """
         self.flush()
         with reporting(self.store.uri):
+            self._log_more(folder)
             self._log_final(metrics, step)
             if folder is not None:
                 note = "\n\n".join(filter(None, [self._link, described(metrics, folder)]))
@@ -228,6 +229,7 @@ class Record:
                 served = log_models(self.store, run, card, models, cluster, step, accuracy)
                 self._log_served(served, cluster, card)
             self._close("FINISHED")
+        self._ended()
 
     def fail(self, error: BaseException | str, status: str = "FAILED") -> None:
         """Close the run as failed (or "KILLED"), with the first line of the reason as a tag."""
@@ -301,6 +303,12 @@ class Record:
         for start in range(0, len(new), METRICS_BATCH):
             self.api.log_batch(self.run_id, metrics=new[start : start + METRICS_BATCH])
 
+    def _log_more(self, folder: Path | None) -> None:
+        """Log what only some kinds of runs have, before the final numbers."""
+
+    def _ended(self) -> None:
+        """Follow up, when the run has finished."""
+
     def _log_served(self, served: Sequence[Served], cluster: Sequence[int], card: ModelCard) -> None:
         """Log what the registered models have to do with each other."""
 
@@ -351,24 +359,15 @@ class RunRecord(Record):
                     self._log_json(f"clusters/round-{round:04d}.json", self._assignments[round])
         super().flush()
 
-    def end(
-        self,
-        metrics: Mapping[str, Any],
-        step: int,
-        folder: Path | None,
-        card: ModelCard | None,
-        models: "Mapping[int, Tensor]",
-        cluster: Sequence[int] = (),
-    ) -> None:
-        """As `Record.end`; ``clients.parquet`` is also logged as a table."""
-        self.flush()
-        with reporting(self.store.uri):
-            if self._failures:
-                self._log_json("failures.json", self._failures)
-            if folder is not None:
-                self._log_table(folder / "clients.parquet")
-        super().end(metrics, step, folder, card, models, cluster)
-        # The run has finished, so that an error in what follows is a warning.
+    def _log_more(self, folder: Path | None) -> None:
+        """Log failures, and ``clients.parquet`` also as a table."""
+        if self._failures:
+            self._log_json("failures.json", self._failures)
+        if folder is not None:
+            self._log_table(folder / "clients.parquet")
+
+    def _ended(self) -> None:
+        """Update what compares runs; an error is a warning."""
         with self._afterwards("the orders of its curriculum are not drawn"):
             log_orders(self.api, self.run_id)
         if not self.parent:
