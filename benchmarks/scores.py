@@ -1,4 +1,4 @@
-"""What remembered scores save: rounds with an evaluation each, with them and without, in turn in one process.
+"""Savings by remembered scores: evaluated rounds with and without them, in turn in one process.
 
 CIFAR-10's sizes: 100 clients of 500 images, 10 a round, each scored on 2,000 of 10,000 test images. From
 the start, every client of Ditto has its own model, as after many rounds. Without: the scores are forgotten

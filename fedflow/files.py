@@ -42,7 +42,7 @@ def central_folder(root: Path, name: str) -> Path:
 def finished_folders(home: Path, names: int) -> list[Path]:
     """The folders of results in ``home`` (``results`` or ``outcomes``), below ``names`` names; no empty ones.
 
-    After them come those of `CHANGED` next to ``home``.
+    The folders in `CHANGED` next to ``home`` follow.
     """
     level = "*/" * names + "*"
     changed = (each for each in (home.parent / CHANGED).glob(level) if SEED.fullmatch(each.name))

@@ -50,7 +50,7 @@ def difference(one: Sequence[Run], other: Sequence[Run], measure: str) -> Differ
 
     Seeds are shared if both runs have the same data and partition. A bootstrap sample draws them with
     replacement, then clients of each with replacement, the same for both methods. If all clients have the
-    same difference, as those of two global models, the interval is Student's, over three seeds or more. A
+    same difference, as with two global models, the interval is Student's, over three seeds or more. A
     single client has none.
     """
     seeds = list(_paired(one, other, MEASURES[measure]).values())

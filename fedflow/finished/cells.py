@@ -41,7 +41,7 @@ class Table:
     rows: list[Row]
     head: str = "Method"
     kind: str = "sortable"  # its classes in the style sheet of the page
-    places: Mapping[str, int] | None = None  # of the colors of variants; None: those of the page
+    places: Mapping[str, int] | None = None  # of the colors of variants; default: the places on the page
 
 
 def metric_table(methods: Methods, metrics: Iterable[Metric]) -> Table:

@@ -45,7 +45,7 @@ def clusters(run: Run) -> Clusters:
 
 
 def groups_of(runs: Iterable[Run]) -> list[int]:
-    """The planted groups of the first of ``runs`` that knows them; none if none does."""
+    """The planted groups, from the first of ``runs`` that knows them, or an empty list."""
     return next((groups for run in runs if (groups := clusters(run).groups)), [])
 
 

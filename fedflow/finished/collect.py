@@ -99,7 +99,7 @@ def collect_runs(results_dir: Path, labels: Labels | None = None, needed: bool =
     """Every run under ``results_dir/<partition>/<method>/<seed>``, ordered by partition, method and seed.
 
     And every run that the grid does not have, in ``runs`` next to it. A digest of the settings follows the
-    seed if they are not those of params.yaml. ``labels`` replace those in the results, by method: a new label
+    seed if params.yaml has other settings. ``labels`` replace labels in the results, by method: a new label
     needs no new run. Runs of an earlier version are left out with a warning. Raises `FedflowError` if a file
     is missing, truncated or invalid, and if there are no runs, unless none is ``needed``.
     """
@@ -168,8 +168,8 @@ def _label_counts(path: Path) -> np.ndarray | None:
 def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> Run:
     """The run whose results are in this folder.
 
-    Its name must be that of the run, unless the ``facts`` of the run are given. Raises `FedflowError` if a
-    file is missing, truncated or invalid.
+    The folder must be named after the run, unless the ``facts`` of the run are given. Raises `FedflowError`
+    if a file is missing, truncated or invalid.
     """
     if not (folder / MARKER).exists():
         raise FedflowError(

@@ -145,7 +145,7 @@ def _varied(outcomes: list[Outcome]) -> Iterator[Outcome]:
 
 
 def _settings(outcome: Outcome) -> dict[str, Any]:
-    """What distinguishes outcomes of one entry, by dotted name; parameters without a section."""
+    """Settings that distinguish outcomes of one entry, by dotted name; parameters without a section."""
     flat_params = flat({name: v for name, v in outcome.params.items() if name not in ("seed", "settings")})
     plain = {name.removeprefix("procedure."): value for name, value in flat_params.items()}
     return plain | {f"{name}_hash": value[:8] for name, value in outcome.facts["inputs"].items()}

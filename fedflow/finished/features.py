@@ -32,7 +32,7 @@ def series(run: Run) -> pd.DataFrame:
 
 @once
 def masks(run: Run) -> Masks | None:
-    """The masks of the clients that took part, compared; None if the method has none."""
+    """The compared masks of the participants, or None if the method has no masks."""
     path = run.file(FILE)
     if path is None:
         return None

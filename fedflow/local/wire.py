@@ -11,7 +11,7 @@ SCALAR = 4  # bytes of an uploaded scalar
 
 
 class Size(NamedTuple):
-    """What crosses of one vector: ``entries`` of ``bits`` each, and ``more`` bytes, such as positions."""
+    """The part of a vector that crosses: ``entries`` of ``bits``, and ``more`` bytes, such as positions."""
 
     entries: int
     bits: float

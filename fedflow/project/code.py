@@ -1,4 +1,4 @@
-"""Which code a result depends on: a digest of its modules and all that they import.
+"""The code of a result: a digest of its modules and all that they import.
 
 A run is resumed, a partition kept and a stage of ``dvc.yaml`` skipped only while this digest is the same.
 Imports are read from the sources, also those inside functions. ``from package import name`` leads to the

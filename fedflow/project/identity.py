@@ -1,4 +1,4 @@
-"""What decides a result: settings, seed, content of inputs, code and libraries.
+"""The identity of a result: settings, seed, content of inputs, code and libraries.
 
 Runs, procedures, central networks and partitions have an `Identity`. A finished result keeps it in a file, so
 that a later command can tell whether the result is current, and why not.
@@ -63,7 +63,7 @@ class Identity:
 
     @classmethod
     def read(cls, folder: Path) -> "Identity | None":
-        """Return the identity of a finished result; None if its folder has none that can be read."""
+        """Return the identity of a finished result, or None without a readable one."""
         try:
             read = cls(**json.loads((folder / FILE).read_text()))
         except (OSError, ValueError, TypeError):

@@ -53,7 +53,7 @@ def train_cohort(
     step: ClientStep,
     streams: dict[str, int],
 ) -> tuple[list[bool], Update]:
-    """Which of the clients at ``places`` have an accepted update, and the updates, stacked."""
+    """The accepted ones of the clients at ``places``, and the stacked updates."""
     own = level(job.method, federation, shard.clients[places[0]])
     model = network(job.method, federation, own)
     on_gpu = model.device.type == "cuda"
@@ -208,7 +208,7 @@ def _parts(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 
 def unpacked(outputs: dict[str, Tensor]) -> tuple[list[bool], Update]:
-    """Which clients' updates are accepted, and the updates, with scalars on the host after one transfer."""
+    """The accepted clients, and the updates, with scalars on the host after one transfer."""
     names = [name for name in outputs if not name.startswith(("vectors/", "keep/"))]
     numbers = dict(zip(names, torch.stack([outputs[name].double() for name in names]).cpu()))
     parts = _parts(outputs | numbers)

@@ -97,7 +97,7 @@ class Scores(Parcel):
 
 @dataclass
 class Served:
-    """The models that the clients of a shard are served: ``vectors[model[i]]`` is that of the i-th client."""
+    """The models that the clients of a shard are served: the i-th client has ``vectors[model[i]]``."""
 
     job: Job
     federation: Federation

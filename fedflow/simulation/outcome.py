@@ -53,7 +53,7 @@ def reasons(failed: Mapping[int, str], named: int = 3) -> str:
 
 @dataclass
 class RunFindings:
-    """What a part of a run adds to its result.
+    """The part of a result that a part of a run adds.
 
     ``metrics`` by name (None: not measured), ``files`` by their names in the results folder, and the scores
     of ``newcomers``.
@@ -89,7 +89,7 @@ class Outcome:
 
 
 def mean_or_none(values: np.ndarray) -> float | None:
-    """Mean of the measured values; None if there are none, or if a diverged model makes it infinite."""
+    """Mean of the measured values, or None without any, or if a diverged model makes it infinite."""
     measured = values[~np.isnan(values)]
     return float(measured.mean()) if len(measured) and np.isfinite(measured.mean()) else None
 

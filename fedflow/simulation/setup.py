@@ -103,7 +103,7 @@ class RunSetup:
 
     @cached_property
     def identity(self) -> Identity:
-        """What decides the results: of an experiment, or of the job and what it has in memory."""
+        """The identity of an experiment, or of the job and its data in memory."""
         if self._identity:
             return self._identity
         job, federation = self.job, self.federation
@@ -225,7 +225,7 @@ class RunSetup:
 
     @cached_property
     def labels(self) -> np.ndarray | None:
-        """Which client has which label [N, C], bool; None unless the federation is ``labeled``."""
+        """The labels that each client has [N, C], bool; None unless the federation is ``labeled``."""
         if not self.federation.labeled:
             return None
         labels = self.federation.train.y.cpu().numpy()

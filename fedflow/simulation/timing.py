@@ -75,12 +75,12 @@ class Clock:
         self._steady: dict[int, np.ndarray] = {}
 
     def ends(self, t: int, client: int, start: float, gradients: float, losses: float) -> float:
-        """When work of these passes over the samples ends, if it begins at ``start`` in round ``t``."""
+        """The end of work of these passes over the samples, begun at ``start`` in round ``t``."""
         down, epoch, up = self._times(t, client)
         return start + float(down + (gradients + LOSS * losses) * epoch + up)
 
     def poll(self, t: int, client: int) -> float:
-        """How long a client takes for a download, its losses, and an upload."""
+        """The time that a client takes for a download, its losses, and an upload."""
         return self.ends(t, client, 0.0, 0.0, 1.0)
 
     def _times(self, t: int, client: int) -> np.ndarray:

@@ -105,7 +105,7 @@ class CentralRun:
 
     @property
     def identity(self) -> Identity:
-        """What decides the network: settings, data, the networks that it reads, and code."""
+        """The identity of the network: settings, data, the networks that it reads, and code."""
         settings, root = self.settings, self.root
         inputs = contents(root, [settings.dataset], networks=[one.network for one in settings.training.reads])
         return Identity.of(

@@ -54,7 +54,7 @@ class Work(Protocol[S_co]):
         """The number of all steps."""
 
     def steps(self) -> Iterator[S_co]:
-        """What is done step by step, from the checkpoint if there is one; earlier steps are repeated."""
+        """Every step, from the checkpoint if there is one; earlier steps are repeated."""
 
     def result(self) -> Result:
         """The result, after the last step."""
@@ -65,7 +65,7 @@ class Work(Protocol[S_co]):
 
 @dataclass(frozen=True)
 class Experiment:
-    """How an experiment is called, and where its result goes.
+    """The names of an experiment, and the folder of its result.
 
     ``identity`` decides the result, ``key`` is that on this machine: the lock and the MLflow run have its
     name. ``lock`` names the experiment for others that find it locked; None if it is locked already.

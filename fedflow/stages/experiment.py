@@ -126,7 +126,7 @@ class Experiment:
 
     @property
     def identity(self) -> Identity:
-        """What decides the results, from settings, recorded hashes and code: nothing is opened."""
+        """The identity of the results, from settings, recorded hashes and code: nothing is opened."""
         read = {*self.read_networks.values()}
         weights = [self.run.inception] if self.run.inception else []
         inputs = contents(self.root, self.datasets, [self.partition], sorted(read), weights)
@@ -221,7 +221,7 @@ def result_folder(one: InGrid, home: str, *names: str) -> Path:
     """``<home>/<names>/<seed>`` of a cell of params.yaml's grid with the settings of params.yaml itself.
 
     Else in ``runs``, as DVC keeps the grid and nothing else in ``home``. A digest of the settings follows the
-    seed if they are not those of params.yaml.
+    seed if params.yaml has other settings.
     """
     plain = one.params.plain
     try:

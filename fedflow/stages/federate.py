@@ -106,7 +106,7 @@ class FederatedWork:
 
     @property
     def resumes(self) -> bool:
-        """Whether there is a checkpoint: of finished runs too, if interrupted before `forget`."""
+        """True if there is a checkpoint; finished runs have one if interrupted before `forget`."""
         return bool(self.simulation.state.history)
 
     @property

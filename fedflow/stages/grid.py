@@ -68,12 +68,12 @@ def to_do(
 
 
 def counts(todo: Sequence[object], grid: Sequence[Cell]) -> str:
-    """How much there is to do, in words."""
+    """The amount of work, in words."""
     return f"{len(todo)} of {len(grid)} runs to do, {len(grid) - len(todo)} up to date"
 
 
 def folder_of(cell: Cell) -> Path:
-    """Where its results are."""
+    """The folder of its results."""
     return cell.results_folder if isinstance(cell, Experiment) else cell.folder
 
 

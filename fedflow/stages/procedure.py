@@ -111,7 +111,7 @@ class ProcedureRun:
 
     @property
     def identity(self) -> Identity:
-        """What decides the outcome, from settings, recorded hashes and code, also of its pictures."""
+        """The identity of the outcome, from settings, recorded hashes and code, also of its pictures."""
         effective, inputs = self.effective, self.procedure.inputs()
         networks = (ARCHITECTURES[model["name"]] for _, model in sorted(effective["models"].items()))
         return Identity.of(
@@ -191,7 +191,7 @@ def run_procedure(
 
 
 def _described(run: ProcedureRun) -> Experiment:
-    """How the procedure is called in its record."""
+    """The names of the procedure in its record."""
     record = {
         "experiment": f"procedures/{run.name}",
         "name": f"{run.name} seed {run.seed}",

@@ -77,7 +77,7 @@ def save_progress(folder: Path, progress: Progress) -> None:
 
 @dataclass
 class Advance:
-    """What a block of steps has added: the ``rows`` by number of step, and steps ``done`` of all parts."""
+    """The progress of a block of steps: the ``rows`` by number of step, and steps ``done`` of all parts."""
 
     rows: dict[int, Row]
     done: int
@@ -130,7 +130,7 @@ class PartWork:
 
     @property
     def resumes(self) -> bool:
-        """Whether there is a checkpoint."""
+        """True if there is a checkpoint."""
         return self._saved is not None
 
     @cached_property

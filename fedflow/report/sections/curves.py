@@ -109,7 +109,7 @@ def _series(run: Run, key: str) -> list[Drawing]:
 
 
 def _differ_in_time(methods: Methods) -> bool:
-    """Whether runs of one seed end at different simulated times; if not, the curve by round suffices."""
+    """True if runs of one seed end at different simulated times; else the curve by round suffices."""
     ends: dict[int, set[float]] = {}
     for run in (run for runs in methods.values() for run in runs):
         if "clock" not in run.rounds:

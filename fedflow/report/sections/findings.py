@@ -135,7 +135,7 @@ def _cheapest(methods: Methods) -> list[Card]:
 
 
 def _warnings(p: ComparedPartition) -> list[str]:
-    """What makes the rows of one partition not fully comparable."""
+    """Reasons why the rows of one partition are not fully comparable."""
     shared = {variant: _shared(repeats[0]) for variant, repeats in p.methods.items()}
     found = []
     for name in dict.fromkeys(name for values in shared.values() for name in values):

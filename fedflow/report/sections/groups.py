@@ -47,7 +47,7 @@ def _blocks(p: ComparedPartition) -> list[Block]:
 
 
 def _planted(p: ComparedPartition) -> str:
-    """How many groups are planted, and how large they are."""
+    """The number of planted groups, and their sizes."""
     sizes = sorted(Counter(groups_of(p.runs)).values())
     each = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]} to {sizes[-1]}" if sizes else ""
     return f"{len(sizes)} planted groups of {each} clients" if len(sizes) > 1 else ""

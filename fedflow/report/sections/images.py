@@ -35,7 +35,7 @@ copy that is shifted or brighter. Nor do these numbers see what clients send in 
 
 @partitioned("images", "Generated images", GENERATION, "Images")
 def section(p: ComparedPartition) -> list[Block]:
-    """How good the images are, and pictures of them."""
+    """The quality of the images, and pictures of them."""
     if not (found := p.having(lambda run: generated(run).rounds)):
         return []
     of = {(features_of(run.params["run"]), _count(run)) for runs in found.values() for run in runs}
@@ -62,7 +62,7 @@ def section(p: ComparedPartition) -> list[Block]:
 
 @partitioned("privacy", "Privacy of generated images", PRIVACY, "Privacy")
 def privacy(p: ComparedPartition) -> list[Block]:
-    """How close the images are to training images."""
+    """The distance of the images to training images."""
     if not (found := p.having(lambda run: generated(run).rounds)):
         return []
     drawn = []

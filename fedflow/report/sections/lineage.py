@@ -47,7 +47,7 @@ def _blocks(p: ComparedPartition, recorded: Recorded) -> list[Block]:
 
 
 def _cells(run: Run, facts: Mapping[str, Any]) -> list[Cell]:
-    """Where one run comes from."""
+    """The origin of one run."""
     if not facts:
         return [Cell(str(run.seed)), Cell("not in the record"), *[Cell("")] * 5]
     link, code = Markup('<a href="{}">{}</a>'), Markup("<code>{}</code>")

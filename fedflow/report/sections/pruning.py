@@ -54,7 +54,7 @@ def section(p: ComparedPartition) -> list[Block]:
 
 
 def _overlap(p: ComparedPartition, labeled: Methods) -> list[Drawing]:
-    """How far masks overlap, by the labels that two clients share."""
+    """The overlap of masks, by the labels that two clients share."""
     if not labeled:
         return []
     found = {v: [One(run.label, own) for run in runs if (own := masks(run))] for v, runs in labeled.items()}

@@ -1,4 +1,4 @@
-"""What was run: methods, seeds, data, networks; and the settings of every row."""
+"""Methods, seeds, data and networks that were run, and the settings of every row."""
 
 from markupsafe import Markup
 

@@ -1,1 +1,1 @@
-"""Extensions of a run: what some runs do besides their rounds, one file each."""
+"""Extensions of a run: features that only some runs have, one file each."""

@@ -82,7 +82,7 @@ class ClientCurriculum(Pacing):
 
     @property
     def polls(self) -> bool:
-        """Whether clients are asked for their losses: not if the order does not depend on them."""
+        """True if clients are asked for their losses, because the order depends on them."""
         return self.score == "global" and self.scores
 
     def pools(self, clients: int, budget: int) -> Iterator[tuple[int, int]]:

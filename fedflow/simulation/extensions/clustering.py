@@ -47,7 +47,7 @@ class Clusters(RunExtension):
         return RunFindings(self.agreement(scores), files)
 
     def agreement(self, scores: Scores) -> dict[str, float | None]:
-        """How well the clusters match planted groups or common labels."""
+        """The agreement of the clusters with planted groups or common labels."""
         known = self.run.groups, self.run.labels
         groups, labels = (array if array is None else array[scores.clients] for array in known)
         return dict(agreement(scores.cluster, groups, labels))

@@ -55,7 +55,7 @@ class Run(Protocol):
 
     @property
     def labels(self) -> np.ndarray | None:
-        """Which client has which label [N, C], bool; None unless samples have one label each."""
+        """The labels that each client has [N, C], bool; None unless samples have one label each."""
 
     def level(self, client: int) -> str: ...
 
@@ -92,7 +92,7 @@ class RunExtension:
 
     @classmethod
     def wanted(cls, run: Run) -> bool:
-        """Whether the run has it."""
+        """True if the run has it."""
         return True
 
     # Before the first round
@@ -104,19 +104,19 @@ class RunExtension:
 
     @property
     def trains(self) -> bool:
-        """Whether clients return the model that they trained."""
+        """True if clients return the model that they trained."""
         return False
 
     @property
     def stores(self) -> bool:
-        """Whether the last model that each client trained is stored."""
+        """True if the last model that each client trained is stored."""
         return False
 
     def check(self) -> None:
         """Raise `BadInput` for what it excludes; warn about odd settings."""
 
     def begin(self, server: Any) -> Any:
-        """The server's state before the first round, from that of `Method.setup`."""
+        """The server's state before the first round, from the state of `Method.setup`."""
         return server
 
     def packed(self) -> Mapping[str, Tensor]:
@@ -157,7 +157,7 @@ class RunExtension:
     # At an evaluation
 
     def serve(self, t: int) -> Message | None:
-        """What clients are served before round ``t``, if it decides that."""
+        """The message that clients are served before round ``t``, if it decides that."""
         return None
 
     def measures(self, when: str) -> Sequence[Measure]:
@@ -166,7 +166,7 @@ class RunExtension:
 
     @property
     def answers(self) -> bool:
-        """Whether it needs the predictions for all test samples of clients at the end."""
+        """True if it needs the predictions for all test samples of clients at the end."""
         return False
 
     def evaluate(self, report: RoundReport, scores: Scores) -> Mapping[str, float | None]:
@@ -176,7 +176,7 @@ class RunExtension:
     # At the end
 
     def finish(self, scores: Scores) -> RunFindings:
-        """What it adds to the result of the run, from the final scores."""
+        """Its part of the result of the run, from the final scores."""
         return RunFindings()
 
 

@@ -1,4 +1,4 @@
-"""What the served models predict for every client's own test samples (`run.keep_predictions`)."""
+"""Predictions of the served models for every client's own test samples (`run.keep_predictions`)."""
 
 from functools import partial
 

@@ -39,7 +39,7 @@ def _usual(masks: tuple[tuple[str, str], ...]) -> tuple[UpdateStep, ...]:
 
 
 class UpdatePath:
-    """The parts that updates of a ``method`` pass: those of every run, then the ``steps`` of this run."""
+    """The parts that updates of a ``method`` pass: the parts of every run, then the ``steps`` of this run."""
 
     def __init__(
         self,
