@@ -82,7 +82,7 @@ def planted(p: ComparedPartition, runs: Sequence[Run]) -> tuple[np.ndarray | Non
 
 
 def differences(counts: np.ndarray | None) -> dict[str, float]:
-    """Differences between the labels of clients: means over pairs of clients that have samples, and over clients."""
+    """Differences between the labels of clients, as means over pairs of them and over clients."""
     if counts is None:
         return {}
     counts = counts[counts.sum(1) > 0]
