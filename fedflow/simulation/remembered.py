@@ -31,7 +31,7 @@ class Remembered(NamedTuple):
     values: np.ndarray
 
     def changed(self, keys: np.ndarray, model: np.ndarray) -> np.ndarray:
-        """The clients to score, bool [m]: ``keys`` [m] are the keys of their models, ``model`` [m] the numbers.
+        """The clients to score, bool [m]: ``keys`` [m] are keys of their models, ``model`` [m] numbers.
 
         All clients of a model are scored if one of them is.
         """

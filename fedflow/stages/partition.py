@@ -80,7 +80,7 @@ def _write_counts(made: Partition, path: Path) -> None:
 
 
 def partition_identity(params: Params, name: str, root: Path = Path()) -> Identity:
-    """The identity of a partition: parameters, the files they name, data, an expert, and the scheme's code."""
+    """The identity of a partition: parameters, their files, data, an expert, and the scheme's code."""
     wanted, expert = params.partition(name), params.expert(name)
     inputs = contents(root, [wanted.dataset], networks=[expert] if expert else [], files=wanted.files())
     settings = {"partition": wanted.as_dict()}

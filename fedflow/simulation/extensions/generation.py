@@ -30,7 +30,7 @@ class Generated(NamedTuple):
 
 
 class Generation(RunExtension):
-    """The images of one run, made once per evaluation. ``kept`` has the images of evaluations: pixels 0..255."""
+    """The images of one run, made once per evaluation. ``kept``: those images, as pixels 0..255."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
