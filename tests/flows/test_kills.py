@@ -208,7 +208,8 @@ def pipeline(tmp_path: Path, command) -> tuple[Path, Callable[[], subprocess.Pop
     subprocess.run(["git", "clone", "-q", str(CHECKOUT), str(copy)], check=True)
     params = yaml.safe_load((copy / "params.yaml").read_text())
     grid = {name: params[name] | PARAMS[name] for name in ("data", "models", "partitions", "grid")}
-    (copy / "params.yaml").write_text(yaml.safe_dump(params | grid | {"run": PARAMS["run"]}, sort_keys=False))
+    run = PARAMS["run"] | {"rounds": 12 * KILLS}  # long enough to be killed that often
+    (copy / "params.yaml").write_text(yaml.safe_dump(params | grid | {"run": run}, sort_keys=False))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = command[1] | {"PYTHONPATH": str(copy), "PATH": path}
     return copy, lambda: start([sys.executable, "-m", "dvc", "repro"], environment, copy)
