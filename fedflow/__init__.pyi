@@ -10,6 +10,7 @@ from fedflow.data.sources import Source as Source
 from fedflow.data.sources import data_root as data_root
 from fedflow.data.sources import register_source as register_source
 from fedflow.data.sources import source as source
+from fedflow.devices import flower as flower
 from fedflow.errors import BadInput as BadInput
 from fedflow.errors import FedflowError as FedflowError
 from fedflow.front.arrays import dataset as dataset

@@ -23,6 +23,7 @@ FLOORS = (  # from bottom to top; a module imports from its own floor and from t
     {"claims"},
     {"stages", "tracking", "report"},
     {"flows", "tasks", "cli", "doctor", "front"},
+    {"devices"},
 )
 GROUND = "errors, settings, choice, files, project"  # the lowest floor, which every room uses
 IMAGE = HOME / "docs" / "images" / "rooms.png"

@@ -15,7 +15,8 @@ from fedflow.errors import unknown_name
 from fedflow.plugins import Loading
 
 STUB = Path(__file__).parents[1] / "__init__.pyi"
-ABOVE = ("fedflow.front", "fedflow.simulation", "fedflow.tracking")  # what imports `fedflow.methods`
+# What imports `fedflow.methods`.
+ABOVE = ("fedflow.devices", "fedflow.front", "fedflow.simulation", "fedflow.tracking")
 LIGHT = (  # but these do not
     "fedflow.simulation.extensions.extension",
     "fedflow.simulation.outcome",

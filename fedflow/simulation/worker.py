@@ -57,8 +57,8 @@ def onboard_shard(job: Job, shard: OnboardingShard) -> Trained:
     return _sent(replace(job, cohort="loop"), shard, Sending(job, shard, gathers=True), step)
 
 
-def train_shard(job: Job, shard: Shard) -> Trained:
-    """Train every client of the shard; sum their vectors unless the server needs every one."""
+def train_shard(job: Job, shard: Shard, gathers: bool = False) -> Trained:
+    """Train every client of the shard; sum their vectors unless the server needs every one (``gathers``)."""
 
     def step(client: Client) -> Update:
         update = job.method.local(client)
@@ -67,7 +67,7 @@ def train_shard(job: Job, shard: Shard) -> Trained:
         trained = {} if client.trained is None or not job.keep_trained else {TRAINED: client.trained}
         return replace(update, diagnostics=diagnostics, keep=update.keep | trained)
 
-    return _sent(job, shard, Sending(job, shard), step)
+    return _sent(job, shard, Sending(job, shard, gathers), step)
 
 
 def _sent(job: Job, shard: Shard, sending: Sending, step: Callable[[Client], Update]) -> Trained:

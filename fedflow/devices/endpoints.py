@@ -1,0 +1,271 @@
+"""The two ends of a method, server and client, which exchange nothing but messages.
+
+They call the same hooks with the same random numbers as `fedflow.run`, so that a federation of one process
+per client has its results. The transport between them is not fixed here (`fedflow.devices.flower`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.data.examples import Examples
+from fedflow.errors import BadInput, FedflowError
+from fedflow.local.local_training import LocalTraining
+from fedflow.methods.method import Diagnostics, Message, Method, Round, ServerState
+from fedflow.methods.protocols import (
+    Asynchronous,
+    Cyclic,
+    Generative,
+    Leveled,
+    Onboarding,
+    Phased,
+    Pretrained,
+    Serving,
+    VariableEpochs,
+)
+from fedflow.models.flat import FlatModel
+from fedflow.partition import Partition
+from fedflow.seeding import generator, torch_seed
+from fedflow.simulation.evaluation import score, served_model
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.gathered import Gathered
+from fedflow.simulation.job import ClientResult, Job, Shard, Trained
+from fedflow.simulation.returned import of_tensors, planned
+from fedflow.simulation.sampling import sample
+from fedflow.simulation.settings import RunSettings, check_settings
+from fedflow.simulation.updates.path import UpdatePath
+from fedflow.simulation.worker import train_shard
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Instructions to a client, sent with the message of the method; ``epochs`` None: the usual number."""
+
+    t: int
+    rounds: int
+    client: int
+    clients: int
+    mean_samples: float
+    phase: str = ""
+    epochs: int | None = None
+
+
+@dataclass
+class Answer:
+    """The reply of a client; ``failure`` says why it has no update."""
+
+    client: int
+    vectors: dict[str, Tensor] = field(default_factory=dict)
+    scalars: dict[str, float] = field(default_factory=dict)
+    reported: dict[str, float] = field(default_factory=dict)
+    weight: float = 0.0
+    group: int = 0
+    train_loss: float = 0.0
+    failure: str = ""
+
+
+def check_remote(method: Method) -> None:
+    """Raise `BadInput` for a method that needs more than one exchange of messages in a round."""
+    needs = {
+        "clients that are onboarded": isinstance(method, Onboarding) and method.onboarding_phases() > 0,
+        "several server steps in a round": isinstance(method, Cyclic) and method.cycles() > 1,
+        "asynchronous clients": isinstance(method, Asynchronous) and method.clients_in_flight(1) > 0,
+        "networks of several sizes": isinstance(method, Leveled),
+        "data of the server": isinstance(method, Pretrained),
+        "generated images": isinstance(method, Generative),
+    }
+    for what, needed in needs.items():
+        if needed:
+            raise BadInput("method", method.name, f"a method without {what}")
+
+
+class ServerEnd:
+    """The server: the state of the method, and the ``sizes`` n_k [N] of the clients.
+
+    ``model`` is the network, ``training`` the local training of the run (the method may change it).
+    Raises `BadInput` for settings that do not go together.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        model: FlatModel,
+        sizes: Sequence[int],
+        *,
+        training: LocalTraining,
+        rounds: int,
+        participation: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        check_remote(method)
+        self.method, self.model, self.seed = method, model, seed
+        self.sizes = np.asarray(sizes, dtype=np.int64)
+        self.settings = RunSettings.parse({"rounds": rounds, "participation": participation})
+        self.training = check_settings(self.settings, method, training, len(self.sizes))
+        self.state: ServerState = method.setup(
+            model, lambda i: model.init(torch_seed(seed, "initial model", i))
+        )
+        of_tensors(method.name, "setup", self.state)
+
+    def round(self, t: int, purpose: str, *keys: int) -> Round:
+        """Round ``t`` for a hook, with the random numbers of ``purpose`` and ``keys``."""
+        draw = partial(generator, self.seed, purpose, *keys)
+        lr = self.training.lr_in(t)
+        return Round(t, self.settings.rounds, lr, self.sizes, self.model, None, draw)
+
+    def cohort(self, t: int) -> list[int]:
+        """The clients of round ``t``, sorted."""
+        run = self.settings
+        chances, size = sample(run.sampling, run.participation, self.sizes, self.seed, t - 1)
+        now = self.round(t, "cohort", t)
+        chosen, self.state = planned(
+            self.method.name, self.method.plan(now, self.state, chances, size), len(self.sizes)
+        )
+        return sorted(map(int, chosen))
+
+    def message(self, t: int, client: int) -> tuple[Orders, Message]:
+        """What one client of the cohort of round ``t`` receives."""
+        epochs = VariableEpochs.of(self.method).epochs(self.round(t, "epochs", t, client), self.state, client)
+        phase = Phased.of(self.method).phase(self.round(t, "server", t, 0))
+        sent = self.method.broadcast(self.round(t, "broadcast", t, 0, client), self.state, client)
+        return self._orders(t, client, phase, epochs), sent
+
+    def served(self, t: int, client: int) -> tuple[Orders, Message]:
+        """What one client receives to be scored after round ``t``."""
+        now = self.round(t + 1, "served", t + 1, client)
+        phase = Phased.of(self.method).phase(self.round(t + 1, "served"))
+        if isinstance(self.method, Serving):
+            sent = self.method.broadcast_for_evaluation(now, self.state, client)
+        else:
+            sent = self.method.broadcast(now, self.state, client)
+        return self._orders(t + 1, client, phase), sent
+
+    def receive(self, t: int, answers: Sequence[Answer]) -> Diagnostics:
+        """Take the server's step of round ``t``. Raises `FedflowError` if every client failed."""
+        failures = [(one.client, one.failure) for one in answers if one.failure]
+        results = [
+            ClientResult(
+                client=one.client,
+                group=one.group,
+                weight=one.weight,
+                scalars=one.scalars,
+                reported=one.reported,
+                keep={},
+                vectors=one.vectors,
+                traffic=0,
+                train_loss=one.train_loss,
+            )
+            for one in answers
+            if not one.failure
+        ]
+        if not results:
+            raise FedflowError(f"round {t}: every client failed ({failures[:1]})")
+        now = self.round(t, "server", t, 0)
+        gathered = Gathered([Trained(results, failures)], now, UpdatePath(self.method))
+        state, numbers = self.method.aggregate(now, self.state, gathered)
+        self.state = of_tensors(self.method.name, "aggregate", state)
+        return numbers
+
+    def _orders(self, t: int, client: int, phase: str, epochs: int | None = None) -> Orders:
+        mean = float(self.sizes.sum()) / len(self.sizes)
+        return Orders(t, self.settings.rounds, client, len(self.sizes), mean, phase, epochs)
+
+
+@dataclass
+class _Device(Federation):
+    """The data of one client; the mean number of samples is what the server says."""
+
+    mean: float = 0.0
+
+    @property
+    def mean_samples(self) -> float:
+        return self.mean
+
+
+def device(model: FlatModel, train: Examples, test: Examples, orders: Orders) -> Federation:
+    """A federation in which the client of these ``orders`` has all samples, and the others have none."""
+    none = np.zeros(0, dtype=np.int64)
+    rows = [none] * orders.clients
+    rows[orders.client] = np.arange(len(train))
+    partition = Partition.from_lists(rows, [np.arange(len(test))], [np.array([0])] * orders.clients)
+    return _Device(model, train, test, partition, mean=orders.mean_samples)
+
+
+class ClientEnd:
+    """One client: its data, the method, and the local ``training`` of the run.
+
+    ``federation`` has its samples, as those of client ``orders.client``.
+    """
+
+    def __init__(self, federation: Federation, method: Method, training: LocalTraining, seed: int) -> None:
+        check_remote(method)
+        self.federation, self.method, self.seed = federation, method, seed
+        self._training = training
+
+    def train(
+        self, orders: Orders, received: Mapping[str, Tensor], kept: Mapping[str, Tensor]
+    ) -> tuple[Answer, dict[str, Tensor]]:
+        """Train; returns the answer, and the vectors that this client keeps from now on."""
+        own = self._first(orders.client) | dict(kept)
+        result = train_shard(self._job(orders), _shard(orders, received, own), gathers=True)
+        if result.failures:
+            client, reason = result.failures[0]
+            return Answer(client, failure=reason), dict(kept)
+        sent = result.sent[0]
+        answer = Answer(
+            client=sent.client,
+            vectors={name: vector.cpu() for name, vector in sent.vectors.items()},
+            scalars=sent.scalars,
+            reported=sent.reported,
+            weight=sent.weight,
+            group=sent.group,
+            train_loss=sent.train_loss,
+        )
+        return answer, {**kept, **{name: vector.cpu() for name, vector in sent.keep.items()}}
+
+    def evaluate(
+        self, orders: Orders, received: Mapping[str, Tensor], kept: Mapping[str, Tensor]
+    ) -> dict[str, float]:
+        """The accuracy and mean loss of the model that this client is served, on its own test samples."""
+        own = self._first(orders.client) | dict(kept)
+        if not kept:
+            own |= {name: received[source] for name, source in self.method.newcomer.items()}
+        w, cluster, _ = served_model(self._job(orders), self.federation, _shard(orders, received, own), 0)
+        accuracy, loss, *_ = score(self.federation, [w], np.zeros(1, dtype=np.int64), [orders.client])
+        return {"accuracy": float(accuracy[0]), "loss": float(loss[0]), "cluster": cluster}
+
+    def _job(self, orders: Orders) -> Job:
+        settings = RunSettings.parse({"rounds": orders.rounds})
+        training = check_settings(settings, self.method, self._training, orders.clients)
+        return Job(
+            self.federation,
+            self.method,
+            training,
+            self.seed,
+            cohort="loop",
+            rounds=orders.rounds,
+            keep_trained=training.compares,
+        )
+
+    def _first(self, client: int) -> dict[str, Tensor]:
+        """The initial values of what this client keeps."""
+        model = self.federation.model
+        common = model.init(torch_seed(self.seed, "initial model", 0))
+        return {
+            name: value
+            if isinstance(value, Tensor)
+            else value(torch_seed(self.seed, f"first {name}", client))
+            for name, value in self.method.client_state(model, common).items()
+        }
+
+
+def _shard(orders: Orders, received: Mapping[str, Tensor], kept: Mapping[str, Any]) -> Shard:
+    vectors = [torch.as_tensor(vector) for vector in (*received.values(), *kept.values())]
+    places = iter(range(len(vectors)))
+    got, own = ({name: next(places) for name in message} for message in (received, kept))
+    return Shard(orders.t, [orders.client], vectors, [got], [own], phase=orders.phase, epochs=[orders.epochs])

@@ -1,0 +1,39 @@
+"""A method in Flower's simulation has the results of `fedflow.run`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedflow as ff
+
+CHECKOUT = Path(__file__).parents[2]
+METHODS = ("fedavg", "fedprox", "scaffold", "ditto", "own:scaffold")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_methods_in_flower_have_the_results_of_one_process(tmp_path: Path) -> None:
+    """In an environment of its own, as Flower needs older packages than the lock file has."""
+    uv, python = Path(sys.executable).parent / "uv", tmp_path / "venv" / "bin" / "python"
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv"], check=True)
+    install = [uv, "pip", "install", "--quiet", "--python", python, f"{CHECKOUT}[flower]"]
+    subprocess.run(install, check=True, env=os.environ | {"UV_SYSTEM_CERTS": "1"})
+    script = Path(__file__).with_name("flower_federation.py")
+    command = [python, script, *METHODS]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = {name: [float(one) for one in rest] for name, *rest in map(str.split, done.stdout.splitlines())}
+    assert list(found) == list(METHODS)
+    assert all(model == 0 and accuracy < 1e-12 for model, accuracy in found.values()), found
+
+
+def test_without_flower_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedflow.project.distribution.find_spec", lambda package: None)
+    with pytest.raises(
+        ff.FedflowError, match=r"^fedflow.flower needs flwr, not installed here: .*\[flower\]"
+    ):
+        _ = ff.flower.Strategy
