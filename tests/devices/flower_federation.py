@@ -1,4 +1,4 @@
-"""Run methods in Flower's simulation and in this process; prints the largest difference of model and accuracy.
+"""Run methods in Flower and in this process; prints the largest differences of model and accuracy.
 
 ``python flower_federation.py METHOD ...``; ``own:METHOD`` gives every node its own samples only.
 """
