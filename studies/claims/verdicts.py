@@ -1,4 +1,4 @@
-"""Claims of docs/reproductions.md by their own measure: mean and standard deviation over seeds.
+"""Measures of the claims of this study: mean and standard deviation over seeds.
 
     python studies/claims/verdicts.py cycling
     python studies/claims/verdicts.py super --seeds 0 --set run.rounds=2
