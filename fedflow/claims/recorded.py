@@ -49,7 +49,7 @@ class Entry(Settings):
 
     @property
     def basis(self) -> str:
-        """How the verdict came about: planned, or seen first, as is every verdict on one or two seeds."""
+        """Planned or seen, if stated; a verdict on one or two seeds is always seen."""
         if self.seeds in FEW and self.verdict in VERDICTS:
             return f"seen, {FEW[self.seeds]}"
         return {True: "planned", False: "seen", None: ""}[self.planned]
@@ -82,9 +82,10 @@ def write_verdicts(study: Path, judged: Iterable[Judged], date: str, commit: str
     """Update ``verdicts.yaml``; a claim without results keeps its earlier verdict. Returns the file."""
     recorded = read_verdicts(study)
     entries = {entry.id: entry for entry in recorded.verdicts}
-    for one in judged:
-        entry = entries.get(one.claim.id, Entry(id=one.claim.id, verdict=NOT_RUN))
-        computed = _computed(one) | {"date": date, "commit": commit} if one.verdict != NOT_RUN else {}
+    for verdict in judged:
+        entry = entries.get(verdict.claim.id, Entry(id=verdict.claim.id, verdict=NOT_RUN))
+        done = verdict.verdict != NOT_RUN
+        computed = _computed(verdict) | {"date": date, "commit": commit} if done else {}
         entries[entry.id] = replace(entry, **computed)
     file, heads = study / RECORDED, _given(replace(recorded, verdicts=[]))
     texts = [_text(heads) if heads else "", "verdicts:\n", *(_text([_given(e)]) for e in entries.values())]

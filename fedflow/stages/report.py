@@ -47,7 +47,7 @@ def record_verdicts(root: Path = Path()) -> Path:
     """Update ``verdicts.yaml`` from all results of a project; returns its path."""
     params = load_params(root / PARAMS)
     entries = params.procedure_entries
-    rows = [row for one in collect_outcomes(root / "outcomes", entries) for row in one.rows]
+    rows = [row for outcome in collect_outcomes(root / "outcomes", entries) for row in outcome.rows]
     runs = [*collect_runs(root / "results", params.labels, needed=not rows), *rows]
     registered = {name: procedure for name, (procedure, _) in entries.items()}
     judged = judge(load_claims(root / CLAIMS), runs, params.labels, registered)
@@ -61,7 +61,7 @@ def _commit(root: Path) -> str:
 
 
 def _recorded(root: Path) -> Recorded:
-    """What MLflow knows of the runs; the report needs no record, so that an error is a line."""
+    """Runs in MLflow; without a readable store the report has no links, and prints one line."""
     from fedflow.tracking.lineage import recorded_runs
 
     try:
