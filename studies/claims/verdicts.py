@@ -81,8 +81,8 @@ def cycling() -> Claim:
     """Claims on clusters, 4 and 7: loss per round of FedCluster and FedSC, by clusters, grouping and mode."""
     cases = []
     for lr in (0.1, 0.3, 1.0):
-        rate = (f"training.lr={lr}",)
-        cases.append(Case(f"FedAvg, lr {lr}", "skew", "fedavg", rate))
+        rate = f"training.lr={lr}"
+        cases.append(Case(f"FedAvg, lr {lr}", "skew", "fedavg", (rate,)))
         for mode in ("cycle", "stratified"):
             for grouping in ("random", "similar"):
                 cases += [
@@ -90,16 +90,13 @@ def cycling() -> Claim:
                         f"{mode} of {clusters} {grouping} clusters, lr {lr}",
                         "skew",
                         "fedsc",
-                        (
-                            *rate,
-                            f"methods.fedsc={{clusters: {clusters}, mode: {mode}, grouping: {grouping}}}",
-                        ),
+                        (rate, f"methods.fedsc={{clusters: {clusters}, mode: {mode}, grouping: {grouping}}}"),
                     )
                     for clusters in (2, 8)
                 ]
         cases += [
             Case(
-                f"FedCluster({k}), lr {lr}", "skew", "fedcluster", (*rate, f"methods.fedcluster.clusters={k}")
+                f"FedCluster({k}), lr {lr}", "skew", "fedcluster", (rate, f"methods.fedcluster.clusters={k}")
             )
             for k in (2, 8)
         ]
@@ -129,7 +126,7 @@ def fedac() -> Claim:
 
 
 def pca() -> Claim:
-    """Claims on relations, 2: what PCA+kM+HC finds for other gamma, with the clients' components and shared ones."""
+    """Claims on relations, 2: PCA+kM+HC by gamma, with the clients' components and shared ones."""
     cases = [
         Case(
             f"{partition}, {basis}, gamma {gamma}",
@@ -159,7 +156,7 @@ def fedsem() -> Claim:
 
 
 def super_clusters(*settings: str) -> Claim:
-    """Claims on servers, 8: super clusters against random pairs of the same sizes, another draw with every seed."""
+    """Claims on servers, 8: super clusters against random pairs of the same sizes, drawn by seed."""
     by_method = {"ifca": ("methods.ifca={clusters: 2}",)}
     cases = [
         Case(f"{partition}, {method}", partition, method, by_method.get(method, ()))
@@ -183,7 +180,7 @@ CIFAR = (
 
 
 def lateness() -> Claim:
-    """Claims on clusters, 8: what late updates cost, by the kind of the server's step; a third is far slower."""
+    """Claims on clusters, 8: the cost of late updates, by server step; a third is far slower."""
     steps = [("plain average", "fedbuff", "staleness: none", rate) for rate in (0.3, 1.0)]
     steps += [("1 / sqrt(1 + delay)", "fedbuff", "staleness: sqrt", rate) for rate in (0.3, 1.0)]
     steps += [("CC-FedAdam", "cc_fedadam", "beta: 0.9", rate) for rate in (0.003, 0.01, 0.03)]
