@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,9 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from fedflow.claims.claims import load_claims
-from fedflow.claims.recorded import Entry, read_verdicts
+from fedflow.claims.recorded import FEW, UNRECORDED, Entry, read_verdicts
 from fedflow.claims.sources import CLAIMS
+from fedflow.claims.verdicts import BY_TESTS, VERDICTS
 
 STUDIES = Path(__file__).parents[1] / "studies"
 TABLE = "reproductions.md"
@@ -56,9 +58,13 @@ def table() -> str:
     studies = sorted(file.parent for file in STUDIES.glob("*/verdicts.yaml"))
     rows = [(study.name, entry) for study in studies for entry in entries(study)]
     rows.sort(key=lambda row: row[1].paper)
+    counts = Counter(entry.verdict for _, entry in rows)
+    few = sum(entry.seeds in FEW and entry.verdict in VERDICTS for _, entry in rows)
+    counted = ", ".join(f"{counts[word]} {word}" for word in (*VERDICTS, *BY_TESTS, UNRECORDED))
     return "\n".join(
         (
             '<link rel="stylesheet" href="verdicts.css">',
+            f"<p>{len(rows)} claims: {counted}. {few} of these verdicts are on one or two seeds.</p>",
             '<table class="verdicts">',
             f"<thead><tr>{''.join(f'<th>{name}</th>' for name in COLUMNS)}</tr></thead>",
             "<tbody>",
