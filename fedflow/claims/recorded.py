@@ -84,8 +84,9 @@ def write_verdicts(study: Path, judged: Iterable[Judged], date: str, commit: str
     entries = {entry.id: entry for entry in recorded.verdicts}
     for verdict in judged:
         entry = entries.get(verdict.claim.id, Entry(id=verdict.claim.id, verdict=NOT_RUN))
-        done = verdict.verdict != NOT_RUN
-        computed = _computed(verdict) | {"date": date, "commit": commit} if done else {}
+        computed = _computed(verdict) if verdict.verdict != NOT_RUN else {}
+        if computed and verdict.comparisons:  # no test was run
+            computed |= {"date": date, "commit": commit}
         entries[entry.id] = replace(entry, **computed)
     file, heads = study / RECORDED, _given(replace(recorded, verdicts=[]))
     texts = [_text(heads) if heads else "", "verdicts:\n", *(_text([_given(e)]) for e in entries.values())]
