@@ -84,10 +84,11 @@ def write_verdicts(study: Path, judged: Iterable[Judged], date: str, commit: str
     entries = {entry.id: entry for entry in recorded.verdicts}
     for verdict in judged:
         entry = entries.get(verdict.claim.id, Entry(id=verdict.claim.id, verdict=NOT_RUN))
-        computed = _computed(verdict) if verdict.verdict != NOT_RUN else {}
-        if computed and verdict.comparisons:  # no test was run
-            computed |= {"date": date, "commit": commit}
-        entries[entry.id] = replace(entry, **computed)
+        if not verdict.comparisons:
+            entry = replace(entry, verdict=verdict.verdict)
+        elif verdict.verdict != NOT_RUN:
+            entry = replace(entry, **_computed(verdict), date=date, commit=commit)
+        entries[entry.id] = entry
     file, heads = study / RECORDED, _given(replace(recorded, verdicts=[]))
     texts = [_text(heads) if heads else "", "verdicts:\n", *(_text([_given(e)]) for e in entries.values())]
     with naming(file):

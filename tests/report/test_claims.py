@@ -356,6 +356,7 @@ def test_new_results_replace_what_follows_from_runs_and_keep_the_rest(tmp_path):
         "- {id: hand, source: x, claim: y, verdict: not confirmed, seeds: 1}\n"
         "- {id: a, verdict: not resolved, ours: old, interval: old, planned: true, note: w, published: '1'}\n"
         "- {id: k, verdict: confirmed, ours: earlier, seeds: 3}\n"
+        "- {id: t, ours: by hand}\n"
     )
     shutil.copy(Path(__file__).parents[2] / "params.yaml", tmp_path)
     judged, *_ = judge(load_claims(tmp_path / "claims.yaml"), collect_runs(tmp_path / "results"))
@@ -364,10 +365,10 @@ def test_new_results_replace_what_follows_from_runs_and_keep_the_rest(tmp_path):
     for _ in range(2):  # the second time changes nothing
         assert CliRunner().invoke(app, ["report", "--verdicts", "--root", str(tmp_path)]).exit_code == 0
         found = {entry["id"]: entry for entry in read_yaml(tmp_path / RECORDED)["verdicts"]}
-        assert list(found) == ["hand", "a", "k", "n", "t"]
+        assert list(found) == ["hand", "a", "k", "t", "n"]
         kept = {"planned": True, "note": "w", "published": "1"}
         new = {"verdict": judged.verdict, "ours": f"p: {result.means}", "interval": result.span, "seeds": 3}
         assert found["a"] == {"id": "a", "date": date.today().isoformat()} | kept | new
         assert found["k"] == {"id": "k", "verdict": "confirmed", "ours": "earlier", "seeds": 3}
         assert found["n"] == {"id": "n", "verdict": "not run"}
-        assert found["t"] == {"id": "t", "verdict": "held by a test"}
+        assert found["t"] == {"id": "t", "ours": "by hand", "verdict": "held by a test"}
