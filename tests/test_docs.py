@@ -26,21 +26,22 @@ HOME = Path(__file__).parents[1]
 CLAIMS = sorted(HOME.glob("studies/*/claims.yaml"))
 GROUP: Any = get_command(app)
 TEXTS = {"", ".md", ".py", ".pyi", ".toml", ".yaml", ".yml", ".ipynb", ".cff", ".html", ".j2", ".js", ".txt"}
-PAGES = [HOME / "README.md", HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").rglob("*.md"))]
+STUDIES = sorted(HOME.glob("studies/*/README.md"))
+PAGES = [HOME / "README.md", HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").rglob("*.md")), *STUDIES]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
 def test_links_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
     assert not [link for link in links if not (page.parent / link).exists()]
 
 
-def test_reproductions_name_existing_tests() -> None:
-    page = (HOME / "docs" / "reproductions.md").read_text()
-    files = {match[0]: HOME / "tests" / match[0] for match in re.finditer(r"\w+/[\w/]*test_\w+\.py", page)}
-    assert files and not [name for name, file in files.items() if not file.is_file()]
+def test_studies_name_existing_tests() -> None:
+    text = "".join(file.read_text() for file in (*STUDIES, *HOME.glob("studies/*/verdicts.yaml")))
+    names = {match[0].removeprefix("tests/") for match in re.finditer(r"\w+/[\w/]*test_\w+\.py", text)}
+    assert names and not [name for name in names if not (HOME / "tests" / name).is_file()]
     source = "".join(file.read_text() for file in (HOME / "tests").rglob("test_*.py"))
-    named = set(re.findall(r"\btest_\w+\b(?!\.py)", page))
+    named = set(re.findall(r"\btest_\w+\b(?!\.py)", text))
     assert not {name for name in named if f"def {name}(" not in source}
 
 
@@ -95,7 +96,7 @@ def commands(page: Path) -> list[str]:
     return [part for part in whole if part.startswith("fedflow ")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
 def test_commands_and_their_options_exist(page: Path) -> None:
     for command in commands(page):
         _, name, *words = shlex.split(command, comments=True)

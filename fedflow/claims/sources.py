@@ -3,4 +3,5 @@
 from pathlib import Path
 
 CLAIMS = "claims.yaml"
+RECORDED = "verdicts.yaml"
 PUBLISHED = Path(__file__).parent / "published"

@@ -96,15 +96,28 @@ class CheckResult:
     @property
     def numbers(self) -> str:
         """Means ± std, the difference or slope with its interval, and the seeds; or the reason."""
-        several = len(self.values) > 2
-        parts = [(", " if several else " against ").join(one.text(self.measure) for one in self.values)]
-        if self.difference and len(self.values) > 1:
-            parts.append(f"{'slope' if several else 'difference'} {self._signed(self.difference.mean)}")
-        if not math.isnan(self.low):
-            parts[-1] += f" [{self._signed(self.low)}, {self._signed(self.high)}]"
+        between = " " if len(self.values) == 1 else "; "
+        parts = [between.join(text for text in (self.means, self.span) if text)]
         if self.difference and not self.reason:
             parts.append(f"{len(self.difference.values)} seeds")
         return "; ".join(part for part in (*parts, self.reason, self.note) if part)
+
+    @property
+    def means(self) -> str:
+        """Mean ± std of each method."""
+        separator = ", " if len(self.values) > 2 else " against "
+        return separator.join(one.text(self.measure) for one in self.values)
+
+    @property
+    def span(self) -> str:
+        """The difference or slope, unless there is one value, and its interval."""
+        several = len(self.values) > 2
+        parts = []
+        if self.difference and len(self.values) > 1:
+            parts.append(f"{'slope' if several else 'difference'} {self._signed(self.difference.mean)}")
+        if not math.isnan(self.low):
+            parts.append(f"[{self._signed(self.low)}, {self._signed(self.high)}]")
+        return " ".join(parts)
 
     def _signed(self, value: float) -> str:
         """With one digit more than the means; with a sign where it is a difference."""

@@ -145,6 +145,9 @@ def report(
         Literal["pdf", "svg", "png"] | None,
         typer.Option(help="Also write figures in this format; implies --latex."),
     ] = None,
+    verdicts: Annotated[
+        bool, typer.Option("--verdicts", help="Also update verdicts.yaml, next to claims.yaml.")
+    ] = False,
     sweep: Annotated[
         str | None, typer.Option(help="Also attach the page to the MLflow parent runs of this name.")
     ] = None,
@@ -156,9 +159,11 @@ def report(
     `fedflow report --latex --figures pdf`.
     """
     with importing():
-        from fedflow.stages.report import write_for_paper, write_report
+        from fedflow.stages.report import record_verdicts, write_for_paper, write_report
 
     print_line(write_report(root, sweep))
+    if verdicts:
+        print_line(record_verdicts(root))
     for file in write_for_paper(root, figures) if latex or figures else ():
         print_line(file)
 

@@ -1,11 +1,17 @@
 """From results to the report."""
 
+import subprocess
+from datetime import date
 from pathlib import Path
 
+from fedflow.claims.claims import load_claims
+from fedflow.claims.recorded import write_verdicts
 from fedflow.claims.sources import CLAIMS
+from fedflow.claims.verdicts import judge
 from fedflow.config import PARAMS, load_params
 from fedflow.errors import FedflowError
 from fedflow.finished.collect import collect_runs
+from fedflow.finished.collect_outcomes import collect_outcomes
 from fedflow.project.terminal import say
 from fedflow.report.compared import Recorded
 from fedflow.report.page import build_report
@@ -37,8 +43,25 @@ def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
     return page
 
 
+def record_verdicts(root: Path = Path()) -> Path:
+    """Update ``verdicts.yaml`` from all results of a project; returns its path."""
+    params = load_params(root / PARAMS)
+    entries = params.procedure_entries
+    rows = [row for outcome in collect_outcomes(root / "outcomes", entries) for row in outcome.rows]
+    runs = [*collect_runs(root / "results", params.labels, needed=not rows), *rows]
+    registered = {name: procedure for name, (procedure, _) in entries.items()}
+    judged = judge(load_claims(root / CLAIMS), runs, params.labels, registered)
+    return write_verdicts(root, judged, date.today().isoformat(), _commit(root))
+
+
+def _commit(root: Path) -> str:
+    """The commit of the project; empty outside a repository."""
+    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def _recorded(root: Path) -> Recorded:
-    """What MLflow knows of the runs; the report needs no record, so that an error is a line."""
+    """Runs in MLflow; without a readable store the report has no links, and prints one line."""
     from fedflow.tracking.lineage import recorded_runs
 
     try:

@@ -1,11 +1,10 @@
-"""Claims of docs/reproductions.md by their own measure: mean and standard deviation over seeds.
+"""Measures of the claims of this study: mean and standard deviation over seeds.
 
     python studies/claims/verdicts.py cycling
     python studies/claims/verdicts.py super --seeds 0 --set run.rounds=2
 
-A seed draws the clients' data and a first model, the same for all methods. Settings are those of
-params.yaml beside this file, then of the claim, then of ``--set``. Runs are not recorded; data are made in
-a temporary folder.
+A seed draws the clients' data and a first model, the same for all methods. ``--set`` overrides the settings
+of the claim, which override params.yaml. Runs are not recorded; data are prepared in a temporary folder.
 """
 
 import argparse
@@ -48,25 +47,25 @@ class Claim:
 
 def by_round(simulation: Simulation) -> dict[str, float]:
     """Loss and accuracy (per cent) of the one global model on the complete test set."""
-    found, model, test = {}, simulation.federation.model, simulation.federation.test
+    values, model, test = {}, simulation.federation.model, simulation.federation.test
     every = torch.arange(len(test))
     for report in simulation.rounds():
         outputs, y = model.outputs(simulation.state.server.model, test.inputs(every)), test.targets(every)
         if report.round in (1, 2, 5, 20):
-            found[f"loss {report.round}"] = float(model.losses(outputs, y).mean())
+            values[f"loss {report.round}"] = float(model.losses(outputs, y).mean())
         if report.round in (5, 20):
-            found[f"accuracy {report.round}"] = 100 * float(model.hits(outputs, y).double().mean())
-    return found
+            values[f"accuracy {report.round}"] = 100 * float(model.hits(outputs, y).double().mean())
+    return values
 
 
 def at_the_end(simulation: Simulation) -> dict[str, float]:
     """Local accuracy (per cent) in some rounds, its spread over clients, and the clusters."""
-    found = {}
+    values = {}
     for report in simulation.rounds():
         if "local_accuracy" in report.values:
-            found[f"accuracy {report.round}"] = 100 * report.values["local_accuracy"]
+            values[f"accuracy {report.round}"] = 100 * report.values["local_accuracy"]
     metrics = simulation.outcome().metrics
-    return found | {"clusters": metrics["clusters"], "ARI": metrics["ari"]}
+    return values | {"clusters": metrics["clusters"], "ARI": metrics["ari"]}
 
 
 def first_client(simulation: Simulation) -> dict[str, float]:
@@ -79,11 +78,11 @@ def first_client(simulation: Simulation) -> dict[str, float]:
 
 
 def cycling() -> Claim:
-    """First table, 4 and 7: loss per round of FedCluster and FedSC, by clusters, grouping and mode."""
+    """Claims on clusters, 4 and 7: loss per round of FedCluster and FedSC, by clusters, grouping and mode."""
     cases = []
     for lr in (0.1, 0.3, 1.0):
-        own = (f"training.lr={lr}",)
-        cases.append(Case(f"FedAvg, lr {lr}", "skew", "fedavg", own))
+        rate = f"training.lr={lr}"
+        cases.append(Case(f"FedAvg, lr {lr}", "skew", "fedavg", (rate,)))
         for mode in ("cycle", "stratified"):
             for grouping in ("random", "similar"):
                 cases += [
@@ -91,13 +90,13 @@ def cycling() -> Claim:
                         f"{mode} of {clusters} {grouping} clusters, lr {lr}",
                         "skew",
                         "fedsc",
-                        (*own, f"methods.fedsc={{clusters: {clusters}, mode: {mode}, grouping: {grouping}}}"),
+                        (rate, f"methods.fedsc={{clusters: {clusters}, mode: {mode}, grouping: {grouping}}}"),
                     )
                     for clusters in (2, 8)
                 ]
         cases += [
             Case(
-                f"FedCluster({k}), lr {lr}", "skew", "fedcluster", (*own, f"methods.fedcluster.clusters={k}")
+                f"FedCluster({k}), lr {lr}", "skew", "fedcluster", (rate, f"methods.fedcluster.clusters={k}")
             )
             for k in (2, 8)
         ]
@@ -110,7 +109,7 @@ def cycling() -> Claim:
 
 
 def fedac() -> Claim:
-    """First table, 9: five groups on a ring, FedAC from three clusters on."""
+    """Claims on clusters, 9: five groups on a ring, FedAC from three clusters on."""
     cases = [
         Case(
             f"FedAC from 3, mu {mu}, split_above {above}",
@@ -127,7 +126,7 @@ def fedac() -> Claim:
 
 
 def pca() -> Claim:
-    """Second table, 2: what PCA+kM+HC finds for other gamma, with the clients' components and shared ones."""
+    """Claims on relations, 2: PCA+kM+HC by gamma, with the clients' components and shared ones."""
     cases = [
         Case(
             f"{partition}, {basis}, gamma {gamma}",
@@ -143,7 +142,7 @@ def pca() -> Claim:
 
 
 def fedsem() -> Claim:
-    """Second table, 6: FLT against FedSEM as published and as FLT ran it."""
+    """Claims on relations, 6: FLT against FedSEM as published and as FLT ran it."""
     cases = []
     for partition in ("apart", "ring"):
         ran = "methods.fesem={centers: 5, cluster_over: all, weighting: samples}"
@@ -157,10 +156,10 @@ def fedsem() -> Claim:
 
 
 def super_clusters(*settings: str) -> Claim:
-    """Third table, 8: super clusters against random pairs of the same sizes, another draw with every seed."""
-    own = {"ifca": ("methods.ifca={clusters: 2}",)}
+    """Claims on servers, 8: super clusters against random pairs of the same sizes, drawn by seed."""
+    by_method = {"ifca": ("methods.ifca={clusters: 2}",)}
     cases = [
-        Case(f"{partition}, {method}", partition, method, own.get(method, ()))
+        Case(f"{partition}, {method}", partition, method, by_method.get(method, ()))
         for partition in ("super", "random")
         for method in ("fedavg", "ifca", "lg_fedavg", "local")
     ]
@@ -181,7 +180,7 @@ CIFAR = (
 
 
 def lateness() -> Claim:
-    """First table, 8: what late updates cost, by the kind of the server's step; a third is far slower."""
+    """Claims on clusters, 8: the cost of late updates, by server step; a third is far slower."""
     steps = [("plain average", "fedbuff", "staleness: none", rate) for rate in (0.3, 1.0)]
     steps += [("1 / sqrt(1 + delay)", "fedbuff", "staleness: sqrt", rate) for rate in (0.3, 1.0)]
     steps += [("CC-FedAdam", "cc_fedadam", "beta: 0.9", rate) for rate in (0.003, 0.01, 0.03)]
@@ -200,7 +199,7 @@ def lateness() -> Claim:
 
 
 def partners() -> Claim:
-    """Third table, 14: the client of ship and truck, alone and with a partner."""
+    """Claims on servers, 14: the client of ship and truck, alone and with a partner."""
     kinds = {"plane and car": "[[8,9],[0,1]]", "cat and dog": "[[8,9],[3,5]]"}
     cases = [Case("alone", "partners", "local")] + [
         Case(f"with a partner of {kind}", "partners", "fedavg", (f"partitions.partners.clusters={pairs}",))

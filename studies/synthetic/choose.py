@@ -53,13 +53,13 @@ def losses(problem: str, method: str, tried: Mapping[str, Any], root: Path) -> l
         for name, value in tried.items()
     ]
     experiment = Experiment(load_params(PARAMS, changes), problem, method, SEED, root)
-    found = []
+    values = []
     try:
         for report in Simulation(experiment.job, experiment.run).rounds():
-            found.append(report.values.get("all_loss", float("inf")))
+            values.append(report.values.get("all_loss", float("inf")))
     except RoundFailed as error:  # a rate that is too large
         print(f"{problem}, {method}, {tried}: {error}", file=sys.stderr)
-    return found or [float("inf")]
+    return values or [float("inf")]
 
 
 def main() -> None:

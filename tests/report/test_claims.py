@@ -1,6 +1,8 @@
 """Claims: verdicts from paired differences over seeds, groups of checks, and files that are refused."""
 
 import re
+import shutil
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,13 @@ import pytest
 from result_folders import write_run
 from scipy.stats import ttest_rel
 from support import refused
+from typer.testing import CliRunner
 
 from fedflow.claims.claims import load_claims
+from fedflow.claims.sources import RECORDED
 from fedflow.claims.verdicts import judge
+from fedflow.cli import app
+from fedflow.config import read_yaml
 from fedflow.errors import FedflowError
 from fedflow.finished.bootstrap import interval
 from fedflow.finished.collect import collect_runs
@@ -332,3 +338,37 @@ def test_the_report_has_a_section_and_tables_of_claims(tmp_path):
     assert len(lines) == 6 and judged.comparisons[0].numbers in lines[2] and r"| x \| y | s |" in lines[3]
     plain = build_report(*arguments, claims=tmp_path / "gone.yaml").read_text()
     assert "#claims" not in plain and not list((tmp_path / "report").glob("claims.*"))
+
+
+def test_new_results_replace_what_follows_from_runs_and_keep_the_rest(tmp_path):
+    for method in ("fedavg", "ditto"):
+        for seed in range(3):
+            write_run(tmp_path / "results", "p", method, seed)
+    check = "measure: local_accuracy, of: %s, above: [fedavg]"
+    claims = [
+        (CLAIM % check % of).replace("id: a", f"id: {name}")
+        for name, of in {"a": "ditto", "k": "ifca", "n": "scaffold"}.items()
+    ]
+    held = '- {id: t, source: s, claim: d, test: "test_a.py::test_b"}\n'
+    (tmp_path / "claims.yaml").write_text("".join(claims) + held)
+    (tmp_path / RECORDED).write_text(
+        "paper: P\nscale: small\nverdicts:\n"
+        "- {id: hand, source: x, claim: y, verdict: not confirmed, seeds: 1}\n"
+        "- {id: a, verdict: not resolved, ours: old, interval: old, planned: true, note: w, published: '1'}\n"
+        "- {id: k, verdict: confirmed, ours: earlier, seeds: 3}\n"
+        "- {id: t, ours: by hand}\n"
+    )
+    shutil.copy(Path(__file__).parents[2] / "params.yaml", tmp_path)
+    judged, *_ = judge(load_claims(tmp_path / "claims.yaml"), collect_runs(tmp_path / "results"))
+    (result,) = judged.comparisons
+    assert f"{result.means}; {result.span}; 3 seeds" == result.numbers
+    for _ in range(2):  # the second time changes nothing
+        assert CliRunner().invoke(app, ["report", "--verdicts", "--root", str(tmp_path)]).exit_code == 0
+        found = {entry["id"]: entry for entry in read_yaml(tmp_path / RECORDED)["verdicts"]}
+        assert list(found) == ["hand", "a", "k", "t", "n"]
+        kept = {"planned": True, "note": "w", "published": "1"}
+        new = {"verdict": judged.verdict, "ours": f"p: {result.means}", "interval": result.span, "seeds": 3}
+        assert found["a"] == {"id": "a", "date": date.today().isoformat()} | kept | new
+        assert found["k"] == {"id": "k", "verdict": "confirmed", "ours": "earlier", "seeds": 3}
+        assert found["n"] == {"id": "n", "verdict": "not run"}
+        assert found["t"] == {"id": "t", "ours": "by hand", "verdict": "held by a test"}

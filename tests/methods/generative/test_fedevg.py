@@ -473,7 +473,7 @@ def test_toy_in_a_few_rounds() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_toy_in_full(seed: int) -> None:
-    """Section 6.6; the specification's own figures are in docs/reproductions.md."""
+    """Section 6.6; its numbers are in studies/fedevg/README.md."""
     classifier = {"classifier": {"epochs": 200}}
     signed, raw, mean, iid, kept = (
         Toy(seed, 40, **classifier, **about)

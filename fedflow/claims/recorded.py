@@ -1,0 +1,118 @@
+"""``verdicts.yaml``: the latest verdict on every claim of a study, with its numbers, to be committed.
+
+``fedflow report --verdicts`` writes it next to ``claims.yaml``. It replaces what follows from the runs, and
+keeps what a person has written: published numbers, scale, whether the claim was planned, caveats, and
+claims that are not in ``claims.yaml``. The docs site shows the verdicts of all studies in one table.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedflow.claims.sources import RECORDED
+from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged
+from fedflow.config import read_yaml
+from fedflow.errors import BadInput
+from fedflow.files import naming
+from fedflow.settings import Settings, option
+
+UNRECORDED = "not recorded"
+FEW = {1: "one seed", 2: "two seeds"}
+HEAD = "# Verdicts on the claims of this study; `fedflow report --verdicts` updates them.\n"
+
+
+class Entry(Settings):
+    """The verdict on one claim, and the numbers that decide it."""
+
+    id: str = option(doc="id of a claim in claims.yaml, or another short name")
+    source: str = option("", "where it is made; empty: as in claims.yaml")
+    claim: str = option("", "what it says; empty: as in claims.yaml")
+    paper: str = option("", "paper or method, to filter by; empty: as in the study")
+    published: str = option("", "numbers of the source")
+    ours: str = option("", "our numbers")
+    interval: str = option("", "95 % interval of the mean paired difference")
+    seeds: int | None = option(None, "number of seeds", ge=1)
+    scale: str = option("", "scale of the runs; empty: as in the study")
+    verdict: str = option(
+        UNRECORDED,
+        "the verdict; a claim with several parts has the worst one",
+        choices=(*VERDICTS, *BY_TESTS, UNRECORDED),
+    )
+    planned: bool | None = option(None, "whether the claim was fixed before the runs; null: not stated")
+    note: str = option("", "what limits the verdict")
+    command: str = option("", "what repeats it; empty: as in the study")
+    date: str = option("", "day of the verdict")
+    commit: str = option("", "commit of the code that computed it")
+
+    @property
+    def basis(self) -> str:
+        """Planned or seen, if stated; a verdict on one or two seeds is always seen."""
+        if self.seeds in FEW and self.verdict in VERDICTS:
+            return f"seen, {FEW[self.seeds]}"
+        return {True: "planned", False: "seen", None: ""}[self.planned]
+
+
+class Verdicts(Settings):
+    """Content of ``verdicts.yaml``."""
+
+    paper: str = option("", "paper or method of the claims")
+    scale: str = option("", "scale of the runs: full, or what is reduced")
+    command: str = option("", "the command that repeats the runs")
+    verdicts: list[Entry] = option(factory=list, doc="an entry per claim")
+
+    def validate(self) -> None:
+        ids = [entry.id for entry in self.verdicts]
+        if twice := [name for name in ids if ids.count(name) > 1]:
+            raise BadInput("verdicts.id", twice[0], "a name that no other entry has")
+
+
+def read_verdicts(study: Path) -> Verdicts:
+    """Content of ``verdicts.yaml`` in a study's folder; empty without the file."""
+    file = study / RECORDED
+    try:
+        return Verdicts.parse((read_yaml(file) or {}) if file.exists() else {})
+    except BadInput as error:
+        raise error.renamed(f"{file}, {error.field}") from None
+
+
+def write_verdicts(study: Path, judged: Iterable[Judged], date: str, commit: str) -> Path:
+    """Update ``verdicts.yaml``; a claim without results keeps its earlier verdict. Returns the file."""
+    recorded = read_verdicts(study)
+    entries = {entry.id: entry for entry in recorded.verdicts}
+    for verdict in judged:
+        entry = entries.get(verdict.claim.id, Entry(id=verdict.claim.id, verdict=NOT_RUN))
+        if not verdict.comparisons:
+            entry = replace(entry, verdict=verdict.verdict)
+        elif verdict.verdict != NOT_RUN:
+            entry = replace(entry, **_computed(verdict), date=date, commit=commit)
+        entries[entry.id] = entry
+    file, heads = study / RECORDED, _given(replace(recorded, verdicts=[]))
+    texts = [_text(heads) if heads else "", "verdicts:\n", *(_text([_given(e)]) for e in entries.values())]
+    with naming(file):
+        file.write_text(HEAD + "\n".join(texts), encoding="utf-8")
+    return file
+
+
+def _computed(judged: Judged) -> dict[str, Any]:
+    """The fields of an entry that follow from the runs."""
+    deciding = judged.deciding
+    seeds = [len(result.difference.values) for result in judged.comparisons if result.difference]
+    means = [f"{result.partition}: {result.means}" for result in deciding if result.means]
+    return {
+        "verdict": judged.verdict,
+        "ours": "; ".join(dict.fromkeys(text for text in (*means, judged.counts) if text)),
+        "interval": "; ".join(result.span for result in deciding if result.span),
+        "seeds": min(seeds, default=None),
+    }
+
+
+def _given(settings: Settings) -> dict[str, Any]:
+    """The fields with a value."""
+    return {name: value for name, value in settings.as_dict().items() if value not in ("", None, [])}
+
+
+def _text(value: Any) -> str:
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
