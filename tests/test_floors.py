@@ -11,7 +11,7 @@ KNOW_EXTENSIONS = (
     "simulation.extensions.adapted",
 )
 
-UPDATES = ("__init__", "parts", "path", "sending", "step", "sums")  # no steps
+UPDATES = ("__init__", "path", "sending", "step")  # no steps
 PATH = {f"fedflow.simulation.updates.{name}" for name in UPDATES}
 
 

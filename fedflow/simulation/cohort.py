@@ -82,7 +82,7 @@ def train_cohort(
 def _about(job: Job, shard: Shard, step: ClientStep, level: str) -> About:
     """Identifies the computation of a vmapped call, apart from the values of its inputs."""
     method, settings = job.method, json.dumps([job.method.as_dict(), job.training.as_dict()], default=str)
-    run = job.rounds, job.keep_trained, *job.path(shard).about
+    run = job.rounds, job.keep_trained, *job.path(shard.steps).identity
     return method.name, type(method), *_code_of(step, job), settings, shard.phase, level, *run
 
 
@@ -156,7 +156,7 @@ def cohort_call(
         keys = [noise_key(torch_seed(job.seed, "noise", shard.round, k)) for k in ids]
         inputs["noise"] = torch.tensor(keys, dtype=torch.int32).to(device)
         each.add("noise")
-    task, path = task_of(job, federation, shard, here, vmapped=True), job.path(shard)
+    task, path = task_of(job, federation, shard, here, vmapped=True), job.path(shard.steps)
     # Values that change from round to round are inputs: a graph would replay those of its capture.
     inputs["t"] = torch.full((), shard.round, dtype=torch.int64, device=device)
     if job.training.lr_decay < 1:

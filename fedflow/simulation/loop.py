@@ -32,7 +32,6 @@ from fedflow.simulation.scoring import Scoring
 from fedflow.simulation.setup import RunSetup
 from fedflow.simulation.summary import final_metrics, summarized
 from fedflow.simulation.timing import Clock
-from fedflow.simulation.updates.path import UpdatePath
 from fedflow.simulation.worker import onboard_shard, train_shard
 
 
@@ -120,7 +119,7 @@ class Simulation(RunSetup):
             for share in balanced(clients, self.federation.partition.sizes, self.executor.workers)
         ]
         title = f"onboarding {phase + 1} of {method.onboarding_phases()}"
-        path = UpdatePath(self.job.method)
+        path = self.job.path(None)
         answers = Gathered(self.executor.map(onboard_shard, self.job, shards, title), now, path)
         if answers.failures:
             k, reason = answers.failures[0]
@@ -209,7 +208,7 @@ class Simulation(RunSetup):
                 chain(balanced(self._expected(t), self.sizes, self.executor.workers), repeat([])),
             )
         ]
-        path = UpdatePath(method, self.job.updates, self.job.seed, state.steps)
+        path = self.job.path(state.steps)
         gathered = Gathered(self.executor.map(train_shard, self.job, shards, f"round {t} · train"), now, path)
         if len(gathered.sent) < self.settings.min_cohort:
             raise RoundFailed(

@@ -14,7 +14,7 @@ from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.events import Work
 from fedflow.simulation.history import History
 from fedflow.simulation.remembered import RememberedScores
-from fedflow.simulation.updates.path import OWN
+from fedflow.simulation.updates.path import KEPT
 
 PLACED = ("server/", "busy/", "steps/")  # tensors of a checkpoint that may be on the model's device
 
@@ -45,7 +45,7 @@ class State:
     @property
     def own_vectors(self) -> list[str]:
         """The names of the vectors that clients keep for the method."""
-        return [name for name in self.store.first if name != TRAINED and not name.startswith(OWN)]
+        return [name for name in self.store.first if name != TRAINED and not name.startswith(KEPT)]
 
     def packed(self, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain facts to save, without what the files of clients and rounds already hold.

@@ -189,7 +189,7 @@ def _train_one(
                 seed = torch_seed(job.seed, "method noise", shard.round, k)
                 client.noise = torch.Generator(client.model.device).manual_seed(seed)
             update = step(client)
-            fault = job.path(shard).fault(update, client.received)
+            fault = job.path(shard.steps).fault(update, client.received)
         except Exception as error:  # any failure of one client must not end the round
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             continue
