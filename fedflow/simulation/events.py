@@ -14,7 +14,7 @@ class Work:
     client: int
     begun: int
     ends: float
-    epochs: int | None  # set by the method; None: the usual number
+    epochs: int | None  # set by the method, or None for the usual number
     received: dict[str, Tensor]
     most: int | None = None  # upper limit of epochs, for a straggler
     gradients: int = 0  # samples whose gradient it computes
@@ -29,7 +29,7 @@ def first_done(
     rng: np.random.Generator,
     begin: Callable[[int, float], Work],
 ) -> tuple[list[Work], list[Work]]:
-    """The next ``size`` works to finish, in order, and those that are still ``busy`` when the last one ends.
+    """The next ``size`` works to finish, in order, and the works still ``busy`` when the last one ends.
 
     ``slots`` of all ``clients`` train at any time. A client that finishes is replaced at once by a random
     idle one, which starts from the server's state before these updates. No client trains twice for the same
@@ -39,8 +39,8 @@ def first_done(
     while len(done) < size:
         taken = sorted(work.client for work in busy + done)
         idle = clients - len(taken)
-        for place in rng.choice(idle, size=min(slots - len(busy), idle), replace=False) if idle else ():
-            busy.append(begin(_idle(int(place), taken), now))
+        for number in rng.choice(idle, size=min(slots - len(busy), idle), replace=False) if idle else ():
+            busy.append(begin(_idle(int(number), taken), now))
         first = min(busy, key=lambda work: (work.ends, work.client))
         busy.remove(first)
         done.append(first)
@@ -48,8 +48,8 @@ def first_done(
     return done, busy
 
 
-def _idle(place: int, taken: list[int]) -> int:
-    """The client at ``place`` among all that are not ``taken`` (sorted)."""
+def _idle(number: int, taken: list[int]) -> int:
+    """The client with this number among all that are not ``taken`` (sorted)."""
     for k in taken:
-        place += k <= place
-    return place
+        number += k <= number
+    return number

@@ -48,9 +48,9 @@ class State:
         return [name for name in self.store.first if name != TRAINED and not name.startswith(KEPT)]
 
     def packed(self, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and plain facts to save, without what the files of clients and rounds already hold.
+        """Tensors and plain facts to save, without the content of the files of clients and rounds.
 
-        Writes new rounds to the file of the history. ``device`` is the model's.
+        Writes new rounds to the history file. ``device`` is the model's.
         """
         # Copies, because a server may have one tensor under two names.
         tensors = {f"server/{name}": t.clone() for name, t in self.server.tensors().items()}
@@ -71,7 +71,7 @@ class State:
         return tensors, facts
 
     def unpack(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], device: torch.device) -> None:
-        """Restore what was `packed`: on ``device``, if it was not on the host beside a GPU."""
+        """Restore what was `packed`: on ``device``, unless it was on the host of a GPU."""
 
         def under(start: str) -> dict[str, Tensor]:
             return {n.removeprefix(start): t for n, t in placed.items() if n.startswith(start)}

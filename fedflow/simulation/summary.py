@@ -1,4 +1,4 @@
-"""Summaries: the final metrics of a run, and those of clients' reports."""
+"""The final metrics of a run, and summaries of clients' reports."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,15 +18,16 @@ def summarized(sent: Sequence[ClientResult]) -> dict[str, float]:
     """Mean, minimum and maximum of the finite values of every scalar that clients of a round report."""
     values: dict[str, float] = {}
     for name in sorted({name for result in sent for name in result.reported}):
-        own = np.array([result.reported.get(name, np.nan) for result in sent])
-        own = own[np.isfinite(own)]
-        found = {"mean": own.mean(), "min": own.min(), "max": own.max()} if len(own) else {}
-        values |= {f"client/{name}/{what}": float(value) for what, value in found.items()}
+        numbers = np.array([result.reported.get(name, np.nan) for result in sent])
+        numbers = numbers[np.isfinite(numbers)]
+        if len(numbers):
+            measures = {"mean": numbers.mean(), "min": numbers.min(), "max": numbers.max()}
+            values |= {f"client/{name}/{what}": float(value) for what, value in measures.items()}
     return values
 
 
 def final_metrics(run: RunSetup, scores: Scores) -> dict[str, Any]:
-    """The metrics of a finished run; None for what was not measured."""
+    """The metrics of a finished run, or None if not measured."""
     settings, history = run.settings, run.state.history
     last = history[-1].values
     local = {
@@ -35,8 +36,8 @@ def final_metrics(run: RunSetup, scores: Scores) -> dict[str, Any]:
     }
     target = settings.target_accuracy
     scored = [r.values.get("local_accuracy") for r in history]
-    place = None if target is None else first_reaching("local_accuracy", scored, target)
-    reached = None if place is None else history[place]
+    first = None if target is None else first_reaching("local_accuracy", scored, target)
+    reached = None if first is None else history[first]
     shipped = run.federation.shipped * run.clients
     metrics: dict[str, Any] = {
         "rounds": history[-1].round,

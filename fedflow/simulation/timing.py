@@ -1,4 +1,4 @@
-"""Simulated time, to compare runs by, and to order the updates of asynchronous clients.
+"""Simulated time, by which runs are compared and updates of asynchronous clients are ordered.
 
 A client k that goes G times through its samples for gradients and L times for losses only is done after
 down_k + (G + L / 3) sigma_k + up_k: a gradient is a forward pass and a backward pass of twice the cost.
@@ -21,7 +21,7 @@ LOSS = 1 / 3  # of the time of a gradient
 
 
 class Timing(Settings):
-    """How fast clients are. All times are in the same unit, say seconds."""
+    """Speed of clients. All times are in the same unit, say seconds."""
 
     section = "run.timing"
     speeds: list[list[float]] = option(
@@ -42,9 +42,9 @@ class Timing(Settings):
 
     def validate(self) -> None:
         ranges = [(f"speeds[{i}]", r) for i, r in enumerate(self.speeds)]
-        for name, found in (*ranges, ("down", self.down), ("up", self.up)):
-            if len(found) != 2 or found[0] > found[1]:
-                raise BadInput(f"{self.section}.{name}", found, "two numbers, the least and the most time")
+        for name, given in (*ranges, ("down", self.down), ("up", self.up)):
+            if len(given) != 2 or given[0] > given[1]:
+                raise BadInput(f"{self.section}.{name}", given, "two numbers, the least and the most time")
         if not self.speeds:
             raise BadInput(f"{self.section}.speeds", self.speeds, "at least one class of clients")
         for k, row in enumerate(self.given or ()):
@@ -72,22 +72,13 @@ class Clock:
 
     def __init__(self, timing: Timing, seed: int, training: LocalTraining, sizes: np.ndarray) -> None:
         self.timing, self.seed, self.training, self.sizes = timing, seed, training, sizes
-        self._steady: dict[int, np.ndarray] = {}
 
     def ends(self, t: int, client: int, start: float, gradients: float, losses: float) -> float:
         """The end of work of these passes over the samples, begun at ``start`` in round ``t``."""
-        down, epoch, up = self._times(t, client)
+        batches = self.training.batches(int(self.sizes[client]))
+        down, epoch, up = self.timing.times(self.seed, client, batches, t)
         return start + float(down + (gradients + LOSS * losses) * epoch + up)
 
     def poll(self, t: int, client: int) -> float:
         """The time that a client takes for a download, its losses, and an upload."""
         return self.ends(t, client, 0.0, 0.0, 1.0)
-
-    def _times(self, t: int, client: int) -> np.ndarray:
-        """Times [3] of a download, an epoch and an upload."""
-        if self.timing.steady and client in self._steady:
-            return self._steady[client]
-        times = self.timing.times(self.seed, client, self.training.batches(int(self.sizes[client])), t)
-        if self.timing.steady:
-            self._steady[client] = times
-        return times
