@@ -1,9 +1,8 @@
 """Extensions of a run: parts of it that only some settings, methods or partitions need.
 
-The run asks every extension before its first round, in every round, at every evaluation and at the end; it
-knows none of them by name (`fedflow.simulation.extensions.all_extensions` lists them). A new one is a class
-in a file here and its name in that list, or in a plug-in, which registers it. Its numbers are lines of the
-table of metrics, or ``method/<name>``.
+The run calls every extension before its first round, in every round, at every evaluation and at the end; it
+knows none of them by name. A new one is a class in a file here, with its name in `all_extensions`, or a class
+that a plug-in registers. Its numbers are lines of the table of metrics, or ``method/<name>``.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ if TYPE_CHECKING:  # plug-ins import this module while methods are imported
 
 E = TypeVar("E")
 ROUND, END, NEWCOMERS = "round", "end", "newcomers"  # occasions on which clients are scored
-ALONE = ("rounds", "smallest_cohort", "cohort", "serve")  # hooks whose answer is that of a single extension
+ALONE = ("rounds", "smallest_cohort", "cohort", "serve")  # hooks that only one extension of a run may define
 
 
 class Run(Protocol):
-    """A run (`fedflow.simulation.loop.Simulation`), as its extensions see it.
+    """The part of a run (`fedflow.simulation.loop.Simulation`) that extensions use.
 
     ``clients`` (N) take part, with ``sizes`` [N] training samples and planted ``groups`` [N], if any.
     ``levels`` has the clients of every size of network, one level "" if all have the network of the run.
@@ -55,7 +54,7 @@ class Run(Protocol):
 
     @property
     def labels(self) -> np.ndarray | None:
-        """The labels that each client has [N, C], bool; None unless samples have one label each."""
+        """The labels that each client has [N, C], bool, or None unless samples have one label each."""
 
     def level(self, client: int) -> str: ...
 
@@ -143,9 +142,9 @@ class RunExtension:
         return None
 
     def trained(self, sent: ClientResult) -> None:
-        """See the result of a client before its kept vectors are stored.
+        """Read the result of a client before its kept vectors are stored.
 
-        It keeps the model that it trained as `TRAINED` if an extension `trains`.
+        If an extension `trains`, they have the trained model as `TRAINED`.
         """
 
     def traffic(self, report: RoundReport, down: Mapping[int, int], up: Mapping[int, int]) -> None:
@@ -157,7 +156,7 @@ class RunExtension:
     # At an evaluation
 
     def serve(self, t: int) -> Message | None:
-        """The message that clients are served before round ``t``, if it decides that."""
+        """The message from which clients are served before round ``t``, if it decides that."""
         return None
 
     def measures(self, when: str) -> Sequence[Measure]:
@@ -190,23 +189,23 @@ def register_run_extension(kind: K) -> K:
     Raises `BadInput` for a name that another module has registered.
     """
     name, module = kind.__name__, kind.__module__
-    if (known := REGISTERED.get(name)) is not None and known.__module__ != module:
-        raise BadInput("name", name, f"another name than that of {known.__module__}, as of {module}")
+    if (other := REGISTERED.get(name)) is not None and other.__module__ != module:
+        raise BadInput("name", name, f"a name other than the extension of {other.__module__}, in {module}")
     REGISTERED[name] = kind
     return kind
 
 
 def overriding(hook: str, extensions: Sequence[RunExtension]) -> list[RunExtension]:
-    """Those of the ``extensions`` that define a hook."""
-    return [each for each in extensions if getattr(type(each), hook) is not getattr(RunExtension, hook)]
+    """The ``extensions`` that define a hook."""
+    return [e for e in extensions if getattr(type(e), hook) is not getattr(RunExtension, hook)]
 
 
 def check_alone(extensions: Sequence[RunExtension]) -> None:
     """Raise `FedflowError` if two ``extensions`` of a run decide the same thing, or have one name."""
-    names = [type(each).__name__ for each in extensions]
+    names = [type(extension).__name__ for extension in extensions]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise FedflowError(f"two extensions of a run are called {twice[0]}; give one another name")
     for hook in ALONE:
-        if len(own := overriding(hook, extensions)) > 1:
-            both = " and ".join(type(each).__name__ for each in own)
+        if len(defining := overriding(hook, extensions)) > 1:
+            both = " and ".join(type(extension).__name__ for extension in defining)
             raise FedflowError(f"{both}: only one extension of a run can define `{hook}`")

@@ -27,7 +27,7 @@ SWEEP = {
     "mce": np.float64,
     "samples": np.int32,
 }
-SERVED: dict[str, Any] = {"served": np.bool_}  # and whether this mixture is the one that the client is served
+SERVED: dict[str, Any] = {"served": np.bool_}  # true for the mixture that the client is served
 
 
 class Mixtures(RunExtension):
@@ -59,21 +59,21 @@ def sweep_shard(job: Job, shard: Shard) -> pd.DataFrame:
         if not (samples := int(test_sizes(federation.partition, [k])[0])):
             continue
         values, models = Mixing.of(job.method).sweep(client)
-        kept: list[pd.DataFrame] = []
-        scores = score(
+        answers: list[pd.DataFrame] = []
+        count = len(values)
+        accuracy, loss, *_ = score(
             federation,
             [*models],
-            np.arange(len(values)),
-            [k] * len(values),
-            False,
-            kept if federation.labeled else None,
-            [client.model] * len(values),
+            np.arange(count),
+            [k] * count,
+            answers=answers if federation.labeled else None,
+            networks=[client.model] * count,
         )
-        own: dict[str, Any] = {"client": k, "value": values, "accuracy": scores[0], "loss": scores[1]}
-        own |= dict.fromkeys(CALIBRATION, np.nan)
-        if kept:
-            answers = pd.concat(kept).assign(client=np.repeat(np.arange(len(values)), samples))
-            own |= {name: by_client(answers, name).to_numpy() for name in CALIBRATION}
-        own |= {"samples": samples, "served": [torch.equal(w, served) for w in models]}
-        tables.append(pd.DataFrame(own))
+        columns: dict[str, Any] = {"client": k, "value": values, "accuracy": accuracy, "loss": loss}
+        columns |= dict.fromkeys(CALIBRATION, np.nan)
+        if answers:
+            of_mixtures = pd.concat(answers).assign(client=np.repeat(np.arange(count), samples))
+            columns |= {name: by_client(of_mixtures, name).to_numpy() for name in CALIBRATION}
+        columns |= {"samples": samples, "served": [torch.equal(w, served) for w in models]}
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables[1:] or tables).astype(SWEEP | SERVED)
