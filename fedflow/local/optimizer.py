@@ -1,4 +1,4 @@
-"""What an optimizer holds of a vector in training, and how one gradient moves it."""
+"""Optimizers: the state of a vector in training, and its step along one gradient."""
 
 from typing import NamedTuple
 

@@ -62,7 +62,7 @@ class RunSettings(Settings):
         factory=list,
         choices=REPORTS,
         doc="also score models on the complete test set: the one that is broadcast (server), the mean of the "
-        "models that this round's clients trained (active), and that of all clients' last models (all)",
+        "models that this round's clients trained (active), and the mean of all clients' last models (all)",
     )
     adapt: list[Adaptation] = option(
         factory=list,
