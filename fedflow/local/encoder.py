@@ -105,7 +105,6 @@ def _train(
 
 @torch.no_grad()
 def _validation(model: FlatModel, w: Tensor, held: Examples) -> float:
-    """Mean squared error of the reconstructed images."""
     chunks = Samples.all_of(held).chunks(model.dtype)
     errors = ((model.loss(model.outputs(w, batch.x), batch.y), len(batch.x)) for batch in chunks)
     return sum(error.item() * count for error, count in errors) / len(held)

@@ -176,7 +176,6 @@ class LocalTraining(Settings):
 
     @property
     def reads(self) -> tuple[Reads, ...]:
-        """The central networks that its extensions read."""
         return tuple(network for extension in self.in_use for network in extension.reads)
 
     @property

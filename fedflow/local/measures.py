@@ -51,6 +51,5 @@ def mean(model: FlatModel, samples: Samples, w: Tensor, measure: Measure) -> Ten
 def _by_chunk(
     model: FlatModel, samples: Samples, w: Tensor, measure: Measure
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """The measure of each sample [B] of a chunk, and the mask of those that count."""
     for batch in samples.chunks(model.dtype):
         yield measure(model.outputs(w, batch.x, batch.real), batch.y), batch.mask

@@ -36,7 +36,6 @@ class AdamState(NamedTuple):
 
     @classmethod
     def of(cls, w: Tensor) -> "AdamState":
-        """``w`` [D] before its first step."""
         return cls(w, torch.zeros_like(w), torch.zeros_like(w))
 
     def descend(self, g: Tensor, lr: Tensor | float, betas: list[float]) -> "AdamState":

@@ -48,12 +48,10 @@ class TrainedNetwork:
 
     @property
     def data_hash(self) -> str:
-        """The hash of the dataset that it was trained on."""
         return str(self.facts["data_hash"])
 
     @property
     def size(self) -> int:
-        """Bytes of its vector."""
         return self.w.numel() * self.w.element_size()
 
     def need_data(self, hash: str, field: str) -> None:

@@ -355,7 +355,6 @@ class Trainer:
         return Step(total / self.samples, value / self.samples, buffers)
 
     def _batches(self, schedule: Schedule) -> Iterator[Batch]:
-        """The batches of all steps of a schedule."""
         held, dtype = None if self._task.vmapped or self.own.numel > HELD else self._held, self.model.dtype
         further = {name: self._batches(batches) for name, batches in schedule.further.items()}
         for positions, mask, numbers in schedule.batches():
@@ -373,7 +372,6 @@ class Trainer:
 
     @cached_property
     def _held(self) -> tuple[Tensor, Tensor]:
-        """All inputs, normalized, and targets."""
         rows, examples = self.own.rows, self.own.examples
         return examples.inputs(rows, self.model.dtype), examples.targets(rows)
 
@@ -382,11 +380,10 @@ class Trainer:
         return w if buffers is None else torch.cat([w[: self.model.parameters], buffers])
 
     def _scalar(self, value: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
-        """A scalar tensor, created on the device: a copy from the host would stall the GPU."""
         dtype, device = dtype or self.model.dtype, self.own.rows.device
         if isinstance(value, Tensor):
             return value.to(device, dtype)
-        return torch.full((), value, dtype=dtype, device=device)
+        return torch.full((), value, dtype=dtype, device=device)  # a copy from the host would stall a GPU
 
 
 def _autograd_gradient(objective: Loss, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -53,7 +53,6 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
 
 
 def drop_checkpoint(folder: Path) -> None:
-    """Delete the checkpoint and its folder."""
     (folder / FILE).unlink(missing_ok=True)  # first: without its other files, it must not be found
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -151,5 +151,4 @@ class ClientStore:
 
 
 def _digest(row: np.ndarray) -> int:
-    """A hash of one client's row, 64 bits."""
     return int.from_bytes(hashlib.blake2b(row.data, digest_size=8).digest(), "little", signed=True)

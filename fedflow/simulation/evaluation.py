@@ -136,7 +136,6 @@ class Served:
 
 
 def network_of(job: Job, federation: Federation, client: int) -> FlatModel:
-    """The network that a client has."""
     return network(job.method, federation, level(job.method, federation, client))
 
 

@@ -39,7 +39,6 @@ class ExactSum:
         return self._low
 
     def add(self, vector: Tensor, weight: float) -> None:
-        """Add ``weight * vector`` [n]."""
         self.add_rows(vector[None], [weight])
 
     def add_rows(self, vectors: Tensor, weights: list[float]) -> None:
@@ -182,7 +181,6 @@ def _kernel(device: str) -> Callable[[Tensor, Tensor, Tensor, Tensor], None] | N
 
 
 def _add(high: Tensor, low: Tensor, term: Tensor) -> None:
-    """Add ``term`` to a sum in two parts, in place."""
     total, lost = _two_sum(high, term)
     high.copy_(total)
     low.add_(lost)

@@ -60,7 +60,6 @@ def _tried(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, classes: int) -> T
 
 
 def _losses(model: FlatModel, outputs: Tensor, y: Tensor, classes: int) -> Tensor:
-    """The losses of samples; `Misfit` unless there is one for each."""
     if not model.own_losses:
         _need_tensor(outputs, model, len(y))
         _need_shape(outputs, y, classes)

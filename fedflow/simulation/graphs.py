@@ -45,7 +45,6 @@ class Call:
         return self.on(self.inputs)
 
     def on(self, inputs: Tensors) -> Tensors:
-        """The outputs for other inputs."""
         dims = {name: 0 if name in self.each else None for name in inputs}
         return torch.func.vmap(self.one, in_dims=(dims,))(inputs)
 
@@ -67,7 +66,6 @@ class Pool:
         self._handle: Any = None
 
     def handle_for(self, captured: "Captured") -> Any:
-        """The handle for a graph that is about to be captured."""
         if not self._graphs:
             self._handle = torch.cuda.graph_pool_handle()
         self._graphs.add(captured)
@@ -136,7 +134,6 @@ class Cohorts:
         self.widths: dict[About, int] = {}  # clients that memory allows per call, by computation
 
     def run(self, call: Call) -> Tensors:
-        """The outputs of all clients, stacked: name -> [C, ...]."""
         key = call.key
         kind = self.kinds.setdefault(key, _Kind(calls=3 if Captured.failed else 0))
         self.kinds.move_to_end(key)

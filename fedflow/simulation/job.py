@@ -47,7 +47,6 @@ class Job:
 
     @property
     def device(self) -> str:
-        """The device on which shards train."""
         federation = self.federation
         return federation.device if isinstance(federation, FederationFiles) else str(federation.model.device)
 
@@ -185,7 +184,6 @@ def task_of(
     vmapped: bool = False,
     compiled: Gradient | None = None,
 ) -> Task:
-    """The task that all clients of one level share in a shard."""
     return Task(
         model=network(job.method, federation, level),
         training=job.training,

@@ -22,7 +22,6 @@ def level(method: Method, federation: Federation, client: int) -> str:
 
 
 def network(method: Method, federation: Federation, level: str) -> FlatModel:
-    """The network of a level."""
     if not isinstance(method, Leveled):
         return federation.model
     return federation.model.variant(**method.networks()[level])
@@ -66,7 +65,6 @@ def check_levels(method: Method, whole: FlatModel) -> None:
 
 
 def _without(method: Method, options: Mapping[str, Any], network: str) -> BadInput:
-    """The error of a ``network`` without the ``options`` of a level."""
     words = " and the option ".join(options)
     accepted = f"a network with the option {words}, which {method.name} changes"
     return BadInput("model.name", Words(network), accepted)

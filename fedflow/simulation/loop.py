@@ -306,7 +306,6 @@ class Simulation(RunSetup):
         return [*map(int, draw(self.round(t, "cohort", t + 1).rng, *self._sample(t + 1, 0)))]
 
     def _stragglers(self, cohort: np.ndarray, t: int, cycle: int) -> dict[int, int]:
-        """The stragglers of a cohort, and the epochs that each has time for."""
         if not self.job.training.stragglers:
             return {}
         return self.job.training.draw_stragglers(cohort, generator(self.job.seed, "stragglers", t, cycle))

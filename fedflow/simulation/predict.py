@@ -139,7 +139,6 @@ def _answers(outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
 
 
 def _joined(parts: list[dict[str, Tensor]], count: int) -> Predicted:
-    """The first ``count`` values of all parts, on the host."""
     values = {name: torch.cat([part[name] for part in parts])[:count].cpu().numpy() for name in parts[0]}
     answers = {name: values[name].astype(kind) for name, kind in ANSWERS.items() if name in values}
     return Predicted(values["hits"], values["losses"], answers)

@@ -8,20 +8,13 @@ same bit for bit.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 SCORES = ("local_accuracy", "local_loss", "global_accuracy", "global_loss")
-
-
-class Scored(Protocol):
-    """The scores of some clients, with the `SCORES` as fields [m], and the keys [m] of their models."""
-
-    clients: list[int]
-    keys: np.ndarray | None
 
 
 class Remembered(NamedTuple):
@@ -46,23 +39,17 @@ class RememberedScores:
         self._values = np.full((len(SCORES), clients), np.nan)
 
     def of(self, clients: Sequence[int]) -> Remembered:
-        """The last scores of these clients."""
         return Remembered(self._keys[clients], self._values[:, clients])
 
-    def learn(self, scores: Scored) -> None:
-        """Replace the scores of some clients."""
-        assert scores.keys is not None
-        self._keys[scores.clients] = scores.keys
-        self._values[:, scores.clients] = [getattr(scores, name) for name in SCORES]
+    def learn(self, clients: Sequence[int], keys: np.ndarray, values: Sequence[np.ndarray]) -> None:
+        self._keys[clients], self._values[:, clients] = keys, values
 
     def packed(self) -> dict[str, Tensor]:
-        """The scores, for a checkpoint."""
         scored = np.flatnonzero(self._keys)
         packed = {"clients": scored, "keys": self._keys[scored], "values": self._values[:, scored]}
         return {name: torch.from_numpy(array) for name, array in packed.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what was `packed`."""
         scored = tensors["clients"].numpy()
         self._keys[scored], self._values[:, scored] = (tensors[name].numpy() for name in ("keys", "values"))
 

@@ -17,6 +17,7 @@ from fedflow.simulation.evaluation import EvaluationShard, Measure, Scores, eval
 from fedflow.simulation.extensions.extension import END, ROUND
 from fedflow.simulation.messages import Messages
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, RoundReport, mean_or_none
+from fedflow.simulation.remembered import SCORES
 from fedflow.simulation.setup import RunSetup
 
 PERSONAL_EVAL_CHUNK = 1 << 26  # personal-model values evaluated at once: 256 MiB
@@ -100,7 +101,8 @@ class Scoring:
             ]
             parts += run.executor.map(evaluate_shard, run.job, shards, title)
         scores = merged(parts)
-        run.state.scores.learn(scores)
+        assert scores.keys is not None
+        run.state.scores.learn(scores.clients, scores.keys, [getattr(scores, name) for name in SCORES])
         return replace(scores, keys=None)
 
     def served(
@@ -159,6 +161,5 @@ class Scoring:
 
     @property
     def _recorded(self) -> int:
-        """The largest number of personal models in an outcome."""
         model = self.run.federation.model
         return max(1, min(PERSONAL_CLIENTS, PERSONAL_BYTES // (model.size * model.dtype.itemsize)))

@@ -90,7 +90,6 @@ class RunSetup:
 
     @cached_property
     def folder(self) -> Path | None:
-        """The folder of the checkpoint, if any."""
         return self._checkpoints / self.fingerprint if self._checkpoints else None
 
     @cached_property
@@ -228,7 +227,6 @@ class RunSetup:
         return table
 
     def extension(self, kind: type[E]) -> E:
-        """The extension of this kind, which the run has."""
         return next(extension for extension in self.extensions if isinstance(extension, kind))
 
     def _start(self) -> State:

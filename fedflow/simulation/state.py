@@ -44,7 +44,6 @@ class State:
 
     @property
     def own_vectors(self) -> list[str]:
-        """The names of the vectors that clients keep for the method."""
         return [name for name in self.store.first if name != TRAINED and not name.startswith(KEPT)]
 
     def packed(self, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Any]]:

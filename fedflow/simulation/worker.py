@@ -107,7 +107,6 @@ def vmapped(job: Job, federation: Federation) -> bool:
 
 
 def _compiled(job: Job, federation: Federation, level: str) -> Gradient:
-    """The compiled gradient of a network of the run; plain gradients differ in the last bits."""
     model = network(job.method, federation, level)
     gradient = compiled_gradient(model, federation.train, job.training, job.compiled)
     if gradient is None:

@@ -117,7 +117,6 @@ class Adaptation(Extension):
             raise BadInput(field, "proto", "maml, as the network has no layer before the last one")
 
     def draw(self, drawing: Drawing) -> Mapping[str, Schedule]:
-        """The support of every step."""
         support = draw_support(drawing.rng(SUPPORT), drawing.schedule, drawing.samples)
         return {SUPPORT: drawing.further(SUPPORT, support)}
 

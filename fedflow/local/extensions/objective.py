@@ -54,12 +54,10 @@ class Objective(Extension):
 
     @property
     def two_views(self) -> bool:
-        """True if it compares two views of an image."""
         return self.name != "distil"
 
     @property
     def taught(self) -> bool:
-        """True if it needs a teacher."""
         return self.name != "robust"
 
     @property
@@ -72,7 +70,6 @@ class Objective(Extension):
 
     @property
     def data_weight(self) -> float:
-        """alpha, or its default."""
         return (0.1 if self.taught else 0.5) if self.alpha is None else self.alpha
 
     def validate(self) -> None:

@@ -266,7 +266,6 @@ def _channels_last(images: Tensor) -> Tensor:
 
 
 def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """A vector and a full batch with the shapes of training."""
     rows, w = torch.arange(batch_size) % len(examples), model.init(0)
     x, y = examples.inputs(rows, model.dtype), examples.targets(rows)
     model.seed_noise(0)

@@ -46,7 +46,6 @@ def step_for(task: Task) -> StepFunction | None:
 
 
 def _in_place(task: Task, start: Tensor, rate: Rate, correction: Tensor | None) -> Steps:
-    """Steps by `Pieces`."""
     settings = task.training
     pieces = Pieces(task.model, start, settings.momentum, settings.weight_decay, correction)
 

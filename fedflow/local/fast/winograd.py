@@ -102,7 +102,6 @@ def _inputs(x: Tensor, padding: Sequence[int]) -> Tensor:
 
 
 def _kernel(kernel: Tensor) -> Tensor:
-    """The transformed kernel [36, C, K]."""
     out, channels = kernel.shape[:2]
     entries = kernel.permute(2, 3, 1, 0).reshape(KERNEL**2, -1)
     return (matrix("kernels", False, kernel.dtype) @ entries).view(REACH**2, channels, out)

@@ -33,7 +33,6 @@ EXTENSIONS: tuple[type[RunExtension], ...] = (
 
 
 def all_extensions() -> list[type[RunExtension]]:
-    """The extensions that a run may have."""
     return [*EXTENSIONS, *REGISTERED.values()]
 
 

@@ -77,7 +77,6 @@ class ClientCurriculum(Pacing):
 
     @property
     def reads(self) -> tuple[Reads, ...]:
-        """The central network that it reads, if any."""
         return read_expert(self)
 
     @property

@@ -71,7 +71,6 @@ class Generation(RunExtension):
 
     @cached_property
     def real(self) -> RealImages:
-        """The real images to compare with."""
         labels = next(iter(self.kept.values())).y
         return RealImages(self.run.federation, self.run.job.seed, labels)
 

@@ -41,7 +41,6 @@ class Mixtures(RunExtension):
         return RunFindings(files={FILE: partial(self.table().to_parquet, index=False)})
 
     def table(self) -> pd.DataFrame:
-        """The scores of all mixtures, by client."""
         run, t, parts = self.run, self.run.settings.rounds + 1, list[pd.DataFrame]()
         for shares in run.served(t, run.scored, run.state.own_vectors):
             shards = [Shard(t, share, *messages, phase=run.phase(t)) for share, messages in shares]

@@ -54,12 +54,10 @@ class RealImages:
 
     @cached_property
     def test_features(self) -> Tensor:
-        """The features of the complete test set [m, d]."""
         return self.features(self._tested())
 
     @cached_property
     def gaussian(self) -> Gaussian:
-        """The moments of the features of the complete test set."""
         return Gaussian.of(self.test_features)
 
     def radii(self, k: int) -> Tensor:
@@ -82,7 +80,6 @@ class RealImages:
 
     @cached_property
     def floor(self) -> float:
-        """The Fréchet distance of `drawn` to the complete test set."""
         return Gaussian.of(self.features(self.drawn.x)).distance(self.gaussian)
 
     @cached_property
@@ -122,7 +119,6 @@ def check_generative(name: str, federation: Federation) -> None:
 
 
 def _unit(examples: Examples) -> bool:
-    """True if inputs are pixels in [0, 1]."""
     if not examples.images:
         return bool(examples.x.min() >= 0 and examples.x.max() <= 1)
     given = ((examples.mean, 0), (examples.std, 1))

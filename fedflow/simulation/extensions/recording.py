@@ -132,7 +132,6 @@ class Recorded(RunExtension):
         return RunFindings(files={FILE: self.vectors().save} if self.method.records else {})
 
     def vectors(self) -> ClientVectors:
-        """The kept vectors that are recorded."""
         run, vectors, size = self.run, list[dict[str, Tensor]](), 0
         for client in range(min(run.clients, PERSONAL_CLIENTS)):
             kept = run.state.store.get(client, self.method.records)

@@ -54,7 +54,6 @@ class TrainedMeans(RunExtension):
         return "all" in self.names
 
     def start_round(self, report: RoundReport, before: Mapping[str, float]) -> None:
-        """Forget the cohort of the previous round."""
         self._sums["active"] = {level: ExactSum() for level in self.run.levels}
 
     def trained(self, sent: ClientResult) -> None:
@@ -91,7 +90,6 @@ class TrainedMeans(RunExtension):
         return means
 
     def packed(self) -> dict[str, Tensor]:
-        """The sums, for a checkpoint at the end of a round."""
         packed: dict[str, Tensor] = {}
         for kind, sums in self._sums.items():
             for level, total in sums.items():

@@ -71,7 +71,6 @@ class UpdatePath:
 
     @property
     def kept_names(self) -> list[str]:
-        """The names of these vectors in the client store."""
         return [f"{KEPT}{i}.{name}" for i, step in enumerate(self.steps) for name in step.keeps]
 
     def first(self, taken: Mapping[str, object], like: Tensor) -> dict[str, Tensor]:
@@ -198,7 +197,6 @@ class UpdatePath:
         return states, recorded
 
     def _state_of(self, i: int) -> dict[str, Tensor]:
-        """The server's values for the i-th step."""
         return _under(f"{i}.", self.state)
 
     def title(self, i: int) -> str:
@@ -230,14 +228,12 @@ def _check_name(step: UpdateStep, name: str) -> None:
 
 
 def _under(start: str, values: Mapping[str, V]) -> dict[str, V]:
-    """The values whose names begin with ``start``, by the rest of the name."""
     return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
 
 
 def _size(
     step: UpdateStep, entries: Mapping[str, int], name: str, vectors: Mapping[str, Tensor], size: Size
 ) -> Size:
-    """The size of a vector after a step."""
     return step.size(name, vectors, size._replace(entries=entries.get(name, size.entries)))
 
 

@@ -27,7 +27,6 @@ class Sending:
         self._index = {client: i for i, client in enumerate(shard.clients)}
 
     def fail(self, client: int, reason: str) -> None:
-        """Note a client without an update."""
         self.trained.failures.append((client, reason))
 
     def take(self, clients: Sequence[int], update: Update) -> None:
@@ -96,7 +95,6 @@ def _without_kept(shard: Shard) -> tuple[Shard, list[dict[str, int]]]:
 
 
 def _fold(sums: Sums, update: Update, weights: list[float], groups: list[int]) -> None:
-    """Add every vector of some clients to the sum of its group."""
     for group in sorted(set(groups)):
         members = [c for c, number in enumerate(groups) if number == group]
         for name, stacked in update.vectors.items():
@@ -105,11 +103,9 @@ def _fold(sums: Sums, update: Update, weights: list[float], groups: list[int]) -
 
 
 def _of_one(c: int, device: str, stacked: Tensor) -> Tensor:
-    """Client ``c``'s row of a tensor, on ``device``."""
     return stacked[c].to(device)
 
 
 def _row(stacked: dict[str, Tensor], c: int) -> dict[str, Tensor]:
-    """Client ``c``'s tensors of a cohort."""
     # Copies: a view would keep the whole cohort in memory, and the next replay of a graph would overwrite it.
     return {name: t[c].clone() for name, t in stacked.items()}

@@ -136,7 +136,6 @@ class Outgoing:
         return torch.stack(rows).to(like)
 
     def _real(self) -> dict[str, Tensor]:
-        """The vectors of real numbers."""
         return {name: vector for name, vector in self.update.vectors.items() if vector.is_floating_point()}
 
     def _mask(self, name: str) -> Tensor | None:
