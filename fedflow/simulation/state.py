@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,15 +19,6 @@ from fedflow.simulation.updates.path import KEPT
 PLACED = ("server/", "busy/", "steps/")  # tensors of a checkpoint that may be on the model's device
 
 
-class Part(Protocol):
-    """An extension of the run, with its own state."""
-
-    def packed(self) -> Mapping[str, Tensor]: ...
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what was `packed`, from tensors on the host."""
-
-
 @dataclass
 class State:
     """The values that change from round to round; N clients take part."""
@@ -35,7 +26,7 @@ class State:
     server: ServerState
     store: ClientStore
     participations: np.ndarray  # [N]
-    parts: Mapping[str, Part]  # the extensions of the run, by name
+    parts: Mapping[str, Any]  # the extensions of the run, by name, with `packed` and `restore`
     scores: RememberedScores
     onboarded: dict[str, int] | None = None  # bytes of the onboarding, down and up; None before it
     busy: list[Work] = field(default_factory=list)  # clients that train while the server takes its steps

@@ -28,7 +28,7 @@ from torch import Tensor
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
 from fedflow.local.extensions.curriculum import Curriculum
-from fedflow.local.extensions.extension import Drawing, Extension, Host, Losses, Plan
+from fedflow.local.extensions.extension import Drawing, Extension, Host, Losses
 from fedflow.local.extensions.objective import Objective
 from fedflow.local.samples import Batch
 from fedflow.local.schedule import Schedule
@@ -80,7 +80,7 @@ class Adaptation(Extension):
         """Gradients in one local step: of the query, and of the support by adaptation step or prototype."""
         return 1 + (self.steps if self.name == "maml" else 1)
 
-    def check_training(self, training: Plan) -> None:
+    def check_training(self, training: Any) -> None:
         for other in training.in_use:
             if isinstance(other, Curriculum):
                 reason = "whose support are samples of all difficulties"

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
 from fedflow.local import measures
-from fedflow.local.extensions.extension import Drawing, Extension, Host, Plan, Reads
+from fedflow.local.extensions.extension import Drawing, Extension, Host, Reads
 from fedflow.local.pacing import EXPERT, Pacing, need_expert, read_expert
 from fedflow.local.schedule import ORDER, STEP, Extra, Pass, Schedule
 from fedflow.models.flat import FlatModel
@@ -91,7 +91,7 @@ class Curriculum(Pacing, Extension):
             return 0
         return 2 if self.score.startswith("both") else 1
 
-    def check_training(self, training: Plan) -> None:
+    def check_training(self, training: Any) -> None:
         if self.mode == "lazy_epoch" and (not training.batch_size or training.steps is not None):
             why = "steps" if training.batch_size else "batch_size 0"
             raise BadInput(f"{self.section}.mode", self.mode, f"queue or per_step with training.{why}")
@@ -102,7 +102,7 @@ class Curriculum(Pacing, Extension):
             raise BadInput(f"{self.section}.score", self.score, accepted)
         need_expert(self, inputs)
 
-    def warnings(self, training: Plan, sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[str]:
+    def warnings(self, training: Any, sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[str]:
         short = sum(any(max(training.passes(n, e)).prefix < n for e in epochs) for n in sizes)
         if short:
             reason = "has too few local steps in a round to reach all samples"

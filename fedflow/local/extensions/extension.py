@@ -37,24 +37,6 @@ class Reads(NamedTuple):
     needed: bool = True
 
 
-class Plan(Protocol):
-    """The settings of a training (`LocalTraining`), for extensions that exclude some."""
-
-    @property
-    def batch_size(self) -> int: ...
-
-    @property
-    def steps(self) -> int | None: ...
-
-    @property
-    def augment(self) -> str: ...
-
-    @property
-    def in_use(self) -> tuple["Extension", ...]: ...
-
-    def passes(self, samples: int, epochs: int) -> Sequence[Pass]: ...
-
-
 class Host(Protocol):
     """A `Trainer`, as extensions see it.
 
@@ -199,13 +181,13 @@ class Extension(Settings):
         """The error of a training that may not have it; ``accepted`` says when, as "with a regression"."""
         return BadInput(self.section, shown(self), f"null {accepted}")
 
-    def check_training(self, training: Plan) -> None:
-        """Raise `BadInput` for settings and other extensions that it excludes."""
+    def check_training(self, training: Any) -> None:
+        """Raise `BadInput` for settings of this `LocalTraining` and other extensions that it excludes."""
 
     def check(self, model: FlatModel, examples: Examples, inputs: Mapping[str, Any]) -> None:
         """Raise `BadInput` unless it fits the network, the samples and its inputs."""
 
-    def warnings(self, training: Plan, sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[str]:
+    def warnings(self, training: Any, sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[str]:
         """Warnings about a run whose clients have ``sizes`` samples and train for ``epochs`` by stream."""
         yield from ()
 

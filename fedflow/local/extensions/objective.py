@@ -21,7 +21,7 @@ from torch import Tensor
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
 from fedflow.local.extensions.augmentation import OTHER
-from fedflow.local.extensions.extension import Extension, Host, Losses, Plan, Reads
+from fedflow.local.extensions.extension import Extension, Host, Losses, Reads
 from fedflow.local.samples import Batch
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -81,7 +81,7 @@ class Objective(Extension):
         if self.teacher is not None and not self.taught:
             raise BadInput(f"{self.section}.teacher", self.teacher, "null with robust")
 
-    def check_training(self, training: Plan) -> None:
+    def check_training(self, training: Any) -> None:
         if self.two_views and training.augment == "none":
             accepted = f"flip_crop or flip_crop_cutout, as {self.name} compares two random views"
             raise BadInput("training.augment", training.augment, accepted)
