@@ -18,13 +18,12 @@ from fedflow.methods.protocols import Asynchronous, Cyclic, Onboarding, Phased, 
 from fedflow.metrics.table import check_names
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
-from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.executors import balanced
 from fedflow.simulation.extensions.extension import overriding
 from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.job import OnboardingShard, Shard
-from fedflow.simulation.messages import Messages, received_bytes
+from fedflow.simulation.messages import received_bytes
 from fedflow.simulation.outcome import SERIES_CLIENTS, Outcome, RoundReport, reasons
 from fedflow.simulation.returned import of_tensors, planned
 from fedflow.simulation.sampling import sample
@@ -128,24 +127,8 @@ class Simulation(RunSetup):
         down = sum(sum(received_bytes(self.job, shard)) for shard in shards)
         return down, sum(sent.traffic for sent in answers.sent)
 
-    # For extensions
-
-    def scores(self, title: str, after: int, clients: Sequence[int], when: str, full: bool = False) -> Scores:
-        return self.scoring.scores(title, after, clients, when, full)
-
-    def served(
-        self, t: int, clients: Sequence[int], names: Sequence[str] | None = None
-    ) -> Iterator[list[tuple[list[int], Messages]]]:
-        return (shares for _, shares in self.scoring.served(t, clients, names))
-
-    @property
-    def scored(self) -> Sequence[int]:
-        return self.scoring.scored
-
-    def poll_time(self, t: int, client: int) -> float:
-        return self.clock.poll(t, client)
-
     def count_traffic(self, report: RoundReport, down: Mapping[int, int], up: Mapping[int, int]) -> None:
+        """Add the bytes that crossed, by client, to the report."""
         report.values["bytes_down"] += sum(down.values())
         report.values["bytes_up"] += sum(up.values())
         for extension in self.extensions:

@@ -15,6 +15,7 @@ from fedflow.metrics.table import METRICS
 from fedflow.seeding import generator
 from fedflow.simulation.evaluation import EvaluationShard, Measure, Scores, evaluate_shard, merged
 from fedflow.simulation.extensions.extension import END, ROUND
+from fedflow.simulation.job import Shard
 from fedflow.simulation.messages import Messages
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, RoundReport, mean_or_none
 from fedflow.simulation.remembered import SCORES
@@ -132,6 +133,13 @@ class Scoring:
             shares = [chunk[i::workers] for i in range(min(workers, len(chunk)))]
             sent = [run.messages(share[:asked], send, names, method.newcomer) for share in shares]
             yield start, list(zip(shares, sent))
+
+    def shards(
+        self, t: int, clients: Sequence[int], names: Sequence[str] | None = None
+    ) -> Iterator[list[Shard]]:
+        """Shards in which the ``clients`` are served in round ``t``, chunk by chunk."""
+        for _, shares in self.served(t, clients, names):
+            yield [Shard(t, share, *messages, phase=self.run.phase(t)) for share, messages in shares]
 
     def served_models(self, scores: Scores) -> dict[int, Tensor]:
         """The served vectors [D] by number of the cluster or level, or by client; {0: w} if global."""

@@ -180,8 +180,7 @@ class Pools(RunExtension):
         """
         run, t, losses = self.run, report.round, np.empty(self.run.clients)
         down, up = dict[int, int](), message_bytes({}, scalars=1)
-        for shares in run.served(t, range(run.clients)):
-            shards = [Shard(t, share, *messages, phase=run.phase(t)) for share, messages in shares]
+        for shards in run.scoring.shards(t, range(run.clients)):
             polled = run.executor.map(poll_shard, run.job, shards, f"round {t} · poll")
             for shard, of_shard in zip(shards, polled, strict=True):
                 losses[shard.clients] = of_shard
@@ -189,7 +188,7 @@ class Pools(RunExtension):
         report.values["polls"] += 1
         report.values["poll_bytes"] += sum(down.values()) + up * run.clients
         run.count_traffic(report, down, dict.fromkeys(range(run.clients), up))
-        report.values["clock"] += max(run.poll_time(t, k) for k in range(run.clients))
+        report.values["clock"] += max(run.clock.poll(t, k) for k in range(run.clients))
         return losses
 
     @cached_property

@@ -7,7 +7,7 @@ that a plug-in registers. Its numbers are lines of the table of metrics, or ``me
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fedflow.errors import BadInput, FedflowError
@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # plug-ins import this module while methods are imported
     from fedflow.simulation.executors import Executor
     from fedflow.simulation.federation import Federation
     from fedflow.simulation.job import ClientResult, Job
-    from fedflow.simulation.messages import Messages
     from fedflow.simulation.state import State
 
 E = TypeVar("E")
@@ -39,6 +38,8 @@ class Run(Protocol):
 
     job: Job
     settings: Any  # `RunSettings`, whose fields are settings of extensions
+    scoring: Any  # `Scoring`
+    clock: Any  # `Clock`, of simulated time
     executor: Executor
     federation: Federation
     clients: int
@@ -65,22 +66,7 @@ class Run(Protocol):
 
     def onboard(self, clients: Sequence[int]) -> dict[str, int]: ...
 
-    def scores(
-        self, title: str, after: int, clients: Sequence[int], when: str, full: bool = False
-    ) -> Scores: ...
-
-    def served(
-        self, t: int, clients: Sequence[int], names: Sequence[str] | None = None
-    ) -> Iterator[list[tuple[list[int], Messages]]]: ...
-
-    def phase(self, t: int) -> str: ...
-
-    @property
-    def scored(self) -> Sequence[int]: ...
-
     def count_traffic(self, report: RoundReport, down: Mapping[int, int], up: Mapping[int, int]) -> None: ...
-
-    def poll_time(self, t: int, client: int) -> float: ...
 
 
 class RunExtension:

@@ -42,8 +42,7 @@ class Mixtures(RunExtension):
 
     def table(self) -> pd.DataFrame:
         run, t, parts = self.run, self.run.settings.rounds + 1, list[pd.DataFrame]()
-        for shares in run.served(t, run.scored, run.state.own_vectors):
-            shards = [Shard(t, share, *messages, phase=run.phase(t)) for share, messages in shares]
+        for shards in run.scoring.shards(t, run.scoring.scored, run.state.own_vectors):
             parts += run.executor.map(sweep_shard, run.job, shards, "score mixtures")
         return pd.concat(parts).sort_values(["client", "value"], kind="stable", ignore_index=True)
 
