@@ -14,8 +14,8 @@ from fedflow.local.schedule import Schedule
 from fedflow.local.task import Task
 from fedflow.local.trainer import Trainer
 
-TRAIN_LOSS = "train_loss"  # what the engine adds to diagnostics, besides numbers of extensions
-TRAINED = "trained"  # and to what is kept
+TRAIN_LOSS = "train_loss"  # added to diagnostics by the engine, like the records of extensions
+TRAINED = "trained"  # added to the kept vectors
 NAMED = ("vectors", "scalars", "keep", "diagnostics")  # the dictionaries of an `Update`
 
 

@@ -25,7 +25,7 @@ FAMILIES: dict[str, Callable[[float], float]] = {  # share of the rest that is i
 
 
 class Pacing(Settings):
-    """Order and pace: a growing prefix of what is sorted."""
+    """Order and pace of a growing prefix of sorted samples or clients."""
 
     order: str = option(
         "curriculum",
@@ -72,7 +72,7 @@ def read_expert(pacing: Any) -> tuple[Reads, ...]:
 
 
 def need_expert(pacing: Any, inputs: Mapping[str, Any]) -> None:
-    """Raise `BadInput` if a curriculum, of samples or of clients, lacks the losses by which it sorts."""
+    """Raise `BadInput` if a curriculum, of samples or of clients, has no losses to sort by."""
     if pacing.scores and pacing.score == EXPERT and EXPERT not in inputs:
         accepted = "a network of `central` whose losses this federation has"
         raise BadInput(f"{pacing.section}.expert", pacing.expert, accepted)

@@ -80,7 +80,7 @@ class Schedule:
         return min(*sizes, *(batches.smallest for batches in self.further.values()), self.positions.shape[1])
 
     def having(self, drawn: Mapping[str, "Extra | Schedule"]) -> "Schedule":
-        """This schedule with what extensions drew, by name."""
+        """This schedule with draws of extensions, by name."""
         extra = {name: item for name, item in drawn.items() if isinstance(item, Extra)}
         further = {name: item for name, item in drawn.items() if isinstance(item, Schedule)}
         return replace(self, extra={**self.extra, **extra}, further={**self.further, **further})

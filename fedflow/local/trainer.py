@@ -105,7 +105,7 @@ class Trainer:
         return self._task.inputs
 
     def in_float32(self) -> "Trainer":
-        """This trainer, with products in float32 where they are in tf32."""
+        """This trainer, with products in float32 instead of tf32."""
         if self.training.precision != "tf32":
             return self
         training = replace(self.training, precision="float32")

@@ -57,7 +57,7 @@ class ClientStore:
         return {"digests": self._digests, "lengths": self._lengths, "turn": self._turn}
 
     def get(self, client: int, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """Vectors of one client (all, or ``names``); the initial value where none was written."""
+        """Vectors of one client (all, or ``names``), by default the initial value."""
         return {name: self._row(name, client) for name in (self.first if names is None else names)}
 
     def has(self, client: int, name: str) -> bool:

@@ -187,7 +187,7 @@ def cohort_call(
 
 
 def _padded(kind: str, rows: list[np.ndarray], length: int) -> dict[str, Tensor]:
-    """The fields of `Samples`, stacked: "rows" [C, length] and, where some rows are shorter, "real"."""
+    """The fields of `Samples`, stacked: "rows" [C, length] and, if some rows are shorter, "real"."""
     table = np.zeros((len(rows), length), dtype=np.int64)
     sizes = [len(row) for row in rows]
     for padded_row, row in zip(table, rows):

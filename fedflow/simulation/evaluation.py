@@ -37,7 +37,7 @@ class Measure(Protocol):
     def kept(self) -> Sequence[str]: ...
 
     def of(self, served: "Served") -> np.ndarray:
-        """The score [m] of the clients; NaN where there is none."""
+        """The score [m] of the clients, or NaN."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class EvaluationShard(Shard):
 
 @dataclass
 class Scores(Parcel):
-    """Per client of a shard, arrays [m]; NaN (cluster: -1) where not measured. ``more`` is by `Measure`."""
+    """Scores of the clients of a shard, arrays [m]; NaN (cluster: -1) if not measured."""
 
     clients: list[int]
     cluster: np.ndarray
@@ -67,7 +67,7 @@ class Scores(Parcel):
     global_loss: np.ndarray
     models: list[Tensor]  # distinct served vectors, if requested
     model: np.ndarray  # index into models, -1 if absent
-    more: dict[str, np.ndarray] = field(default_factory=dict)
+    more: dict[str, np.ndarray] = field(default_factory=dict)  # by `Measure`
     answers: pd.DataFrame | None = None  # `PREDICTIONS` of their test samples, if requested
     keys: np.ndarray | None = None  # of the models, 0 for none; None once the scores are remembered
 
@@ -77,7 +77,7 @@ class Scores(Parcel):
         return np.full(len(self.clients), np.nan) if scores is None else scores
 
     def among(self, partition: Partition, clients: int) -> "Scores":
-        """These scores expanded to all ``clients`` (N); NaN where not evaluated."""
+        """These scores expanded to all ``clients`` (N), NaN if not evaluated."""
         if len(self.clients) == clients:
             return self
 

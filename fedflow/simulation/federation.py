@@ -38,8 +38,8 @@ class Federation:
     test: Examples
     partition: Partition
     public: Examples | None = None  # the server's own data
-    inputs: Mapping[str, Any] = field(default_factory=dict)  # what training reads (`Reads`)
-    features: Teacher | None = None  # whose features measure generated images
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # of training (`Reads`)
+    features: Teacher | None = None  # its features measure generated images
     shipped: int = 0  # bytes of the networks among them, which every client receives once
     cohorts: Cohorts = field(default_factory=Cohorts, init=False, repr=False)  # captured CUDA graphs
     ahead: Ahead = field(default_factory=Ahead, init=False, repr=False)  # batches of the next round
@@ -113,12 +113,12 @@ class FederationFiles:
     convolution: str = "matmul"  # of vmapped cohorts
     public: Stored | None = None  # another prepared data set, for the server
     noise: int = 0  # number of random inputs that are the server's data instead
-    inputs: tuple["StoredInput", ...] = ()  # what training reads of central networks
+    inputs: tuple["StoredInput", ...] = ()  # of training, from central networks
     features: Stored | None = None  # a central network whose features measure generated images
     inception: Stored | None = None  # or weights of Inception v3
 
     def open(self) -> Federation:
-        """Raises `FedflowError` if this machine lacks the content, or it is damaged."""
+        """Load the content. Raises `FedflowError` if it is missing here or damaged."""
         return _open(self)
 
 

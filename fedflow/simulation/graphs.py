@@ -57,8 +57,7 @@ class Call:
 class Pool:
     """The memory that the graphs of a `Cohorts` share: the outputs of a replay are read before the next one.
 
-    The allocator knows a pool only while one of its graphs exists, so the first graph after the last one
-    is gone gets another pool.
+    The allocator keeps a pool only while one of its graphs exists, so a graph without others gets a new pool.
     """
 
     def __init__(self) -> None:

@@ -79,7 +79,7 @@ class Outcome:
     files: dict[str, Write] = field(default_factory=dict)  # further files of the result
 
     def add(self, findings: RunFindings) -> None:
-        """Add what a part of the run has found. Raises `FedflowError` for a name that another part has."""
+        """Add the findings of a part of the run. Raises `FedflowError` for a name that another part has."""
         for new, old in ((findings.metrics, self.metrics), (findings.files, self.files)):
             if taken := new.keys() & old.keys():
                 raise FedflowError(f"two parts of the run have a result {', '.join(sorted(taken))}")

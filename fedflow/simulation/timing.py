@@ -21,7 +21,7 @@ LOSS = 1 / 3  # of the time of a gradient
 
 
 class Timing(Settings):
-    """Speed of clients. All times are in the same unit, say seconds."""
+    """Speed of clients. All times are in one unit, for example seconds."""
 
     section = "run.timing"
     speeds: list[list[float]] = option(

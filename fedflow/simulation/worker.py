@@ -146,7 +146,7 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _stackable(job: Job, federation: Federation, shard: Shard) -> list[list[int]]:
-    """Indices of clients, grouped by what must agree in a call: level, and names and shapes of messages."""
+    """Indices of clients, grouped by level and by the names and shapes of messages: they agree in a call."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     sizes = federation.partition.sizes
     # Neighbors in size share a call, so that little is wasted on padding.

@@ -114,10 +114,10 @@ class RunExtension:
     # In a round
 
     def start_round(self, report: RoundReport, before: Mapping[str, float]) -> None:
-        """Prepare the round of ``report``, whose previous one had the values ``before``."""
+        """Prepare the round of ``report``; ``before`` are the values of the previous round."""
 
     def poll(self, report: RoundReport) -> None:
-        """Ask clients what the choice of the cohort needs, when every extension has started the round."""
+        """Ask clients for numbers that choose the cohort, once every extension has started the round."""
 
     def smallest_cohort(self) -> tuple[int, str] | None:
         """The size of the smallest cohort and its description, if it chooses the clients."""
@@ -137,7 +137,7 @@ class RunExtension:
         """Count the bytes that crossed, by client."""
 
     def stepped(self, report: RoundReport, sent: Sequence[ClientResult]) -> None:
-        """Add to the report of a server step, which used what was ``sent``."""
+        """Add to the report after a server step on the results ``sent``."""
 
     # At an evaluation
 

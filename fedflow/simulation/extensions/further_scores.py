@@ -165,7 +165,7 @@ class Newcomers(RunExtension):
 
 
 class KeptPredictions(RunExtension):
-    """A table of what the served models predict for every client's test samples (`run.keep_predictions`)."""
+    """A table of the served models' predictions for every client's test samples (`run.keep_predictions`)."""
 
     answers = True
 

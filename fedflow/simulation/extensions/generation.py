@@ -75,7 +75,7 @@ class Generation(RunExtension):
         return RealImages(self.run.federation, self.run.job.seed, labels)
 
     def evaluate(self, report: RoundReport, scores: Scores) -> Mapping[str, float | None]:
-        """Keep the images after this round, as 256 levels; returns what measures them."""
+        """Keep the images after this round, with 256 levels; returns their measures."""
         kept, after = self.kept, report.round
         x = self.before(after + 1).images.x
         if not (x.min() >= 0 and x.max() <= 1):  # also not if some are NaN

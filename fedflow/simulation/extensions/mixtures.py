@@ -1,4 +1,4 @@
-"""Scores of mixtures of every client's global and personal model, where the method has them (`run.sweep`)."""
+"""Scores of mixtures of every client's global and personal model, if the method has both (`run.sweep`)."""
 
 from functools import partial
 from typing import Any

@@ -15,7 +15,7 @@ from fedflow.seeding import generator
 from fedflow.simulation.federation import FEATURES, Federation
 from fedflow.simulation.predict import AT_ONCE
 
-NEIGHBORS = 5  # k of precision, recall, density and coverage; smaller where there are fewer images
+NEIGHBORS = 5  # k of precision, recall, density and coverage; smaller for fewer images
 REFERENCE = 1000  # most test images whose nearest training images are searched for
 RARE = 0.05  # share of test images that are closer to a training image than `RealImages.close`
 

@@ -91,24 +91,21 @@ class TrainedMeans(RunExtension):
 
     def packed(self) -> dict[str, Tensor]:
         packed: dict[str, Tensor] = {}
-        for kind, sums in self._sums.items():
-            for level, total in sums.items():
-                if total.high is not None and total.low is not None:
-                    weight = torch.tensor(total.weight, dtype=torch.float64)
-                    parts = {"high": total.high, "low": total.low, "weight": weight}
-                    packed |= {f"{kind}/{level}/{part}": value for part, value in parts.items()}
+        for name, total in self._named_sums():
+            if total.high is not None and total.low is not None:
+                weight = torch.tensor(total.weight, dtype=torch.float64)
+                packed |= {f"{name}/high": total.high, f"{name}/low": total.low, f"{name}/weight": weight}
         return packed
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         device = self.run.federation.model.device
-        for kind, sums in self._sums.items():
-            for level in sums:
-                name = f"{kind}/{level}"
-                if f"{name}/high" in tensors:
-                    high, low, weight = (
-                        tensors[f"{name}/{part}"].to(device) for part in ("high", "low", "weight")
-                    )
-                    sums[level] = ExactSum(high, low, float(weight))
+        for name, total in self._named_sums():
+            if f"{name}/high" in tensors:
+                high, low = (tensors[f"{name}/{part}"].to(device) for part in ("high", "low"))
+                total.merge(ExactSum(high, low, float(tensors[f"{name}/weight"])))
+
+    def _named_sums(self) -> list[tuple[str, ExactSum]]:
+        return [(f"{n}/{level}", s) for n, sums in self._sums.items() for level, s in sums.items()]
 
     def evaluate(self, report: RoundReport, scores: Scores) -> Mapping[str, float | None]:
         """Accuracy and loss of the models of `run.reports`, each scored once."""

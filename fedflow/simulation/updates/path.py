@@ -104,7 +104,7 @@ class UpdatePath:
         received: Sequence[Mapping[str, Tensor]],
         kept: Sequence[Mapping[str, Tensor]],
     ) -> tuple[Update, list[Mapping[str, Tensor]]]:
-        """The ``update`` [C, ...] of some clients after all steps, with what they keep and report.
+        """The ``update`` [C, ...] of some clients after all steps, with kept vectors and diagnostics.
 
         Also `Changed.entries` of every step. ``at`` is the round and its cycle; ``kept`` has all vectors that
         each client keeps for steps.
@@ -138,7 +138,7 @@ class UpdatePath:
     ) -> int:
         """The bytes of the ``vectors`` and scalars of one client as they cross.
 
-        ``entries`` are the numbers of entries that cross, by step and vector, where a step gave any.
+        ``entries`` are the numbers of entries that cross, by step and vector, if a step gave any.
         """
         codings = [partial(_size, step, counts) for step, counts in zip(self.steps, entries, strict=True)]
         return message_bytes(vectors, scalars, [masked(self.masks), *codings])
