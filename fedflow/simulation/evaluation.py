@@ -157,8 +157,8 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     # A single entry holds for all clients.
     model, cluster = (np.resize(array, len(shard.clients)) for array in (model, cluster))
     answers: list[pd.DataFrame] | None = [] if shard.answers else None
-    scores, keys = _scored(job, federation, shard, vectors, levels, model, answers)
     served = Served(job, federation, shard, vectors, model)
+    scores, keys = _scored(served, shard, levels, answers)
     return Scores(
         clients=shard.clients,
         cluster=cluster,
@@ -173,19 +173,14 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
 
 
 def _scored(
-    job: Job,
-    federation: Federation,
-    shard: EvaluationShard,
-    vectors: Sequence[Tensor],
-    levels: Sequence[str],
-    model: np.ndarray,
-    answers: list[pd.DataFrame] | None,
+    served: Served, shard: EvaluationShard, levels: Sequence[str], answers: list[pd.DataFrame] | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The `SCORES` [4, m] of the clients of a shard, and the keys [m] of their models, 0 for none.
 
     Models that have not changed are not scored again, unless their predictions are kept as ``answers``, or
     many models are scored at once: then the last bits of a loss may depend on the other models.
     """
+    job, federation, vectors, model = served.job, served.federation, served.vectors, served.model
     clients, at_once = np.asarray(shard.clients), vmapped(job, federation)
     scores, keys = np.full((len(SCORES), len(clients)), np.nan), np.zeros(len(clients), dtype=np.int64)
     left = np.ones(len(clients), dtype=np.bool_)

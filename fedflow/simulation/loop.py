@@ -18,7 +18,6 @@ from fedflow.methods.protocols import Asynchronous, Cyclic, Onboarding, Phased, 
 from fedflow.metrics.table import check_names
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
-from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.executors import balanced
 from fedflow.simulation.extensions.extension import overriding
 from fedflow.simulation.gathered import Gathered
@@ -30,7 +29,7 @@ from fedflow.simulation.sampling import sample
 from fedflow.simulation.scoring import Scoring
 from fedflow.simulation.setup import RunSetup
 from fedflow.simulation.summary import final_metrics, summarized
-from fedflow.simulation.timing import Clock
+from fedflow.simulation.timing import Clock, Work, first_done
 from fedflow.simulation.worker import onboard_shard, train_shard
 
 

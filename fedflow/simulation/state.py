@@ -11,9 +11,9 @@ from torch import Tensor
 from fedflow.local.client import TRAINED
 from fedflow.methods.method import ServerState
 from fedflow.simulation.clients import ClientStore
-from fedflow.simulation.events import Work
 from fedflow.simulation.history import History
 from fedflow.simulation.remembered import RememberedScores
+from fedflow.simulation.timing import Work
 from fedflow.simulation.updates.path import KEPT
 
 PLACED = ("server/", "busy/", "steps/")  # tensors of a checkpoint that may be on the model's device
