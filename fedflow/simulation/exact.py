@@ -95,14 +95,13 @@ class ExactSum:
         recents = self._recent.split(AT_ONCE["cpu"])
         for (x,), high, low, recent, window in zip(*self._chunks(row), recents, self._windows):
             sizes = _sizes(x) if weight == int(weight) and abs(weight) < WHOLE else None
-            if sizes and window.takes(*sizes, weight):
-                recent.add_(x, alpha=weight)
-                continue
-            if window.used:
+            fits = sizes and window.takes(*sizes, weight)
+            if not fits and window.used:
                 _add(high, low, recent)
                 recent.zero_()
                 window.clear()
-            if sizes and window.takes(*sizes, weight):
+                fits = sizes and window.takes(*sizes, weight)
+            if fits:
                 recent.add_(x, alpha=weight)
             else:
                 _add(high, low, x.double() * weight)
