@@ -232,8 +232,8 @@ class Trainer:
         else:
 
             def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
-                taken = self.gradient(now.w, batch, loss)
-                return self.descend(now, taken, lr=lr, correction=correction, decay=decay), taken.loss
+                gradient = self.gradient(now.w, batch, loss)
+                return self.descend(now, gradient, lr=lr, correction=correction, decay=decay), gradient.loss
 
             steps = Steps(task.initial_state(start), step, lambda state: state.w)
         self.trained = steps.vector(self.run_steps(steps.step, steps.state, (stream,)))
@@ -271,8 +271,8 @@ class Trainer:
 
     def step(self, now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
         """A plain local step on `Trainer.loss`: the next state, and the recorded loss."""
-        taken = self.gradient(now.w, batch)
-        return self.descend(now, taken), taken.loss
+        gradient = self.gradient(now.w, batch)
+        return self.descend(now, gradient), gradient.loss
 
     def gradient(self, w: Tensor, batch: Batch, objective: Loss | None = None) -> Step:
         """One gradient of ``objective`` (default: `Trainer.loss`) at ``w`` [D] on one batch.

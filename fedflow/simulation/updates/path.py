@@ -35,8 +35,8 @@ class Result(Protocol):
 class UpdatePath:
     """The ``steps`` of the updates of a ``method``.
 
-    With any steps, no update with a NaN or an infinite value reaches the server, and only the entries of its
-    sub-network cross of a vector under a mask (`Pruning.masks`).
+    Whatever the steps, no update with a NaN or an infinite value reaches the server, and of a vector under a
+    mask (`Pruning.masks`), only the entries of the sub-network cross.
     """
 
     def __init__(
