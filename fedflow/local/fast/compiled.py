@@ -80,9 +80,8 @@ class Gradient:
         with torch.no_grad():
             *outputs, loss = self._run(w.detach().contiguous(), x, y, *self._draw())
         factors = iter(outputs)
-        return [
-            Product(next(factors), next(factors)) if two else next(factors) for two in self._products
-        ], loss
+        pieces = [Product(next(factors), next(factors)) if two else next(factors) for two in self._products]
+        return pieces, loss
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss, scalar, as part of an expression that is differentiated by ``w`` once."""
