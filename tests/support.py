@@ -33,7 +33,7 @@ from fedflow.seeding import generator
 from fedflow.simulation import worker
 from fedflow.simulation.cohort import cohort_call
 from fedflow.simulation.executors import Executor
-from fedflow.simulation.extensions.newcomers import Newcomers
+from fedflow.simulation.extensions.further_scores import Newcomers
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import About, Call
 from fedflow.simulation.job import Job, Shard

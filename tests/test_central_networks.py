@@ -314,7 +314,7 @@ def test_a_run_whose_teacher_has_seen_test_samples_warns_once(copy: Path, opened
 def test_a_network_of_older_data_is_refused(copy: Path, opened) -> None:
     params = load(copy, "data.digits.train_limit=500")
     prepare_dataset(params, "digits", copy)
-    with one_line_error(r"teacher: 'expert' .*the data set as it is now; `fedflow central expert` trains it"):
+    with one_line_error(r"teacher: 'expert' .*the dataset as it is now; `fedflow central expert` trains it"):
         opened("plain", "teacher", params=params).open()
 
 

@@ -8,10 +8,10 @@ from rooms import FILES, floor, graph, imports
 KNOW_EXTENSIONS = (
     "local.local_training",  # their keys in params.yaml
     "simulation.settings",  # `run.adapt`, as is
-    "simulation.extensions.adapted",
+    "simulation.extensions.further_scores",
 )
 
-UPDATES = ("__init__", "parts", "path", "sending", "step", "sums")  # no steps
+UPDATES = ("__init__", "path", "sending", "step")  # no steps
 PATH = {f"fedflow.simulation.updates.{name}" for name in UPDATES}
 
 

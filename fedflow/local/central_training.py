@@ -1,7 +1,7 @@
 """Central training: one network on all training samples, without clients.
 
-It makes teachers (`training.objective`), experts, whose losses say how difficult samples are, and the
-accuracy that federated training is compared with.
+It makes teachers (`training.objective`), experts, whose losses measure the difficulty of samples, and a
+reference for the accuracy of federated training.
 """
 
 import math
@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.samples import Batch, Samples
+from fedflow.local.samples import Samples
 from fedflow.local.trainer import Trainer
 from fedflow.models.flat import FlatModel
 from fedflow.seeding import generator, torch_seed
 from fedflow.settings import Settings, option, shown
 
-# Settings of clients and their rounds, which have no meaning here.
+# Settings of clients and rounds, which have no meaning here.
 NEUTRAL = {"stragglers": 0.0, "drop_stragglers": False, "least_epochs": 1, "steps": None}
 
 
@@ -48,7 +48,7 @@ class CentralTraining(LocalTraining):
 
 
 class Central(Settings):
-    """How one network is trained on all samples."""
+    """Training of one network on all samples."""
 
     section = "central"
     seed: int = option(0, "seed of the initial network, and of order and views of the samples", ge=0)
@@ -112,22 +112,15 @@ def epochs(
     With the ``state`` after ``done`` epochs, it resumes from there with the same bits: the random numbers of
     every epoch have their own key. Raises `FedflowError` if the training diverges.
     """
-    training, seed = settings.training, settings.seed
-    now = None
+    training, seed, now = settings.training, settings.seed, None
     for number in range(done + 1, training.epochs + 1):
         lr = settings.lr_in(number)
         rng = generator(seed, "batches/central", number)
-        one = replace(training, epochs=1)
-        trainer = Trainer.central(model, train, one, rng, lr=lr, inputs=inputs)
+        trainer = Trainer.central(model, train, replace(training, epochs=1), rng, lr=lr, inputs=inputs)
         if now is None:
             now = trainer.initial_state(model.init(torch_seed(seed, "central")))
             now = _restored(now, state, model.device) if state else now
-
-        def step(now: Any, batch: Batch, trainer: Trainer = trainer) -> tuple[Any, Tensor]:
-            found = trainer.gradient(now.w, batch)
-            return trainer.descend(now, found), found.loss
-
-        now = trainer.run_steps(step, now)
+        now = trainer.run_steps(trainer.step, now)
         losses, hits = evaluate(model, now.w, test)
         if not (now.w.isfinite().all() and trainer.train_loss.isfinite() and np.isfinite(losses).all()):
             raise FedflowError(f"diverged in epoch {number} at learning rate {lr:g}; try a smaller one")

@@ -1,4 +1,4 @@
-"""What a method sees of one client: its data, what it received, what it keeps, and how to train."""
+"""One client as methods see it: its data, messages and kept vectors, and its training."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -14,8 +14,8 @@ from fedflow.local.schedule import Schedule
 from fedflow.local.task import Task
 from fedflow.local.trainer import Trainer
 
-TRAIN_LOSS = "train_loss"  # what the engine adds to diagnostics, besides numbers of extensions
-TRAINED = "trained"  # and to what is kept
+TRAIN_LOSS = "train_loss"  # added to diagnostics by the engine, like the records of extensions
+TRAINED = "trained"  # added to the kept vectors
 NAMED = ("vectors", "scalars", "keep", "diagnostics")  # the dictionaries of an `Update`
 
 
@@ -27,10 +27,10 @@ def check_diagnostic(name: str) -> None:
 
 @dataclass
 class Update:
-    """What a client sends up and keeps.
+    """The vectors and numbers that a client sends and keeps.
 
-    ``vectors`` travel to the server and are averaged with ``weight`` within ``group`` (the cluster);
-    ``scalars`` travel too; ``keep`` becomes the client's own state. ``diagnostics`` are scalars that are
+    ``vectors`` are sent to the server and averaged with ``weight`` within ``group`` (the cluster);
+    ``scalars`` are sent too; ``keep`` becomes the client's state. ``diagnostics`` are scalars that are
     recorded and not sent.
     """
 
@@ -47,15 +47,14 @@ class Update:
         return Update(weight=change(self.weight), group=change(self.group), **named)
 
     def finite(self) -> Tensor:
-        """Whether nothing that is sent or kept, nor the training loss, is NaN or infinite, scalar bool."""
-        named = (self.vectors, self.scalars, self.keep)
-        numbers = [self.weight, *(t for each in named for t in each.values())]
+        """True if no tensor that is sent or kept, nor the training loss, is NaN or infinite, scalar bool."""
+        numbers = [self.weight, *self.vectors.values(), *self.scalars.values(), *self.keep.values()]
         numbers += [t for name, t in self.diagnostics.items() if name == TRAIN_LOSS]
         return torch.stack([_finite(t) for t in numbers]).all()
 
 
 def _finite(t: Tensor) -> Tensor:
-    """Whether no entry is NaN or infinite, scalar: by the extremes, which are found in one pass."""
+    """True if no entry is NaN or infinite, scalar: by the extremes, which take one pass."""
     if not t.is_floating_point() or not t.numel():
         return t.isfinite().all()
     return torch.stack(torch.aminmax(t)).isfinite().all()
@@ -64,11 +63,10 @@ def _finite(t: Tensor) -> Tensor:
 class Client(Trainer):
     """One client in one round: a `Trainer` on its samples, with messages.
 
-    Attributes, besides those of `Trainer`: ``received`` and ``kept`` (name -> vector), ``mean_samples`` (mean
-    of n_k over all N clients), ``t`` (number of the round, from 1, scalar int64 tensor), ``rounds`` (number
-    of rounds of the run), ``phase`` (`Phased.phase` of this round), ``level`` (of its network, `Leveled`),
-    ``times`` (in the onboarding only: of its download, epoch and upload, tensor [3]), ``noise`` (generator of
-    a method that trains clients ``alone``, on the device, keyed by seed, round and client).
+    Attributes, in addition to the trainer's: ``received`` and ``kept`` (name -> vector), ``mean_samples``
+    (mean of n_k over all N clients), ``phase`` (`Phased.phase` of this round), ``level`` (of its network,
+    `Leveled`), ``times`` (in the onboarding only: of its download, epoch and upload, tensor [3]), ``noise``
+    (generator of a method that trains clients ``alone``, on the device, keyed by seed, round and client).
     """
 
     times: Tensor
@@ -120,9 +118,9 @@ class Client(Trainer):
         diagnostics: Mapping[str, Tensor] | None = None,
         **vectors: Tensor,
     ) -> Update:
-        """What this client sends up; ``weight`` defaults to its number of samples.
+        """The update of this client; ``weight`` defaults to its number of samples.
 
-        Tensors that a method computed on the host go to the device of the others.
+        Tensors on the host are moved to the device.
         """
         scalars, diagnostics = (
             {n: v if isinstance(v, Tensor) else self._scalar(v) for n, v in (of or {}).items()}
@@ -133,7 +131,7 @@ class Client(Trainer):
             if value.ndim:
                 raise ValueError(f"{name!r} must be a scalar and has shape {list(value.shape)}")
         of_engine = {TRAIN_LOSS}.union(*(kind.records for kind in EXTENSIONS))
-        of_engine = of_engine.union(*(each.records for each in self.training.in_use))
+        of_engine = of_engine.union(*(extension.records for extension in self.training.in_use))
         for name in of_engine & (diagnostics or {}).keys() | {TRAINED} & (keep or {}).keys():
             raise ValueError(f"{name!r} is a name of the engine: the method needs another")
         named = {"vectors": vectors, "scalars": scalars, "keep": keep, "diagnostics": diagnostics}

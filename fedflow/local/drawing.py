@@ -1,4 +1,4 @@
-"""Draw the batches of a client's training, and the numbers of its extensions, on the host."""
+"""Draws on the host: the batches of a client's training, and the numbers of its extensions."""
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ def draw_schedule(
 ) -> Schedule:
     """The schedule of one client with ``samples`` samples in one round, with ``draws`` numbers per step.
 
-    What extensions and methods draw has other keys, so that an augmented run has the batches of a plain one,
+    Draws of extensions and methods have other keys, so that an augmented run has the batches of a plain one,
     and so has a curriculum with all samples in use from the start.
     """
 

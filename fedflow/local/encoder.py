@@ -16,7 +16,7 @@ from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import AdamState, Moving
-from fedflow.local.samples import Batch, Samples
+from fedflow.local.samples import Samples
 from fedflow.local.trainer import Trainer
 from fedflow.models.autoencoder import Autoencoder, ConvAE, ResidualAE
 from fedflow.models.flat import FlatModel
@@ -94,7 +94,8 @@ def _train(
     for epoch in range(epochs):
         lr = 1e-3 * 0.5 ** (epoch // 10)
         training = LocalTraining.parse({"batch_size": 64, "lr": lr, "optimizer": "adam"})
-        now = _epoch(Trainer.central(model, Pixels(x, span), training, rng), now)
+        trainer = Trainer.central(model, Pixels(x, span), training, rng)
+        now = trainer.run_steps(trainer.step, now)
         if held is not None and len(held):
             error = _validation(model, now.w, Pixels(held, span))
             if error < least:
@@ -102,17 +103,8 @@ def _train(
     return (now.w if best is None else best).to(model.device)
 
 
-def _epoch(trainer: Trainer, start: Moving) -> Moving:
-    def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
-        found = trainer.gradient(now.w, batch)
-        return trainer.descend(now, found), found.loss
-
-    return trainer.run_steps(step, start)
-
-
 @torch.no_grad()
 def _validation(model: FlatModel, w: Tensor, held: Examples) -> float:
-    """Mean squared error of the reconstructed images."""
     chunks = Samples.all_of(held).chunks(model.dtype)
     errors = ((model.loss(model.outputs(w, batch.x), batch.y), len(batch.x)) for batch in chunks)
     return sum(error.item() * count for error, count in errors) / len(held)

@@ -1,4 +1,4 @@
-"""What clients report about their labels before they train."""
+"""Reports of clients about their labels, before they train."""
 
 import torch
 from torch import Tensor

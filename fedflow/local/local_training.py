@@ -41,11 +41,11 @@ class LocalTraining(Settings):
     BatchNorm cannot normalize a batch with one value per channel. Such a batch of one sample takes its step
     in evaluation mode: with the running statistics, which do not change, and without dropout.
 
-    ``augment`` changes the images of all steps on batches, also those of fine-tuning and of a server's own
-    training. Losses and gradients over all samples of a client, model selection and scores see the images as
-    they are. ``objective`` replaces the data loss in all gradients of clients; fine-tuning, losses and scores
-    keep the data loss. ``adaptation`` changes all steps on batches; losses over all samples, by which clients
-    choose a cluster or methods weigh clients, and fine-tuning are those of the model as it is.
+    ``augment`` changes the images of all steps on batches, also in fine-tuning and on the server. Losses and
+    gradients over all samples of a client, model selection and scores see the images as they are.
+    ``objective`` replaces the data loss in all gradients of clients; fine-tuning, losses and scores keep the
+    data loss. ``adaptation`` changes all steps on batches; fine-tuning, and losses over all samples, by which
+    clients choose a cluster or methods weigh clients, use the model as it is.
     """
 
     section = "training"
@@ -79,7 +79,7 @@ class LocalTraining(Settings):
         source="FedDyn: flip_crop on CIFAR",
     )
     objective: Objective | None = option(
-        None, "side losses beside the data loss: robustness, distillation, or both; null = none"
+        None, "side losses added to the data loss: robustness, distillation, or both; null = none"
     )
     adaptation: Adaptation | None = option(
         None,
@@ -92,7 +92,7 @@ class LocalTraining(Settings):
         source="Curriculum-FL",
     )
     extensions: dict[str, Extension] = option(
-        factory=dict, doc="options of registered extensions, such as those of plug-ins, by name; null = none"
+        factory=dict, doc="options of registered extensions, for example of plug-ins, by name; null = none"
     )
     precision: str = option(
         "float32",
@@ -124,9 +124,9 @@ class LocalTraining(Settings):
 
     @classmethod
     def check_names(cls, values: Mapping[str, Any], section: str) -> None:
-        """As `Settings.check_names`; a registered extension has its place below ``extensions``."""
-        if here := [name for name in values if name in REGISTERED]:
-            raise BadInput(f"{section}.{here[0]}", values[here[0]], f"it as {section}.extensions.{here[0]}")
+        """As `Settings.check_names`; options of registered extensions are below ``extensions``."""
+        if name := next((name for name in values if name in REGISTERED), ""):
+            raise BadInput(f"{section}.{name}", values[name], f"it as {section}.extensions.{name}")
         super().check_names(values, section)
 
     def validate(self) -> None:
@@ -155,37 +155,38 @@ class LocalTraining(Settings):
     @cached_property
     def in_use(self) -> tuple[Extension, ...]:
         """All extensions of this training: in the order of `EXTENSIONS`, then the registered ones by name."""
-        found = (kind.of(self) for kind in EXTENSIONS)
-        own = tuple(extension for extension in found if extension is not None)
-        return (*own, *(self.extensions[name] for name in sorted(self.extensions)))
+        of_keys = (kind.of(self) for kind in EXTENSIONS)
+        registered = (self.extensions[name] for name in sorted(self.extensions))
+        return (*(extension for extension in of_keys if extension is not None), *registered)
 
     def with_hook(self, name: str) -> tuple[Extension, ...]:
         """The extensions with their own version of this hook of `Extension`."""
         usual = getattr(Extension, name)
-        return tuple(each for each in self.in_use if getattr(type(each), name) is not usual)
+        return tuple(e for e in self.in_use if getattr(type(e), name) is not usual)
 
     @property
     def tuning(self) -> Self:
         """This training as fine-tuning has it, without extensions that belong to training only."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        left = {name: None for name, each in values.items() if isinstance(each, Extension) and not each.tuned}
-        own = {name: each for name, each in self.extensions.items() if each.tuned}
-        return replace(self, **cast(Any, left | {"extensions": own}))
+        without = {
+            name: None for name, value in values.items() if isinstance(value, Extension) and not value.tuned
+        }
+        tuned = {name: extension for name, extension in self.extensions.items() if extension.tuned}
+        return replace(self, **cast(Any, without | {"extensions": tuned}))
 
     @property
     def reads(self) -> tuple[Reads, ...]:
-        """The central networks that its extensions read."""
-        return tuple(network for each in self.in_use for network in each.reads)
+        return tuple(network for extension in self.in_use for network in extension.reads)
 
     @property
     def gradients(self) -> int:
         """Gradients of a batch in one local step."""
-        return prod(each.gradients for each in self.in_use)
+        return prod(extension.gradients for extension in self.in_use)
 
     @property
     def evaluations(self) -> int:
         """Passes over all samples, without gradients, at the start of every training."""
-        return sum(each.evaluations for each in self.in_use)
+        return sum(extension.evaluations for extension in self.in_use)
 
     def check(self, model: FlatModel, examples: Examples, inputs: Mapping[str, Any] | None = None) -> None:
         """Raise `BadInput` unless its extensions fit ``model``, ``examples`` and the ``inputs`` they read."""
@@ -199,12 +200,12 @@ class LocalTraining(Settings):
                 raise extension.refused("in central training, as one network has no clients or rounds")
 
     def warnings(self, sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[str]:
-        """What is odd about a run whose clients have ``sizes`` samples and train for ``epochs`` by stream."""
+        """Warnings about a run whose clients have ``sizes`` samples and train for ``epochs`` by stream."""
         for extension in self.in_use:
             yield from extension.warnings(self, sizes, epochs)
 
     def need_sgd(self, by: str, why: str) -> None:
-        """Raise `BadInput` unless local steps are those of SGD, which the method ``by`` this name needs."""
+        """Raise `BadInput` unless local steps are of SGD, which the method ``by`` this name needs."""
         if self.optimizer != "sgd":
             raise BadInput("training.optimizer", self.optimizer, f"sgd with {by}, {why}")
 
@@ -221,7 +222,7 @@ class LocalTraining(Settings):
         return dict(zip(chosen.tolist(), epochs.tolist()))
 
     def lr_in(self, round: int) -> float:
-        """The learning rate of a round; rounds count from 1; the onboarding has that of the first."""
+        """The learning rate of a round, from 1; the onboarding, round 0, has the rate of the first."""
         return self.lr * self.lr_decay ** (max(0, round - 1) // self.lr_decay_every)
 
     def lr_factor(self, step: Any) -> Any:
@@ -244,16 +245,16 @@ class LocalTraining(Settings):
 
     @property
     def paced(self) -> bool:
-        """Whether an extension decides the passes over the samples."""
-        return any(type(each).passes is not Extension.passes for each in self.in_use)
+        """True if an extension decides the passes over the samples."""
+        return bool(self.with_hook("passes"))
 
     @property
     def compares(self) -> bool:
-        """Whether clients need the model that they trained last."""
-        return any(each.compares for each in self.in_use)
+        """True if clients need the model that they trained last."""
+        return any(extension.compares for extension in self.in_use)
 
     def passes(self, samples: int, epochs: int) -> Sequence[Pass]:
-        """The passes over all samples, or those of an extension, in K steps or ``epochs`` epochs."""
+        """The passes over all samples, or of an extension, in K steps or ``epochs`` epochs."""
         batches, size = self.epoch_steps(samples), self.batch_size or samples
         steps = epochs * batches if self.steps is None else self.steps
         for extension in self.in_use:
@@ -265,5 +266,5 @@ class LocalTraining(Settings):
     def workload(self, samples: int, epochs: int | None = None) -> Workload:
         """The work of one training on ``samples`` samples: K steps, or ``epochs`` epochs (default: E)."""
         passes = self.passes(samples, self.epochs if epochs is None else epochs)
-        shown = (min(each.prefix, each.steps * (self.batch_size or samples)) for each in passes)
-        return Workload(sum(each.steps for each in passes), sum(shown))
+        seen = (min(prefix, steps * (self.batch_size or samples)) for prefix, steps in passes)
+        return Workload(sum(steps for _, steps in passes), sum(seen))

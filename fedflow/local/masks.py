@@ -1,7 +1,7 @@
 """Masks of pruned networks: pure functions of flat vectors, also under ``torch.func.vmap``.
 
-A mask [D] is true where a client keeps the entry of its vector. Tensors are pruned one by one, those that the
-caller names (``FlatModel.weights``: the weights of convolutional and linear layers); all others are kept.
+A mask [D] is true for the entries of its vector that a client keeps. Named tensors are pruned one by one
+(``FlatModel.weights``: the weights of convolutional and linear layers); all others are kept.
 """
 
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ def without_smallest(
     pieces = zip(model.names, w.split(model.sizes), mask.split(model.sizes), strict=True)
     return torch.cat(
         [
-            kept & ~(own.abs().double() < _percentile(own.abs(), kept & (own != 0), rate))
+            kept & ~(values.abs().double() < _percentile(values.abs(), kept & (values != 0), rate))
             if name in names
             else kept
-            for name, own, kept in pieces
+            for name, values, kept in pieces
         ]
     )
 
@@ -37,15 +37,15 @@ def _percentile(values: Tensor, chosen: Tensor, rate: Tensor | float) -> Tensor:
     """The percentile of the ``chosen`` of ``values`` [n], float64 scalar; NaN if there are none."""
     # By sorting, because torch.quantile has a limit of 16 million values and none are left out.
     ascending = values.double().masked_fill(~chosen, torch.inf).sort().values
-    place = (rate * (chosen.sum().double() - 1)).clamp(min=0)
-    low, high = ascending.gather(0, torch.stack([place.floor(), place.ceil()]).long()).unbind()
-    return torch.lerp(low, high, place - place.floor())
+    rank = (rate * (chosen.sum().double() - 1)).clamp(min=0)
+    low, high = ascending.gather(0, torch.stack([rank.floor(), rank.ceil()]).long()).unbind()
+    return torch.lerp(low, high, rank - rank.floor())
 
 
-def mask_distance(model: FlatModel, one: Tensor, other: Tensor, names: Sequence[str]) -> Tensor:
+def mask_distance(model: FlatModel, first: Tensor, second: Tensor, names: Sequence[str]) -> Tensor:
     """Distance of two masks [D], 0 to 1, float64 scalar: the share of entries that differ in each named
     tensor, averaged over these tensors."""
-    differ = dict(zip(model.names, (one != other).split(model.sizes), strict=True))
+    differ = dict(zip(model.names, (first != second).split(model.sizes), strict=True))
     return torch.stack([differ[name].double().mean() for name in names]).mean()
 
 

@@ -21,12 +21,13 @@ def mistakes(model: FlatModel, samples: Samples, w: Tensor) -> Tensor:
     return each(model, samples, w, lambda outputs, y: 1 - model.hits(outputs, y).to(outputs.dtype))
 
 
-def disagreement(model: FlatModel, samples: Samples, one: Tensor, other: Tensor) -> Tensor:
-    """1 for each sample [n] with two predictions by two vectors [D], else 0; NaN for padding."""
-    labels = [
-        each(model, samples, w, lambda outputs, y: outputs.argmax(-1).to(outputs.dtype)) for w in (one, other)
-    ]
-    return (labels[0] - labels[1]).abs().clamp(max=1)
+def disagreement(model: FlatModel, samples: Samples, first: Tensor, second: Tensor) -> Tensor:
+    """1 for each sample [n] that two vectors [D] predict differently, else 0; NaN for padding."""
+
+    def labels(w: Tensor) -> Tensor:
+        return each(model, samples, w, lambda outputs, y: outputs.argmax(-1).to(outputs.dtype))
+
+    return (labels(first) - labels(second)).abs().clamp(max=1)
 
 
 def each(model: FlatModel, samples: Samples, w: Tensor, measure: Measure) -> Tensor:
@@ -50,6 +51,5 @@ def mean(model: FlatModel, samples: Samples, w: Tensor, measure: Measure) -> Ten
 def _by_chunk(
     model: FlatModel, samples: Samples, w: Tensor, measure: Measure
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """The measure of each sample [B] of a chunk, and the mask of those that count."""
     for batch in samples.chunks(model.dtype):
         yield measure(model.outputs(w, batch.x, batch.real), batch.y), batch.mask

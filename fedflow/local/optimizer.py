@@ -1,4 +1,4 @@
-"""What an optimizer holds of a vector in training, and how one gradient moves it."""
+"""Optimizers: the state of a vector in training, and its step along one gradient."""
 
 from typing import NamedTuple
 
@@ -36,7 +36,6 @@ class AdamState(NamedTuple):
 
     @classmethod
     def of(cls, w: Tensor) -> "AdamState":
-        """``w`` [D] before its first step."""
         return cls(w, torch.zeros_like(w), torch.zeros_like(w))
 
     def descend(self, g: Tensor, lr: Tensor | float, betas: list[float]) -> "AdamState":

@@ -1,4 +1,4 @@
-"""Pacing: how many of N samples (or clients), sorted from first to last, are in use at step t of T.
+"""Pacing: the number of N sorted samples (or clients) that are in use at step t of T.
 
 Source: Vahidian et al., "When Do Curricula Work in Federated Learning?", ICCV 2023, Table 2.1 of the thesis;
 its printed "N - b" is N (1 - b), as in the authors' code, which alone has the logarithmic family.
@@ -25,7 +25,7 @@ FAMILIES: dict[str, Callable[[float], float]] = {  # share of the rest that is i
 
 
 class Pacing(Settings):
-    """Order and pace: a growing prefix of what is sorted."""
+    """Order and pace of a growing prefix of sorted samples or clients."""
 
     order: str = option(
         "curriculum",
@@ -47,16 +47,16 @@ class Pacing(Settings):
 
     @property
     def whole(self) -> bool:
-        """Whether all are in use from the first step."""
+        """True if all are in use from the first step."""
         return self.order == "vanilla" or self.a == 0 or self.b == 1
 
     @property
     def scores(self) -> bool:
-        """Whether a score is needed: it is not for a random order, nor if all are in use."""
+        """True if a score is needed: neither the order is random nor all are in use."""
         return not self.whole and self.order != "random"
 
     def size(self, t: int, steps: int, n: int) -> int:
-        """The prefix g(t), 1 to ``n``, at step ``t`` of ``steps``, from 0; all from t = a ``steps`` on."""
+        """The prefix g(t), 1 to ``n``, at step ``t`` of ``steps``, from 0; n from t = a ``steps`` on."""
         end = self.a * steps
         if self.whole or t >= end - 1e-9:
             return n
@@ -72,7 +72,7 @@ def read_expert(pacing: Any) -> tuple[Reads, ...]:
 
 
 def need_expert(pacing: Any, inputs: Mapping[str, Any]) -> None:
-    """Raise `BadInput` if a curriculum, of samples or of clients, lacks the losses by which it sorts."""
+    """Raise `BadInput` if a curriculum, of samples or of clients, has no losses to sort by."""
     if pacing.scores and pacing.score == EXPERT and EXPERT not in inputs:
         accepted = "a network of `central` whose losses this federation has"
         raise BadInput(f"{pacing.section}.expert", pacing.expert, accepted)

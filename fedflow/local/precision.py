@@ -1,4 +1,4 @@
-"""tf32 for the products of local steps, and only there. The switches of PyTorch are global to the process."""
+"""tf32 for the products of local steps only. PyTorch's switches are global to the process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -16,11 +16,10 @@ EVALUATION_BATCH = 512
 class Batch:
     """Inputs [B, ...] and targets [B].
 
-    ``mask`` [B] says which samples count (None: all), ``real`` [B] which are not the padding of a cohort
-    (None: all); ``positions`` [B] count the client's samples from 0. ``extra`` is what extensions drew for
-    this step or made of it, by name: tensors, and further batches.
-    ``seen`` records the data losses, scalar, that an objective computed on this batch, each with the buffers
-    [Q] after it (None if unchanged).
+    ``mask`` [B] is true for samples that count (None: all), ``real`` [B] for samples that are not the padding
+    of a cohort (None: all). ``positions`` [B] count the client's samples from 0. ``extra`` has the numbers,
+    tensors and further batches that extensions made for this step, by name. ``seen`` records the data losses,
+    scalar, that an objective computed on this batch, each with the buffers [Q] after it (None if unchanged).
     """
 
     x: Tensor
@@ -33,7 +32,7 @@ class Batch:
 
     @property
     def draws(self) -> Tensor | None:
-        """The uniform numbers [q] that the method asked for in `Method.draws`; None if it did not."""
+        """The uniform numbers [q] that `Noisy.draws` asked for, if any."""
         return self.extra.get("draws")
 
     def mean(self, values: Tensor) -> Tensor:
@@ -49,7 +48,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Samples:
-    """The ``rows`` [n] of ``examples``; only those that are ``real`` [n] count (None: all)."""
+    """The ``rows`` [n] of ``examples``; only the ``real`` [n] ones count (None: all)."""
 
     examples: Examples
     rows: Tensor
@@ -61,7 +60,7 @@ class Samples:
 
     @property
     def count(self) -> Tensor | int:
-        """The number of samples; a scalar tensor in a padded cohort."""
+        """The number of samples, a scalar tensor in a padded cohort."""
         return len(self.rows) if self.real is None else self.real.sum()
 
     def counted(self, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""What all clients of a round share, and what follows from it for every local step."""
+"""The settings that all clients of a round share, and the parts of a local step that follow from them."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -21,11 +21,10 @@ Loss = Callable[[Tensor, Batch], Tensor]
 class Task:
     """The settings that all clients of a round share.
 
-    ``lr`` and ``t``, the number of the round, are scalar tensors if a cohort call reads them as inputs;
-    ``rounds`` is the number of rounds of the run, ``phase`` that of the method and ``level`` that of the
-    clients' network (`Leveled`), all static.
-    ``mean_samples`` is the mean of n_k over all clients (None: the client's own n_k). ``inputs`` are what
-    extensions read, by name.
+    ``lr`` and ``t``, the number of the round, are scalar tensors if a cohort call reads them as inputs. The
+    number of ``rounds`` of the run, the ``phase`` of the method and the ``level`` of the clients' network
+    (`Leveled`) are static. ``mean_samples`` is the mean of n_k over all clients (None: the client's n_k).
+    ``inputs`` are the inputs of extensions, by name.
     """
 
     model: FlatModel

@@ -1,6 +1,6 @@
 """A central network as its stage stores it: weights, losses of all training samples, facts.
 
-Runs use it as a teacher or as an expert, partitions as an expert; the hash of its content identifies it.
+Runs use it as a teacher or expert, partitions as an expert. The hash of its content identifies it.
 """
 
 import hashlib
@@ -31,11 +31,10 @@ IDENTITY = ("model", "options", "input_shape", "outputs", "data_hash")  # facts 
 
 @dataclass(frozen=True, eq=False)
 class TrainedNetwork:
-    """A network trained on all training samples of a data set.
+    """A network trained on all training samples of a dataset.
 
     ``w`` [D] is its vector, ``losses`` [n] its loss on every training sample, float64, without label
-    smoothing. ``facts`` are the content of ``metrics.json``; ``hash`` identifies the content. ``frozen`` are
-    the parameters that were not trained.
+    smoothing. ``facts`` are the content of ``metrics.json``, ``frozen`` the parameters that were not trained.
     """
 
     w: Tensor
@@ -49,32 +48,30 @@ class TrainedNetwork:
 
     @property
     def data_hash(self) -> str:
-        """The hash of the data set that it was trained on."""
         return str(self.facts["data_hash"])
 
     @property
     def size(self) -> int:
-        """Bytes of its vector."""
         return self.w.numel() * self.w.element_size()
 
     def need_data(self, hash: str, field: str) -> None:
-        """Raise `BadInput` of ``field`` unless it was trained on the data set with this hash."""
+        """Raise `BadInput` of ``field`` unless it was trained on the dataset with this hash."""
         if self.data_hash != hash:
             name = self.facts["name"]
-            accepted = f"a network trained on the data set as it is now; `fedflow central {name}` trains it"
+            accepted = f"a network trained on the dataset as it is now; `fedflow central {name}` trains it"
             raise BadInput(field, name, accepted)
 
     def read(self, losses: bool, device: torch.device, dtype: torch.dtype) -> Teacher | Tensor:
-        """What training reads of it (`Reads`): the network, or its ``losses`` [n] on all training samples."""
+        """The input of training (`Reads`): the network, or its ``losses`` [n] on all training samples."""
         return torch.from_numpy(self.losses).to(device, dtype) if losses else self.teacher(device)
 
     def teacher(self, device: torch.device) -> Teacher:
         """This network, on ``device``, for clients that learn from it."""
-        about = self.facts
-        network = partial(build, about["model"], tuple(about["input_shape"]), about["outputs"])
-        model = FlatModel(partial(network, **about["options"]), device=device, frozen=self.frozen)
+        name, shape = self.facts["model"], tuple(self.facts["input_shape"])
+        network = partial(build, name, shape, self.facts["outputs"], **self.facts["options"])
+        model = FlatModel(network, device=device, frozen=self.frozen)
         if model.size != self.w.numel():
-            raise FedflowError(f"{about['model']} has {model.size} values, not {self.w.numel()}")
+            raise FedflowError(f"{name} has {model.size} values, not {self.w.numel()}")
         return Teacher(model, self.w.to(device))
 
 
@@ -86,10 +83,9 @@ def save_network(
     more: dict[str, Write],
     frozen: Mapping[str, Tensor],
 ) -> TrainedNetwork:
-    """Write a network into ``folder``, in place of an earlier one; ``more`` are further files,
-    which are not part of the hash.
+    """Write a network into ``folder``, in place of an earlier one; the hash does not cover ``more`` files.
 
-    ``facts`` must have those of `IDENTITY`. Equal content gives equal bytes. Raises `FedflowError`.
+    ``facts`` must have the ones in `IDENTITY`. Equal content gives equal bytes. Raises `FedflowError`.
     """
     facts = dict(facts)
 
@@ -117,7 +113,7 @@ def load_network(folder: Path) -> TrainedNetwork:
         facts = json.loads((folder / MARKER).read_text())
         if facts["hash"] != _hash(folder, facts):
             raise ValueError("files and facts do not match their hash")
-        if any(file_sum(folder / name) != known for name, known in facts.get("files", {}).items()):
+        if any(file_sum(folder / name) != digest for name, digest in facts.get("files", {}).items()):
             raise ValueError(f"{', '.join(facts['files'])} does not match its hash")
         tensors = load((folder / WEIGHTS).read_bytes())
         w, losses = tensors.pop("w"), np.load(folder / LOSSES, allow_pickle=False)
@@ -129,6 +125,6 @@ def load_network(folder: Path) -> TrainedNetwork:
 
 
 def _hash(folder: Path, facts: dict[str, Any]) -> str:
-    """16 hexadecimal digits of weights, losses and what the network is."""
-    about = [[facts[name] for name in IDENTITY], *(file_sum(folder / name) for name in (WEIGHTS, LOSSES))]
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+    """16 hexadecimal digits of weights, losses and the facts in `IDENTITY`."""
+    parts = [[facts[name] for name in IDENTITY], *(file_sum(folder / name) for name in (WEIGHTS, LOSSES))]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

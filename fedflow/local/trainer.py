@@ -1,8 +1,8 @@
-"""Local steps: the one training loop of clients, servers, central networks and encoders.
+"""Local steps: the training loop of clients, servers, central networks and encoders.
 
 The same code serves the plain loop (tensors of one client) and ``torch.func.vmap`` over a cohort (each tensor
 stands for one client of many, ragged ends masked). So it uses tensor operations only and never branches in
-Python on tensor values. How to extend it is in docs/decisions/0006.
+Python on tensor values. docs/decisions/0006 says how to extend it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,11 +49,11 @@ class Trainer:
     """Local training on a set of samples.
 
     Attributes: ``own`` (its `Samples`), ``samples`` (n, scalar tensor), ``lr`` (learning rate of the round,
-    during a local step that of the step; a scalar tensor in a cohort if it changes between rounds),
+    or of the step during a local step; a scalar tensor in a cohort if it changes between rounds),
     ``train_loss`` (mean of the recorded losses of the last training, scalar), ``trained`` (the model [D]
-    after the last `fit` or `full_step`, unless the method sets another), ``last`` (what ``trained`` was in an
-    earlier round, if an extension compares), ``records`` (scalars that extensions record, by name), ``t``
-    (the number of the round, a scalar tensor; 0 without rounds), ``rounds`` (of the run).
+    after the last `fit` or `full_step`, unless the method sets another), ``last`` (``trained`` of the
+    client's last participation, if an extension compares), ``records`` (scalars that extensions record, by
+    name), ``t`` (number of the round, a scalar tensor; 0 without rounds), ``rounds`` (of the run).
     """
 
     def __init__(self, task: Task, own: Samples, schedules: Mapping[str, Schedule]) -> None:
@@ -75,10 +75,10 @@ class Trainer:
         lr: float | None = None,
         inputs: Mapping[str, Any] | None = None,
     ) -> "Trainer":
-        """A trainer on all ``examples`` in one place; ``rng`` draws order, views and dropout's noise.
+        """A trainer on all ``examples``; ``rng`` draws order, views and dropout's noise.
 
-        ``lr`` replaces that of ``training``. Raises `BadInput` if extensions of ``training`` need clients, or
-        do not fit ``model``, ``examples`` and the ``inputs`` that they read.
+        ``lr`` replaces the rate of ``training``. Raises `BadInput` if extensions of ``training`` need
+        clients, or do not fit ``model``, ``examples`` and the ``inputs`` that they read.
         """
         training.check_central()
         training.check(model, examples, inputs)
@@ -101,20 +101,20 @@ class Trainer:
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """What extensions read, by name."""
+        """The inputs of extensions, by name."""
         return self._task.inputs
 
     def in_float32(self) -> "Trainer":
-        """This trainer, with products in float32 where they are in tf32."""
+        """This trainer, with products in float32 instead of tf32."""
         if self.training.precision != "tf32":
             return self
         training = replace(self.training, precision="float32")
         return Trainer(replace(self._task, training=training), self.own, self._schedules)
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
-        """What the client minimizes, F_k of ``w`` [D] on one batch, scalar, in training mode.
+        """The training loss F_k of ``w`` [D] on one batch, scalar, in training mode.
 
-        The data loss, as the extensions of the training change it.
+        It is the data loss, as extensions of the training change it.
         """
         return self._changed_loss(self.training.with_hook("loss"), w, batch)[0]
 
@@ -179,18 +179,18 @@ class Trainer:
 
     def full_pass(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient [D] of `full_gradient`, and ``w`` [D] with the buffers after these samples."""
-        found = self._full_gradient(w)
-        self.train_loss = found.loss
-        return found.gradient, self._with(w, found.buffers)
+        step = self._full_gradient(w)
+        self.train_loss = step.loss
+        return step.gradient, self._with(w, step.buffers)
 
     def full_step(self, w: Tensor) -> Tensor:
         """``w`` [D] after one step of gradient descent on all samples, chunk by chunk.
 
         The same as `fit` for one epoch with ``batch_size: 0`` and no momentum, for any number of samples.
         """
-        found = self._full_gradient(w)
-        self.train_loss = found.loss
-        self.trained = self.descend(SGDState(w, None), found).w
+        step = self._full_gradient(w)
+        self.train_loss = step.loss
+        self.trained = self.descend(SGDState(w, None), step).w
         return self.trained
 
     def steps(self, stream: str = "batches") -> Tensor:
@@ -199,7 +199,7 @@ class Trainer:
         return self._scalar(len(schedule) if schedule.active is None else schedule.active.sum())
 
     def rates(self) -> Tensor:
-        """eta_i / eta of all local steps [S]; 0 for those that this client does not take."""
+        """eta_i / eta of all local steps [S]; 0 for steps that this client does not take."""
         schedule = self._schedules["batches"]
         steps = torch.arange(len(schedule), dtype=self.model.dtype, device=self.own.rows.device)
         rates: Tensor = torch.ones_like(steps) * self.training.lr_factor(steps)
@@ -225,7 +225,6 @@ class Trainer:
         every step outside the momentum buffer (SGD only); ``decay`` is added to the weight decay. The network
         itself updates its buffers.
         """
-
         task, plain = self._task, loss is None and decay is None and not isinstance(lr, Tensor)
         fast = step_for(task) if plain else None
         if fast is not None:
@@ -233,8 +232,8 @@ class Trainer:
         else:
 
             def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
-                found = self.gradient(now.w, batch, loss)
-                return self.descend(now, found, lr=lr, correction=correction, decay=decay), found.loss
+                gradient = self.gradient(now.w, batch, loss)
+                return self.descend(now, gradient, lr=lr, correction=correction, decay=decay), gradient.loss
 
             steps = Steps(task.initial_state(start), step, lambda state: state.w)
         self.trained = steps.vector(self.run_steps(steps.step, steps.state, (stream,)))
@@ -270,12 +269,17 @@ class Trainer:
         """``w`` [D] at the start of its training."""
         return self._task.initial_state(w)
 
+    def step(self, now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
+        """A plain local step on `Trainer.loss`: the next state, and the recorded loss."""
+        gradient = self.gradient(now.w, batch)
+        return self.descend(now, gradient), gradient.loss
+
     def gradient(self, w: Tensor, batch: Batch, objective: Loss | None = None) -> Step:
         """One gradient of ``objective`` (default: `Trainer.loss`) at ``w`` [D] on one batch.
 
-        An objective calls `Trainer.loss` with the batch that it is given. If it does so exactly once, the
-        data loss is recorded, without side losses and penalties; otherwise, the value of the objective is.
-        Buffers become those after the first of these calls, and do not change without one.
+        An objective calls `Trainer.loss` with the given batch. If it does so exactly once, the data loss is
+        recorded, without side losses and penalties, else the value of the objective. Buffers are taken after
+        the first of these calls, and do not change without one.
         """
         objective = objective or self.loss
         if objective == self.loss and (compiled := self._task.compiled_for(batch)):
@@ -328,7 +332,7 @@ class Trainer:
     def train_outputs(self, w: Tensor, x: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Outputs [B, .] in training mode, and the buffers [Q] after this batch (None if unchanged).
 
-        ``real`` [B]: which samples are not the padding of a cohort (None: all).
+        ``real`` [B] is false for the padding of a cohort (None: no padding).
         """
         with self._task.autocast(x):
             outputs, buffers = self.model.train_outputs(w, x, real=real)
@@ -344,16 +348,15 @@ class Trainer:
         for i, batch in enumerate(self.own.chunks(self.model.dtype)):
             self.model.at_step(i)
             count = len(batch.x) if batch.mask is None else batch.mask.sum()
-            g, found, buffers = self.gradient(after, batch, loss)
-            total, value = total + count * g, value + count * found
+            g, mean, buffers = self.gradient(after, batch, loss)
+            total, value = total + count * g, value + count * mean
             after = self._with(after, buffers)
         buffers = after[self.model.parameters :] if self.model.buffers else None
         return Step(total / self.samples, value / self.samples, buffers)
 
     def _batches(self, schedule: Schedule) -> Iterator[Batch]:
-        """The batches of all steps of a schedule."""
         held, dtype = None if self._task.vmapped or self.own.numel > HELD else self._held, self.model.dtype
-        further = {name: self._batches(each) for name, each in schedule.further.items()}
+        further = {name: self._batches(batches) for name, batches in schedule.further.items()}
         for positions, mask, numbers in schedule.batches():
             if held is None:
                 batch = self.own.batch(positions, mask, dtype)
@@ -369,7 +372,6 @@ class Trainer:
 
     @cached_property
     def _held(self) -> tuple[Tensor, Tensor]:
-        """All inputs, normalized, and targets."""
         rows, examples = self.own.rows, self.own.examples
         return examples.inputs(rows, self.model.dtype), examples.targets(rows)
 
@@ -378,11 +380,10 @@ class Trainer:
         return w if buffers is None else torch.cat([w[: self.model.parameters], buffers])
 
     def _scalar(self, value: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
-        """A scalar tensor, created on the device: a copy from the host would stall the GPU."""
         dtype, device = dtype or self.model.dtype, self.own.rows.device
         if isinstance(value, Tensor):
             return value.to(device, dtype)
-        return torch.full((), value, dtype=dtype, device=device)
+        return torch.full((), value, dtype=dtype, device=device)  # a copy from the host would stall a GPU
 
 
 def _autograd_gradient(objective: Loss, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -419,7 +420,7 @@ def _first(state: Any) -> Tensor:
 def _where(active: Tensor, new: Any, old: Any) -> Any:
     """``new`` where ``active``, else ``old``: two states of equal form.
 
-    What is not a tensor is ``new``: the count of `AdamState` matters only while steps are active.
+    Numbers are ``new``: the count of `AdamState` matters only while steps are active.
     """
     if isinstance(new, tuple):
         parts = [_where(active, n, o) for n, o in zip(new, old)]

@@ -29,8 +29,7 @@ Coding = Callable[[str, Mapping[str, Tensor], Size], Size]
 def message_bytes(vectors: Mapping[str, Tensor], scalars: int = 0, codings: Iterable[Coding] = ()) -> int:
     """Bytes of ``vectors`` (name -> any shape) and a number of ``scalars``.
 
-    Dense vectors count every entry, bool vectors one bit per entry, unless the ``codings``, one after the
-    other, say otherwise.
+    Vectors count every entry, bool vectors one bit per entry, unless the ``codings`` change that in turn.
     """
     total = SCALAR * scalars
     for name, vector in vectors.items():
@@ -42,10 +41,10 @@ def message_bytes(vectors: Mapping[str, Tensor], scalars: int = 0, codings: Iter
 
 
 def masked(masks: Mapping[str, str]) -> Coding:
-    """The coding of vectors of which a part is sent: ``masks`` names another vector for each of them.
+    """The coding of vectors that are sent in part: ``masks`` names another vector for each of them.
 
-    Sent are the entries under a mask (bool, one per entry), or, of sparse vectors, the entries at positions
-    (whole numbers). Masks and positions count themselves.
+    This is a mask (bool, one per entry), or the positions (whole numbers) of the entries of a sparse vector;
+    it counts itself.
     """
 
     def coding(name: str, vectors: Mapping[str, Tensor], size: Size) -> Size:

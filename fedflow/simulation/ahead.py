@@ -1,6 +1,6 @@
 """Batches drawn ahead: while a GPU trains a cohort, the host draws the batches of the next one.
 
-Nothing depends on it: what was not expected is drawn when it is needed, with the same numbers.
+Results do not depend on it: batches that were not expected are drawn later, with the same numbers.
 """
 
 from collections.abc import Iterable
@@ -19,9 +19,9 @@ class Ahead:
         self._drawn: dict[int, dict[tuple[Any, ...], Schedule]] = {}
 
     def draw(self, training: LocalTraining, t: int, expected: Iterable[tuple[Any, ...]]) -> None:
-        """Draw schedules of round ``t``, unless they are, by the other arguments of `draw_schedule`.
+        """Draw schedules of round ``t``, unless they are drawn, by the other arguments of `draw_schedule`.
 
-        Those of the round before are kept, as its last call may not have trained yet; earlier ones are not.
+        Schedules of the round before are kept, as its last call may not have trained yet.
         """
         if self._training != training:
             self._training, self._drawn = training, {}
@@ -33,5 +33,5 @@ class Ahead:
 
     def take(self, training: LocalTraining, t: int, *args: Any) -> Schedule:
         """The schedule of round ``t`` with these arguments, drawn now unless it was expected."""
-        found = self._drawn.get(t, {}).get(args) if self._training == training else None
-        return draw_schedule(training, *args) if found is None else found
+        drawn = self._drawn.get(t, {}).get(args) if self._training == training else None
+        return draw_schedule(training, *args) if drawn is None else drawn

@@ -22,10 +22,10 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[
     """Write the checkpoint; a kill at any moment leaves the old one or the new one, complete."""
     path = folder / FILE
     partial = path.with_suffix(".partial")
-    whole, about = {name: t.contiguous().cpu() for name, t in tensors.items()}, json.dumps(facts)
+    whole, text = {name: t.contiguous().cpu() for name, t in tensors.items()}, json.dumps(facts)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(whole, partial, {"facts": about, "digest": _digest(whole, about)})
+        save_file(whole, partial, {"facts": text, "digest": _digest(whole, text)})
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         partial.replace(path)
@@ -34,19 +34,16 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Tensors and facts of the checkpoint, None if there is none.
-
-    Raises `FedflowError` if it cannot be read, or does not hold what was saved.
-    """
+    """Tensors and facts of the checkpoint, or None. Raises `FedflowError` if it is damaged."""
     path = folder / FILE
     if not path.exists():
         return None
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name).clone() for name in list(file.keys())}
-            about = file.metadata()
-        facts = json.loads(about["facts"])
-        if about["digest"] != _digest(tensors, about["facts"]):
+            metadata = file.metadata()
+        facts = json.loads(metadata["facts"])
+        if metadata["digest"] != _digest(tensors, metadata["facts"]):
             raise ValueError("it does not hold what was saved")
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise FedflowError(
@@ -56,17 +53,16 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
 
 
 def drop_checkpoint(folder: Path) -> None:
-    """Delete the checkpoint and its folder."""
-    (folder / FILE).unlink(missing_ok=True)  # first: without the files beside it, it must not be found
+    (folder / FILE).unlink(missing_ok=True)  # first: without its other files, it must not be found
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _digest(tensors: Mapping[str, Tensor], facts: str) -> str:
     """A hash of every tensor, with its name, type and shape, and of the facts."""
-    found = hashlib.blake2b(facts.encode(), digest_size=16)
+    digest = hashlib.blake2b(facts.encode(), digest_size=16)
     for name in sorted(tensors):
         tensor = tensors[name]
-        found.update(json.dumps([name, str(tensor.dtype), tensor.shape]).encode())
+        digest.update(json.dumps([name, str(tensor.dtype), tensor.shape]).encode())
         flat = tensor.as_strided((tensor.numel(),), (1,))  # a single entry may have another stride
-        found.update(flat.view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What clients keep between rounds: a row [n] each, in memory or in a file."""
+"""The vectors that clients keep between rounds: a row [n] each, in memory or in a file."""
 
 import hashlib
 import os
@@ -21,17 +21,16 @@ class FirstOf(NamedTuple):
 
 
 class ClientStore:
-    """Named vectors per client. Clients that never trained have the initial value, so they take no space.
+    """Named vectors per client. Clients that never trained have the initial value, and need no memory.
 
     ``first`` are initial values by name: one vector for all, or `FirstOf`. Rows of clients with a smaller
     network may be shorter.
 
-    Rows are in the memory of the host. With a ``folder``, every row is a file, written once in its round, and
-    neither memory nor the device keeps it. A client has two files in turn: a new row never overwrites the one
-    of the last checkpoint.
-    `changes` goes into the checkpoint and says which file counts, with a digest that is compared when the row
-    is first read by another process; after it, `settle` deletes the other files. So a run killed at any point
-    resumes from the rows of its checkpoint.
+    Rows are in host memory, or, with a ``folder``, in files: each row is written once in its round and not
+    kept in memory. A client has two files in turn, so that a new row never overwrites the row of the last
+    checkpoint. `changes` goes into the checkpoint and says which file counts, with a digest that another
+    process compares when it first reads the row; then `settle` deletes the other files. So a run killed at
+    any point resumes from the rows of its checkpoint.
     """
 
     def __init__(
@@ -43,21 +42,26 @@ class ClientStore:
             name: value if isinstance(value, Tensor) else value.largest for name, value in first.items()
         }
 
-        def each(dtype: type) -> dict[str, np.ndarray]:
+        def by_name(dtype: type) -> dict[str, np.ndarray]:
             return {name: np.zeros(clients, dtype=dtype) for name in first}
 
-        self.written, self._lengths = each(bool), each(np.int64)  # lengths of written rows
-        self._turn, self._digests = each(np.uint8), each(np.int64)  # of its file, with a folder
-        self._unread = each(bool)  # rows of an earlier process
+        self.written, self._lengths = by_name(bool), by_name(np.int64)  # lengths of written rows
+        self._turn, self._digests = by_name(np.uint8), by_name(np.int64)  # of its file, with a folder
+        self._unread = by_name(bool)  # rows of an earlier process
         self._held: dict[str, dict[int, Tensor]] = {name: {} for name in first}  # without a folder
         self._changed: dict[str, set[int]] = {name: set() for name in first}  # since the last checkpoint
 
+    @property
+    def _packed(self) -> dict[str, dict[str, np.ndarray]]:
+        """The properties of written rows that are part of a checkpoint."""
+        return {"digests": self._digests, "lengths": self._lengths, "turn": self._turn}
+
     def get(self, client: int, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """Vectors of one client (all, or ``names``); the initial value where none was written."""
+        """Vectors of one client (all, or ``names``), by default the initial value."""
         return {name: self._row(name, client) for name in (self.first if names is None else names)}
 
     def has(self, client: int, name: str) -> bool:
-        """Whether a vector of one client was ever written; newcomers keep nothing yet."""
+        """True if a vector of one client was ever written; newcomers keep nothing yet."""
         return client < self.clients and bool(self.written[name][client])
 
     def put(self, client: int, values: Mapping[str, Tensor]) -> None:
@@ -70,12 +74,12 @@ class ClientStore:
             self.written[name][client], self._lengths[name][client] = True, value.numel()
 
     def changes(self) -> dict[str, Tensor]:
-        """What a checkpoint needs: which rows exist, and their values or files, which are on disk by then."""
+        """The content of a checkpoint: which rows exist, and their values or the files, which are on disk."""
         tensors: dict[str, Tensor] = {}
         for name, written in self.written.items():
-            about = {"digests": self._digests, "lengths": self._lengths, "turn": self._turn}
             tensors[f"written/{name}"] = torch.from_numpy(written.astype(np.uint8))
-            tensors |= {f"{kind}/{name}": torch.from_numpy(of[name][written]) for kind, of in about.items()}
+            for kind, of in self._packed.items():
+                tensors[f"{kind}/{name}"] = torch.from_numpy(of[name][written])
             if rows := self._held[name]:
                 tensors[f"rows/{name}"] = torch.cat([rows[k].flatten() for k in sorted(rows)])
             for k in self._changed[name]:
@@ -87,7 +91,7 @@ class ClientStore:
         """Restore the state of a checkpoint. Raises `FedflowError` if the file of a row is missing."""
         for name in self.first:
             written = self.written[name] = tensors[f"written/{name}"].numpy().astype(bool)
-            for kind, of in (("digests", self._digests), ("lengths", self._lengths), ("turn", self._turn)):
+            for kind, of in self._packed.items():
                 of[name][written] = tensors[f"{kind}/{name}"].numpy()
             ids = np.flatnonzero(written).tolist()
             if f"rows/{name}" in tensors:
@@ -100,7 +104,7 @@ class ClientStore:
                         raise self._damaged(name, k, "it does not exist")
 
     def settle(self) -> None:
-        """Delete the rows that the checkpoint just written does not need."""
+        """Delete the rows that the new checkpoint does not need."""
         for name, clients in self._changed.items():
             for k in clients:
                 self._path(name, k, 1 - int(self._turn[name][k])).unlink(missing_ok=True)
@@ -136,7 +140,7 @@ class ClientStore:
         return np.dtype(str(self.first[name].dtype).removeprefix("torch."))
 
     def _path(self, name: str, client: int, turn: int | None = None) -> Path:
-        """The file of a row; a folder has those of at most 1,000 clients."""
+        """The file of a row; a folder has the files of at most 1,000 clients."""
         assert self.folder is not None
         turn = int(self._turn[name][client]) if turn is None else turn
         return self.folder / f"clients-{name}" / str(client // 1000) / f"{client}-{turn}.bin"
@@ -147,5 +151,4 @@ class ClientStore:
 
 
 def _digest(row: np.ndarray) -> int:
-    """A hash of one client's row, 64 bits."""
     return int.from_bytes(hashlib.blake2b(row.data, digest_size=8).digest(), "little", signed=True)

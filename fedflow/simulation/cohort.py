@@ -29,7 +29,7 @@ ClientStep = Callable[[Client], Update]
 
 
 def width(job: Job, federation: Federation, shard: Shard, step: ClientStep, level: str) -> int:
-    """Clients per call: the setting, or as many as fit in GPU memory, once that is known."""
+    """Clients per call: the setting, or as many as fit in GPU memory, after a first call."""
     return federation.cohorts.widths.get(_about(job, shard, step, level), job.width or FIRST_WIDTH)
 
 
@@ -40,24 +40,24 @@ def limit_width(
     federation.cohorts.widths[_about(job, shard, step, level)] = clients
 
 
-def max_width_for_memory(free: int, each: int) -> int:
-    """Clients of ``each`` bytes that fit into one call: a power of two, so that there are few shapes."""
-    return 1 << min(WIDEST, max(1, int(MEMORY * free / max(1, each)))).bit_length() - 1
+def max_width_for_memory(free: int, per_client: int) -> int:
+    """Clients per call that fit into ``free`` bytes: a power of two, so that there are few shapes."""
+    return 1 << min(WIDEST, max(1, int(MEMORY * free / max(1, per_client)))).bit_length() - 1
 
 
 def train_cohort(
     job: Job,
     federation: Federation,
     shard: Shard,
-    places: list[int],
+    members: list[int],
     step: ClientStep,
     streams: dict[str, int],
 ) -> tuple[list[bool], Update]:
-    """The accepted ones of the clients at ``places``, and the stacked updates."""
-    own = level(job.method, federation, shard.clients[places[0]])
-    model = network(job.method, federation, own)
+    """The acceptance of each client at the indices ``members``, and the stacked updates."""
+    level_name = level(job.method, federation, shard.clients[members[0]])
+    model = network(job.method, federation, level_name)
     on_gpu = model.device.type == "cuda"
-    call = cohort_call(job, federation, shard, places, step, streams, round_shapes=on_gpu)
+    call = cohort_call(job, federation, shard, members, step, streams, round_shapes=on_gpu)
     for read in federation.inputs.values():
         if isinstance(read, Teacher):
             read.model.prepare()
@@ -75,19 +75,20 @@ def train_cohort(
         taken = torch.cuda.max_memory_allocated(model.device) - before
         unused = torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
         free = torch.cuda.mem_get_info(model.device)[0] + unused
-        limit_width(job, federation, shard, step, own, max_width_for_memory(free, taken // len(places)))
+        fitting = max_width_for_memory(free, taken // len(members))
+        limit_width(job, federation, shard, step, level_name, fitting)
         return unpacked(outputs)
 
 
 def _about(job: Job, shard: Shard, step: ClientStep, level: str) -> About:
-    """Identifies the computation of a vmapped call, apart from the values of its inputs."""
+    """The identity of a vmapped call, apart from the values of its inputs."""
     method, settings = job.method, json.dumps([job.method.as_dict(), job.training.as_dict()], default=str)
-    run = job.rounds, job.keep_trained, *job.path(shard).about
+    run = job.rounds, job.keep_trained, *job.path(shard.steps).identity
     return method.name, type(method), *_code_of(step, job), settings, shard.phase, level, *run
 
 
 def _code_of(step: ClientStep, job: Job) -> About:
-    """The code of ``step`` and the settings that it closes over; `_about` has those of the job.
+    """The code of ``step`` and the settings that it closes over, other than the job's.
 
     Raises TypeError if it closes over anything else: its graph might be replayed for another step.
     """
@@ -110,17 +111,17 @@ def cohort_call(
     job: Job,
     federation: Federation,
     shard: Shard,
-    places: list[int],
+    members: list[int],
     step: ClientStep,
     streams: dict[str, int],
     round_shapes: bool,
 ) -> Call:
-    """The call that trains the clients at ``places``; ``round_shapes`` lets calls share shapes.
+    """The call that trains the clients at the indices ``members``; ``round_shapes`` lets calls share shapes.
 
-    All these clients have one level, and receive and keep vectors of the same names and shapes.
+    These clients have one level, and receive and keep vectors of the same names and shapes.
     """
     device, partition = federation.model.device, federation.partition
-    ids = [shard.clients[i] for i in places]
+    ids = [shard.clients[i] for i in members]
     indices = [np.asarray(partition.train(k)) for k in ids]
     sizes = [len(index) for index in indices]
     epochs_differ = any([*(shard.epochs or ()), *(shard.most or ())])
@@ -131,38 +132,38 @@ def cohort_call(
     if selection:
         inputs |= _padded("selection", selection, shape(max(map(len, selection))))
     least = min(n % EVALUATION_BATCH or n for n in sizes)  # samples in a chunk or batch
-    here = level(job.method, federation, ids[0])
-    model = network(job.method, federation, here)
+    level_name = level(job.method, federation, ids[0])
+    model = network(job.method, federation, level_name)
     for stream, usual in streams.items():
-        schedules = [job.schedule(shard, i, n, stream, usual) for i, n in zip(places, sizes)]
-        least = min(least, *(own.smallest for own in schedules))
+        schedules = [job.schedule(shard, i, n, stream, usual) for i, n in zip(members, sizes)]
+        least = min(least, *(schedule.smallest for schedule in schedules))
         padded = pad_schedules(schedules, shape(max(map(len, schedules))), shape(max(sizes)))
         inputs |= {f"schedule {stream}/{name}": t for name, t in padded.items()}
     one_sample = torch.tensor(indices[0][:1], device=device)
     if least == 1 and model.needs_two(federation.train.inputs(one_sample, model.dtype)):
         raise ValueError("BatchNorm cannot normalize a batch of one sample")
     inputs = {name: t.to(device, non_blocking=True) for name, t in inputs.items()}
-    each = set(inputs)
+    by_client = set(inputs)
     for kind, names in (("received", shard.received), ("kept", shard.kept)):
-        for name in names[places[0]]:
-            at = [names[i][name] for i in places]
+        for name in names[members[0]]:
+            at = [names[i][name] for i in members]
             one_for_all = len(set(at)) == 1
             key = f"{kind}/{name}"
             vectors = [shard.vectors[p] for p in at[: 1 if one_for_all else None]]
             value = vectors[0] if one_for_all else torch.stack(vectors)
             inputs[key] = value.to(device)  # a graph would read a host tensor only once
-            each |= set() if one_for_all else {key}
+            by_client |= set() if one_for_all else {key}
     if model.draws_noise:
         keys = [noise_key(torch_seed(job.seed, "noise", shard.round, k)) for k in ids]
         inputs["noise"] = torch.tensor(keys, dtype=torch.int32).to(device)
-        each.add("noise")
-    task, path = task_of(job, federation, shard, here, vmapped=True), job.path(shard)
-    # Values that change from round to round are inputs: a graph would replay those of its capture.
+        by_client.add("noise")
+    task, path = task_of(job, federation, shard, level_name, vmapped=True), job.path(shard.steps)
+    # Values that change from round to round are inputs: a graph would replay the values of its capture.
     inputs["t"] = torch.full((), shard.round, dtype=torch.int64, device=device)
     if job.training.lr_decay < 1:
         inputs["lr"] = torch.full((), float(task.lr), dtype=torch.float64, device=device)
 
-    def one(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    def train_one(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         parts = _parts(inputs)
         if "noise" in inputs:
             model.seed_noise(inputs["noise"])
@@ -182,15 +183,15 @@ def cohort_call(
             **{f"{kind}/{n}": t for kind in NAMED for n, t in getattr(update, kind).items()},
         }
 
-    return Call(_about(job, shard, step, here), one, inputs, frozenset(each))
+    return Call(_about(job, shard, step, level_name), train_one, inputs, frozenset(by_client))
 
 
 def _padded(kind: str, rows: list[np.ndarray], length: int) -> dict[str, Tensor]:
-    """The fields of `Samples`, stacked: "rows" [C, length] and, where some rows are shorter, "real"."""
+    """The fields of `Samples`, stacked: "rows" [C, length] and, if some rows are shorter, "real"."""
     table = np.zeros((len(rows), length), dtype=np.int64)
-    for place, own in zip(table, rows):
-        place[: len(own)] = own
-    sizes = [len(own) for own in rows]
+    sizes = [len(row) for row in rows]
+    for padded_row, row in zip(table, rows):
+        padded_row[: len(row)] = row
     padded = {f"{kind}/rows": torch.from_numpy(table)}
     if min(sizes) < length:
         padded[f"{kind}/real"] = torch.arange(length) < torch.tensor(sizes)[:, None]

@@ -1,4 +1,4 @@
-"""Whether a run compiles its clients' gradients: decided once, before it starts, for all of its workers."""
+"""The decision whether a run compiles gradients: made once, before it starts, for all of its workers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from fedflow.simulation.settings import RunSettings
 def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) -> tuple[Job, str]:
     """``job``, with compilation if ``wanted`` ("auto", "always", "never") and the work justify it, and why.
 
-    The code is then stored in ``folder``, for workers and later runs.
+    Code is stored in ``folder``, for workers and later runs.
     """
     if wanted == "never":
         return job, "no: engine.compile is never"
@@ -34,7 +34,7 @@ def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) ->
         worth, why = pays(model, train, job.training, steps, len(trained))
         if not worth:
             return job, f"no: {why}"
-    if any(compiled_gradient(each, train, job.training, str(folder)) is None for each in trained):
+    if any(compiled_gradient(network, train, job.training, str(folder)) is None for network in trained):
         return job, "no: the compiler failed"
     return replace(job, compiled=str(folder)), f"yes: {why}"
 
@@ -46,6 +46,6 @@ def steps_ahead(job: Job, settings: RunSettings, federation: Federation) -> floa
     total = 0.0
     for n, count in zip(sizes.tolist(), clients.tolist()):
         full = n // training.batch_size / training.batches(n)  # the share of batches that are compiled
-        steps = sum(training.workload(n, own).steps for own in job.method.streams(training).values())
+        steps = sum(training.workload(n, epochs).steps for epochs in job.method.streams(training).values())
         total += count * full * steps
     return settings.rounds * settings.participation * total

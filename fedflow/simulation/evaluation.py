@@ -21,16 +21,13 @@ from fedflow.simulation.predict import ANSWERS, Asked, predict_all
 from fedflow.simulation.remembered import SCORES, Remembered, model_key
 from fedflow.simulation.worker import TrainedClients, client_of, train_clients, vmapped
 
-PREDICTIONS = {
-    "client": np.int32,
-    "sample": np.int32,
-} | ANSWERS  # columns of `Scores.answers`, and their types
+PREDICTIONS = {"client": np.int32, "sample": np.int32} | ANSWERS  # types of the columns of `Scores.answers`
 
 
 class Measure(Protocol):
-    """A further score of every client, as plain data: workers compute it.
+    """A further score of every client, as plain data, because workers compute it.
 
-    ``name`` is the key in `Scores.more`; ``kept`` are vectors of clients that it reads.
+    ``name`` is the key in `Scores.more`; ``kept`` are names of client vectors that it reads.
     """
 
     @property
@@ -40,7 +37,7 @@ class Measure(Protocol):
     def kept(self) -> Sequence[str]: ...
 
     def of(self, served: "Served") -> np.ndarray:
-        """The score [m] of the clients; NaN where there is none."""
+        """The score [m] of the clients, or NaN."""
 
 
 @dataclass
@@ -59,7 +56,7 @@ class EvaluationShard(Shard):
 
 @dataclass
 class Scores(Parcel):
-    """Per client of a shard, arrays [m]; NaN (cluster: -1) where not measured. ``more`` is by `Measure`."""
+    """Scores of the clients of a shard, arrays [m]; NaN (cluster: -1) if not measured."""
 
     clients: list[int]
     cluster: np.ndarray
@@ -70,17 +67,17 @@ class Scores(Parcel):
     global_loss: np.ndarray
     models: list[Tensor]  # distinct served vectors, if requested
     model: np.ndarray  # index into models, -1 if absent
-    more: dict[str, np.ndarray] = field(default_factory=dict)
+    more: dict[str, np.ndarray] = field(default_factory=dict)  # by `Measure`
     answers: pd.DataFrame | None = None  # `PREDICTIONS` of their test samples, if requested
-    keys: np.ndarray | None = None  # of the models, 0 for none: only until the scores are remembered
+    keys: np.ndarray | None = None  # of the models, 0 for none; None once the scores are remembered
 
     def column(self, name: str) -> np.ndarray:
         """The scores [m] of this name: a field, or one of ``more``."""
-        found = getattr(self, name) if hasattr(self, name) else self.more.get(name)
-        return np.full(len(self.clients), np.nan) if found is None else found
+        scores: np.ndarray | None = getattr(self, name, self.more.get(name))
+        return np.full(len(self.clients), np.nan) if scores is None else scores
 
     def among(self, partition: Partition, clients: int) -> "Scores":
-        """These scores expanded to all ``clients`` (N); NaN where not evaluated."""
+        """These scores expanded to all ``clients`` (N), NaN if not evaluated."""
         if len(self.clients) == clients:
             return self
 
@@ -107,37 +104,38 @@ class Served:
 
     def accuracy_of(self, vectors: Sequence[Tensor]) -> np.ndarray:
         """The accuracy [m] of one vector per client on its own test set."""
-        networks = [network_of(self.job, self.federation, k) for k in self.shard.clients]
-        places, at_once = np.arange(len(vectors)), vmapped(self.job, self.federation)
-        return score(
-            self.federation, vectors, places, self.shard.clients, networks=networks, vmapped=at_once
-        )[0]
+        return self._accuracy(vectors, self.shard.clients)
 
     def accuracy_after(
         self, step: Callable[[Client], Update], streams: dict[str, int], start: Tensor | None = None
     ) -> np.ndarray:
-        """The accuracy [m] of what ``step`` makes of the served models, or of ``start``; NaN if it fails."""
+        """The accuracy [m] of the models that ``step`` makes of the served ones, or of ``start``.
+
+        NaN for a client whose step fails.
+        """
         vectors, model = self.vectors, self.model
         if start is not None:
             vectors, model = [start], np.zeros_like(model)
-        received: list[dict[str, int]] = [{"model": int(place)} for place in model]
+        received: list[dict[str, int]] = [{"model": int(at)} for at in model]
         shard = Shard(self.shard.round, self.shard.clients, vectors, received, [{} for _ in model])
-        accuracy, at_once = dict.fromkeys(shard.clients, np.nan), vmapped(self.job, self.federation)
+        accuracy = dict.fromkeys(shard.clients, np.nan)
         for outcome in train_clients(self.job, shard, step, streams):
             if isinstance(outcome, TrainedClients):
-                ids, own = outcome.clients, [*outcome.update.vectors["model"]]
-                networks = [network_of(self.job, self.federation, k) for k in ids]
-                places = np.arange(len(own))
-                found = score(self.federation, own, places, ids, networks=networks, vmapped=at_once)
-                accuracy |= dict(zip(ids, found[0]))
+                made = [*outcome.update.vectors["model"]]
+                accuracy |= dict(zip(outcome.clients, self._accuracy(made, outcome.clients)))
             else:
                 reason = f"client {outcome[0]} has no score after its training: {outcome[1]}"
                 warnings.warn(reason, stacklevel=2)
         return np.array([accuracy[k] for k in shard.clients])
 
+    def _accuracy(self, vectors: Sequence[Tensor], clients: Sequence[int]) -> np.ndarray:
+        networks = [network_of(self.job, self.federation, k) for k in clients]
+        at_once = vmapped(self.job, self.federation)
+        model = np.arange(len(vectors))
+        return score(self.federation, vectors, model, clients, networks=networks, vmapped=at_once)[0]
+
 
 def network_of(job: Job, federation: Federation, client: int) -> FlatModel:
-    """The network that a client has."""
     return network(job.method, federation, level(job.method, federation, client))
 
 
@@ -145,64 +143,59 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     """Score every client of the shard with the model that it is served."""
     federation, asked = job.federation.open(), len(shard.received)
     vectors, levels = list[Tensor](), list[str]()
-    places: dict[object, int] = {}
+    indices: dict[object, int] = {}
     model, cluster = (np.zeros(asked, dtype=np.int64) for _ in range(2))
     for i in range(asked):
         w, cluster[i], shared = served_model(job, federation, shard, i)
-        here = level(job.method, federation, shard.clients[i])
-        key = ("cluster", int(cluster[i])) if shared else (here, w.data_ptr(), w.shape)
-        if key not in places:
-            places[key] = len(vectors)
+        level_name = level(job.method, federation, shard.clients[i])
+        key = ("cluster", int(cluster[i])) if shared else (level_name, w.data_ptr(), w.shape)
+        if key not in indices:
+            indices[key] = len(vectors)
             vectors.append(w)
-            levels.append(here)
-        model[i] = places[key]
+            levels.append(level_name)
+        model[i] = indices[key]
     # A single entry holds for all clients.
     model, cluster = (np.resize(array, len(shard.clients)) for array in (model, cluster))
-    kept: list[pd.DataFrame] | None = [] if shard.answers else None
-    found, keys = _scored(job, federation, shard, vectors, levels, model, kept)
+    answers: list[pd.DataFrame] | None = [] if shard.answers else None
     served = Served(job, federation, shard, vectors, model)
+    scores, keys = _scored(served, shard, levels, answers)
     return Scores(
         clients=shard.clients,
         cluster=cluster,
         test_samples=test_sizes(federation.partition, shard.clients),
-        **dict(zip(SCORES, found, strict=True)),
+        **dict(zip(SCORES, scores, strict=True)),
         models=[w.cpu() for w in vectors] if shard.models else [],
         model=model if shard.models else np.full_like(model, -1),
         more={measure.name: measure.of(served) for measure in shard.measures},
-        answers=pd.concat(kept) if kept else None,
+        answers=pd.concat(answers) if answers else None,
         keys=keys,
     )
 
 
 def _scored(
-    job: Job,
-    federation: Federation,
-    shard: EvaluationShard,
-    vectors: Sequence[Tensor],
-    levels: Sequence[str],
-    model: np.ndarray,
-    kept: list[pd.DataFrame] | None,
+    served: Served, shard: EvaluationShard, levels: Sequence[str], answers: list[pd.DataFrame] | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The `SCORES` [4, m] of the clients of a shard, and the keys [m] of their models, 0 for none.
 
-    Models that have not changed are not scored, unless their predictions are ``kept`` or many are scored at
-    once: then the last bits of a loss may depend on the other models too.
+    Models that have not changed are not scored again, unless their predictions are kept as ``answers``, or
+    many models are scored at once: then the last bits of a loss may depend on the other models.
     """
+    job, federation, vectors, model = served.job, served.federation, served.vectors, served.model
     clients, at_once = np.asarray(shard.clients), vmapped(job, federation)
-    found, keys = np.full((len(SCORES), len(clients)), np.nan), np.zeros(len(clients), dtype=np.int64)
+    scores, keys = np.full((len(SCORES), len(clients)), np.nan), np.zeros(len(clients), dtype=np.int64)
     left = np.ones(len(clients), dtype=np.bool_)
-    if shard.remembered is not None and kept is None and not at_once:
+    if shard.remembered is not None and answers is None and not at_once:
         ends = np.bincount(model, minlength=len(vectors)).cumsum()
         sharing = np.split(clients[np.argsort(model, kind="stable")], ends[:-1])
-        each = zip(vectors, levels, sharing, strict=True)
-        keys = np.array([model_key(*of_model, shard.full) for of_model in each])[model]
-        found = shard.remembered.values.copy()
+        keyed = zip(vectors, levels, sharing, strict=True)
+        keys = np.array([model_key(*arguments, shard.full) for arguments in keyed])[model]
+        scores = shard.remembered.values.copy()
         left = shard.remembered.changed(keys, model)
-    changed, places = np.unique(model[left], return_inverse=True)
+    changed, index = np.unique(model[left], return_inverse=True)
     networks = [network(job.method, federation, levels[i]) for i in changed]
-    some, own = [vectors[i] for i in changed], clients[left].tolist()
-    found[:, left] = score(federation, some, places, own, shard.full, kept, networks, at_once)
-    return found, keys
+    changed_vectors, ids = [vectors[i] for i in changed], clients[left].tolist()
+    scores[:, left] = score(federation, changed_vectors, index, ids, shard.full, answers, networks, at_once)
+    return scores, keys
 
 
 def merged(parts: list[Scores]) -> Scores:
@@ -220,20 +213,20 @@ def merged(parts: list[Scores]) -> Scores:
         for name, values in vars(parts[0]).items()
         if isinstance(values, np.ndarray) and name != "model"
     }
-    kept = [part.answers for part in parts if part.answers is not None]
-    places = [np.where(part.model < 0, -1, part.model + offset) for part, offset in zip(parts, offsets)]
+    answers = [part.answers for part in parts if part.answers is not None]
+    indices = [np.where(part.model < 0, -1, part.model + offset) for part, offset in zip(parts, offsets)]
     return Scores(
         clients=clients[order].tolist(),
         models=[w for part in parts for w in part.models],
-        model=joined(places),
+        model=joined(indices),
         more={name: joined([part.more[name] for part in parts]) for name in parts[0].more},
-        answers=pd.concat(kept).sort_values(["client", "sample"], ignore_index=True) if kept else None,
+        answers=pd.concat(answers).sort_values(["client", "sample"], ignore_index=True) if answers else None,
         **arrays,
     )
 
 
 def served_model(job: Job, federation: Federation, shard: Shard, i: int) -> tuple[Tensor, int, bool]:
-    """The model [D] that the i-th client of the shard is served, its cluster, and whether that shares it."""
+    """The model [D] of the i-th client, its cluster, and whether the clients of the cluster share it."""
     client = client_of(job, federation, shard, i, {})
     client.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, shard.clients[i]))
     served = job.method.model_for(client)
@@ -257,16 +250,17 @@ def score(
     model: np.ndarray,
     clients: Sequence[int],
     full: bool = False,
-    kept: list[pd.DataFrame] | None = None,
+    answers: list[pd.DataFrame] | None = None,
     networks: Sequence[FlatModel] | None = None,
     vmapped: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Accuracy and mean loss on the client's own test set, then on the complete one; [m] each.
 
-    Each distinct model sees each test sample once; its clients are scored from the counts per pool. A network
-    with the statistics of a batch sees the samples of one client at a time, so that no score depends on who
-    else is scored here. The predictions that clients are scored by are appended to ``kept``, if given.
-    ``networks`` are those of the vectors, by default that of the run. ``vmapped``: many models at once.
+    ``model`` [m] is the index of each client's model in ``vectors``, whose ``networks`` are by default the
+    network of the run. Each distinct model sees each test sample once; its clients are scored from the counts
+    per pool. A network with the statistics of a batch sees the samples of one client at a time, so that no
+    score depends on the other clients. The predictions that clients are scored by are appended to
+    ``answers``, if given. ``vmapped``: many models at once.
     """
     partition, (complete, rows) = federation.partition, federation.complete
     alone = federation.model.batch_statistics
@@ -276,26 +270,26 @@ def score(
     ends = np.searchsorted(model[by_model], np.arange(len(vectors)), side="right")
     networks = networks or [federation.model] * len(vectors)
     groups = list(zip(networks, vectors, np.split(by_model, ends[:-1])))
-    each_alone = [(net, w, one[None]) for net, w, own in groups for one in own] if alone else groups
-    asked, known = [], []
-    for net, w, members in each_alone:
-        own, owner = _rows(partition.own_offsets, partition.own_pools, ids[members])
-        pools, own = np.unique(own, return_inverse=True)
+    calls = [(net, w, member[None]) for net, w, members in groups for member in members] if alone else groups
+    asked, tables = [], []
+    for net, w, members in calls:
+        pool_ids, owner = _rows(partition.own_offsets, partition.own_pools, ids[members])
+        pools, pool_ids = np.unique(pool_ids, return_inverse=True)
         samples, pool = _rows(partition.pool_offsets, partition.pool_indices, pools)
         needed = np.unique(np.concatenate([samples, rows]) if full and shared else samples)
         asked.append(Asked(net, w, needed))
-        known.append((own, owner, pools, np.searchsorted(needed, samples), pool))
-    found = predict_all(asked, federation.own_test, kept is not None, vmapped)
-    for (_, _, members), (own, owner, pools, place, pool), (_, _, needed), (hits, loss, answers) in zip(
-        each_alone, known, asked, found
+        tables.append((pool_ids, owner, pools, np.searchsorted(needed, samples), pool))
+    predicted = predict_all(asked, federation.own_test, answers is not None, vmapped)
+    for (_, _, members), (pool_ids, owner, pools, at, pool), (_, _, needed), (hits, loss, more) in zip(
+        calls, tables, asked, predicted
     ):
-        counts = (np.bincount(pool, each[place], len(pools)) for each in (hits, loss, np.ones_like(hits)))
-        right, lost, size = (np.bincount(owner, count[own], len(members)) for count in counts)
-        if kept is not None:
-            of_clients, row = _rows(partition.pool_offsets, partition.pool_indices, pools[own])
+        counts = (np.bincount(pool, values[at], len(pools)) for values in (hits, loss, np.ones_like(hits)))
+        right, lost, size = (np.bincount(owner, count[pool_ids], len(members)) for count in counts)
+        if answers is not None:
+            of_clients, row = _rows(partition.pool_offsets, partition.pool_indices, pools[pool_ids])
             columns = {"client": ids[members][owner[row]], "sample": of_clients}
-            columns |= {name: values[np.searchsorted(needed, of_clients)] for name, values in answers.items()}
-            kept.append(pd.DataFrame(columns).astype(PREDICTIONS))
+            columns |= {name: values[np.searchsorted(needed, of_clients)] for name, values in more.items()}
+            answers.append(pd.DataFrame(columns).astype(PREDICTIONS))
         tested = members[size > 0]  # clients without test samples stay NaN
         local[tested], losses[tested] = (sums[size > 0] / size[size > 0] for sums in (right, lost))
         if full and shared:
@@ -309,7 +303,7 @@ def score(
 
 
 def _rows(offsets: np.ndarray, values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ``chosen`` rows of compressed ``values``, concatenated, and the place of each value's row."""
+    """The ``chosen`` rows of compressed ``values``, concatenated, and each value's index into ``chosen``."""
     starts, sizes = offsets[chosen], offsets[chosen + 1] - offsets[chosen]
     owner = np.repeat(np.arange(len(chosen)), sizes)
     within = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -317,6 +311,6 @@ def _rows(offsets: np.ndarray, values: np.ndarray, chosen: np.ndarray) -> tuple[
 
 
 def test_sizes(partition: Partition, clients: Sequence[int]) -> np.ndarray:
-    """Number of test samples of each of ``clients`` [m]."""
+    """The number of test samples of each of the ``clients`` [m]."""
     pools, owner = _rows(partition.own_offsets, partition.own_pools, np.asarray(clients))
     return np.bincount(owner, np.diff(partition.pool_offsets)[pools], len(clients)).astype(np.int64)

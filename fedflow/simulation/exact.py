@@ -16,9 +16,9 @@ WHOLE = 2.0**29  # weights below this, if whole, times a float32 are exact in fl
 class ExactSum:
     """A weighted sum of vectors in double-double arithmetic (about 32 digits).
 
-    However the terms are split over workers and merged again, the mean rounds to the same float. On a CPU
-    memory is what a sum costs: rows with whole weights are added up in float64 as long as it holds their
-    sum, block by block, and only then to both parts.
+    However the terms are split over workers and merged again, the mean rounds to the same float. On a CPU,
+    access to memory dominates: rows with whole weights are added up in float64 while that is exact, block by
+    block, and only then added to both parts.
     """
 
     def __init__(self, high: Tensor | None = None, low: Tensor | None = None, weight: float = 0.0) -> None:
@@ -28,18 +28,17 @@ class ExactSum:
 
     @property
     def high(self) -> Tensor | None:
-        """The sum [n], rounded; None without terms."""
+        """The sum [n], rounded, or None without terms."""
         self._carry()
         return self._high
 
     @property
     def low(self) -> Tensor | None:
-        """The sum minus ``high`` [n]; None without terms."""
+        """The sum minus ``high`` [n], or None without terms."""
         self._carry()
         return self._low
 
     def add(self, vector: Tensor, weight: float) -> None:
-        """Add ``weight * vector`` [n]."""
         self.add_rows(vector[None], [weight])
 
     def add_rows(self, vectors: Tensor, weights: list[float]) -> None:
@@ -74,19 +73,18 @@ class ExactSum:
         return ((self.high + self.low) / self.weight).to(dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent: of ``low`` the entries that are not 0. With whole weights there are hardly any."""
+        """The sum to send, with ``low`` as its entries other than 0: with whole weights, there are few."""
         high, low = self.high, self.low
         if low is not None:
-            (places,) = low.nonzero(as_tuple=True)
-            if 2 * len(places) < len(low):  # a place takes as many bytes as an entry
-                return {"high": high, "low": (places, low[places]), "weight": self.weight}
+            (indices,) = low.nonzero(as_tuple=True)
+            if 2 * len(indices) < len(low):  # an index takes as many bytes as an entry
+                return {"high": high, "low": (indices, low[indices]), "weight": self.weight}
         return {"high": high, "low": low, "weight": self.weight}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         high, low = state["high"], state["low"]
         if isinstance(low, tuple):
-            places, entries = low
-            low = torch.zeros_like(high).index_copy_(0, places, entries)
+            low = torch.zeros_like(high).index_copy_(0, *low)
         self.__init__(high, low, state["weight"])  # type: ignore[misc]
 
     def _add_row(self, row: Tensor, weight: float) -> None:
@@ -97,14 +95,13 @@ class ExactSum:
         recents = self._recent.split(AT_ONCE["cpu"])
         for (x,), high, low, recent, window in zip(*self._chunks(row), recents, self._windows):
             sizes = _sizes(x) if weight == int(weight) and abs(weight) < WHOLE else None
-            if sizes and window.takes(*sizes, weight):
-                recent.add_(x, alpha=weight)
-                continue
-            if window.used:
+            fits = sizes and window.takes(*sizes, weight)
+            if not fits and window.used:
                 _add(high, low, recent)
                 recent.zero_()
                 window.clear()
-            if sizes and window.takes(*sizes, weight):
+                fits = sizes and window.takes(*sizes, weight)
+            if fits:
                 recent.add_(x, alpha=weight)
             else:
                 _add(high, low, x.double() * weight)
@@ -130,7 +127,7 @@ class ExactSum:
 
 
 class _Window:
-    """The bits that terms have used: whether float64 holds their sum.
+    """The bits that terms use, which must fit into float64.
 
     All terms are multiples of ``unit``, a power of 2, and no sum of some of them exceeds ``bound``.
     """
@@ -146,7 +143,7 @@ class _Window:
         return self.bound > 0
 
     def takes(self, unit: float, most: float, weight: float) -> bool:
-        """Whether ``weight`` times multiples of ``unit`` up to ``most`` still fit; they then belong to it."""
+        """Add ``weight`` times multiples of ``unit`` up to ``most``, and return True, if they still fit."""
         unit, bound = min(self.unit, unit), self.bound + abs(weight) * most
         if not bound < 2.0**52 * unit:  # of 53 bits, as `bound` is rounded
             return False
@@ -155,9 +152,9 @@ class _Window:
 
 
 def _sizes(x: Tensor) -> tuple[float, float] | None:
-    """A power of 2 whose multiples all entries (float32) are, and the largest of them; None unless finite."""
+    """A power of 2 that divides all entries (float32), and the largest entry; None unless they are finite."""
     x = x.abs()
-    least, most = (float(each) for each in torch.aminmax(x))
+    least, most = map(float, torch.aminmax(x))
     if not math.isfinite(most):
         return None
     if least == 0 < most:
@@ -167,14 +164,14 @@ def _sizes(x: Tensor) -> tuple[float, float] | None:
 
 @functools.cache
 def _kernel(device: str) -> Callable[[Tensor, Tensor, Tensor, Tensor], None] | None:
-    """The kernel that adds rows on a GPU; None where operations do that."""
+    """The kernel that adds rows on a GPU, or None if single operations do that."""
     if device != "cuda":
         return None
     try:
         from fedflow.simulation.exact_rows import add_rows
 
-        one = torch.ones(1, dtype=torch.float64, device=device)
-        add_rows(one[None], one, one.clone(), one.clone())
+        ones = torch.ones(1, dtype=torch.float64, device=device)
+        add_rows(ones[None], ones, ones.clone(), ones.clone())
     except Exception as error:  # no Triton, or no C compiler for it
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"sums on the GPU are several operations, not one kernel ({reason})", stacklevel=3)
@@ -183,7 +180,6 @@ def _kernel(device: str) -> Callable[[Tensor, Tensor, Tensor, Tensor], None] | N
 
 
 def _add(high: Tensor, low: Tensor, term: Tensor) -> None:
-    """Add ``term`` to a sum in two parts, in place."""
     total, lost = _two_sum(high, term)
     high.copy_(total)
     low.add_(lost)

@@ -1,4 +1,4 @@
-"""Executors of a round's shards. Here is the plain loop; those of Prefect are in ``tasks/``."""
+"""Executors of a round's shards: the protocol and the plain loop. Prefect's are in ``tasks/``."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -10,14 +10,14 @@ import numpy as np
 
 
 class Work(Protocol):
-    """What all shards share: a `Job`, or the job of a procedure."""
+    """The settings that all shards share: a `Job`, or the job of a procedure."""
 
     @property
     def device(self) -> str: ...
 
 
 class Share(Protocol):
-    """What one worker does: a `Shard` of clients, or a block of steps."""
+    """The share of one worker: a `Shard` of clients, or a block of steps."""
 
     @property
     def content(self) -> str: ...
@@ -59,10 +59,7 @@ def balanced(clients: Sequence[int], load: np.ndarray, workers: int) -> list[lis
 
 
 def end_with_parent() -> None:
-    """End this worker process when the one that started it ends, however that happens.
-
-    A pool stops its workers, but a driver that the kernel kills for lack of memory cannot.
-    """
+    """End this worker process when its parent ends, even if the kernel kills the parent."""
     parent = parent_process()
     assert parent is not None
 

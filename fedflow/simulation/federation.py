@@ -38,8 +38,8 @@ class Federation:
     test: Examples
     partition: Partition
     public: Examples | None = None  # the server's own data
-    inputs: Mapping[str, Any] = field(default_factory=dict)  # what training reads (`Reads`)
-    features: Teacher | None = None  # whose features measure generated images
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # of training (`Reads`)
+    features: Teacher | None = None  # its features measure generated images
     shipped: int = 0  # bytes of the networks among them, which every client receives once
     cohorts: Cohorts = field(default_factory=Cohorts, init=False, repr=False)  # captured CUDA graphs
     ahead: Ahead = field(default_factory=Ahead, init=False, repr=False)  # batches of the next round
@@ -54,12 +54,12 @@ class Federation:
 
     @property
     def labeled(self) -> bool:
-        """Whether every sample has one label."""
+        """True if every sample has one label."""
         return self.train.labeled
 
     @functools.cached_property
     def complete(self) -> tuple[Examples, np.ndarray]:
-        """The examples and rows of the complete test set; while tuning, all held-out samples."""
+        """The examples and rows of the complete test set, or of all held-out samples while tuning."""
         if self.partition.params.get("validation"):
             return self.train, np.unique(self.partition.pool_indices)
         return self.test, np.arange(len(self.test))
@@ -76,25 +76,24 @@ class Federation:
 
 @dataclass(frozen=True)
 class Stored:
-    """A folder of data: its path where the run was started, and the hash of its content.
+    """A data folder: its path on the machine that started the run, and the hash of its content.
 
-    On another machine, the path may be missing or hold other content. A worker there also looks in its own
-    data folder, `FEDFLOW_CACHE` (default: ``data`` in its working directory): by hash, and by the last two
-    names of the path (``prepared/digits``).
+    A worker on another machine also looks in its own data folder, `FEDFLOW_CACHE` (default: ``data`` in its
+    working directory), by hash and by the last two names of the path (``prepared/digits``).
     """
 
     path: str
     hash: str
 
-    def places(self) -> list[Path]:
+    def folders(self) -> list[Path]:
         """Folders that may hold the content, the likeliest first."""
-        own, here = Path(os.environ.get("FEDFLOW_CACHE") or "data").resolve(), Path(self.path)
-        return list(dict.fromkeys([here, own / self.hash, own.joinpath(*here.parts[-2:])]))
+        cache, path = Path(os.environ.get("FEDFLOW_CACHE") or "data").resolve(), Path(self.path)
+        return list(dict.fromkeys([path, cache / self.hash, cache.joinpath(*path.parts[-2:])]))
 
 
 @dataclass(frozen=True)
 class StoredInput:
-    """What training reads of a central network (`Reads`): itself, or its ``losses`` on all samples."""
+    """A central network that training reads (`Reads`), or its ``losses`` on all samples."""
 
     name: str
     stored: Stored
@@ -114,12 +113,12 @@ class FederationFiles:
     convolution: str = "matmul"  # of vmapped cohorts
     public: Stored | None = None  # another prepared data set, for the server
     noise: int = 0  # number of random inputs that are the server's data instead
-    inputs: tuple["StoredInput", ...] = ()  # what training reads of central networks
+    inputs: tuple["StoredInput", ...] = ()  # of training, from central networks
     features: Stored | None = None  # a central network whose features measure generated images
     inception: Stored | None = None  # or weights of Inception v3
 
     def open(self) -> Federation:
-        """Raises `FedflowError` if this machine lacks the content, or it is damaged."""
+        """Load the content. Raises `FedflowError` if it is missing here or damaged."""
         return _open(self)
 
 
@@ -132,22 +131,22 @@ C = TypeVar("C", bound=_Content)
 
 
 def found(stored: Stored, load: Callable[[Path], C]) -> C:
-    """What ``load`` reads from the first folder with this content; other content is not accepted."""
+    """The result of ``load`` from the first folder with this content; other content is not accepted."""
     if not stored.hash:  # it was never made: ``load`` raises the error
         return load(Path(stored.path))
-    seen = []
-    for folder in stored.places():
+    reasons = []
+    for folder in stored.folders():
         try:
             content = load(folder)
         except FedflowError as error:
-            seen.append(f"{error}" if folder.is_dir() else f"there is no {folder}")
+            reasons.append(f"{error}" if folder.is_dir() else f"there is no {folder}")
             continue
         if content.hash == stored.hash:
             return content
-        seen.append(f"{folder} has content {content.hash}")
+        reasons.append(f"{folder} has content {content.hash}")
     raise FedflowError(
-        f"{socket.gethostname()} lacks content {stored.hash}: {'; '.join(seen)}. "
-        f"Copy {stored.path} to {stored.places()[1]} (FEDFLOW_CACHE sets where), share it, or `dvc pull` it"
+        f"{socket.gethostname()} lacks content {stored.hash}: {'; '.join(reasons)}. "
+        f"Copy {stored.path} to {stored.folders()[1]} (FEDFLOW_CACHE sets where), share it, or `dvc pull` it"
     )
 
 
@@ -172,13 +171,13 @@ def _open(files: FederationFiles) -> Federation:
     model = FlatModel(factory, device=device, convolution=files.convolution)
     need_fit(model, train, files.model, partition.classes or len(dataset.classes))
     inputs, shipped = dict[str, Any](), dict[str, int]()
-    for each in files.inputs:
-        network = found(each.stored, load_network)
-        network.need_data(dataset.hash, each.field)
-        # A network may correct noisy labels; its losses on clean labels are not those on noisy ones.
-        changed = partition.train_labels if each.losses else partition.classes
-        need_labels(each.field, network.facts["name"], changed=changed is not None)
-        inputs[each.name] = network.read(each.losses, device, model.dtype)
+    for needed in files.inputs:
+        network = found(needed.stored, load_network)
+        network.need_data(dataset.hash, needed.field)
+        # A network may correct noisy labels, but its losses on clean and noisy labels differ.
+        changed = partition.train_labels if needed.losses else partition.classes
+        need_labels(needed.field, network.facts["name"], changed=changed is not None)
+        inputs[needed.name] = network.read(needed.losses, device, model.dtype)
         shipped[network.hash] = network.size
     features = found(files.features, load_network) if files.features else None
     if features:

@@ -17,7 +17,7 @@ SHAPING = ("View", "Unsafe", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "T"
 
 
 class Misfit(Exception):
-    """Why a network does not fit the samples, in words."""
+    """The reason why a network does not fit the samples."""
 
 
 def need_fit(model: FlatModel, train: Examples, name: str, classes: int = 0) -> None:
@@ -38,14 +38,10 @@ def need_fit(model: FlatModel, train: Examples, name: str, classes: int = 0) -> 
     except BadInput:
         raise
     except Exception as error:  # a network is anybody's code
-        told = str(error) if isinstance(error, Misfit) else f"{type(error).__name__}: {reason(error)}"
-        inputs, targets = (str(t.dtype).removeprefix("torch.") for t in (train.x, train.y))
-        raise BadInput(
-            "model.name",
-            name,
-            f"a network for {inputs} inputs {list(train.x.shape[1:])} and {targets} targets "
-            f"{list(train.y.shape[1:])} ({told})",
-        ) from error
+        why = str(error) if isinstance(error, Misfit) else f"{type(error).__name__}: {reason(error)}"
+        inputs = f"{_type(train.x)} inputs {list(train.x.shape[1:])}"
+        targets = f"{_type(train.y)} targets {list(train.y.shape[1:])}"
+        raise BadInput("model.name", name, f"a network for {inputs} and {targets} ({why})") from error
 
 
 def _tried(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, classes: int) -> Tensor:
@@ -54,7 +50,7 @@ def _tried(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, classes: int) -> T
     _need_tensor(outputs, model, len(x))
     model.seed_noise(0)
     before = model.counters()
-    losses = [_losses(model, found, y, classes) for found in (outputs, model.train_outputs(w, x)[0])]
+    losses = [_losses(model, made, y, classes) for made in (outputs, model.train_outputs(w, x)[0])]
     for name, value in model.counters().items():
         if not torch.equal(value, before[name]):
             raise Misfit(f"{name} changes in training: only floating-point buffers are part of a model")
@@ -64,67 +60,55 @@ def _tried(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, classes: int) -> T
 
 
 def _losses(model: FlatModel, outputs: Tensor, y: Tensor, classes: int) -> Tensor:
-    """The losses of samples; `Misfit` unless there is one for each."""
     if not model.own_losses:
         _need_tensor(outputs, model, len(y))
         _need_shape(outputs, y, classes)
     losses: Any = model.losses(outputs, y)
     if not isinstance(losses, Tensor) or losses.shape != y.shape[:1]:
-        raise Misfit(f"losses(outputs, y) gives {_form(losses)} for {len(y)} samples, not one loss each")
+        returned = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise Misfit(f"losses(outputs, y) gives {returned} for {len(y)} samples, not one loss each")
     return losses
 
 
-def _form(result: Any) -> str:
-    """A result as errors print it: the shape of a tensor, else its type."""
-    return str(list(result.shape)) if isinstance(result, Tensor) else type(result).__name__
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _need_tensor(outputs: Any, model: FlatModel, count: int) -> None:
     """Raise `Misfit` unless a call returned one tensor, with finite numbers for ``count`` samples."""
     if not isinstance(outputs, Tensor):
-        part = (
-            ".logits"
-            if hasattr(outputs, "logits")
-            else "[0]"
-            if isinstance(outputs, tuple | list)
-            else "[...]"
-        )
+        part = "[0]" if isinstance(outputs, tuple | list) else "[...]"
+        part = ".logits" if hasattr(outputs, "logits") else part
         raise Misfit(
             f"forward returns {type(outputs).__name__}, and must return one tensor of logits [n, classes]; "
             f"wrap it in a module whose forward returns self.network(x){part}"
         )
     if outputs.dtype != model.dtype:
-        kind, own = (str(dtype).removeprefix("torch.") for dtype in (outputs.dtype, model.dtype))
-        raise Misfit(f"forward returns {kind}, and must return {own}")
+        wanted = str(model.dtype).removeprefix("torch.")
+        raise Misfit(f"forward returns {_type(outputs)}, and must return {wanted}")
     if not outputs.ndim or len(outputs) != count:
-        raise Misfit(
-            f"forward returns {list(outputs.shape)} for {count} samples, whose dimension is the first"
-        )
+        shape = list(outputs.shape)
+        raise Misfit(f"forward returns {shape} for {count} samples, whose dimension is the first")
     if not outputs.isfinite().all():
         raise Misfit("forward returns numbers that are not finite, with its first parameters")
 
 
 def _need_shape(outputs: Tensor, y: Tensor, classes: int) -> None:
     """Raise `Misfit` unless the default loss can compare outputs [n, ...] with targets [n, ...]."""
-    given, own = [list(t.shape[1:]) for t in (outputs, y)]
+    returned, targets = (f"[{', '.join(map(str, ['n', *t.shape[1:]]))}]" for t in (outputs, y))
     if y.is_floating_point():
-        if outputs.numel() != y.numel() or (own and given != own):
-            raise Misfit(f"the network gives {_of(given)} for targets {_of(own)}")
-    elif own:
-        raise Misfit(f"targets {_of(own)} are several labels a sample, which need losses(outputs, y)")
+        if outputs.numel() != y.numel() or (y.ndim > 1 and outputs.shape[1:] != y.shape[1:]):
+            raise Misfit(f"the network gives {returned} for targets {targets}")
+    elif y.ndim > 1:
+        raise Misfit(f"targets {targets} are several labels a sample, which need losses(outputs, y)")
     elif outputs.ndim != 2:
-        raise Misfit(f"the network gives {_of(given)}, and labels need logits [n, classes]")
+        raise Misfit(f"the network gives {returned}, and labels need logits [n, classes]")
     elif outputs.shape[1] < classes:
-        raise Misfit(f"the network gives {_of(given)} for {classes} classes")
-
-
-def _of(shape: list[int]) -> str:
-    """The shape of any number of samples: [n, 2]."""
-    return f"[{', '.join(map(str, ['n', *shape]))}]"
+        raise Misfit(f"the network gives {returned} for {classes} classes")
 
 
 def _need_logits(outputs: Tensor, classes: int) -> None:
-    """Raise `Misfit` for outputs [B, K] that are probabilities; warn of more of them than classes."""
+    """Raise `Misfit` for outputs [B, K] that are probabilities; warn of more outputs than classes."""
     if outputs.shape[1] > classes:
         warnings.warn(f"the network has {outputs.shape[1]} outputs for {classes} classes", stacklevel=3)
     sums = (outputs >= 0).all() and ((outputs.sum(1) - 1).abs() < ROUNDING).all()
@@ -133,7 +117,7 @@ def _need_logits(outputs: Tensor, classes: int) -> None:
 
 
 def _end(outputs: Tensor) -> str | None:
-    """The name of a last operation that makes probabilities, if it is one."""
+    """The name of the last operation if it makes probabilities."""
     node = outputs.grad_fn
     while node is not None and node.name().startswith(SHAPING):
         node = node.next_functions[0][0]

@@ -1,4 +1,4 @@
-"""What the server receives in one round: updates in client order, and their means."""
+"""The updates that the server receives in one round, in client order, and their means."""
 
 import numpy as np
 import torch
@@ -6,15 +6,15 @@ from torch import Tensor
 
 from fedflow.errors import FedflowError
 from fedflow.methods.method import Round
+from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.job import ClientResult, Trained, merged_sums
 from fedflow.simulation.updates.path import UpdatePath
-from fedflow.simulation.updates.sums import exact_mean
 
 
 class Gathered:
     """The updates of one round in client order (`fedflow.methods.method.Cohort`).
 
-    Means are as the ``path`` of the updates says. ``averaged``: one was asked for.
+    ``averaged``: a mean was asked for.
     """
 
     def __init__(self, results: list[Trained], round: Round, path: UpdatePath) -> None:
@@ -30,43 +30,49 @@ class Gathered:
 
     def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
         self.averaged = True
-        gathered = {each for sent in self.sent for each in sent.vectors}
-        summed = {key for key, _ in self._sums}
+        gathered = {name for sent in self.sent for name in sent.vectors}
+        summed = {name for name, _ in self._sums}
         if weights is not None and name in summed - gathered:
             raise FedflowError(f"cohort.mean({name!r}, weights=...) needs gathers = True")
         _need("mean", name, summed | gathered)
-        own = self.weights if weights is None else weights
-        parts = {
-            (key, number): part
-            for (key, number), part in self._sums.items()
-            if key == name and group in (None, number) and weights is None
-        }
         counted = [
             (sent, float(weight))
-            for sent, weight in zip(self.sent, own)
+            for sent, weight in zip(self.sent, self.weights if weights is None else weights)
             if weight and group in (None, sent.group) and (name in sent.vectors or name not in gathered)
         ]
         rows = [(sent.vectors[name], weight) for sent, weight in counted if name in sent.vectors]
+
+        def exact() -> Tensor:
+            total = ExactSum()
+            for key, number in sorted(self._sums):
+                if key == name and group in (None, number) and weights is None:
+                    total.merge(self._sums[key, number])
+            for vector, weight in rows:
+                total.add(vector, weight)
+            return total.mean(self._dtype)
+
         return self._path.mean(
-            (name, group),
+            name,
+            group,
             [sent.client for sent, _ in counted],
             np.array([weight for _, weight in counted]),
             self._at,
-            exact=lambda: exact_mean(parts, rows, self._dtype),
-            rows=lambda: [vector for vector, _ in rows],
+            exact,
+            [vector for vector, _ in rows],
         )
 
     def vectors(self, name: str) -> list[Tensor]:
-        if name in {key for key, _ in self._sums} and not any(name in sent.vectors for sent in self.sent):
+        gathered = {name for sent in self.sent for name in sent.vectors}
+        if name not in gathered and name in {name for name, _ in self._sums}:
             raise FedflowError(f"cohort.vectors({name!r}) needs gathers = True")
-        _need("vectors", name, {each for sent in self.sent for each in sent.vectors})
+        _need("vectors", name, gathered)
         return [sent.vectors[name] for sent in self.sent]
 
     def stack(self, name: str) -> Tensor:
         return torch.stack(self.vectors(name))
 
     def scalars(self, name: str) -> np.ndarray:
-        _need("scalars", name, {each for sent in self.sent for each in sent.scalars})
+        _need("scalars", name, {name for sent in self.sent for name in sent.scalars})
         return np.array([sent.scalars[name] for sent in self.sent])
 
     @property

@@ -29,7 +29,7 @@ Replay = Callable[["Call"], Tensors]
 
 @dataclass
 class Call:
-    """A cohort call: the function of ``one`` client of named tensors, and its ``inputs``.
+    """A cohort call: the function ``one`` of a client's named tensors, and its ``inputs``.
 
     Inputs in ``each`` have one entry per client, the others are common to all. ``about`` identifies the
     computation: calls with equal ``about`` and shapes differ only in the values of their inputs.
@@ -45,7 +45,6 @@ class Call:
         return self.on(self.inputs)
 
     def on(self, inputs: Tensors) -> Tensors:
-        """The outputs for other inputs."""
         dims = {name: 0 if name in self.each else None for name in inputs}
         return torch.func.vmap(self.one, in_dims=(dims,))(inputs)
 
@@ -58,8 +57,7 @@ class Call:
 class Pool:
     """The memory that the graphs of a `Cohorts` share: the outputs of a replay are read before the next one.
 
-    The allocator knows a pool only while one of its graphs exists, so the first graph after the last one
-    is gone gets another pool.
+    The allocator keeps a pool only while one of its graphs exists, so a graph without others gets a new pool.
     """
 
     def __init__(self) -> None:
@@ -67,7 +65,6 @@ class Pool:
         self._handle: Any = None
 
     def handle_for(self, captured: "Captured") -> Any:
-        """The handle for a graph that is about to be captured."""
         if not self._graphs:
             self._handle = torch.cuda.graph_pool_handle()
         self._graphs.add(captured)
@@ -116,7 +113,7 @@ class Captured:
 
 @dataclass
 class _Kind:
-    """The number of calls of one kind so far, and how calls run from the fourth on."""
+    """The number of calls of one kind so far, and the function that runs calls from the fourth on."""
 
     calls: int = 0
     run: Replay = Call.__call__
@@ -136,7 +133,6 @@ class Cohorts:
         self.widths: dict[About, int] = {}  # clients that memory allows per call, by computation
 
     def run(self, call: Call) -> Tensors:
-        """The outputs of all clients, stacked: name -> [C, ...]."""
         key = call.key
         kind = self.kinds.setdefault(key, _Kind(calls=3 if Captured.failed else 0))
         self.kinds.move_to_end(key)
@@ -168,7 +164,7 @@ class Cohorts:
 
 
 class Operations(TorchDispatchMode):
-    """Counts the operations that reach the device within this context: about the nodes of its graph.
+    """Counts the operations that reach the device within this context, roughly the nodes of its graph.
 
     ``written``: bytes of their results, except of views.
     """
@@ -181,7 +177,7 @@ class Operations(TorchDispatchMode):
         self.count += 1
         results = function(*args, **(kwargs or {}))
         given, made = (
-            {each.untyped_storage() for each in tree_leaves(tensors) if isinstance(each, Tensor)}
+            {leaf.untyped_storage() for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor)}
             for tensors in ((args, kwargs), results)
         )
         self.written += sum(storage.nbytes() for storage in made - given)
@@ -189,9 +185,9 @@ class Operations(TorchDispatchMode):
 
 
 def agree(replayed: Tensors, outputs: Tensors) -> bool:
-    """Whether two outputs [C, ...] are equal up to rounding, with NaN in the same places.
+    """True if two outputs [C, ...] are equal up to rounding, with NaN in the same entries.
 
-    Compared client by client: a copy of all of them might not fit beside them.
+    They are compared client by client, as a copy of all of them might not fit into the memory.
     """
     return all(_agree(replayed[name], value) for name, value in outputs.items())
 
@@ -201,6 +197,6 @@ def _agree(replayed: Tensor, values: Tensor) -> bool:
         return replayed.shape == values.shape
     largest = max(float(row.float().nan_to_num(0, 0, 0).abs().max()) for row in values)
     return all(
-        torch.allclose(own.float(), row.float(), rtol=0, atol=AGREEMENT * largest, equal_nan=True)
-        for own, row in zip(replayed, values, strict=True)
+        torch.allclose(again.float(), row.float(), rtol=0, atol=AGREEMENT * largest, equal_nan=True)
+        for again, row in zip(replayed, values, strict=True)
     )

@@ -1,7 +1,7 @@
-"""The rounds of a run so far: in memory, and one JSON line each in a file beside the checkpoint.
+"""The rounds of a run so far: in memory, and one JSON line each in a file next to the checkpoint.
 
-The file is append-only. A checkpoint records how much of it is valid, so saving costs only the new rounds,
-and lines that a killed run appended without a checkpoint are cut off.
+Rounds are added to the end of the file. A checkpoint records how much of it is valid, so lines that a killed
+run added without a checkpoint are cut off.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ FILE = "history.jsonl"
 
 
 class History(list[RoundReport]):
-    """A list of rounds, in order. With a ``folder``, it can be saved; finished rounds do not change."""
+    """A list of rounds, in order. With a ``folder``, it can be saved."""
 
     def __init__(self, folder: Path | None = None) -> None:
         super().__init__()
@@ -27,10 +27,9 @@ class History(list[RoundReport]):
         self._digest = hashlib.blake2b(digest_size=16)  # of these bytes
 
     def save(self) -> dict[str, Any]:
-        """Append the rounds that the file lacks, and wait until they are on the disk.
+        """Add the rounds that the file lacks; returns its size and digest, for the checkpoint.
 
-        Returns the size and digest of the file, for the checkpoint that is written next.
-        Raises `FedflowError` when the file cannot be written.
+        Raises `FedflowError` if the file cannot be written.
         """
         assert self.folder is not None
         path = self.folder / FILE

@@ -1,6 +1,6 @@
 """Jobs, shards and results, which travel between the run and its workers: plain data."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,44 +21,42 @@ from fedflow.simulation.levels import level, network
 from fedflow.simulation.timing import Timing
 from fedflow.simulation.updates.path import UpdatePath
 from fedflow.simulation.updates.step import UpdateStep
-from fedflow.simulation.updates.sums import Sums
+
+Sums = dict[tuple[str, int], ExactSum]  # weighted sums of uploaded vectors, by name and group
 
 
 @dataclass(frozen=True)
 class Job:
-    """The settings that all shards of a run share."""
+    """The settings that all shards of a run share; `RunSetup` completes them."""
 
     federation: Federation | FederationFiles
     method: Method
-    training: LocalTraining  # of the run; in a job of `RunSetup`, that of the method
+    training: LocalTraining  # of the run; after `RunSetup`, of the method
     seed: int
     cohort: str = "auto"  # "loop", "vmap", or "auto": vmap on a GPU, loop on a CPU
     width: int | None = None  # clients per vmapped call; None: as many as fit in the memory of a GPU
-    rounds: int = 0  # of the run; `RunSetup` sets it
+    rounds: int = 0
     keep_trained: bool = False  # also return the model that each client trained
     timing: Timing = field(default_factory=lambda: Timing.parse({}))
     compiled: str = ""  # folder of compiled gradients; empty: none are compiled
-    updates: tuple[UpdateStep, ...] = ()  # steps of updates of training; `RunSetup` sets them
+    updates: tuple[UpdateStep, ...] = ()
 
-    def path(self, shard: "Shard") -> UpdatePath:
-        """The way of the updates of a shard to the server: that of this run, if they are of training."""
-        if shard.steps is None:
-            return UpdatePath(self.method)
-        return UpdatePath(self.method, self.updates, self.seed, shard.steps)
+    def path(self, state: Mapping[str, Tensor] | None) -> UpdatePath:
+        """The steps of updates, from the server's ``state`` of them; None: not of training, no steps."""
+        return UpdatePath(self.method, () if state is None else self.updates, self.seed, state)
 
     @property
     def device(self) -> str:
-        """Where shards train."""
-        here = self.federation
-        return here.device if isinstance(here, FederationFiles) else str(here.model.device)
+        federation = self.federation
+        return federation.device if isinstance(federation, FederationFiles) else str(federation.model.device)
 
     def selection(self, federation: Federation, clients: Sequence[int]) -> tuple[Examples, list[np.ndarray]]:
-        """The examples on which clients select models, and the rows of each client; none if none do."""
+        """The examples on which clients select models, and the rows of each client, if any."""
         partition = federation.partition
         if Selecting.of(self.method).selects_on_test():
             return federation.own_test, [partition.test(k) for k in clients]
-        rows = (partition.selection(k) for k in clients)
-        return federation.train, [own for own in rows if own is not None]
+        selections = (partition.selection(k) for k in clients)
+        return federation.train, [rows for rows in selections if rows is not None]
 
     def schedule(
         self,
@@ -70,28 +68,25 @@ class Job:
         device: torch.device | None = None,
     ) -> Schedule:
         """The batches of the i-th client of a shard, with ``samples`` samples and its usual ``epochs``."""
-        args = self._draw_of(shard, i, samples, stream, epochs)
-        drawn = self.federation.open().ahead.take(self.training, shard.round, *args)
-        return drawn if device is None else drawn.to(device)
+        args = self._drawing(shard, i, samples, stream, epochs)
+        schedule = self.federation.open().ahead.take(self.training, shard.round, *args)
+        return schedule if device is None else schedule.to(device)
 
     def draw_ahead(self, shard: "Shard", streams: dict[str, int]) -> None:
-        """Draw the batches of the clients that are expected in the round after that of ``shard``."""
-        if not shard.ahead:  # as in an evaluation, after which those of the next round are needed
+        """Draw the batches of the clients that are expected in the round after the round of ``shard``."""
+        if not shard.ahead:  # as in an evaluation, which must not replace the batches of the next round
             return
         federation, later = self.federation.open(), Shard(shard.round + 1, shard.ahead, [], [], [])
         sizes = federation.partition.sizes
-        federation.ahead.draw(
-            self.training,
-            later.round,
-            (
-                self._draw_of(later, i, int(sizes[k]), stream, epochs)
-                for i, k in enumerate(shard.ahead)
-                for stream, epochs in streams.items()
-            ),
+        drawings = (
+            self._drawing(later, i, int(sizes[k]), stream, epochs)
+            for i, k in enumerate(shard.ahead)
+            for stream, epochs in streams.items()
         )
+        federation.ahead.draw(self.training, later.round, drawings)
 
-    def _draw_of(self, shard: "Shard", i: int, samples: int, stream: str, epochs: int) -> tuple[Any, ...]:
-        """What `draw_schedule` draws for the i-th client of a shard."""
+    def _drawing(self, shard: "Shard", i: int, samples: int, stream: str, epochs: int) -> tuple[Any, ...]:
+        """The arguments of `draw_schedule` for the i-th client of a shard."""
         federation, client = self.federation.open(), shard.clients[i]
         model = network(self.method, federation, level(self.method, federation, client))
         draws = Noisy.of(self.method).draws(model, self.training).get(stream, 0)
@@ -99,25 +94,23 @@ class Job:
 
 
 class Parcel:
-    """Plain data with lists of tensors, which pickle without what they are views of."""
+    """Base of messages with tensors; views are copied, as pickle would write all of their storage."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {
-            name: [_alone(each) for each in value] if isinstance(value, list) else value
+            name: [_copied(item) for item in value] if isinstance(value, list) else value
             for name, value in vars(self).items()
         }
 
 
-def _alone(value: Any) -> Any:
-    """``value``; a copy if it is a tensor in a larger storage, all of which pickle would write."""
-    if isinstance(value, Tensor) and value.nbytes < value.untyped_storage().nbytes():
-        return value.clone()
-    return value
+def _copied(item: Any) -> Any:
+    view = isinstance(item, Tensor) and item.nbytes < item.untyped_storage().nbytes()
+    return item.clone() if view else item
 
 
 @dataclass
 class Shard(Parcel):
-    """One worker's share of a round; ``vectors``, ``received`` and ``kept`` are those of `Messages`."""
+    """One worker's share of a round, with the ``vectors``, ``received`` and ``kept`` of its `Messages`."""
 
     round: int
     clients: list[int]
@@ -129,17 +122,17 @@ class Shard(Parcel):
     most: list[int | None] | None = None  # per client, upper limits of stragglers
     ahead: list[int] = field(default_factory=list)  # clients that a GPU should expect in the next round
     cycle: int = 0  # within the round
-    steps: dict[str, Tensor] | None = None  # `State.steps`, if its updates take the steps of `run.updates`
+    steps: dict[str, Tensor] | None = None  # `State.steps`, if its updates are of training
 
     @property
     def content(self) -> str:
-        """What the name of its Prefect task says."""
+        """The shard in the name of its Prefect task."""
         return f"{len(self.clients)} clients"
 
     def epochs_of(self, i: int, usual: int) -> int:
-        """Local epochs of the i-th client: the method's, else ``usual``; fewer for a straggler."""
-        own = (self.epochs[i] if self.epochs else None) or usual
-        return min(own, (self.most[i] if self.most else None) or own)
+        """Local epochs of the i-th client: set by the method, or ``usual``; fewer for a straggler."""
+        epochs = (self.epochs[i] if self.epochs else None) or usual
+        return min(epochs, (self.most[i] if self.most else None) or epochs)
 
 
 @dataclass
@@ -150,7 +143,7 @@ class ClientResult:
     group: int
     weight: float
     scalars: dict[str, float]
-    reported: dict[str, float]  # diagnostics, and those scalars that are no whole numbers
+    reported: dict[str, float]  # diagnostics, and scalars of real numbers
     keep: dict[str, Tensor]
     vectors: dict[str, Tensor]  # only for methods that gather
     traffic: int  # bytes up
@@ -167,7 +160,7 @@ class Trained:
 
 
 def merged_sums(results: Iterable[Trained]) -> Sums:
-    """The sums of all results, in new memory; in which order they are merged does not matter."""
+    """The sums of all results, in new memory, whatever their order."""
     sums: Sums = {}
     for result in results:
         for key, part in result.sums.items():
@@ -191,19 +184,16 @@ def task_of(
     vmapped: bool = False,
     compiled: Gradient | None = None,
 ) -> Task:
-    """The task that all clients of one level share in a shard."""
-    model = network(job.method, federation, level)
-    lr, mean = job.training.lr_in(shard.round), federation.mean_samples
     return Task(
-        model,
-        job.training,
-        lr,
-        shard.round,
-        job.rounds,
-        shard.phase,
-        level,
-        mean,
-        vmapped,
-        compiled,
-        federation.inputs,
+        model=network(job.method, federation, level),
+        training=job.training,
+        lr=job.training.lr_in(shard.round),
+        t=shard.round,
+        rounds=job.rounds,
+        phase=shard.phase,
+        level=level,
+        mean_samples=federation.mean_samples,
+        vmapped=vmapped,
+        compiled=compiled,
+        inputs=federation.inputs,
     )

@@ -1,4 +1,4 @@
-"""Which network a client has: that of its level, or that of the run where there are no levels."""
+"""Networks of clients: each has the network of its level, or of the run if there are no levels."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,26 +22,25 @@ def level(method: Method, federation: Federation, client: int) -> str:
 
 
 def network(method: Method, federation: Federation, level: str) -> FlatModel:
-    """The network of a level."""
     if not isinstance(method, Leveled):
         return federation.model
     return federation.model.variant(**method.networks()[level])
 
 
 def networks(method: Method, federation: Federation) -> dict[str, FlatModel]:
-    """The networks of all levels; that of the run as "" if all clients have it."""
+    """The networks of all levels; only the network of the run, as "", if all clients have it."""
     names = method.networks() if isinstance(method, Leveled) else ("",)
     return {name: network(method, federation, name) for name in names}
 
 
 def clients_by_level(method: Method, clients: int) -> dict[str, list[int]]:
-    """Those of ``clients`` (N) at every level, newcomers excepted; one level "" if all have one network."""
+    """The clients of every level, without newcomers; one level "" if all ``clients`` (N) have one network."""
     if not isinstance(method, Leveled):
         return {"": [*range(clients)]}
-    found: dict[str, list[int]] = {name: [] for name in method.networks()}
+    members: dict[str, list[int]] = {name: [] for name in method.networks()}
     for client in range(clients):
-        found[method.level(client, clients)].append(client)
-    return found
+        members[method.level(client, clients)].append(client)
+    return members
 
 
 def check_architecture(method: Method, name: str) -> None:
@@ -66,15 +65,14 @@ def check_levels(method: Method, whole: FlatModel) -> None:
 
 
 def _without(method: Method, options: Mapping[str, Any], network: str) -> BadInput:
-    """The error of a ``network`` without the ``options`` of a level."""
     words = " and the option ".join(options)
     accepted = f"a network with the option {words}, which {method.name} changes"
     return BadInput("model.name", Words(network), accepted)
 
 
 def first_trained(method: Method, federation: Federation, initial: Tensor) -> Tensor | FirstOf:
-    """What a client that never trained counts with in means of trained models."""
+    """The model with which a client that never trained counts in means of trained models."""
     if not isinstance(method, Leveled):
         return initial
-    own = {n: initial[part.within(federation.model)] for n, part in networks(method, federation).items()}
-    return FirstOf(lambda client: own[level(method, federation, client)], initial)
+    parts = {n: initial[part.within(federation.model)] for n, part in networks(method, federation).items()}
+    return FirstOf(lambda client: parts[level(method, federation, client)], initial)

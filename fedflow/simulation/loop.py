@@ -18,21 +18,18 @@ from fedflow.methods.protocols import Asynchronous, Cyclic, Onboarding, Phased, 
 from fedflow.metrics.table import check_names
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
-from fedflow.simulation.evaluation import Scores
-from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.executors import balanced
 from fedflow.simulation.extensions.extension import overriding
 from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.job import OnboardingShard, Shard
-from fedflow.simulation.messages import Messages, received_bytes
+from fedflow.simulation.messages import received_bytes
 from fedflow.simulation.outcome import SERIES_CLIENTS, Outcome, RoundReport, reasons
 from fedflow.simulation.returned import of_tensors, planned
 from fedflow.simulation.sampling import sample
 from fedflow.simulation.scoring import Scoring
 from fedflow.simulation.setup import RunSetup
 from fedflow.simulation.summary import final_metrics, summarized
-from fedflow.simulation.timing import Clock
-from fedflow.simulation.updates.path import UpdatePath
+from fedflow.simulation.timing import Clock, Work, first_done
 from fedflow.simulation.worker import onboard_shard, train_shard
 
 
@@ -92,18 +89,15 @@ class Simulation(RunSetup):
             drop_checkpoint(self.folder)
 
     def onboard(self, clients: Sequence[int]) -> dict[str, int]:
-        """Onboard clients before they take part; returns the bytes down and up.
-
-        {} if the method has no onboarding.
-        """
+        """Onboard clients before they take part; returns the bytes down and up, {} without an onboarding."""
         method, traffic = self.job.method, {"down": 0, "up": 0}
         if not isinstance(method, Onboarding) or not method.onboarding_phases():
             return {}
         for phase in range(method.onboarding_phases()):
             now = self.round(0, "turns", phase)
             turns = method.onboarding_turns(now, phase, self.state.server, clients)
-            for turn, asked in enumerate(turns):
-                down, up = self._onboard_turn(method, phase, turn, [int(k) for k in asked])
+            for turn, members in enumerate(turns):
+                down, up = self._onboard_turn(method, phase, turn, [int(k) for k in members])
                 traffic["down"] += down
                 traffic["up"] += up
         return traffic
@@ -120,7 +114,7 @@ class Simulation(RunSetup):
             for share in balanced(clients, self.federation.partition.sizes, self.executor.workers)
         ]
         title = f"onboarding {phase + 1} of {method.onboarding_phases()}"
-        path = UpdatePath(self.job.method)
+        path = self.job.path(None)
         answers = Gathered(self.executor.map(onboard_shard, self.job, shards, title), now, path)
         if answers.failures:
             k, reason = answers.failures[0]
@@ -132,24 +126,8 @@ class Simulation(RunSetup):
         down = sum(sum(received_bytes(self.job, shard)) for shard in shards)
         return down, sum(sent.traffic for sent in answers.sent)
 
-    # For extensions.
-
-    def scores(self, title: str, after: int, clients: Sequence[int], when: str, full: bool = False) -> Scores:
-        return self.scoring.scores(title, after, clients, when, full)
-
-    def served(
-        self, t: int, clients: Sequence[int], names: Sequence[str] | None = None
-    ) -> Iterator[list[tuple[list[int], Messages]]]:
-        return (shares for _, shares in self.scoring.served(t, clients, names))
-
-    @property
-    def scored(self) -> Sequence[int]:
-        return self.scoring.scored
-
-    def poll_time(self, t: int, client: int) -> float:
-        return self.clock.poll(t, client)
-
     def count_traffic(self, report: RoundReport, down: Mapping[int, int], up: Mapping[int, int]) -> None:
+        """Add the bytes that crossed, by client, to the report."""
         report.values["bytes_down"] += sum(down.values())
         report.values["bytes_up"] += sum(up.values())
         for extension in self.extensions:
@@ -183,9 +161,8 @@ class Simulation(RunSetup):
                 f"round {report.round}: every client failed in {lost} rounds in a row, the limit at "
                 f"run.participation {share:g} ({why})"
             )
-        method = self.job.method.name
         reason = f"every client failed, and the server's state stays as it was ({why})"
-        warnings.warn(f"{method}: round {report.round}: {reason}", stacklevel=4)
+        warnings.warn(f"{self.job.method.name}: round {report.round}: {reason}", stacklevel=4)
 
     def _cycle(self, t: int, cycle: int, report: RoundReport) -> list[float]:
         """One server step, added to the report; returns the training losses of its clients."""
@@ -209,7 +186,7 @@ class Simulation(RunSetup):
                 chain(balanced(self._expected(t), self.sizes, self.executor.workers), repeat([])),
             )
         ]
-        path = UpdatePath(method, self.job.updates, self.job.seed, state.steps)
+        path = self.job.path(state.steps)
         gathered = Gathered(self.executor.map(train_shard, self.job, shards, f"round {t} · train"), now, path)
         if len(gathered.sent) < self.settings.min_cohort:
             raise RoundFailed(
@@ -246,7 +223,7 @@ class Simulation(RunSetup):
         return [sent.train_loss for sent in gathered.sent]
 
     def _checked(self, after: Any) -> tuple[ServerState, dict[str, float], dict[str, list[float]]]:
-        """What `Method.aggregate` returned: the state, its numbers and its series, by name of metric."""
+        """The state, numbers and series that `Method.aggregate` returned, by name of metric."""
         numbers: dict[str, float] = {}
         series: dict[str, list[float]] = {}
         try:
@@ -256,7 +233,7 @@ class Simulation(RunSetup):
                 if not getattr(value, "ndim", 0):
                     numbers[f"method/{name}"] = float(value)
                 elif value.shape == (self.clients,):
-                    series[f"method/{name}"] = [float(one) for one in value[:SERIES_CLIENTS].tolist()]
+                    series[f"method/{name}"] = [float(number) for number in value[:SERIES_CLIENTS].tolist()]
                 else:
                     raise ValueError(f"{name!r} has shape {tuple(value.shape)}, not ({self.clients},)")
             return of_tensors(self.job.method.name, "aggregate", state), numbers, series
@@ -265,7 +242,7 @@ class Simulation(RunSetup):
             raise FedflowError(f"{self.job.method.name}.aggregate must return {wanted} ({error})") from error
 
     def _works(self, t: int, cycle: int, report: RoundReport) -> dict[int, Work]:
-        """The finished work of this cycle, by client; its times are added to the report."""
+        """The finished work of this cycle, by client; adds its times to the report."""
         state, method, size, values = self.state, self.job.method, self.cohort_size, report.values
         now = self.round(t, "cohort", t, *([cycle] if cycle else []), cycle=cycle)
         begin = partial(self._begin, t, cycle)
@@ -298,7 +275,7 @@ class Simulation(RunSetup):
         return sample(settings.sampling, settings.participation, self.sizes, self.job.seed, number)
 
     def _expected(self, t: int) -> list[int]:
-        """The cohort of the next round, for GPUs; empty where it is not known yet."""
+        """The cohort of the next round, for GPUs; empty if it is not determined yet."""
         method, job = self.job.method, self.job
         chosen_late = type(method).plan is not Method.plan or isinstance(method, Asynchronous | Cyclic)
         if (
@@ -311,7 +288,6 @@ class Simulation(RunSetup):
         return [*map(int, draw(self.round(t, "cohort", t + 1).rng, *self._sample(t + 1, 0)))]
 
     def _stragglers(self, cohort: np.ndarray, t: int, cycle: int) -> dict[int, int]:
-        """The stragglers of a cohort, and the epochs that each has time for."""
         if not self.job.training.stragglers:
             return {}
         return self.job.training.draw_stragglers(cohort, generator(self.job.seed, "stragglers", t, cycle))
@@ -322,13 +298,12 @@ class Simulation(RunSetup):
         now = self.round(t, "epochs", t, k, cycle=cycle)
         epochs = VariableEpochs.of(method).epochs(now, server, k)
         samples, batches = int(self.sizes[k]), job.training.batches(int(self.sizes[k]))
-        usual = [usual if epochs is None else epochs for usual in method.streams(job.training).values()]
-        own = usual if most is None else [min(each, most) for each in usual]
-        loads = [job.training.workload(samples, each) for each in own]
+        streams = [usual if epochs is None else epochs for usual in method.streams(job.training).values()]
+        loads = [job.training.workload(samples, n if most is None else min(n, most)) for n in streams]
         # Time is counted by step, however small its batch; gradients are counted by sample.
         passes = method.work(now, server, sum(load.steps for load in loads) / batches, batches)
         factor, evaluations = job.training.gradients, job.training.evaluations
-        fits = len(usual) if passes.fits is None else passes.fits
+        fits = len(streams) if passes.fits is None else passes.fits
         losses = passes.losses + evaluations * fits
         gradients = factor * passes.gradients + passes.inputs / samples
         ends = self.clock.ends(t, k, clock, gradients, losses)

@@ -1,4 +1,4 @@
-"""Steady memory: pages that one step frees are reused by the next."""
+"""Keep freed memory pages for reuse between steps."""
 
 import ctypes
 import functools
@@ -15,7 +15,7 @@ def keep_pages() -> bool:
     """Let this process keep freed memory (up to 1 GB) instead of returning it after every step.
 
     A step of a network with 600,000 parameters otherwise faults in 500 fresh pages, a tenth of its time.
-    Returns whether that was done: with glibc only, and unless a ``MALLOC_`` variable or tunable is set.
+    Returns True if it does: with glibc only, and unless a ``MALLOC_`` variable or tunable is set.
     """
     own_choice = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
     if own_choice or platform.libc_ver()[0] != "glibc":

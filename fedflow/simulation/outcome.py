@@ -1,4 +1,4 @@
-"""The results of a run: those of every round, and those of the end."""
+"""The results of a run: of every round, and of its end."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,20 +14,20 @@ from fedflow.files import Write
 if TYPE_CHECKING:  # plug-ins import this module
     from fedflow.simulation.evaluation import Scores
 
-PERSONAL_CLIENTS = 1000  # personal models and kept vectors in an outcome: those of the lowest client numbers
-PERSONAL_BYTES = 1 << 30  # upper limit of the size of each
-SERIES_CLIENTS = 100  # clients in a series: those of the lowest numbers
+PERSONAL_CLIENTS = 1000  # most personal models and kept vectors in an outcome, of the first clients
+PERSONAL_BYTES = 1 << 30  # and their most bytes
+SERIES_CLIENTS = 100  # most clients in a series: the first ones
 
 
 @dataclass
 class RoundReport:
-    """What happened in one round (numbered from 1).
+    """Report of one round (numbered from 1).
 
-    ``values`` has a number for every metric that was measured, by name (`fedflow.metrics.table`).
-    Diagnostics of the method are ``method/<name>`` (of the server step) and ``client/<name>/mean``, ``/min``,
-    ``/max`` (over the cohort). Bytes and clock are totals since the start. ``series`` has numbers of the
-    first `SERIES_CLIENTS` clients, NaN = none: diagnostics that are arrays over clients, ``method/<name>``,
-    and those in `Recording.series`, ``client/<name>``.
+    ``values`` has a number for every measured metric, by name (`fedflow.metrics.table`). Diagnostics of the
+    method are ``method/<name>`` (of the server step) and ``client/<name>/mean``, ``/min``, ``/max`` (over the
+    cohort). Bytes and clock are totals since the start. ``series`` has numbers of the first `SERIES_CLIENTS`
+    clients, NaN = none: diagnostics that are arrays over clients, ``method/<name>``, and the ones in
+    `Recording.series`, ``client/<name>``.
     """
 
     round: int
@@ -41,19 +41,19 @@ class RoundReport:
 
     @property
     def lost(self) -> bool:
-        """Whether every client of the round failed."""
+        """True if every client of the round failed."""
         return "train_loss" not in self.values
 
 
 def reasons(failed: Mapping[int, str], named: int = 3) -> str:
-    """Why clients ``failed`` (reasons by number), in one line that names at most ``named`` clients."""
-    told = [f"client {k}: {reason}" for k, reason in [*failed.items()][:named]]
-    return "; ".join([*told, f"and {len(failed) - named} more"] if len(failed) > named else told)
+    """The reasons of clients that ``failed``, in one line that names at most ``named`` clients."""
+    texts = [f"client {k}: {reason}" for k, reason in [*failed.items()][:named]]
+    return "; ".join([*texts, f"and {len(failed) - named} more"] if len(failed) > named else texts)
 
 
 @dataclass
 class RunFindings:
-    """The part of a result that a part of a run adds.
+    """The results that a part of a run adds.
 
     ``metrics`` by name (None: not measured), ``files`` by their names in the results folder, and the scores
     of ``newcomers``.
@@ -68,7 +68,7 @@ class RunFindings:
 class Outcome:
     """The end of a run: scores of every client, and the models that clients are served.
 
-    Personal models are those of the first ``PERSONAL_CLIENTS`` clients, at most ``PERSONAL_BYTES``.
+    Of personal models, the first ``PERSONAL_CLIENTS``, at most ``PERSONAL_BYTES``.
     """
 
     scores: "Scores"  # in client order, of all of them
@@ -79,9 +79,9 @@ class Outcome:
     files: dict[str, Write] = field(default_factory=dict)  # further files of the result
 
     def add(self, findings: RunFindings) -> None:
-        """Add what a part of the run has found. Raises `FedflowError` for a name that another part has."""
-        for own, known in ((findings.metrics, self.metrics), (findings.files, self.files)):
-            if taken := own.keys() & known.keys():
+        """Add the findings of a part of the run. Raises `FedflowError` for a name that another part has."""
+        for new, old in ((findings.metrics, self.metrics), (findings.files, self.files)):
+            if taken := new.keys() & old.keys():
                 raise FedflowError(f"two parts of the run have a result {', '.join(sorted(taken))}")
         self.metrics |= findings.metrics
         self.files |= findings.files

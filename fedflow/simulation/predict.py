@@ -1,4 +1,4 @@
-"""What models predict of samples: one model after another, or many at once under `torch.func.vmap`."""
+"""Predictions of models: one model after another, or many at once under `torch.func.vmap`."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ AT_ONCE = {"cpu": 128, "cuda": 512}  # samples: the activations of larger batche
 MODELS = 64  # of one vmapped call, at most
 OF_ALL = {"cpu": 512, "cuda": 4096}  # samples of all models of one vmapped call
 BYTES = 1 << 30  # of these models
-WRITTEN = 1 << 32  # bytes that the operations of a vmapped call write, at most: several times what it needs
+WRITTEN = 1 << 32  # bytes that the operations of a vmapped call write, at most: several times its memory
 _FIT = WeakKeyDictionary[FlatModel, int]()  # samples of all models of one vmapped call of a network
 
 
@@ -60,29 +60,27 @@ def predict(model: FlatModel, w: Tensor, test: Examples, rows: np.ndarray, keep:
 @torch.no_grad()
 def predict_all(asked: Sequence[Asked], test: Examples, keep: bool, vmapped: bool) -> Iterator[Predicted]:
     """`predict` for each of ``asked``, in their order; many models at once if ``vmapped``."""
-    for _, group in groupby(asked, key=lambda each: id(each.model)):
-        own = list(group)
-        model = own[0].model
-        if not vmapped or model.batch_statistics or model.why_alone:
-            yield from (predict(*each[:2], test, each.rows, keep) for each in own)
-            continue
-        width = max(1, min(MODELS, BYTES // (4 * model.size)))
-        for start in range(0, len(own), width):
-            some = own[start : start + width]
-            # One model: PyTorch's layers, not those of cohorts, which unfold every image.
-            yield from (
-                _together(some, test, keep) if some[1:] else [predict(*some[0][:2], test, some[0].rows, keep)]
-            )
+    for _, group in groupby(asked, key=lambda single: id(single.model)):
+        of_model = list(group)
+        model = of_model[0].model
+        alone = not vmapped or model.batch_statistics or model.why_alone
+        width = 1 if alone else max(1, min(MODELS, BYTES // (4 * model.size)))
+        for start in range(0, len(of_model), width):
+            some = of_model[start : start + width]
+            if len(some) > 1:
+                yield from _together(some, test, keep)
+            else:  # PyTorch's layers, because the layers of cohorts unfold every image
+                yield predict(model, some[0].w, test, some[0].rows, keep)
 
 
 def _together(asked: Sequence[Asked], test: Examples, keep: bool) -> Iterator[Predicted]:
     """The predictions of models of one network, each padded to the largest number of samples."""
-    model, counts = asked[0].model, [len(each.rows) for each in asked]
+    model, counts = asked[0].model, [len(single.rows) for single in asked]
     table = np.zeros((len(asked), max(counts)), dtype=np.int64)
-    for place, each in zip(table, asked):
-        place[: len(each.rows)] = each.rows
+    for padded, single in zip(table, asked):
+        padded[: len(single.rows)] = single.rows
     index = torch.from_numpy(table).to(model.device)
-    vectors = torch.stack([each.w for each in asked])
+    vectors = torch.stack([single.w for single in asked])
     with model.for_cohorts():
         call = torch.func.vmap(lambda w, rows: _predicted(model, w, test, rows, keep))
         if model not in _FIT:
@@ -91,14 +89,14 @@ def _together(asked: Sequence[Asked], test: Examples, keep: bool) -> Iterator[Pr
                 with Operations() as operations:
                     call(vectors[:1], index[:1, :1].expand(-1, samples))
                 written.append(operations.written)
-            each = max(1, written[1] - written[0])  # without what is written for any number of samples
-            _FIT[model] = min(OF_ALL[model.device.type], WRITTEN // each)
+            per_sample = max(1, written[1] - written[0])
+            _FIT[model] = min(OF_ALL[model.device.type], WRITTEN // per_sample)
         samples = max(1, _FIT[model] // len(asked))
-        found, fit = _by_chunk(lambda rows: call(vectors, rows), index, samples)
+        chunks, fit = _by_chunk(lambda rows: call(vectors, rows), index, samples)
         if fit:
             _FIT[model] = fit * len(asked)
     for c, count in enumerate(counts):
-        yield _joined([{name: values[c] for name, values in part.items()} for part in found], count)
+        yield _joined([{name: values[c] for name, values in chunk.items()} for chunk in chunks], count)
 
 
 def _by_chunk(
@@ -106,32 +104,32 @@ def _by_chunk(
 ) -> tuple[list[dict[str, Tensor]], int | None]:
     """The results of ``call`` for at most ``samples`` columns of ``index`` [..., n] at once.
 
-    Half of them after every call for which memory is short; also returns how many fit then, else None.
+    The number is halved when memory is short; then it is returned too, else None.
     """
-    found, start = list[dict[str, Tensor]](), 0
+    chunks, start = list[dict[str, Tensor]](), 0
     fit: int | None = None
     samples = max(1, min(samples, index.shape[-1]))
-    while not found or start < index.shape[-1]:
+    while not chunks or start < index.shape[-1]:
         try:
-            found.append(call(index[..., start : start + samples]))
+            chunks.append(call(index[..., start : start + samples]))
             start += samples
         except torch.OutOfMemoryError:
             if samples == 1:
                 raise
             samples = fit = (samples + 1) // 2
             warnings.warn(f"out of memory: {samples} test samples at once from here on", stacklevel=2)
-    return found, fit
+    return chunks, fit
 
 
 def _predicted(model: FlatModel, w: Tensor, test: Examples, rows: Tensor, keep: bool) -> dict[str, Tensor]:
     """Hits, losses and answers of one model on the samples at ``rows`` [B]; it also runs under vmap."""
     outputs, y = model.outputs(w, test.inputs(rows, model.dtype)), test.targets(rows)
-    found = {"hits": model.hits(outputs, y).double(), "losses": model.losses(outputs, y).double()}
-    return found | (_answers(outputs, y) if keep else {})
+    scores = {"hits": model.hits(outputs, y).double(), "losses": model.losses(outputs, y).double()}
+    return scores | (_answers(outputs, y) if keep else {})
 
 
 def _answers(outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Of outputs [B, K] and labels [B]: prediction, its probability, and the rank of the label from 1."""
+    """Label, prediction, its probability and the label's rank from 1, for outputs [B, K] and labels [B]."""
     predicted = outputs.argmax(-1)
     confidence = outputs.softmax(-1).gather(-1, predicted[:, None]).squeeze(-1)
     # Stable: the first of equal outputs is the prediction, so that rank 1 is a hit.
@@ -141,7 +139,6 @@ def _answers(outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
 
 
 def _joined(parts: list[dict[str, Tensor]], count: int) -> Predicted:
-    """The first ``count`` values of all parts, on the host."""
     values = {name: torch.cat([part[name] for part in parts])[:count].cpu().numpy() for name in parts[0]}
-    answers = {name: each.astype(ANSWERS[name]) for name, each in values.items() if name in ANSWERS}
+    answers = {name: values[name].astype(kind) for name, kind in ANSWERS.items() if name in values}
     return Predicted(values["hits"], values["losses"], answers)

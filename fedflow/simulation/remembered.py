@@ -1,14 +1,14 @@
-"""Scores that are remembered: a model that has not changed since it was scored is not scored again.
+"""Remembered scores: a model that has not changed since it was scored is not scored again.
 
 A score follows from the network, the served vector and the samples. Workers still compute the vector
-(`Method.model_for`) and compare a digest of it: no matter which messages, kept vectors and settings it comes
-from. The last bits of a loss may depend on the batch that its sample is in, and so on all clients that share
-the model: the digest covers these clients, so that a remembered score is the same bit for bit.
+(`Method.model_for`) and compare its digest. The last bits of a loss may depend on the batch of its sample,
+and so on all clients that share the model: the digest covers these clients, so that a remembered score is the
+same bit for bit.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,15 +17,8 @@ from torch import Tensor
 SCORES = ("local_accuracy", "local_loss", "global_accuracy", "global_loss")
 
 
-class Scored(Protocol):
-    """The scores of some clients, with the `SCORES` as fields [m], and the keys [m] of their models."""
-
-    clients: list[int]
-    keys: np.ndarray | None
-
-
 class Remembered(NamedTuple):
-    """The last `SCORES` [4, m] of some clients, and the keys [m] of their models; 0 where there are none."""
+    """The last `SCORES` [4, m] of some clients, and the keys [m] of their models, 0 if there is none."""
 
     keys: np.ndarray
     values: np.ndarray
@@ -46,35 +39,28 @@ class RememberedScores:
         self._values = np.full((len(SCORES), clients), np.nan)
 
     def of(self, clients: Sequence[int]) -> Remembered:
-        """The last scores of these clients."""
         return Remembered(self._keys[clients], self._values[:, clients])
 
-    def learn(self, scores: Scored) -> None:
-        """Replace the scores of some clients."""
-        assert scores.keys is not None
-        self._keys[scores.clients] = scores.keys
-        self._values[:, scores.clients] = [getattr(scores, name) for name in SCORES]
+    def learn(self, clients: Sequence[int], keys: np.ndarray, values: Sequence[np.ndarray]) -> None:
+        self._keys[clients], self._values[:, clients] = keys, values
 
     def packed(self) -> dict[str, Tensor]:
-        """The scores, for a checkpoint."""
-        known = np.flatnonzero(self._keys)
-        packed = {"clients": known, "keys": self._keys[known], "values": self._values[:, known]}
+        scored = np.flatnonzero(self._keys)
+        packed = {"clients": scored, "keys": self._keys[scored], "values": self._values[:, scored]}
         return {name: torch.from_numpy(array) for name, array in packed.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what was `packed`."""
-        known = tensors["clients"].numpy()
-        self._keys[known], self._values[:, known] = (tensors[name].numpy() for name in ("keys", "values"))
+        scored = tensors["clients"].numpy()
+        self._keys[scored], self._values[:, scored] = (tensors[name].numpy() for name in ("keys", "values"))
 
 
 def model_key(w: Tensor, level: str, clients: np.ndarray, full: bool) -> int:
-    """A digest of a model ``w`` [D] and of what it is scored for, 64 bits, never 0.
+    """A digest of a model ``w`` [D] and the ``clients`` [m] that share it, 64 bits, never 0.
 
-    The model has the network of a ``level``, and is scored for the ``clients`` [m] that share it; if
-    ``full``, on the complete test set too.
+    The model has the network of a ``level``; ``full``: it is scored on the complete test set too.
     """
-    about = repr((level, full, w.dtype, tuple(w.shape), len(clients)))
-    found = hashlib.blake2b(about.encode(), digest_size=8)
-    found.update(np.ascontiguousarray(clients, dtype=np.int64).data)
-    found.update(w.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    return int.from_bytes(found.digest(), "little", signed=True) or 1
+    scored = repr((level, full, w.dtype, tuple(w.shape), len(clients)))
+    digest = hashlib.blake2b(scored.encode(), digest_size=8)
+    digest.update(np.ascontiguousarray(clients, dtype=np.int64).data)
+    digest.update(w.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return int.from_bytes(digest.digest(), "little", signed=True) or 1

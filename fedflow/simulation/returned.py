@@ -1,4 +1,4 @@
-"""Checks of what the server's hooks of a method return, in one line that names the hook."""
+"""Checks of the values that server hooks of a method return; errors name the hook in one line."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from fedflow.errors import FedflowError
 from fedflow.methods.method import ServerState
 
 
-def planned(method: str, found: Any, clients: int) -> tuple[np.ndarray, ServerState]:
+def planned(method: str, returned: Any, clients: int) -> tuple[np.ndarray, ServerState]:
     """The cohort and the state that `plan` returned for ``clients`` N; raises `FedflowError` for others."""
-    pair = found if isinstance(found, tuple) and len(found) == 2 else (None, None)
+    pair = returned if isinstance(returned, tuple) and len(returned) == 2 else (None, None)
     cohort = np.asarray(pair[0])
     if not isinstance(pair[1], ServerState) or cohort.ndim != 1 or cohort.dtype.kind != "i":
         raise FedflowError(f"{method}.plan must return a cohort [m] and the server's state")

@@ -1,4 +1,4 @@
-"""Samplers of `run.sampling`: who takes part in a round.
+"""Samplers of `run.sampling`, which draw the clients of a round.
 
 A sampler sets the chance of every client and the size of the cohort; `Method.plan` then draws the cohort. So
 with the same seed, all methods that do not choose their own cohorts have the same one in every round.
@@ -8,8 +8,8 @@ with the same seed, all methods that do not choose their own cohorts have the sa
   redrawn, so N R / (1 - (1 - R)^N) clients take part on average. Source: code of FedDyn.
 - sweep: all clients take part once, m at a time, in random order, before any takes part again. The last
   cohort of a sweep also has the fewer than m clients that are left. Source: code of the client curriculum.
-- easy_first: the same with a growing pool of the clients, which depends on their losses and is part of the
-  run's state (`fedflow.simulation.extensions.client_curriculum`).
+- easy_first: the same with a growing pool of clients, which depends on their losses and is part of the run's
+  state (`fedflow.simulation.extensions.client_curriculum`).
 """
 
 import numpy as np
@@ -39,13 +39,13 @@ def sample(kind: str, rate: float, sizes: np.ndarray, seed: int, number: int) ->
             size = int(rng.binomial(clients, rate))
     if kind == "sweep":
         turns = turns_of(clients, size)
-        sweep, place = divmod(number, len(turns))
-        return take_turn(np.arange(clients), seed, sweep, turns[place], clients)
+        sweep, turn = divmod(number, len(turns))
+        return take_turn(np.arange(clients), seed, sweep, turns[turn], clients)
     return equal, size
 
 
 def turns_of(clients: int, size: int) -> list[tuple[int, int]]:
-    """Start and end of every turn of ``size`` of the ``clients``; fewer that are left join the last one."""
+    """Start and end of every turn of ``size`` of the ``clients``; the last turn may have more."""
     starts = range(0, clients - size + 1, size) or range(1)
     return list(zip(starts, [*starts[1:], clients]))
 

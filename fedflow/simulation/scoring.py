@@ -1,4 +1,4 @@
-"""Scoring within a run: which clients are scored, in which chunks, and what is recorded."""
+"""Scoring within a run: the choice of clients, their chunks, and the recorded scores."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,8 +15,10 @@ from fedflow.metrics.table import METRICS
 from fedflow.seeding import generator
 from fedflow.simulation.evaluation import EvaluationShard, Measure, Scores, evaluate_shard, merged
 from fedflow.simulation.extensions.extension import END, ROUND
+from fedflow.simulation.job import Shard
 from fedflow.simulation.messages import Messages
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, RoundReport, mean_or_none
+from fedflow.simulation.remembered import SCORES
 from fedflow.simulation.setup import RunSetup
 
 PERSONAL_EVAL_CHUNK = 1 << 26  # personal-model values evaluated at once: 256 MiB
@@ -58,7 +60,7 @@ class Scoring:
 
     def final(self) -> Scores:
         """Scores after the last round, with the vectors behind them."""
-        answers = any(each.answers for each in self.run.extensions)
+        answers = any(extension.answers for extension in self.run.extensions)
         rounds = self.run.settings.rounds
         return self.scores("final evaluation", rounds, self.scored, END, True, models=True, answers=answers)
 
@@ -74,16 +76,16 @@ class Scoring:
     ) -> Scores:
         """Scores after round ``after``: with the models and the learning rate of the next one."""
         run, method, parts = self.run, self.method, list[Scores]()
-        measures: list[Measure] = [one for each in run.extensions for one in each.measures(when)]
+        measures: list[Measure] = [m for extension in run.extensions for m in extension.measures(when)]
         if len({measure.name for measure in measures}) < len(measures):
             names = sorted(measure.name for measure in measures)
             raise FedflowError(f"two extensions of the run measure one name: {', '.join(names)}")
         names = [*self._served_with(), *(name for measure in measures for name in measure.kept)]
-        own = bool(names) or method.serves == "personal"
+        personal = bool(names) or method.serves == "personal"
         # If all clients are served one model, one client determines it.
-        asked = None if own or method.serves != "global" else 1
+        asked = None if personal or method.serves != "global" else 1
         for start, shares in self.served(after + 1, clients, names, asked):
-            models = models and (not own or start < self._recorded)
+            models = models and (not personal or start < self._recorded)
             shards = [
                 EvaluationShard(
                     after + 1,
@@ -100,17 +102,17 @@ class Scoring:
             ]
             parts += run.executor.map(evaluate_shard, run.job, shards, title)
         scores = merged(parts)
-        run.state.scores.learn(scores)
+        assert scores.keys is not None
+        run.state.scores.learn(scores.clients, scores.keys, [getattr(scores, name) for name in SCORES])
         return replace(scores, keys=None)
 
     def served(
         self, t: int, clients: Sequence[int], names: Sequence[str] | None = None, asked: int | None = None
     ) -> Iterator[tuple[int, list[tuple[list[int], Messages]]]]:
-        """The ``clients`` in chunks: the place of the first one, and workers' shares with their messages.
+        """The ``clients`` in chunks: the index of the first one, and workers' shares with their messages.
 
-        These serve every client of a share (or the first ``asked``), with the kept vectors ``names``, by
-        default the ones that serving needs.
-        Personal models need not be in memory all at once; without them, there is one chunk.
+        Messages are for every client of a share (or the first ``asked``), with the kept vectors ``names``, by
+        default those that serving needs. There is one chunk, unless personal models would fill the memory.
         """
         run, method, workers = self.run, self.method, self.run.executor.workers
         names = self._served_with() if names is None else names
@@ -124,19 +126,26 @@ class Scoring:
                 return method.broadcast_for_evaluation(now, server, k)
             return method.broadcast(now, server, k)
 
-        own = bool(names) or method.serves == "personal"
-        size = max(1, PERSONAL_EVAL_CHUNK // run.federation.model.size) if own else len(clients)
+        personal = bool(names) or method.serves == "personal"
+        size = max(1, PERSONAL_EVAL_CHUNK // run.federation.model.size) if personal else len(clients)
         for start in range(0, len(clients), size):
             chunk = list(clients[start : start + size])
             shares = [chunk[i::workers] for i in range(min(workers, len(chunk)))]
             sent = [run.messages(share[:asked], send, names, method.newcomer) for share in shares]
             yield start, list(zip(shares, sent))
 
+    def shards(
+        self, t: int, clients: Sequence[int], names: Sequence[str] | None = None
+    ) -> Iterator[list[Shard]]:
+        """Shards in which the ``clients`` are served in round ``t``, chunk by chunk."""
+        for _, shares in self.served(t, clients, names):
+            yield [Shard(t, share, *messages, phase=self.run.phase(t)) for share, messages in shares]
+
     def served_models(self, scores: Scores) -> dict[int, Tensor]:
         """The served vectors [D] by number of the cluster or level, or by client; {0: w} if global."""
         serves, run = self.method.serves, self.run
         if serves == "level" and len(scores.clients) < run.clients:  # of some levels, perhaps no client
-            first = [own[0] for own in run.levels.values() if own]
+            first = [members[0] for members in run.levels.values() if members]
             scores = self.scores("models of levels", run.settings.rounds, first, models=True)
         owner: Sequence[int] = scores.clients
         if serves == "global":
@@ -153,13 +162,12 @@ class Scoring:
         return {i: models[i] for i in sorted(models)[: self._recorded]}
 
     def _served_with(self) -> list[str]:
-        """The kept vectors that `model_for` reads; the others need not be sent for scoring."""
+        """The kept vectors that `model_for` reads, which alone are sent for scoring."""
         if self.method.serves_with is not None:
             return list(self.method.serves_with)
         return self.run.state.own_vectors if self.method.serves == "personal" else []
 
     @property
     def _recorded(self) -> int:
-        """The largest number of personal models in an outcome."""
         model = self.run.federation.model
         return max(1, min(PERSONAL_CLIENTS, PERSONAL_BYTES // (model.size * model.dtype.itemsize)))

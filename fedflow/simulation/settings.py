@@ -24,8 +24,7 @@ from fedflow.simulation.extensions.trained_means import MEANS, REPORTS
 from fedflow.simulation.timing import Timing
 from fedflow.simulation.updates import UpdateStep, check_steps
 
-# Settings of training that only batches follow.
-STREAMED = ("steps", "lr_within", "optimizer")
+STREAMED = ("steps", "lr_within", "optimizer")  # settings of training that only batches follow
 
 
 class RunSettings(Settings):
@@ -63,7 +62,7 @@ class RunSettings(Settings):
         factory=list,
         choices=REPORTS,
         doc="also score models on the complete test set: the one that is broadcast (server), the mean of the "
-        "models that this round's clients trained (active), and that of all clients' last models (all)",
+        "models that this round's clients trained (active), and the mean of all clients' last models (all)",
     )
     adapt: list[Adaptation] = option(
         factory=list,
@@ -185,7 +184,7 @@ def check_selection(method: Method, selection: bool) -> None:
 
 
 def check_server_data(method: Method, public: bool) -> None:
-    """Raise `BadInput` if the method needs inputs of the server, which has none (``public``)."""
+    """Raise `BadInput` if the method needs data of the server and there is none (``public``)."""
     if (instead := Pretrained.of(method).needs_data()) and not public:
         accepted = f"a number >= 1, as {method.name} needs data of the server; or set {instead}"
         raise BadInput("partition.public", 0, accepted)
@@ -193,6 +192,6 @@ def check_server_data(method: Method, public: bool) -> None:
 
 def check_division(method: Method, selection: float, public: int) -> None:
     """Raise `BadInput` if a partition with these settings lacks samples that the method needs."""
-    own = server_data(method)
+    data = server_data(method)
     check_selection(method, selection > 0)
-    check_server_data(method, bool(public or own.dataset or own.noise))
+    check_server_data(method, bool(public or data.dataset or data.noise))

@@ -1,4 +1,4 @@
-"""A run without its loop: the job, its settings, the federation and the state."""
+"""Setup of a run: its job, settings, federation and state, and their checks."""
 
 import hashlib
 import warnings
@@ -15,7 +15,7 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import TRAINED
 from fedflow.local.teacher import Teacher
 from fedflow.methods.method import Message, Round, ServerState
-from fedflow.methods.protocols import Adapting, Leveled, Phased, Pretrained, VariableEpochs
+from fedflow.methods.protocols import Adapting, Phased, Pretrained, VariableEpochs
 from fedflow.project.code import code_digest
 from fedflow.project.digest import digest
 from fedflow.project.identity import Identity, versions
@@ -37,14 +37,11 @@ from fedflow.simulation.state import State
 from fedflow.simulation.updates.path import UpdatePath
 
 
-def content(values: Tensor) -> str:
-    """A hash of the values of a tensor."""
-    return hashlib.blake2b(values.cpu().contiguous().numpy().data, digest_size=12).hexdigest()
-
-
 def content_of(read: Teacher | Tensor) -> str:
-    """A hash of what training reads of a central network, with the network's architecture if it has one."""
-    return digest([read.model.architecture, content(read.w)]) if isinstance(read, Teacher) else content(read)
+    """A hash of a network that training reads, or of its losses."""
+    if isinstance(read, Teacher):
+        return digest([read.model.architecture, content_of(read.w)])
+    return hashlib.blake2b(read.cpu().contiguous().numpy().data, digest_size=12).hexdigest()
 
 
 class RunSetup:
@@ -71,18 +68,18 @@ class RunSetup:
         self.cohort_size = cohort_size(settings.participation, self.clients)
         self.settings, self.job = settings, job
         run = cast(Run, self)  # a `Simulation`, which extends this class
-        made = [kind(run) for kind in all_extensions() if kind.wanted(run)]
-        check_alone(made)
-        self.extensions: list[RunExtension] = made
-        rounds = next((each.rounds for each in made if each.rounds is not None), settings.rounds)
+        extensions = [kind(run) for kind in all_extensions() if kind.wanted(run)]
+        check_alone(extensions)
+        self.extensions: list[RunExtension] = extensions
+        rounds = next((e.rounds for e in extensions if e.rounds is not None), settings.rounds)
         self.settings = settings = replace(settings, rounds=rounds)
-        chosen = (each.smallest_cohort() for each in made)
-        self.smallest_cohort = next((each for each in chosen if each is not None), None)
+        smallest = (e.smallest_cohort() for e in extensions)
+        self.smallest_cohort = next((cohort for cohort in smallest if cohort is not None), None)
         self.job = replace(
             job,
             training=check_settings(settings, job.method, job.training, self.clients),
             rounds=settings.rounds,
-            keep_trained=job.training.compares or any(each.trains for each in made),
+            keep_trained=job.training.compares or any(e.trains for e in extensions),
             timing=settings.timing,
             updates=tuple(settings.updates),
         )
@@ -93,12 +90,11 @@ class RunSetup:
 
     @cached_property
     def folder(self) -> Path | None:
-        """The folder of the checkpoint, if any."""
         return self._checkpoints / self.fingerprint if self._checkpoints else None
 
     @cached_property
     def state(self) -> State:
-        """The state to start from: that of the checkpoint, if one exists."""
+        """The state to start from, taken from the checkpoint if one exists."""
         return self._start()
 
     @cached_property
@@ -118,7 +114,7 @@ class RunSetup:
             {
                 "partition": federation.partition.hash,
                 "public data": "" if federation.public is None else federation.public.digest,
-                **{name: content_of(each) for name, each in read.items() if each is not None},
+                **{name: content_of(network) for name, network in read.items() if network is not None},
             },
             [type(self).__module__, *(type(extension).__module__ for extension in self.extensions)],
             [job.method, job.training, self.settings],
@@ -126,7 +122,7 @@ class RunSetup:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Key of checkpoint, lock and record: the identity, and what is only known here."""
+        """Key of checkpoint, lock and record: the identity, with facts of this machine and network."""
         model = self.federation.model
         return self.identity.on(
             compiled=bool(self.job.compiled),
@@ -159,7 +155,7 @@ class RunSetup:
         names: Sequence[str] | None = None,
         newcomer: Mapping[str, str] | None = None,
     ) -> Messages:
-        """What each client receives and keeps: by default all vectors of the method.
+        """The messages to ``clients`` and the vectors ``names`` that they keep (default: all of the method).
 
         For clients that never took part, ``newcomer`` maps kept vectors to received ones that replace them.
         """
@@ -186,7 +182,7 @@ class RunSetup:
         smallest, of = self.smallest_cohort or usual
         if settings.min_cohort > smallest:
             raise BadInput("run.min_cohort", settings.min_cohort, f"at most {smallest}, {of}")
-        if not isinstance(method, VariableEpochs):  # else known in the round only
+        if not isinstance(method, VariableEpochs):  # whose epochs are set in the round
             for reason in training.warnings(self.sizes.tolist(), [*method.streams(training).values()]):
                 warnings.warn(f"{method.name}: {reason}", stacklevel=4)
         if partition.held_out and (seen := [*self.federation.inputs]):
@@ -196,18 +192,14 @@ class RunSetup:
         least = 0.001 / self.clients  # below, nearly every draw is empty and repeated
         if settings.sampling == "bernoulli" and settings.participation < least:
             raise BadInput("run.participation", settings.participation, f"at least {least:g} with bernoulli")
-        if (
-            training.lr_decay != 1
-            and training.lr_decay_every > 1
-            and training.lr_decay_every >= settings.rounds
-        ):
-            reason = f"the rate does not decay in {settings.rounds} rounds"
-            about = f"as lr_decay_every is {training.lr_decay_every}"
-            warnings.warn(f"training.lr_decay: {reason}, {about}", stacklevel=4)
+        every = training.lr_decay_every
+        if training.lr_decay != 1 and every > 1 and every >= settings.rounds:
+            reason = f"the rate does not decay in {settings.rounds} rounds, as lr_decay_every is {every}"
+            warnings.warn(f"training.lr_decay: {reason}", stacklevel=4)
         twice = settings.sampling == "proportional" and getattr(method, "weighting", "") == "samples"
         if twice and self.cohort_size < self.clients:
-            asked = "run.sampling: proportional and weighting: samples"
-            warnings.warn(f"{method.name}: {asked} both count a client's samples", stacklevel=4)
+            both = "run.sampling: proportional and weighting: samples"
+            warnings.warn(f"{method.name}: {both} both count a client's samples", stacklevel=4)
         if Adapting.of(method).serves_adapted() and settings.adapt and settings.adapt_from == "served":
             reason = "the served models, which are adapted already; run.adapt_from can be active or all"
             warnings.warn(f"{method.name}: run.adapt adapts {reason}", stacklevel=4)
@@ -225,23 +217,17 @@ class RunSetup:
 
     @cached_property
     def labels(self) -> np.ndarray | None:
-        """The labels that each client has [N, C], bool; None unless the federation is ``labeled``."""
+        """The labels that each client has [N, C], bool, or None unless the federation is ``labeled``."""
         if not self.federation.labeled:
             return None
         labels = self.federation.train.y.cpu().numpy()
-        own = np.zeros((self.clients, labels.max() + 1), dtype=np.bool_)
+        table = np.zeros((self.clients, labels.max() + 1), dtype=np.bool_)
         samples = self.federation.partition.indices[: self.sizes.sum()]
-        own[np.repeat(np.arange(self.clients), self.sizes), labels[samples]] = True
-        return own
+        table[np.repeat(np.arange(self.clients), self.sizes), labels[samples]] = True
+        return table
 
     def extension(self, kind: type[E]) -> E:
-        """The extension of this kind, which the run has."""
-        return next(each for each in self.extensions if isinstance(each, kind))
-
-    @property
-    def leveled(self) -> bool:
-        """Whether clients hold networks of different sizes."""
-        return isinstance(self.job.method, Leveled)
+        return next(extension for extension in self.extensions if isinstance(extension, kind))
 
     def _start(self) -> State:
         model, method, seed = self.federation.model, self.job.method, self.job.seed
@@ -259,7 +245,7 @@ class RunSetup:
             name: value if isinstance(value, Tensor) else first_of(name, value)
             for name, value in method.client_state(model, initial(0)).items()
         }
-        if self.job.training.compares or any(each.stores for each in self.extensions):
+        if self.job.training.compares or any(e.stores for e in self.extensions):
             first[TRAINED] = first_trained(method, self.federation, initial(0))
         first |= self.path.first(first, initial(0))
         store = ClientStore(first, self.clients, self.folder)
@@ -267,7 +253,7 @@ class RunSetup:
             server=method.setup(model, initial),
             store=store,
             participations=np.zeros(self.clients, dtype=np.int64),
-            parts={type(each).__name__: each for each in self.extensions},
+            parts={type(extension).__name__: extension for extension in self.extensions},
             scores=RememberedScores(len(self.federation.partition.sizes)),
             history=History(self.folder),
             steps=self.path.state,

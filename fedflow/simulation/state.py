@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,21 +11,12 @@ from torch import Tensor
 from fedflow.local.client import TRAINED
 from fedflow.methods.method import ServerState
 from fedflow.simulation.clients import ClientStore
-from fedflow.simulation.events import Work
 from fedflow.simulation.history import History
 from fedflow.simulation.remembered import RememberedScores
-from fedflow.simulation.updates.path import OWN
+from fedflow.simulation.timing import Work
+from fedflow.simulation.updates.path import KEPT
 
 PLACED = ("server/", "busy/", "steps/")  # tensors of a checkpoint that may be on the model's device
-
-
-class Part(Protocol):
-    """An extension of the run, with its own state."""
-
-    def packed(self) -> Mapping[str, Tensor]: ...
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what was `packed`, from tensors on the host."""
 
 
 @dataclass
@@ -35,7 +26,7 @@ class State:
     server: ServerState
     store: ClientStore
     participations: np.ndarray  # [N]
-    parts: Mapping[str, Part]  # the extensions of the run, by name
+    parts: Mapping[str, Any]  # the extensions of the run, by name, with `packed` and `restore`
     scores: RememberedScores
     onboarded: dict[str, int] | None = None  # bytes of the onboarding, down and up; None before it
     busy: list[Work] = field(default_factory=list)  # clients that train while the server takes its steps
@@ -44,13 +35,12 @@ class State:
 
     @property
     def own_vectors(self) -> list[str]:
-        """The names of the vectors that clients keep for the method."""
-        return [name for name in self.store.first if name != TRAINED and not name.startswith(OWN)]
+        return [name for name in self.store.first if name != TRAINED and not name.startswith(KEPT)]
 
     def packed(self, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and plain facts to save, without what the files of clients and rounds already hold.
+        """Tensors and plain facts to save, without the content of the files of clients and rounds.
 
-        Writes new rounds to the file of the history. ``device`` is the model's.
+        Writes new rounds to the history file. ``device`` is the model's.
         """
         # Copies, because a server may have one tensor under two names.
         tensors = {f"server/{name}": t.clone() for name, t in self.server.tensors().items()}
@@ -71,7 +61,7 @@ class State:
         return tensors, facts
 
     def unpack(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], device: torch.device) -> None:
-        """Restore what was `packed`: on ``device``, if it was not on the host beside a GPU."""
+        """Restore what was `packed`: on ``device``, unless it was on the host of a GPU."""
 
         def under(start: str) -> dict[str, Tensor]:
             return {n.removeprefix(start): t for n, t in placed.items() if n.startswith(start)}

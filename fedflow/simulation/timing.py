@@ -1,4 +1,4 @@
-"""Simulated time, to compare runs by, and to order the updates of asynchronous clients.
+"""Simulated time, by which runs are compared and updates of asynchronous clients are ordered.
 
 A client k that goes G times through its samples for gradients and L times for losses only is done after
 down_k + (G + L / 3) sigma_k + up_k: a gradient is a forward pass and a backward pass of twice the cost.
@@ -10,7 +10,11 @@ Sources: FedEff (down_k, sigma_k and up_k are its beta_i, sigma_i and delta_i); 
 Towards Federated Adaptive Asynchronous Optimization", ICML 2024, whose code has the three classes of speed.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
+from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.local_training import LocalTraining
@@ -21,7 +25,7 @@ LOSS = 1 / 3  # of the time of a gradient
 
 
 class Timing(Settings):
-    """How fast clients are. All times are in the same unit, say seconds."""
+    """Speed of clients. All times are in one unit, for example seconds."""
 
     section = "run.timing"
     speeds: list[list[float]] = option(
@@ -42,9 +46,9 @@ class Timing(Settings):
 
     def validate(self) -> None:
         ranges = [(f"speeds[{i}]", r) for i, r in enumerate(self.speeds)]
-        for name, found in (*ranges, ("down", self.down), ("up", self.up)):
-            if len(found) != 2 or found[0] > found[1]:
-                raise BadInput(f"{self.section}.{name}", found, "two numbers, the least and the most time")
+        for name, given in (*ranges, ("down", self.down), ("up", self.up)):
+            if len(given) != 2 or given[0] > given[1]:
+                raise BadInput(f"{self.section}.{name}", given, "two numbers, the least and the most time")
         if not self.speeds:
             raise BadInput(f"{self.section}.speeds", self.speeds, "at least one class of clients")
         for k, row in enumerate(self.given or ()):
@@ -72,22 +76,61 @@ class Clock:
 
     def __init__(self, timing: Timing, seed: int, training: LocalTraining, sizes: np.ndarray) -> None:
         self.timing, self.seed, self.training, self.sizes = timing, seed, training, sizes
-        self._steady: dict[int, np.ndarray] = {}
 
     def ends(self, t: int, client: int, start: float, gradients: float, losses: float) -> float:
         """The end of work of these passes over the samples, begun at ``start`` in round ``t``."""
-        down, epoch, up = self._times(t, client)
+        batches = self.training.batches(int(self.sizes[client]))
+        down, epoch, up = self.timing.times(self.seed, client, batches, t)
         return start + float(down + (gradients + LOSS * losses) * epoch + up)
 
     def poll(self, t: int, client: int) -> float:
         """The time that a client takes for a download, its losses, and an upload."""
         return self.ends(t, client, 0.0, 0.0, 1.0)
 
-    def _times(self, t: int, client: int) -> np.ndarray:
-        """Times [3] of a download, an epoch and an upload."""
-        if self.timing.steady and client in self._steady:
-            return self._steady[client]
-        times = self.timing.times(self.seed, client, self.training.batches(int(self.sizes[client])), t)
-        if self.timing.steady:
-            self._steady[client] = times
-        return times
+
+@dataclass(frozen=True)
+class Work:
+    """The training of one client, started in round ``begun`` with ``received``, done at time ``ends``."""
+
+    client: int
+    begun: int
+    ends: float
+    epochs: int | None  # set by the method, or None for the usual number
+    received: dict[str, Tensor]
+    most: int | None = None  # upper limit of epochs, for a straggler
+    gradients: int = 0  # samples whose gradient it computes
+
+
+def first_done(
+    busy: list[Work],
+    now: float,
+    size: int,
+    slots: int,
+    clients: int,
+    rng: np.random.Generator,
+    begin: Callable[[int, float], Work],
+) -> tuple[list[Work], list[Work]]:
+    """The next ``size`` works to finish, in order, and the works still ``busy`` when the last one ends.
+
+    ``slots`` of all ``clients`` train at any time. A client that finishes is replaced at once by a random
+    idle one, which starts from the server's state before these updates. No client trains twice for the same
+    server step, so a slot stays empty if all other clients are busy or done.
+    """
+    busy, done = list(busy), list[Work]()
+    while len(done) < size:
+        taken = sorted(work.client for work in busy + done)
+        idle = clients - len(taken)
+        for number in rng.choice(idle, size=min(slots - len(busy), idle), replace=False) if idle else ():
+            busy.append(begin(_idle(int(number), taken), now))
+        first = min(busy, key=lambda work: (work.ends, work.client))
+        busy.remove(first)
+        done.append(first)
+        now = first.ends
+    return done, busy
+
+
+def _idle(number: int, taken: list[int]) -> int:
+    """The client with this number among all that are not ``taken`` (sorted)."""
+    for k in taken:
+        number += k <= number
+    return number

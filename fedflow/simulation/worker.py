@@ -1,4 +1,4 @@
-"""What a worker does with its shard of the clients in a round.
+"""The work on one shard of the clients in a round.
 
 Everything in and out is plain data, so a shard runs the same in this process, in a thread, in another
 process, or on another machine.
@@ -37,9 +37,9 @@ GPU_LOCK = threading.RLock()  # of the threads of this process that train cohort
 
 @dataclass
 class TrainedClients:
-    """Trained clients and their updates: tensors [C, ...]; weights, groups and scalars are on the host.
+    """Trained clients and their updates: tensors [C, ...], with weights, groups and scalars on the host.
 
-    Valid until the next one is taken from the iterator.
+    Valid until the iterator moves on.
     """
 
     clients: list[int]
@@ -47,18 +47,18 @@ class TrainedClients:
 
 
 def onboard_shard(job: Job, shard: OnboardingShard) -> Trained:
-    """Run one turn of the onboarding for every client of the shard; every answer is gathered."""
+    """Run one turn of the onboarding for every client of the shard, and gather all answers."""
     method = job.method
     assert isinstance(method, Onboarding)
 
     def step(client: Client) -> Update:
         return method.onboarding_local(shard.step, client)
 
-    return _sent(replace(job, cohort="loop"), shard, Sending(job, shard, gathers=True), step)
+    return _sent(replace(job, cohort="loop"), Sending(job, shard, gathers=True), step)
 
 
 def train_shard(job: Job, shard: Shard, gathers: bool = False) -> Trained:
-    """Train every client of the shard; sum their vectors unless the server needs every one (``gathers``)."""
+    """Train every client of the shard; sum their vectors unless the server needs each (``gathers``)."""
 
     def step(client: Client) -> Update:
         update = job.method.local(client)
@@ -67,11 +67,10 @@ def train_shard(job: Job, shard: Shard, gathers: bool = False) -> Trained:
         trained = {} if client.trained is None or not job.keep_trained else {TRAINED: client.trained}
         return replace(update, diagnostics=diagnostics, keep=update.keep | trained)
 
-    return _sent(job, shard, Sending(job, shard, gathers), step)
+    return _sent(job, Sending(job, shard, gathers), step)
 
 
-def _sent(job: Job, shard: Shard, sending: Sending, step: Callable[[Client], Update]) -> Trained:
-    """The results of all clients, sent."""
+def _sent(job: Job, sending: Sending, step: Callable[[Client], Update]) -> Trained:
     for outcome in train_clients(job, sending.shard, step, job.method.streams(job.training)):
         if isinstance(outcome, TrainedClients):
             sending.take(outcome.clients, outcome.update)
@@ -87,36 +86,33 @@ def train_clients(
     federation = job.federation.open()
     keep_pages()
     federation.model.prepare()
-    why = "their noise is keyed by client" if Noisy.of(job.method).alone else federation.model.why_alone
+    why_alone = "their noise is keyed by client" if Noisy.of(job.method).alone else federation.model.why_alone
     together = vmapped(job, federation)
-    if together and why:
-        together = False
-        _warn_of_fallback(job.method.name, why)
-    if together:
+    if together and why_alone:
+        _warn_of_fallback(job.method.name, why_alone)
+    if together and not why_alone:
         # Held until the updates are taken: a call on a GPU overwrites the outputs of the previous one.
         with GPU_LOCK if federation.model.device.type == "cuda" else nullcontext():
             yield from _train_vmapped(job, federation, shard, step, streams)
     else:
         levels = [level(job.method, federation, k) for k in shard.clients]
-        used = dict.fromkeys(levels) if job.compiled else ()
-        compiled = {each: _compiled(job, federation, each) for each in used}
-        for i, own in enumerate(levels):
-            yield _train_one(job, federation, shard, i, step, streams, compiled.get(own))
+        compiled = {name: _compiled(job, federation, name) for name in dict.fromkeys(levels) if job.compiled}
+        for i, name in enumerate(levels):
+            yield _train_one(job, federation, shard, i, step, streams, compiled.get(name))
 
 
 def vmapped(job: Job, federation: Federation) -> bool:
-    """Whether the settings ask for cohorts under `torch.func.vmap`."""
+    """True if the settings ask for cohorts under `torch.func.vmap`."""
     return job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
 
 
 def _compiled(job: Job, federation: Federation, level: str) -> Gradient:
-    """The compiled gradient of a network of the run; plain gradients differ in the last bits."""
     model = network(job.method, federation, level)
-    found = compiled_gradient(model, federation.train, job.training, job.compiled)
-    if found is None:
+    gradient = compiled_gradient(model, federation.train, job.training, job.compiled)
+    if gradient is None:
         host = socket.gethostname()
         raise FedflowError(f"{host} cannot compile what the run compiled; use --set engine.compile=never")
-    return found
+    return gradient
 
 
 def _train_vmapped(
@@ -124,33 +120,33 @@ def _train_vmapped(
 ) -> Iterator[TrainedClients | tuple[int, str]]:
     """`train_clients` in calls of at most ``width`` clients, halved when the GPU runs out of memory."""
     for left in _stackable(job, federation, shard):
-        own = level(job.method, federation, shard.clients[left[0]])
+        name = level(job.method, federation, shard.clients[left[0]])
         while left:
-            places = left[: width(job, federation, shard, step, own)]
-            accepted, update = [False] * len(places), None
+            indices = left[: width(job, federation, shard, step, name)]
+            accepted, update = [False] * len(indices), None
             try:
-                accepted, update = train_cohort(job, federation, shard, places, step, streams)
+                accepted, update = train_cohort(job, federation, shard, indices, step, streams)
             except Exception as error:  # one client may be the cause: retry each alone
-                if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
-                    limit_width(job, federation, shard, step, own, (len(places) + 1) // 2)
+                if isinstance(error, torch.OutOfMemoryError) and len(indices) > 1:
+                    limit_width(job, federation, shard, step, name, (len(indices) + 1) // 2)
                     continue
-                reason = f"{type(error).__name__}: {error}".splitlines()[0]
-                _warn_of_fallback(job.method.name, f"vmap failed ({reason})")
+                _warn_of_fallback(job.method.name, f"vmap failed ({_in_one_line(error)})")
             good = [c for c, fine in enumerate(accepted) if fine]
             if update is not None and good:
-                whole = update if len(good) == len(places) else update.map(itemgetter(good))
-                yield TrainedClients([shard.clients[places[c]] for c in good], whole)
-            for c, i in enumerate(places):
+                whole = update if len(good) == len(indices) else update.map(itemgetter(good))
+                yield TrainedClients([shard.clients[indices[c]] for c in good], whole)
+            for c, i in enumerate(indices):
                 if not accepted[c]:
                     yield _train_one(job, federation, shard, i, step, streams)
-            left = left[len(places) :]
+            left = left[len(indices) :]
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _stackable(job: Job, federation: Federation, shard: Shard) -> list[list[int]]:
-    """Places in the shard, grouped by level and by the names and shapes of messages.
-
-    They must agree within a call.
-    """
+    """Indices of clients, grouped by level and by the names and shapes of messages: they agree in a call."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     sizes = federation.partition.sizes
     # Neighbors in size share a call, so that little is wasted on padding.
@@ -159,8 +155,8 @@ def _stackable(job: Job, federation: Federation, shard: Shard) -> list[list[int]
         form = tuple(
             frozenset((name, shard.vectors[at].shape) for name, at in message.items()) for message in messages
         )
-        own = level(job.method, federation, shard.clients[i])
-        groups.setdefault((own, *form), []).append(i)
+        name = level(job.method, federation, shard.clients[i])
+        groups.setdefault((name, *form), []).append(i)
     return list(groups.values())
 
 
@@ -189,9 +185,9 @@ def _train_one(
                 seed = torch_seed(job.seed, "method noise", shard.round, k)
                 client.noise = torch.Generator(client.model.device).manual_seed(seed)
             update = step(client)
-            fault = job.path(shard).fault(update, client.received)
+            fault = job.path(shard.steps).fault(update, client.received)
         except Exception as error:  # any failure of one client must not end the round
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            reason = _in_one_line(error)
             continue
         return (k, fault) if fault else TrainedClients([k], update.map(lambda t: t[None]))
     return k, reason
@@ -211,11 +207,11 @@ def client_of(
     def samples(examples: Examples, rows: np.ndarray) -> Samples:
         return Samples(examples, torch.as_tensor(rows, device=device))
 
-    own = samples(federation.train, federation.partition.train(k))
+    training = samples(federation.train, federation.partition.train(k))
     examples, selection = job.selection(federation, [k])
+    count = len(training.rows)
     schedules = {
-        stream: job.schedule(shard, i, len(own.rows), stream, usual, device)
-        for stream, usual in streams.items()
+        stream: job.schedule(shard, i, count, stream, usual, device) for stream, usual in streams.items()
     }
     received, kept = (
         {name: shard.vectors[at].to(device) for name, at in message.items()}
@@ -223,12 +219,12 @@ def client_of(
     )
     client = Client(
         task_of(job, federation, shard, level(job.method, federation, k), compiled=compiled),
-        own,
+        training,
         schedules,
         received,
         kept,
         *(samples(examples, rows) for rows in selection),
     )
     if isinstance(shard, OnboardingShard):
-        client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.batches(len(own.rows))))
+        client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.batches(count)))
     return client

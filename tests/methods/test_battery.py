@@ -73,12 +73,12 @@ from fedflow.models.flat import FlatModel
 from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.evaluation import Scores, evaluate_shard
-from fedflow.simulation.events import Work
 from fedflow.simulation.extensions.generation import Generation
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import OnboardingShard
 from fedflow.simulation.levels import level, network
 from fedflow.simulation.loop import Simulation
+from fedflow.simulation.timing import Work
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
 engine = pytest.mark.by_profile  # a promise of the engine, not of the method

@@ -38,18 +38,21 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.extensions import all_extensions, extension
-from fedflow.simulation.extensions.adapted import Adaptations, Adapted
 from fedflow.simulation.extensions.all_extensions import EXTENSIONS
 from fedflow.simulation.extensions.by_level import ByLevel
 from fedflow.simulation.extensions.client_curriculum import Pools
 from fedflow.simulation.extensions.clustering import Clusters
 from fedflow.simulation.extensions.extension import RunExtension
-from fedflow.simulation.extensions.fine_tuning import FineTuning
+from fedflow.simulation.extensions.further_scores import (
+    Adaptations,
+    Adapted,
+    FineTuning,
+    KeptModels,
+    KeptPredictions,
+    Newcomers,
+)
 from fedflow.simulation.extensions.generation import Generation
-from fedflow.simulation.extensions.kept_models import KeptModels
 from fedflow.simulation.extensions.mixtures import Mixtures
-from fedflow.simulation.extensions.newcomers import Newcomers
-from fedflow.simulation.extensions.predictions import KeptPredictions
 from fedflow.simulation.extensions.recording import Recorded
 from fedflow.simulation.extensions.trained_means import TrainedMeans
 from fedflow.simulation.job import ClientResult
@@ -412,5 +415,5 @@ def test_extensions_that_cannot_be_together_are_refused(
     registered(type("Pools", (RunExtension,), {"__module__": __name__}))
     with refused("two extensions of a run are called Pools; give one another name", FedflowError):
         laboratory.prepare("easy_first")
-    with refused("name: 'Pools' .* another name than that of .*, as of elsewhere"):
+    with refused("name: 'Pools' .* a name other than the extension of .*, in elsewhere"):
         registered(type("Pools", (RunExtension,), {"__module__": "elsewhere"}))

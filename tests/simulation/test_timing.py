@@ -12,8 +12,7 @@ from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.methods.protocols import Asynchronous
-from fedflow.simulation.events import Work, first_done
-from fedflow.simulation.timing import Timing
+from fedflow.simulation.timing import Timing, Work, first_done
 
 GIVEN = [[1, 2, 2], [1, 4, 3], [2, 10, 4]]  # download, epoch, upload of three clients
 THREE = quadratics(((1, 0), (1, 4), (1, 8)), (10, 10, 10), start=0)

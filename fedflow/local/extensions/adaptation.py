@@ -11,8 +11,8 @@ proto  the last linear layer becomes nearest-prototype classification: c_k is th
        count. The layer itself has no gradient, and class names do not matter.
 
 At evaluation, the support is all training samples of a client, as they are.
-*Differs from the authors' code in*: support batches are disjoint from query batches, which are those of the
-run without adaptation (there: two batches of a new shuffle in every step); adaptation steps are plain
+*Differs from the authors' code in*: support batches are disjoint from query batches, which are the same as in
+the run without adaptation (there: two batches of a new shuffle in every step); adaptation steps are plain
 gradient steps; a step without a query that counts has no gradient (there: class 0 for these queries).
 """
 
@@ -28,7 +28,7 @@ from torch import Tensor
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
 from fedflow.local.extensions.curriculum import Curriculum
-from fedflow.local.extensions.extension import Drawing, Extension, Host, Losses, Plan
+from fedflow.local.extensions.extension import Drawing, Extension, Host, Losses
 from fedflow.local.extensions.objective import Objective
 from fedflow.local.samples import Batch
 from fedflow.local.schedule import Schedule
@@ -66,13 +66,13 @@ class Adaptation(Extension):
     )
 
     def validate(self) -> None:
-        for each in fields(self)[1:] if self.name == "proto" else ():
-            if (value := getattr(self, each.name)) != each.default:
-                raise BadInput(f"{self.section}.{each.name}", value, f"{written(each.default)} with proto")
+        for field in fields(self)[1:] if self.name == "proto" else ():
+            if (value := getattr(self, field.name)) != field.default:
+                raise BadInput(f"{self.section}.{field.name}", value, f"{written(field.default)} with proto")
 
     @property
     def adapts(self) -> bool:
-        """Whether T is not the identity."""
+        """True if T is not the identity."""
         return self.name == "proto" or self.steps > 0
 
     @property
@@ -80,7 +80,7 @@ class Adaptation(Extension):
         """Gradients in one local step: of the query, and of the support by adaptation step or prototype."""
         return 1 + (self.steps if self.name == "maml" else 1)
 
-    def check_training(self, training: Plan) -> None:
+    def check_training(self, training: Any) -> None:
         for other in training.in_use:
             if isinstance(other, Curriculum):
                 reason = "whose support are samples of all difficulties"
@@ -94,8 +94,7 @@ class Adaptation(Extension):
     ) -> None:
         """Raise `BadInput` unless ``model`` has a last layer that prototypes can replace, for classes.
 
-        ``section`` is the name of these settings if they are for evaluation; for training, the network needs
-        other layers too.
+        ``section`` names settings for evaluation; without it, for training, the network needs other layers.
         """
         if self.name == "maml":
             second = not section and self.steps and self.order == "second"
@@ -110,15 +109,14 @@ class Adaptation(Extension):
         if (last := model.last_linear) is not None:
             w = model.init(0)
             head, outputs = model.views(w), model.outputs(w, x)
-            found = model.features(w, x) @ head[f"{last}.weight"].T + head[f"{last}.bias"]
-        if last is None or found.shape != outputs.shape or not torch.allclose(found, outputs):
+            logits = model.features(w, x) @ head[f"{last}.weight"].T + head[f"{last}.bias"]
+        if last is None or logits.shape != outputs.shape or not torch.allclose(logits, outputs):
             accepted = "maml, as the network does not end with a linear layer with biases"
             raise BadInput(field, "proto", accepted)
         if not section and {name.rpartition(".")[0] for name in model.names} == {last}:
             raise BadInput(field, "proto", "maml, as the network has no layer before the last one")
 
     def draw(self, drawing: Drawing) -> Mapping[str, Schedule]:
-        """The support of every step."""
         support = draw_support(drawing.rng(SUPPORT), drawing.schedule, drawing.samples)
         return {SUPPORT: drawing.further(SUPPORT, support)}
 
@@ -144,8 +142,8 @@ class Adaptation(Extension):
         model, host = host.model, host.in_float32()
         if self.name == "proto":
             chunks = host.own.chunks(model.dtype)
-            found = [per_class(model.features(w, batch.x, real=batch.real), batch, model) for batch in chunks]
-            sums, counts = (torch.stack(each).sum(0) for each in zip(*found, strict=True))
+            parts = [per_class(model.features(w, batch.x, real=batch.real), batch, model) for batch in chunks]
+            sums, counts = (torch.stack(values).sum(0) for values in zip(*parts, strict=True))
             return with_prototypes(model, w, sums, counts)
 
         def loss(v: Tensor, batch: Batch) -> Tensor:
@@ -163,22 +161,22 @@ class Adaptation(Extension):
 
 
 def draw_support(rng: np.random.Generator, query: Schedule, samples: int) -> Schedule:
-    """For every step, as many of the other samples as a whole ``query`` batch has, or all of them if fewer.
+    """For every step, as many other samples as a whole ``query`` batch has, or all others if there are fewer.
 
-    All samples, if the query has all of them. They are the first that are not in the query of a draw that has
-    enough others: O(width), as a permutation of all samples in every step would be slow.
+    If the query has all samples, so has the support. A draw of few samples is enough, of which those in the
+    query are left out: a permutation of all samples in every step would be slow.
     """
     width, free = query.positions.shape[1], np.ones(samples, dtype=bool)
     positions, sizes = np.zeros((len(query), width), dtype=np.int64), list[int]()
     for row, (batch, _, _) in zip(positions, query.batches()):
-        own = batch.numpy()
-        if len(own) == samples:
+        queried = batch.numpy()
+        if len(queried) == samples:
             drawn = np.arange(samples)
         else:
-            free[own] = False
-            drawn = rng.choice(samples, min(samples, len(own) + width), replace=False)
+            free[queried] = False
+            drawn = rng.choice(samples, min(samples, len(queried) + width), replace=False)
             drawn = drawn[free[drawn]][:width]
-            free[own] = True
+            free[queried] = True
         row[: len(drawn)] = drawn
         sizes.append(len(drawn))
     return Schedule(torch.from_numpy(positions), tuple(sizes))
@@ -186,14 +184,12 @@ def draw_support(rng: np.random.Generator, query: Schedule, samples: int) -> Sch
 
 def per_class(features: Tensor, batch: Batch, model: FlatModel) -> tuple[Tensor, Tensor]:
     """The sum [K, d] of ``features`` [B, d] over each class, and its samples [K]."""
-    (weight,) = (
-        shape for name, shape in zip(model.names, model.shapes) if name == f"{model.last_linear}.weight"
-    )
-    classes = torch.arange(weight[0], device=features.device)
-    own = (batch.y[:, None] == classes).to(features.dtype)
+    outputs = model.shapes[model.names.index(f"{model.last_linear}.weight")][0]
+    classes = torch.arange(outputs, device=features.device)
+    members = (batch.y[:, None] == classes).to(features.dtype)
     if batch.mask is not None:
-        own = own * batch.mask[:, None]
-    return own.T @ features, own.sum(0)
+        members = members * batch.mask[:, None]
+    return members.T @ features, members.sum(0)
 
 
 def with_prototypes(model: FlatModel, w: Tensor, sums: Tensor, counts: Tensor) -> Tensor:

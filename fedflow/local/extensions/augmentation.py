@@ -53,20 +53,17 @@ class Augmentation(Extension):
     def check(self, model: FlatModel, examples: Examples, inputs: Mapping[str, Any]) -> None:
         """Only images [C, H, W] can be augmented, and Cutout must not hide a whole one."""
         if examples.x.ndim != 4:
-            raise BadInput(
-                self.section,
-                self.name,
-                f"none, as inputs of shape {list(examples.x.shape[1:])} are not images",
-            )
+            accepted = f"none, as inputs of shape {list(examples.x.shape[1:])} are not images"
+            raise BadInput(self.section, self.name, accepted)
         height, width = examples.x.shape[-2:]
         if self.name == "flip_crop_cutout" and min(height, width) <= CUTOUT:
             accepted = f"none or flip_crop, as Cutout can hide a whole image of {height}x{width}"
             raise BadInput(self.section, self.name, accepted)
 
     def draw(self, drawing: Drawing) -> Mapping[str, Extra]:
-        """V views of each sample [S, B, V, 3 or 5]; the first of two are those of a run with one."""
+        """V views of each sample [S, B, V, 3 or 5]; the first of two is the one of a run with one."""
         shape, cutout = tuple(drawing.schedule.positions.shape), self.name == "flip_crop_cutout"
-        views = max(each.views for each in drawing.extensions)
+        views = max(extension.views for extension in drawing.extensions)
         rngs = [drawing.rng(purpose) for purpose in (VIEWS, f"other {VIEWS}")[:views]]
         return {VIEWS: Extra(torch.stack([draw_views(rng, shape, cutout) for rng in rngs], dim=-2), SAMPLE)}
 
@@ -78,11 +75,11 @@ class Augmentation(Extension):
 
 
 def draw_views(rng: np.random.Generator, shape: tuple[int, ...], cutout: bool = False) -> Tensor:
-    """Views of images, uint8 [*shape, 3]: whether it is mirrored (0 or 1), and the crop's offsets dy, dx.
+    """Views of images, uint8 [*shape, 3]: 1 if mirrored, else 0, and the crop's offsets dy, dx.
 
-    Offsets 4, 4 leave the image where it is. With ``cutout``, int16 [*shape, 5]: also the center y, x of the
-    square, in 1/`FINE` of the sides. Every view takes one random number, so the views of fewer epochs are the
-    first of those of more.
+    Offsets 4, 4 do not shift the image. With ``cutout``, int16 [*shape, 5]: also the center y, x of the
+    square, in 1/`FINE` of the sides. Every view takes one random number, so more epochs begin with the views
+    of fewer.
     """
     kinds = 4 * SHIFTS**2
     center, kind = np.divmod(rng.integers(kinds * (FINE**2 if cutout else 1), size=shape), kinds)
@@ -118,12 +115,12 @@ def cutout(x: Tensor, centers: Tensor) -> Tensor:
     """Images ``x`` [B, C, H, W] with a square of zeros around ``centers`` [B, 2], in 1/`FINE` of a side."""
 
     def hidden(center: Tensor, side: int) -> Tensor:  # [B, side]
-        places = torch.arange(side, device=x.device) - (center.long() * side // FINE)[:, None]
-        return _within(places + CUTOUT // 2, CUTOUT)
+        distances = torch.arange(side, device=x.device) - (center.long() * side // FINE)[:, None]
+        return _within(distances + CUTOUT // 2, CUTOUT)
 
     rows, columns = (hidden(center, side) for center, side in zip(centers.unbind(-1), x.shape[-2:]))
     return x.where(~(rows[:, :, None] & columns[:, None])[:, None], 0)
 
 
-def _within(places: Tensor, size: int) -> Tensor:
-    return (places >= 0) & (places < size)
+def _within(index: Tensor, size: int) -> Tensor:
+    return (index >= 0) & (index < size)

@@ -18,24 +18,24 @@ from torch import Tensor
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
 from fedflow.local import measures
-from fedflow.local.extensions.extension import Drawing, Extension, Host, Plan, Reads
+from fedflow.local.extensions.extension import Drawing, Extension, Host, Reads
 from fedflow.local.pacing import EXPERT, Pacing, need_expert, read_expert
 from fedflow.local.schedule import ORDER, STEP, Extra, Pass, Schedule
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 SCORES = ("global", "local", "both", "global_pred", "local_pred", "both_pred", EXPERT)
-DIFFICULTY = "difficulty"  # the mean of that of the samples at the start of the first training, recorded
+DIFFICULTY = "difficulty"  # the mean over the samples at the start of the first training, recorded
 RANKED, TIES = "ranked", "ties"
 
 
 class Curriculum(Pacing, Extension):
-    """Which samples a client trains on in each of its T local steps, counted in every participation.
+    """The samples that a client trains on in each of its T local steps, counted in every participation.
 
-    The difficulty of a sample is its loss in evaluation mode, or, with ``_pred``, whether its prediction is
-    wrong: under the model that this training starts from (``global``), under the model that the client
-    trained in its last participation, if there was one (``local``), or the mean of the two (``both``). That
-    of ``expert`` never changes. The order ``random`` needs no score.
+    The difficulty of a sample is its loss in evaluation mode, or, with ``_pred``, 1 for a wrong prediction:
+    under the model that this training starts from (``global``), under the model that the client trained in
+    its last participation, if any (``local``), or the mean of the two (``both``). Difficulties by ``expert``
+    never change. The order ``random`` needs no score.
 
     Fine-tuning of served models and training of a server have no curriculum.
     """
@@ -91,7 +91,7 @@ class Curriculum(Pacing, Extension):
             return 0
         return 2 if self.score.startswith("both") else 1
 
-    def check_training(self, training: Plan) -> None:
+    def check_training(self, training: Any) -> None:
         if self.mode == "lazy_epoch" and (not training.batch_size or training.steps is not None):
             why = "steps" if training.batch_size else "batch_size 0"
             raise BadInput(f"{self.section}.mode", self.mode, f"queue or per_step with training.{why}")
@@ -102,8 +102,8 @@ class Curriculum(Pacing, Extension):
             raise BadInput(f"{self.section}.score", self.score, accepted)
         need_expert(self, inputs)
 
-    def warnings(self, training: Plan, sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[str]:
-        short = sum(any(max(training.passes(n, each)).prefix < n for each in epochs) for n in sizes)
+    def warnings(self, training: Any, sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[str]:
+        short = sum(any(max(training.passes(n, e)).prefix < n for e in epochs) for n in sizes)
         if short:
             reason = "has too few local steps in a round to reach all samples"
             yield f"the curriculum of {short} of {len(sizes)} clients {reason}"
@@ -114,29 +114,27 @@ class Curriculum(Pacing, Extension):
     @functools.lru_cache(4096)  # noqa: B019 (these objects are few and small)
     def passes(self, samples: int, batch_size: int, steps: int) -> tuple[Pass, ...]:
         """The passes over ``samples`` samples in ``steps`` local steps; lazy_epoch may need more."""
-        found, t = [], 0
+        passes, t = [], 0
         while t < steps:
             prefix = max(self.size(t, steps, samples), min(self.least, samples))
             taken = 1 if self.mode == "per_step" else -(-prefix // batch_size)
             if self.mode == "queue":
                 taken = min(taken, steps - t)
-            found.append(Pass(prefix, taken))
+            passes.append(Pass(prefix, taken))
             t += taken
-        return tuple(found)
+        return tuple(passes)
 
     def draw(self, drawing: Drawing) -> Mapping[str, Extra]:
-        """Which steps [S] have ranks for positions until `begin`, and the order [n] of equal samples."""
+        """The steps [S] with ranks for positions until `begin`, and the order [n] of equal samples."""
         if self.whole:
             return {}
-        ranked = np.repeat(
-            [each.prefix < drawing.samples for each in drawing.passes],
-            [each.steps for each in drawing.passes],
-        )
+        prefixes, steps = zip(*drawing.passes)
+        ranked = np.repeat(np.array(prefixes) < drawing.samples, steps)
         ties = self.draw_ties(drawing.samples, drawing.rng(TIES, every_stream=True))
         return {RANKED: Extra(torch.from_numpy(ranked), STEP), TIES: Extra(torch.from_numpy(ties), ORDER)}
 
     def draw_ties(self, samples: int, rng: np.random.Generator) -> np.ndarray:
-        """All positions [n], in the order in which samples of equal difficulty come."""
+        """All positions [n], in the order of samples with equal difficulty."""
         if self.ties == "random" or self.order == "random":
             return rng.permutation(samples)
         positions = np.arange(samples)
@@ -155,7 +153,7 @@ class Curriculum(Pacing, Extension):
         return [in_order(schedule, order) for schedule in schedules]
 
     def sorted(self, difficulty: Tensor, ties: Tensor) -> Tensor:
-        """The positions ``ties`` [n] by ``difficulty``, in which padding is NaN: it stays last."""
+        """The positions ``ties`` [n] sorted by ``difficulty``; padding, which is NaN, stays last."""
         keys = (-difficulty if self.order == "anti" else difficulty)[ties]
         return ties[keys.where(~keys.isnan(), torch.inf).argsort(stable=True)]
 
@@ -168,15 +166,15 @@ class Curriculum(Pacing, Extension):
         last = start if host.last is None else host.last
         if self.score == "both_pred" and self.reading == "disagreement":
             return measures.disagreement(host.model, host.own, start, last)
-        which, _, predictions = self.score.partition("_")
+        kind, _, predictions = self.score.partition("_")
         both = [start] if host.last is None else [start, last]
-        models = {"global": [start], "local": [last], "both": both}[which]
+        models = {"global": [start], "local": [last], "both": both}[kind]
         measure = measures.mistakes if predictions else measures.losses
         return torch.stack([measure(host.model, host.own, w) for w in models]).mean(0)
 
 
 def in_order(schedule: Schedule, order: Tensor) -> Schedule:
-    """The schedule with positions in place of ranks: ``order`` [n] has the position of each rank."""
+    """The schedule with positions in place of ranks; ``order`` [n] has the position of each rank."""
     ranked, positions = schedule.extra[RANKED].values, schedule.positions
     return replace(schedule, positions=torch.where(ranked[:, None], order[positions], positions))
 

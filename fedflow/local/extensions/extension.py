@@ -1,9 +1,9 @@
-"""The protocol of an extension of local training: what local steps do beyond the optimizer on the data loss.
+"""The protocol of an extension of local training, which changes local steps on the data loss.
 
 An extension is a class in a file here, and a key of `LocalTraining`; or it is registered, as in plug-ins, and
 a key of ``training.extensions``. The loop, schedules, cohorts and the simulation call its hooks and know no
-extension by name. Every hook has a neutral default, and works in the loop and under ``torch.func.vmap``
-alike: with tensor operations only, in shapes that do not depend on values.
+extension by name. Every hook has a neutral default, and works in the loop and under ``torch.func.vmap``: with
+tensor operations only, in shapes that do not depend on values.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +26,8 @@ Losses = Callable[[Tensor, Batch], tuple[Tensor, Tensor | None]]  # of w [D]: a 
 class Reads(NamedTuple):
     """A network of `central` that an extension reads: ``field`` names it in the settings.
 
-    Trainers have it as ``inputs[name]``: a `Teacher`, or its ``losses`` [n] on all training samples. One that
-    is not ``needed`` with these settings is only checked.
+    Trainers have it as ``inputs[name]``: a `Teacher`, or its ``losses`` [n] on all training samples. If not
+    ``needed`` with these settings, it is only checked.
     """
 
     name: str
@@ -35,24 +35,6 @@ class Reads(NamedTuple):
     network: str
     losses: bool = False
     needed: bool = True
-
-
-class Plan(Protocol):
-    """The settings of a training (`LocalTraining`), for extensions that exclude some."""
-
-    @property
-    def batch_size(self) -> int: ...
-
-    @property
-    def steps(self) -> int | None: ...
-
-    @property
-    def augment(self) -> str: ...
-
-    @property
-    def in_use(self) -> tuple["Extension", ...]: ...
-
-    def passes(self, samples: int, epochs: int) -> Sequence[Pass]: ...
 
 
 class Host(Protocol):
@@ -65,7 +47,7 @@ class Host(Protocol):
     model: FlatModel
     own: Samples
     samples: Tensor
-    last: Tensor | None  # the model [D] of the client's last participation, or what stands for it
+    last: Tensor | None  # the model [D] of the client's last participation, or its stand-in
     records: dict[str, Tensor]
     rounds: int
 
@@ -93,8 +75,7 @@ class Drawing:
     """The training of one client for which ``extensions`` draw.
 
     ``samples`` n of the client, its ``passes`` and their ``schedule``. ``rng(purpose)`` has its own key, so
-    that no extension changes what another one draws; with ``every_stream``, all streams of a client have the
-    same.
+    that no extension changes the draws of another; with ``every_stream``, it is the same for all streams.
     """
 
     extensions: Sequence["Extension"]
@@ -104,7 +85,7 @@ class Drawing:
     rng: Callable[..., np.random.Generator]
 
     def complete(self) -> Schedule:
-        """The schedule with what all extensions draw for it; ValueError for a name of two of them."""
+        """The schedule with the draws of all extensions; ValueError if two draw the same name."""
         schedule = self.schedule
         for extension in self.extensions:
             drawn = extension.draw(self)
@@ -115,10 +96,10 @@ class Drawing:
         return schedule
 
     def further(self, name: str, schedule: Schedule) -> Schedule:
-        """Further batches, with what is drawn for samples in any batch; ``name`` starts its purposes."""
+        """Further batches, with the draws for samples in any batch; ``name`` starts their purposes."""
         return replace(
             self,
-            extensions=[each for each in self.extensions if each.for_samples],
+            extensions=[extension for extension in self.extensions if extension.for_samples],
             schedule=schedule,
             rng=lambda purpose: self.rng(f"{name} {purpose}"),
         ).complete()
@@ -128,10 +109,10 @@ class Extension(Settings):
     """One extension, with its options as fields.
 
     ``records`` names the numbers that it adds to `Host.records`, which no method may then report;
-    ``minimizes`` says what clients minimize, if `loss` changes it. ``for_samples``: it draws for samples,
-    whatever batch they are in. Methods on full gradients refuse what ``needs_batches``, and what has its own
-    `begin`, which they do not call. Central training refuses what ``needs_clients``. Fine-tuning has what is
-    ``tuned`` only.
+    ``minimizes`` names the loss that clients minimize, if `loss` changes it. ``for_samples``: it draws for
+    samples, whatever batch they are in. Methods on full gradients refuse an extension that ``needs_batches``
+    or has its own `begin`, which they do not call; central training one that ``needs_clients``. Fine-tuning
+    has only ``tuned`` extensions.
     """
 
     plural: ClassVar[str] = "extensions"
@@ -150,7 +131,7 @@ class Extension(Settings):
     def parse(cls, values: Any, section: str | None = None) -> Self:
         """An extension from its options; in a mapping of extensions, of the class that its key names.
 
-        There, null is no extension, which `named` leaves out.
+        There, null stands for no extension, which `named` leaves out.
         """
         if cls is not Extension:
             return super().parse(values, section)
@@ -164,10 +145,10 @@ class Extension(Settings):
     @classmethod
     def of(cls, training: Any) -> "Extension | None":
         """The extension of this kind that a `LocalTraining` has, under the key that its section ends with."""
-        found: Extension | None = getattr(training, cls.section.rpartition(".")[2])
-        return found
+        extension: Extension | None = getattr(training, cls.section.rpartition(".")[2])
+        return extension
 
-    # What it needs
+    # Needs
 
     @property
     def views(self) -> int:
@@ -176,7 +157,7 @@ class Extension(Settings):
 
     @property
     def compares(self) -> bool:
-        """Whether it needs the model that the client trained last, `Host.last`."""
+        """True if it needs the model that the client trained last, `Host.last`."""
         return False
 
     @property
@@ -194,48 +175,48 @@ class Extension(Settings):
         """Passes over all samples, without gradients, at the start of every training."""
         return 0
 
-    # What it refuses
+    # Refusals
 
     def refused(self, accepted: str) -> BadInput:
-        """The error of a training that may not have it; ``accepted`` says where, as "with a regression"."""
+        """The error of a training that may not have it; ``accepted`` says when, as "with a regression"."""
         return BadInput(self.section, shown(self), f"null {accepted}")
 
-    def check_training(self, training: Plan) -> None:
-        """Raise `BadInput` for settings and other extensions that it excludes."""
+    def check_training(self, training: Any) -> None:
+        """Raise `BadInput` for settings of this `LocalTraining` and other extensions that it excludes."""
 
     def check(self, model: FlatModel, examples: Examples, inputs: Mapping[str, Any]) -> None:
-        """Raise `BadInput` unless it fits the network, the samples and what it reads."""
+        """Raise `BadInput` unless it fits the network, the samples and its inputs."""
 
-    def warnings(self, training: Plan, sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[str]:
-        """What is odd about a run whose clients have ``sizes`` samples and train for ``epochs`` by stream."""
+    def warnings(self, training: Any, sizes: Sequence[int], epochs: Sequence[int]) -> Iterator[str]:
+        """Warnings about a run whose clients have ``sizes`` samples and train for ``epochs`` by stream."""
         yield from ()
 
-    # What it draws on the host
+    # Draws on the host
 
     def epoch_steps(self, samples: Any, batch_size: int) -> Any:
-        """Local steps of an epoch on ``samples`` samples, a number or tensor [.]; None for the usual ones."""
+        """Local steps of an epoch on ``samples`` samples, a number or tensor [.]; None: the usual ones."""
 
     def passes(self, samples: int, batch_size: int, steps: int) -> Sequence[Pass] | None:
-        """The passes over ``samples`` samples in ``steps`` local steps; None for the usual ones."""
+        """The passes over ``samples`` samples in ``steps`` local steps, or None for the usual ones."""
 
     def draw(self, drawing: Drawing) -> Mapping[str, Extra | Schedule]:
         """Random numbers, and further batches, of one training of a client, by name."""
         return {}
 
-    # What it changes on the client
+    # Changes on the client
 
     def begin(self, host: Host, schedules: list[Schedule], start: Tensor) -> list[Schedule]:
         """The schedules of a training that begins at ``start`` [D], which may decide their order."""
         return schedules
 
     def batch(self, batch: Batch) -> Batch:
-        """The batch of a step, of what was drawn for it (`Batch.extra`)."""
+        """The batch of a step, changed by the draws for it (`Batch.extra`)."""
         return batch
 
     def loss(self, host: Host, inner: Losses, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """What the client minimizes in place of ``inner``, and the outputs [B, .] of the data loss.
+        """The loss that the client minimizes in place of ``inner``, and the outputs [B, .] of the data loss.
 
-        In a cohort, also in steps that are padding, in which no sample counts.
+        A cohort also calls it in padded steps, in which no sample counts.
         """
         return inner(w, batch)
 
@@ -251,9 +232,9 @@ def register(name: str) -> Callable[[E], E]:
     """
 
     def add(cls: E) -> E:
-        known = REGISTERED.get(name)
-        if known is not None and known.__module__ != cls.__module__:
-            raise BadInput("name", name, f"another name than an extension of {known.__module__}")
+        other = REGISTERED.get(name)
+        if other is not None and other.__module__ != cls.__module__:
+            raise BadInput("name", name, f"another name than an extension of {other.__module__}")
         cls.section = f"training.extensions.{name}"
         REGISTERED[name] = cls
         return cls
@@ -263,9 +244,9 @@ def register(name: str) -> Callable[[E], E]:
 
 def named(extensions: Mapping[str, Extension]) -> dict[str, Extension]:
     """The ``extensions`` without null. Raises `BadInput` for one under the name of another."""
-    found = {name: each for name, each in extensions.items() if each is not None}
-    for name, each in found.items():
-        if type(each) is not REGISTERED.get(name):
+    present = {name: extension for name, extension in extensions.items() if extension is not None}
+    for name, extension in present.items():
+        if type(extension) is not REGISTERED.get(name):
             accepted = f"an extension that is registered as {name}"
-            raise BadInput(f"training.extensions.{name}", Words(type(each).__name__), accepted)
-    return found
+            raise BadInput(f"training.extensions.{name}", Words(type(extension).__name__), accepted)
+    return present

@@ -1,4 +1,4 @@
-"""Objectives: what a client minimizes in place of its mean data loss (cross-entropy, CE).
+"""Objectives that a client minimizes in place of its mean data loss (cross-entropy, CE).
 
 Source: Acar, thesis, Chapter 7, Eq. 7.2 to 7.4. w^tau is the softmax of the logits divided by tau,
 KL(p, q) = sum p log(p / q), and x1, x2 are two independent random views of a sample.
@@ -8,8 +8,8 @@ distil  (7.3): alpha CE + (1 - alpha) tau^2 mean KL(teacher^tau(x1), w^tau(x1))
 both    (7.4): alpha CE + (1 - alpha) of either; for alpha = 0.1 the weights are 0.1, 0.9 and 0.9
 
 *Ambiguous*: CE and the teacher see the first view. Gradients flow through both views (``stop_gradient``: only
-through the second). In expectation over the views, the order of the two in KL is irrelevant; ``symmetric``
-is the mean of both orders, which varies less.
+through the second). In expectation, the order of the views in KL is irrelevant; ``symmetric`` is the mean of
+both orders, which varies less.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from torch import Tensor
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
 from fedflow.local.extensions.augmentation import OTHER
-from fedflow.local.extensions.extension import Extension, Host, Losses, Plan, Reads
+from fedflow.local.extensions.extension import Extension, Host, Losses, Reads
 from fedflow.local.samples import Batch
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -36,7 +36,7 @@ class Objective(Extension):
     minimizes: ClassVar[str] = "side losses"
 
     name: str = option(
-        doc="side losses: two views of an image agree; outputs follow those of a teacher; or both",
+        doc="side losses: two views of an image agree; outputs follow a teacher's; or both",
         choices=("robust", "distil", "both"),
     )
     alpha: float | None = option(
@@ -54,12 +54,10 @@ class Objective(Extension):
 
     @property
     def two_views(self) -> bool:
-        """Whether it compares two views of an image."""
         return self.name != "distil"
 
     @property
     def taught(self) -> bool:
-        """Whether it needs a teacher."""
         return self.name != "robust"
 
     @property
@@ -72,7 +70,6 @@ class Objective(Extension):
 
     @property
     def data_weight(self) -> float:
-        """alpha, or its default."""
         return (0.1 if self.taught else 0.5) if self.alpha is None else self.alpha
 
     def validate(self) -> None:
@@ -84,7 +81,7 @@ class Objective(Extension):
         if self.teacher is not None and not self.taught:
             raise BadInput(f"{self.section}.teacher", self.teacher, "null with robust")
 
-    def check_training(self, training: Plan) -> None:
+    def check_training(self, training: Any) -> None:
         if self.two_views and training.augment == "none":
             accepted = f"flip_crop or flip_crop_cutout, as {self.name} compares two random views"
             raise BadInput("training.augment", training.augment, accepted)
@@ -115,7 +112,7 @@ class Objective(Extension):
         if first.ndim == 3:
             others = [None] * first.shape[1] if second is None else second.unbind(1)
             pairs = zip(first.unbind(1), others, strict=True)
-            return torch.stack([self.side_losses(one, other, target) for one, other in pairs]).sum(0)
+            return torch.stack([self.side_losses(*pair, target) for pair in pairs]).sum(0)
         total = torch.zeros_like(first[:, 0])
         if target is not None:
             total = total + divergence(target, first, self.tau)
@@ -124,10 +121,11 @@ class Objective(Extension):
         return self.tau**2 * total
 
     def _disagreement(self, first: Tensor, second: Tensor) -> Tensor:
-        def one(p: Tensor, q: Tensor) -> Tensor:
+        def from_target(p: Tensor, q: Tensor) -> Tensor:
             return divergence(p.detach() if self.stop_gradient else p, q, self.tau)
 
-        return (one(first, second) + one(second, first)) / 2 if self.symmetric else one(first, second)
+        divergences = from_target(first, second)
+        return (divergences + from_target(second, first)) / 2 if self.symmetric else divergences
 
     def check(self, model: FlatModel, examples: Examples, inputs: Mapping[str, Any]) -> None:
         """Raise `BadInput` unless this network and its teacher have one logit per class for ``examples``."""
@@ -141,8 +139,8 @@ class Objective(Extension):
             return
         if (teacher := inputs.get(TEACHER)) is None:
             raise BadInput(f"{self.section}.teacher", self.teacher, "a trained network of central")
-        if (found := teacher.outputs(x).shape) != shape:
-            accepted = f"a network with {shape[1]} outputs as the clients', not {found[1]}"
+        if (taught := teacher.outputs(x).shape) != shape:
+            accepted = f"a network with {shape[1]} outputs as the clients', not {taught[1]}"
             raise BadInput(f"{self.section}.teacher", self.teacher, accepted)
 
 

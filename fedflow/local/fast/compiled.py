@@ -1,10 +1,10 @@
 """The gradient of the data loss as machine code, for runs on a CPU that are long enough to benefit.
 
 The network's mean loss and its gradient, one pure function ``(w [D], x [B, ...], y [B]) -> (g [D], F)``, are
-traced once and compiled by TorchInductor for full batches. Every method benefits: terms that it adds to the
+traced once and compiled by TorchInductor for full batches. It serves every method: terms that it adds to the
 data loss run as written, and smaller last batches are not compiled. The key of dropout's noise is an input,
-as in a plain step. Compiled and plain gradients agree up to single-precision rounding. So a run decides
-once which of them it uses, by the work ahead and never by a clock; the choice is part of its fingerprint.
+as in a plain step. Compiled and plain gradients agree up to single-precision rounding, so a run chooses
+between them once, by the work ahead and never by a clock; the choice is part of its fingerprint.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class Gradient:
         self._run, self._products, self._kind, self._draw = run, products, _kind(x, y), draw
 
     def takes(self, x: Tensor, y: Tensor) -> bool:
-        """Whether it was compiled for batches of this shape."""
+        """True if it was compiled for batches of this shape."""
         return _kind(x, y) == self._kind
 
     def __call__(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,12 +75,13 @@ class Gradient:
     def pieces(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[list[Tensor | Product], Tensor]:
         """The gradients by layer, in their shapes, large ones of dense layers as products, and the loss.
 
-        It takes a pass over memory less than the whole gradient, and two with products.
+        This saves a pass over memory compared with the whole gradient, or two with products.
         """
         with torch.no_grad():
-            *found, loss = self._run(w.detach().contiguous(), x, y, *self._draw())
-        each = iter(found)
-        return [Product(next(each), next(each)) if two else next(each) for two in self._products], loss
+            *outputs, loss = self._run(w.detach().contiguous(), x, y, *self._draw())
+        factors = iter(outputs)
+        pieces = [Product(next(factors), next(factors)) if two else next(factors) for two in self._products]
+        return pieces, loss
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss, scalar, as part of an expression that is differentiated by ``w`` once."""
@@ -108,7 +109,7 @@ def _kind(*tensors: Tensor) -> list[tuple[Any, ...]]:
 
 
 def why_not(model: FlatModel, training: LocalTraining) -> str | None:
-    """Why no gradient of this network can be compiled; None where one can."""
+    """The reason why no gradient of this network can be compiled, or None if it can."""
     if model.device.type != "cpu":
         return "only steps on a CPU are compiled"
     if model.buffers or model.batch_statistics:
@@ -125,7 +126,7 @@ def why_not(model: FlatModel, training: LocalTraining) -> str | None:
 def pays(
     model: FlatModel, examples: Examples, training: LocalTraining, steps: float, networks: int = 1
 ) -> tuple[bool, str]:
-    """Whether ``steps`` local steps are worth compiling ``networks``, and the estimate in words.
+    """True if ``steps`` local steps are worth compiling ``networks``, and the estimate in words.
 
     ``model`` is the largest network. Estimated from floating-point operations, not timed, so that it is the
     same for every worker and after every restart. Measured on one core against the plain steps: 1.3 times as
@@ -141,8 +142,8 @@ def pays(
         model.loss(model.train_outputs(w.requires_grad_(), x)[0], y).backward()
     flops = counter.flops.total()
     seconds = steps * (OVERHEAD + min(flops, FIRST) / SLOW + max(flops - FIRST, 0) / FAST)
-    about = f"{steps:,.0f} local steps of {flops / 1e6:,.1f} MFLOP, about {seconds:,.0f} s"
-    return seconds >= PAYS * networks and flops <= LARGE, about
+    estimate = f"{steps:,.0f} local steps of {flops / 1e6:,.1f} MFLOP, about {seconds:,.0f} s"
+    return seconds >= PAYS * networks and flops <= LARGE, estimate
 
 
 def compiled_gradient(
@@ -153,18 +154,18 @@ def compiled_gradient(
     None, with one warning per process, if it cannot be compiled, for example without a C++ compiler.
     The network keeps it, so that any number of networks can take turns.
     """
-    about = examples, training.batch_size, folder
+    key = examples, training.batch_size, folder
     with _LOCK:
-        if about not in model.gradients:
-            model.gradients[about] = _compiled(model, *about)
-        found: Gradient | None = model.gradients[about]
-        return found
+        if key not in model.gradients:
+            model.gradients[key] = _compiled(model, *key)
+        gradient: Gradient | None = model.gradients[key]
+        return gradient
 
 
 def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str) -> Gradient | None:
     try:
         w, x, y = _example(model, examples, batch_size)
-        constants = model.constants()  # inputs, as the cached code is that of any frozen values
+        constants = model.constants()  # inputs, as the cached code serves any frozen values
 
         def draw() -> list[Tensor]:
             return [*model.next_noise(), *constants]
@@ -186,8 +187,8 @@ def _compile(
 
     traced = _traced(function, *inputs)
     products = _factored(traced)
-    about = [torch.__version__, _processor(), traced.code, str(OPTIONS), *map(str, _kind(*inputs))]
-    with _cache(folder / digest(about, 16)):
+    key = [torch.__version__, _processor(), traced.code, str(OPTIONS), *map(str, _kind(*inputs))]
+    with _cache(folder / digest(key, 16)):
         compiled = standalone_compile(
             traced, list(inputs), dynamic_shapes="from_example_inputs", options={"config_patches": OPTIONS}
         )
@@ -215,14 +216,14 @@ def _traced(function: Callable[..., Any], *inputs: Tensor) -> torch.fx.GraphModu
 
 
 def _is_pure(traced: torch.fx.GraphModule) -> bool:
-    """Whether equal calls have equal values: none writes into its arguments or draws random numbers."""
+    """True if equal calls have equal values: none writes into its arguments or draws random numbers."""
     called = [node.target for node in traced.graph.nodes]
     operators = [op for op in called if isinstance(op, torch._ops.OpOverload)]
     return not any(op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags for op in operators)
 
 
 def _factored(traced: torch.fx.GraphModule) -> list[bool]:
-    """Output large products of thin matrices as two factors; says of which outputs, except the loss."""
+    """Output large products of thin matrices as two factors; returns True for each such output."""
     aten = torch.ops.aten
     (end,) = traced.graph.find_nodes(op="output")
     outputs, products = list[torch.fx.Node](), list[bool]()
@@ -233,8 +234,7 @@ def _factored(traced: torch.fx.GraphModule) -> list[bool]:
             product = product.args[0].args[0]
         thin = False
         if product.target == aten.mm.default:
-            shapes = [node.meta["val"].shape for node in product.args]
-            (m, k), (_, n) = shapes
+            (m, k), (_, n) = (node.meta["val"].shape for node in product.args)
             thin = m * n >= LARGE_PIECE and 4 * k <= min(m, n)
         products.append(thin)
         outputs += product.args if thin else [piece]
@@ -265,7 +265,6 @@ def _channels_last(images: Tensor) -> Tensor:
 
 
 def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """A vector and a full batch with the shapes of training."""
     rows, w = torch.arange(batch_size) % len(examples), model.init(0)
     x, y = examples.inputs(rows, model.dtype), examples.targets(rows)
     model.seed_noise(0)
@@ -274,19 +273,19 @@ def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Ten
 
 
 @contextlib.contextmanager
-def _cache(place: Path) -> Iterator[None]:
-    """Let the compiler store its results in ``place``, private to the user, because this code is executed.
+def _cache(entry: Path) -> Iterator[None]:
+    """Let the compiler store its results in ``entry``, private to the user, because this code is executed.
 
     One process at a time. Files of a killed process are removed first: loading half a library crashes.
     """
-    unfinished, before = place / "unfinished", os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{place}.lock"):
+    unfinished, before = entry / "unfinished", os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{entry}.lock"):
         if unfinished.exists():
-            shutil.rmtree(place.rename(f"{place}.{os.getpid()}"), ignore_errors=True)
-        place.mkdir(mode=0o700, exist_ok=True)
+            shutil.rmtree(entry.rename(f"{entry}.{os.getpid()}"), ignore_errors=True)
+        entry.mkdir(mode=0o700, exist_ok=True)
         unfinished.touch()
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(entry)
         try:
             yield
             unfinished.unlink()
@@ -299,9 +298,9 @@ def _cache(place: Path) -> Iterator[None]:
 
 def _processor() -> str:
     """The processor, on which machine code depends: different machines may share a folder."""
-    about = [platform.machine(), platform.processor()]
+    facts = [platform.machine(), platform.processor()]
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        told = "flags", "model name", "vendor_id", "Features"
-        about += sorted({line for line in lines if line.startswith(told)})
-    return "\n".join(about)
+        names = "flags", "model name", "vendor_id", "Features"
+        facts += sorted({line for line in lines if line.startswith(names)})
+    return "\n".join(facts)

@@ -72,8 +72,8 @@ def _rows(images: Tensor) -> Tensor:
 
 
 def _images(rows: Tensor, like: Tensor) -> Tensor:
-    found: Tensor = rows.unflatten(1, like.shape[2:]).permute(0, 3, 1, 2)
-    return found
+    images: Tensor = rows.unflatten(1, like.shape[2:]).permute(0, 3, 1, 2)
+    return images
 
 
 def _by_group(values: Tensor, groups: int) -> Tensor:

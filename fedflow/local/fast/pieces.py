@@ -59,14 +59,14 @@ class Pieces:
         """One step along a gradient, by layer or whole [D]. Steps along products never form them."""
         whole = isinstance(gradient, Tensor)
         w, velocity, correction = self._whole if whole else self._by_layer
-        each = [gradient] if isinstance(gradient, Tensor) else gradient
+        pieces = [gradient] if isinstance(gradient, Tensor) else gradient
         if not (self._weight_decay or velocity or correction):
-            for own, piece in zip(w, each):
+            for layer, piece in zip(w, pieces):
                 if isinstance(piece, Product):
-                    piece.add_to(own, -lr)
-            w = [own for own, piece in zip(w, each) if isinstance(piece, Tensor)]
-            each = [piece for piece in each if isinstance(piece, Tensor)]
-        g: Tensors = [piece.value if isinstance(piece, Product) else piece for piece in each]
+                    piece.add_to(layer, -lr)
+            w = [layer for layer, piece in zip(w, pieces) if isinstance(piece, Tensor)]
+            pieces = [piece for piece in pieces if isinstance(piece, Tensor)]
+        g: Tensors = [piece.value if isinstance(piece, Product) else piece for piece in pieces]
         if self._weight_decay:
             g = torch._foreach_add(g, torch._foreach_mul(w, self._weight_decay))
         if velocity:

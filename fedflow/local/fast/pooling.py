@@ -14,16 +14,16 @@ WIDE = 32  # channels that fill vectors
 
 
 def _values_and_indices(x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
-    """As ``aten.max_pool2d_with_indices``, but an index is the place within its window."""
+    """As ``aten.max_pool2d_with_indices``, but an index counts within its window."""
     if not _tiles(kernel, *rest):
         return NotImplemented
     (kh, kw), (h, w) = kernel, _whole(x, kernel)
     images = x.permute(0, 2, 3, 1)  # as convolutions want them: channels next to each other
     best, *others = [images[:, i:h:kh, j:w:kw] for i in range(kh) for j in range(kw)]
     at = torch.zeros_like(best, dtype=torch.int32)
-    for place, value in enumerate(others, 1):
+    for index, value in enumerate(others, 1):
         better = (value > best) | (value != value)  # NaN wins; ties: the first
-        best, at = torch.where(better, value, best), torch.where(better, place, at)
+        best, at = torch.where(better, value, best), torch.where(better, index, at)
     return best.permute(0, 3, 1, 2), stored(at).permute(0, 3, 1, 2)
 
 
@@ -34,9 +34,9 @@ def _gradient(g: Tensor, x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
         return NotImplemented
     (kh, kw), (height, width), (h, w) = kernel, x.shape[-2:], _whole(x, kernel)
     g, at = stored(g.permute(0, 2, 3, 1)), at.permute(0, 2, 3, 1)
-    if g.shape[-1] >= WIDE:  # a vector is a place in the window
-        places = torch.arange(kh * kw, dtype=at.dtype).view(kh, 1, kw, 1)
-        spread = torch.where(at[:, :, None, :, None] == places, g[:, :, None, :, None], 0)
+    if g.shape[-1] >= WIDE:  # a vector is one entry of the window
+        indices = torch.arange(kh * kw, dtype=at.dtype).view(kh, 1, kw, 1)
+        spread = torch.where(at[:, :, None, :, None] == indices, g[:, :, None, :, None], 0)
     else:  # it is a part of a row
         spread = torch.stack(
             [
@@ -50,7 +50,7 @@ def _gradient(g: Tensor, x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
 
 
 def stored(values: Tensor) -> Tensor:
-    """``values`` as an array in the order of their axes, in place of computing each where it is read."""
+    """``values`` as an array in the order of their axes, computed once, not where they are read."""
     values = values.contiguous()
     return values.as_strided(values.shape, values.stride())
 
@@ -62,7 +62,7 @@ def _tiles(
     dilation: Sequence[int] = (1, 1),
     ceil_mode: bool = False,
 ) -> bool:
-    """Whether windows are adjacent, disjoint and inside the image."""
+    """True if windows are adjacent, disjoint and inside the image."""
     return (
         len(kernel) == 2
         and [*stride] in ([], [*kernel])

@@ -32,7 +32,7 @@ StepFunction = Callable[[Tensor, Rate, Tensor | None], Steps]
 
 
 def step_for(task: Task) -> StepFunction | None:
-    """The fast form of plain SGD on the data loss, which gives the bits of the general form; None without.
+    """The fast form of plain SGD on the data loss, with the bits of the general form, or None.
 
     It takes the first vector [D], the learning rate, and a correction [D] that is added to every step.
     """
@@ -46,7 +46,6 @@ def step_for(task: Task) -> StepFunction | None:
 
 
 def _in_place(task: Task, start: Tensor, rate: Rate, correction: Tensor | None) -> Steps:
-    """Steps by `Pieces`."""
     settings = task.training
     pieces = Pieces(task.model, start, settings.momentum, settings.weight_decay, correction)
 
@@ -75,11 +74,11 @@ def _by_layer(task: Task, start: Tensor, rate: Rate, correction: Tensor | None) 
 
     def step(now: tuple[SGDState, ...], batch: Batch) -> tuple[tuple[SGDState, ...], Tensor]:
         with tf32() if settings.precision == "tf32" else nullcontext():
-            g, value = torch.func.grad(loss, has_aux=True)(tuple(own.w for own in now), batch)
+            g, value = torch.func.grad(loss, has_aux=True)(tuple(layer.w for layer in now), batch)
         if settings.weight_decay:
-            g = tuple(piece + settings.weight_decay * own.w for own, piece in zip(now, g))
-        lr, each = rate(), zip(now, g, corrections)
-        return tuple(own.descend(piece, lr, settings.momentum, c) for own, piece, c in each), value
+            g = tuple(piece + settings.weight_decay * layer.w for layer, piece in zip(now, g))
+        lr, layers = rate(), zip(now, g, corrections)
+        return tuple(layer.descend(piece, lr, settings.momentum, c) for layer, piece, c in layers), value
 
-    layers = tuple(task.initial_state(piece) for piece in model.pieces(start))
-    return Steps(layers, step, lambda state: torch.cat([own.w.flatten() for own in state]))
+    first = tuple(task.initial_state(piece) for piece in model.pieces(start))
+    return Steps(first, step, lambda state: torch.cat([layer.w.flatten() for layer in state]))

@@ -3,7 +3,7 @@
 Every tile of 4 x 4 outputs depends on 6 x 6 inputs. Between transforms by small constant matrices, the
 convolution is one product over channels for each of the 36 entries: outputs = A'[(G k G')(B' x B)]A.
 Gradients are the transposed steps, with the same transformed inputs and kernels. Rounding errors are 1e-6
-to 4e-6 of the results, about ten times those of the direct sum.
+to 4e-6 of the results, about ten times the errors of the direct sum.
 
 Source: Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016, section 4.3.
 """
@@ -43,7 +43,7 @@ MATRICES = {
 
 
 def pays(x: Tensor, kernel: Tensor, padding: Sequence[int]) -> bool:
-    """Whether the products that are saved cost more than the transforms, as measured on one core."""
+    """True if the saved products cost more than the transforms, as measured on one core."""
     out, channels, *size = kernel.shape
     (th, tw), (height, width) = _tiles(x, padding), _output_size(x, padding)
     return (
@@ -68,7 +68,7 @@ def convolve(x: Tensor, kernel: Tensor, padding: Sequence[int]) -> Tensor:
 def gradients(
     g: Tensor, x: Tensor, kernel: Tensor, padding: Sequence[int], by_input: bool
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Gradients by ``x`` (where wanted), ``kernel`` and bias, from ``g`` [B, K, H', W'], that by outputs."""
+    """Gradients by ``x`` (if ``by_input``), ``kernel`` and bias, from the gradient ``g`` [B, K, H', W']."""
     (th, tw), (out, channels) = _tiles(x, padding), kernel.shape[:2]
     g = F.pad(g.permute(0, 2, 3, 1), (0, 0, 0, tw * TILE - g.shape[3], 0, th * TILE - g.shape[2]))
     blocks = g.unflatten(2, (tw, TILE)).unflatten(1, (th, TILE)).permute(2, 4, 0, 1, 3, 5)
@@ -102,7 +102,6 @@ def _inputs(x: Tensor, padding: Sequence[int]) -> Tensor:
 
 
 def _kernel(kernel: Tensor) -> Tensor:
-    """The transformed kernel [36, C, K]."""
     out, channels = kernel.shape[:2]
     entries = kernel.permute(2, 3, 1, 0).reshape(KERNEL**2, -1)
     return (matrix("kernels", False, kernel.dtype) @ entries).view(REACH**2, channels, out)
@@ -132,6 +131,6 @@ def _output_size(x: Tensor, padding: Sequence[int]) -> tuple[int, int]:
 
 
 def _tiles(x: Tensor, padding: Sequence[int]) -> tuple[int, int]:
-    """How many tiles cover the outputs, along each axis."""
+    """The number of tiles that cover the outputs, along each axis."""
     height, width = _output_size(x, padding)
     return -(-height // TILE), -(-width // TILE)

@@ -1,16 +1,18 @@
-"""The extensions that a run may have, in the order in which it asks them: registered ones are last."""
+"""The extensions that a run may have, in the order in which they are called; registered ones are last."""
 
-from fedflow.simulation.extensions.adapted import Adaptations
 from fedflow.simulation.extensions.by_level import ByLevel
 from fedflow.simulation.extensions.client_curriculum import Pools
 from fedflow.simulation.extensions.clustering import Clusters
 from fedflow.simulation.extensions.extension import REGISTERED, RunExtension
-from fedflow.simulation.extensions.fine_tuning import FineTuning
+from fedflow.simulation.extensions.further_scores import (
+    Adaptations,
+    FineTuning,
+    KeptModels,
+    KeptPredictions,
+    Newcomers,
+)
 from fedflow.simulation.extensions.generation import Generation
-from fedflow.simulation.extensions.kept_models import KeptModels
 from fedflow.simulation.extensions.mixtures import Mixtures
-from fedflow.simulation.extensions.newcomers import Newcomers
-from fedflow.simulation.extensions.predictions import KeptPredictions
 from fedflow.simulation.extensions.recording import Recorded
 from fedflow.simulation.extensions.trained_means import TrainedMeans
 
@@ -31,7 +33,6 @@ EXTENSIONS: tuple[type[RunExtension], ...] = (
 
 
 def all_extensions() -> list[type[RunExtension]]:
-    """The extensions that a run may have."""
     return [*EXTENSIONS, *REGISTERED.values()]
 
 

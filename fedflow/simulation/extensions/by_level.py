@@ -1,4 +1,4 @@
-"""Traffic, training loss and scores by level, of methods whose clients hold networks of different sizes."""
+"""Traffic, training loss and scores by level, for methods whose clients hold networks of several sizes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -34,14 +34,12 @@ class ByLevel(RunExtension):
         losses = dict[str, list[float]]()
         for result in sent:
             losses.setdefault(self.run.level(result.client), []).append(result.train_loss)
-        for level, own in losses.items():
-            report.values[level_metric(level, "train_loss")] = float(np.mean(own))
+        for level, of_level in losses.items():
+            report.values[level_metric(level, "train_loss")] = float(np.mean(of_level))
 
     def evaluate(self, report: RoundReport, scores: Scores) -> Mapping[str, float | None]:
-        found: dict[str, float | None] = {}
-        for level, clients in self.run.levels.items():
-            own = np.isin(scores.clients, clients)
-            for name in ("local_accuracy", "global_accuracy", "global_loss"):
-                values = getattr(scores, name)[own]
-                found[level_metric(level, name)] = mean_or_none(values) if len(values) else None
-        return found
+        return {
+            level_metric(level, name): mean_or_none(getattr(scores, name)[np.isin(scores.clients, clients)])
+            for level, clients in self.run.levels.items()
+            for name in ("local_accuracy", "global_accuracy", "global_loss")
+        }

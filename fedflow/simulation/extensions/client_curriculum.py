@@ -6,11 +6,11 @@ clients of the pool take part once each, m at a time in random order; then all c
 
 ``global``: L_k under the model that a client is served. The server polls all N clients for every pool: a
 message down and a number up each. ``expert``: L_k under a network trained on all data; nothing is polled.
-Anti ranks the largest loss first. Equal losses are in one random order, the same for all pools; with ``order:
-random``, all clients are, in a new order for every pool. Where all clients are in the pool from the start,
-this is `sweep`.
+Anti ranks the largest loss first. Equal losses are in a random order that is the same for all pools; with
+``order: random``, all clients are in a new random order for every pool. If all clients are in the pool from
+the start, this is `sweep`.
 
-*Differs from the authors' code in*: fewer than m clients that are left join the turn before, as in a `sweep`,
+*Differs from the authors' code in*: a rest of fewer than m clients joins the turn before, as in a `sweep`,
 and the run ends after R rounds, or after exactly T_c updates if ``updates`` is set. The code adds a short
 turn, and ends with the pool in which T_c is reached.
 
@@ -44,7 +44,7 @@ POLLED = "polled_loss"  # the series of the losses by which clients are ranked
 
 
 class Turn(NamedTuple):
-    """The cohort of one round: those from ``start`` to ``end`` of the ``clients`` of a shuffled pool."""
+    """The cohort of one round: from ``start`` to ``end`` in a shuffled pool of ``clients``."""
 
     pool: int  # its number, from 0
     before: int  # client updates before this pool
@@ -54,7 +54,7 @@ class Turn(NamedTuple):
 
 
 class ClientCurriculum(Pacing):
-    """Which clients take part first, and how fast the others follow."""
+    """The order in which clients join the pool, and the pace."""
 
     section = "run.client_curriculum"
     score: str = option(
@@ -77,7 +77,6 @@ class ClientCurriculum(Pacing):
 
     @property
     def reads(self) -> tuple[Reads, ...]:
-        """The central network that it reads, if any."""
         return read_expert(self)
 
     @property
@@ -86,7 +85,7 @@ class ClientCurriculum(Pacing):
         return self.score == "global" and self.scores
 
     def pools(self, clients: int, budget: int) -> Iterator[tuple[int, int]]:
-        """The client updates u before every pool, and its size g(u); without end."""
+        """The client updates u before every pool, and its size g(u), without end."""
         u = 0
         while True:
             size = self.size(u, budget, clients)
@@ -111,7 +110,7 @@ class ClientCurriculum(Pacing):
         return [turn._replace(end=min(turn.end, last - turn.before)) for turn in within]
 
     def ranked(self, losses: np.ndarray | None, clients: int, seed: int, pool: int) -> np.ndarray:
-        """All ``clients`` in the order of a pool, by their ``losses`` [N]; None: in random order."""
+        """All ``clients`` in the order of a pool: by their ``losses`` [N], or at random without any."""
         if losses is None or self.order == "random":
             return generator(seed, "client curriculum", pool).permutation(clients)
         losses = np.where(np.isnan(losses), np.inf, losses)  # of models that diverged
@@ -181,16 +180,15 @@ class Pools(RunExtension):
         """
         run, t, losses = self.run, report.round, np.empty(self.run.clients)
         down, up = dict[int, int](), message_bytes({}, scalars=1)
-        for shares in run.served(t, range(run.clients)):
-            shards = [Shard(t, share, *messages, phase=run.phase(t)) for share, messages in shares]
+        for shards in run.scoring.shards(t, range(run.clients)):
             polled = run.executor.map(poll_shard, run.job, shards, f"round {t} · poll")
-            for shard, found in zip(shards, polled, strict=True):
-                losses[shard.clients] = found
+            for shard, of_shard in zip(shards, polled, strict=True):
+                losses[shard.clients] = of_shard
                 down |= zip(shard.clients, received_bytes(run.job, shard), strict=True)
         report.values["polls"] += 1
         report.values["poll_bytes"] += sum(down.values()) + up * run.clients
         run.count_traffic(report, down, dict.fromkeys(range(run.clients), up))
-        report.values["clock"] += max(run.poll_time(t, k) for k in range(run.clients))
+        report.values["clock"] += max(run.clock.poll(t, k) for k in range(run.clients))
         return losses
 
     @cached_property
@@ -204,7 +202,7 @@ class Pools(RunExtension):
 def poll_shard(job: Job, shard: Shard) -> list[float]:
     """The mean loss of every client's training samples under the model that it is served.
 
-    Of several models of which it would choose by its test data, the smallest.
+    The smallest loss, if it would choose one of several models by its test data.
     """
     federation, losses = job.federation.open(), list[float]()
     for i, k in enumerate(shard.clients):

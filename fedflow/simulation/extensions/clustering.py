@@ -1,4 +1,4 @@
-"""Clusters of clients by round, their agreement with planted groups, and how the server compared clients."""
+"""Clusters of clients by round, their agreement with planted groups, and client dissimilarities."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from fedflow.simulation.extensions.extension import Run, RunExtension
 from fedflow.simulation.outcome import RoundReport, RunFindings
 
 FILE, MATRIX = "clusters.json", "proximity.parquet"
-ABOUT = ("unit", "linkage", "height", "decomposition_error")  # of a `Dissimilarity`, without the matrix
+FACTS = ("unit", "linkage", "height", "decomposition_error")  # of a `Dissimilarity`, without the matrix
 
 
 class Clusters(RunExtension):
@@ -48,37 +48,38 @@ class Clusters(RunExtension):
 
     def agreement(self, scores: Scores) -> dict[str, float | None]:
         """The agreement of the clusters with planted groups or common labels."""
-        known = self.run.groups, self.run.labels
-        groups, labels = (array if array is None else array[scores.clients] for array in known)
+        groups, labels = (
+            None if array is None else array[scores.clients] for array in (self.run.groups, self.run.labels)
+        )
         return dict(agreement(scores.cluster, groups, labels))
 
     def compared(self) -> Dissimilarity | None:
         """The method's matrix of client dissimilarities, restricted to clients that take part."""
-        found = Clustered.of(self.run.job.method).dissimilarity(self.run.state.server)
-        if found is None:
+        whole = Clustered.of(self.run.job.method).dissimilarity(self.run.state.server)
+        if whole is None:
             return None
-        own = [i for i, k in enumerate(found.clients) if k < self.run.clients]
-        matrix = found.matrix[np.ix_(own, own)].astype(np.float64)
+        rows = [i for i, k in enumerate(whole.clients) if k < self.run.clients]
+        matrix = whole.matrix[np.ix_(rows, rows)].astype(np.float64)
         if not np.isfinite(matrix).all():  # of models that diverged
             return None
         matrix = (matrix + matrix.T) / 2
         np.fill_diagonal(matrix, 0)
-        return replace(found, matrix=matrix, clients=[found.clients[i] for i in own])
+        return replace(whole, matrix=matrix, clients=[whole.clients[i] for i in rows])
 
 
 def cluster_files(
     rounds: Sequence[RoundReport], groups: np.ndarray | None, compared: Dissimilarity | None, stable: bool
 ) -> dict[str, Write]:
-    """The files of clusters by name; ``stable``: whether a cluster keeps its number in all rounds."""
-    about = {
+    """The files of clusters by name; ``stable``: a cluster keeps its number in all rounds."""
+    facts = {
         "groups": None if groups is None else [int(g) for g in groups],
         "history": [
             {"round": r.round, "assignment": r.assignment} for r in rounds if r.assignment is not None
         ],
         "stable_cluster_ids": stable,
-        "proximity": compared and {name: getattr(compared, name) for name in ABOUT},
+        "proximity": compared and {name: getattr(compared, name) for name in FACTS},
     }
-    files: dict[str, Write] = {FILE: partial(write_json, value=about)}
+    files: dict[str, Write] = {FILE: partial(write_json, value=facts)}
     if compared:
         index = pd.Index(np.array(compared.clients, dtype=np.int64), name="client")
         names = [str(k) for k in compared.clients]  # parquet needs text

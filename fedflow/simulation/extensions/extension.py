@@ -1,14 +1,13 @@
 """Extensions of a run: parts of it that only some settings, methods or partitions need.
 
-The run asks every extension before its first round, in every round, at every evaluation and at the end; it
-knows none of them by name (`fedflow.simulation.extensions.all_extensions` lists them). A new one is a class
-in a file here and its name in that list, or in a plug-in, which registers it. Its numbers are lines of the
-table of metrics, or ``method/<name>``.
+The run calls every extension before its first round, in every round, at every evaluation and at the end; it
+knows none of them by name. A new one is a class in a file here, with its name in `all_extensions`, or a class
+that a plug-in registers. Its numbers are lines of the table of metrics, or ``method/<name>``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fedflow.errors import BadInput, FedflowError
@@ -23,16 +22,15 @@ if TYPE_CHECKING:  # plug-ins import this module while methods are imported
     from fedflow.simulation.executors import Executor
     from fedflow.simulation.federation import Federation
     from fedflow.simulation.job import ClientResult, Job
-    from fedflow.simulation.messages import Messages
     from fedflow.simulation.state import State
 
 E = TypeVar("E")
 ROUND, END, NEWCOMERS = "round", "end", "newcomers"  # occasions on which clients are scored
-ALONE = ("rounds", "smallest_cohort", "cohort", "serve")  # hooks whose answer is that of a single extension
+ALONE = ("rounds", "smallest_cohort", "cohort", "serve")  # hooks that only one extension of a run may define
 
 
 class Run(Protocol):
-    """A run (`fedflow.simulation.loop.Simulation`), as its extensions see it.
+    """The part of a run (`fedflow.simulation.loop.Simulation`) that extensions use.
 
     ``clients`` (N) take part, with ``sizes`` [N] training samples and planted ``groups`` [N], if any.
     ``levels`` has the clients of every size of network, one level "" if all have the network of the run.
@@ -40,6 +38,8 @@ class Run(Protocol):
 
     job: Job
     settings: Any  # `RunSettings`, whose fields are settings of extensions
+    scoring: Any  # `Scoring`
+    clock: Any  # `Clock`, of simulated time
     executor: Executor
     federation: Federation
     clients: int
@@ -55,7 +55,7 @@ class Run(Protocol):
 
     @property
     def labels(self) -> np.ndarray | None:
-        """The labels that each client has [N, C], bool; None unless samples have one label each."""
+        """The labels that each client has [N, C], bool, or None unless samples have one label each."""
 
     def level(self, client: int) -> str: ...
 
@@ -66,22 +66,7 @@ class Run(Protocol):
 
     def onboard(self, clients: Sequence[int]) -> dict[str, int]: ...
 
-    def scores(
-        self, title: str, after: int, clients: Sequence[int], when: str, full: bool = False
-    ) -> Scores: ...
-
-    def served(
-        self, t: int, clients: Sequence[int], names: Sequence[str] | None = None
-    ) -> Iterator[list[tuple[list[int], Messages]]]: ...
-
-    def phase(self, t: int) -> str: ...
-
-    @property
-    def scored(self) -> Sequence[int]: ...
-
     def count_traffic(self, report: RoundReport, down: Mapping[int, int], up: Mapping[int, int]) -> None: ...
-
-    def poll_time(self, t: int, client: int) -> float: ...
 
 
 class RunExtension:
@@ -129,10 +114,10 @@ class RunExtension:
     # In a round
 
     def start_round(self, report: RoundReport, before: Mapping[str, float]) -> None:
-        """Prepare the round of ``report``, whose previous one had the values ``before``."""
+        """Prepare the round of ``report``; ``before`` are the values of the previous round."""
 
     def poll(self, report: RoundReport) -> None:
-        """Ask clients what the choice of the cohort needs, when every extension has started the round."""
+        """Ask clients for numbers that choose the cohort, once every extension has started the round."""
 
     def smallest_cohort(self) -> tuple[int, str] | None:
         """The size of the smallest cohort and its description, if it chooses the clients."""
@@ -143,21 +128,21 @@ class RunExtension:
         return None
 
     def trained(self, sent: ClientResult) -> None:
-        """See the result of a client before its kept vectors are stored.
+        """Read the result of a client before its kept vectors are stored.
 
-        It keeps the model that it trained as `TRAINED` if an extension `trains`.
+        If an extension `trains`, they have the trained model as `TRAINED`.
         """
 
     def traffic(self, report: RoundReport, down: Mapping[int, int], up: Mapping[int, int]) -> None:
         """Count the bytes that crossed, by client."""
 
     def stepped(self, report: RoundReport, sent: Sequence[ClientResult]) -> None:
-        """Add to the report of a server step, which used what was ``sent``."""
+        """Add to the report after a server step on the results ``sent``."""
 
     # At an evaluation
 
     def serve(self, t: int) -> Message | None:
-        """The message that clients are served before round ``t``, if it decides that."""
+        """The message from which clients are served before round ``t``, if it decides that."""
         return None
 
     def measures(self, when: str) -> Sequence[Measure]:
@@ -190,23 +175,23 @@ def register_run_extension(kind: K) -> K:
     Raises `BadInput` for a name that another module has registered.
     """
     name, module = kind.__name__, kind.__module__
-    if (known := REGISTERED.get(name)) is not None and known.__module__ != module:
-        raise BadInput("name", name, f"another name than that of {known.__module__}, as of {module}")
+    if (other := REGISTERED.get(name)) is not None and other.__module__ != module:
+        raise BadInput("name", name, f"a name other than the extension of {other.__module__}, in {module}")
     REGISTERED[name] = kind
     return kind
 
 
 def overriding(hook: str, extensions: Sequence[RunExtension]) -> list[RunExtension]:
-    """Those of the ``extensions`` that define a hook."""
-    return [each for each in extensions if getattr(type(each), hook) is not getattr(RunExtension, hook)]
+    """The ``extensions`` that define a hook."""
+    return [e for e in extensions if getattr(type(e), hook) is not getattr(RunExtension, hook)]
 
 
 def check_alone(extensions: Sequence[RunExtension]) -> None:
     """Raise `FedflowError` if two ``extensions`` of a run decide the same thing, or have one name."""
-    names = [type(each).__name__ for each in extensions]
+    names = [type(extension).__name__ for extension in extensions]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise FedflowError(f"two extensions of a run are called {twice[0]}; give one another name")
     for hook in ALONE:
-        if len(own := overriding(hook, extensions)) > 1:
-            both = " and ".join(type(each).__name__ for each in own)
+        if len(defining := overriding(hook, extensions)) > 1:
+            both = " and ".join(type(extension).__name__ for extension in defining)
             raise FedflowError(f"{both}: only one extension of a run can define `{hook}`")

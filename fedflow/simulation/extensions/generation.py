@@ -18,7 +18,7 @@ from fedflow.simulation.extensions.real_images import NEIGHBORS, RealImages, che
 from fedflow.simulation.outcome import RoundReport, RunFindings
 from fedflow.simulation.predict import predict
 
-MOST_BYTES = 64 << 20  # of the images that a run keeps: later ones replace those of the earliest rounds
+MOST_BYTES = 64 << 20  # of the images that a run keeps: later ones replace the earliest
 CLOSEST = 10  # images of the last round that are kept with the training image nearest to them
 
 
@@ -30,7 +30,7 @@ class Generated(NamedTuple):
 
 
 class Generation(RunExtension):
-    """The images of one run, made once per evaluation. ``kept``: those images, as pixels 0..255."""
+    """The images of one run, made once per evaluation and ``kept`` as pixels 0..255."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -54,8 +54,9 @@ class Generation(RunExtension):
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         rounds = [name.removeprefix("images/") for name in tensors if name.startswith("images/")]
-        found = {int(t): Images(tensors[f"images/{t}"], tensors[f"labels/{t}"]) for t in rounds}
-        self.kept = dict(sorted(found.items()))
+        self.kept = {
+            t: Images(tensors[f"images/{t}"], tensors[f"labels/{t}"]) for t in sorted(map(int, rounds))
+        }
 
     def serve(self, t: int) -> Message:
         return {"model": self.before(t).model}
@@ -70,20 +71,18 @@ class Generation(RunExtension):
 
     @cached_property
     def real(self) -> RealImages:
-        """What the images are compared with."""
         labels = next(iter(self.kept.values())).y
         return RealImages(self.run.federation, self.run.job.seed, labels)
 
     def evaluate(self, report: RoundReport, scores: Scores) -> Mapping[str, float | None]:
-        """Keep the images after this round, as 256 levels; returns what measures them."""
+        """Keep the images after this round, with 256 levels; returns their measures."""
         kept, after = self.kept, report.round
         x = self.before(after + 1).images.x
         if not (x.min() >= 0 and x.max() <= 1):  # also not if some are NaN
-            lowest, highest = float(x.min()), float(x.max())
-            found = f"pixels from {lowest:.3g} to {highest:.3g}, not in [0, 1]"
-            raise FedflowError(f"{self.run.job.method.name}: after round {after}, its images have {found}")
+            span = f"pixels from {float(x.min()):.3g} to {float(x.max()):.3g}, not in [0, 1]"
+            raise FedflowError(f"{self.run.job.method.name}: after round {after}, its images have {span}")
         kept[after] = Images((x * 255).round().byte().cpu(), self.before(after + 1).images.y.cpu())
-        while len(kept) > 1 and sum(each.x.nbytes for each in kept.values()) > MOST_BYTES:
+        while len(kept) > 1 and sum(images.x.nbytes for images in kept.values()) > MOST_BYTES:
             del kept[min(kept)]
         ended = after == self.run.settings.rounds
         return self._measured(after) | (self._measured_once() if ended else {})
@@ -103,7 +102,7 @@ class Generation(RunExtension):
         }
 
     def _measured_once(self) -> dict[str, float]:
-        """What the measures of the last round are compared with; the classifier of real images is trained."""
+        """References for the measures of the last round, with a classifier trained on real images."""
         run, (test, rows) = self.run, self.run.federation.complete
         w = self.method.classify(run.round(run.settings.rounds + 1, "real classifier"), self.real.drawn)
         hits = predict(run.federation.model, w, test, rows).hits
@@ -118,7 +117,7 @@ class Generation(RunExtension):
         return RunFindings(files={FILE: partial(save_generated, rounds=self.kept, last=self.last())})
 
     def last(self) -> LastImages:
-        """What is kept of the comparison with real images after the last round."""
+        """The comparison with real images after the last round."""
         x, real, federation = self._kept(self.run.settings.rounds), self.real, self.run.federation
         row, distance = nearest(x.flatten(1), real.train)
         order = distance.argsort(stable=True)[:CLOSEST]

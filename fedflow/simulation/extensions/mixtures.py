@@ -1,4 +1,4 @@
-"""Scores of mixtures of every client's global and personal model, where the method has them (`run.sweep`)."""
+"""Scores of mixtures of every client's global and personal model, if the method has both (`run.sweep`)."""
 
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ SWEEP = {
     "mce": np.float64,
     "samples": np.int32,
 }
-SERVED: dict[str, Any] = {"served": np.bool_}  # and whether this mixture is the one that the client is served
+SERVED: dict[str, Any] = {"served": np.bool_}  # true for the mixture that the client is served
 
 
 class Mixtures(RunExtension):
@@ -41,10 +41,8 @@ class Mixtures(RunExtension):
         return RunFindings(files={FILE: partial(self.table().to_parquet, index=False)})
 
     def table(self) -> pd.DataFrame:
-        """The scores of all mixtures, by client."""
         run, t, parts = self.run, self.run.settings.rounds + 1, list[pd.DataFrame]()
-        for shares in run.served(t, run.scored, run.state.own_vectors):
-            shards = [Shard(t, share, *messages, phase=run.phase(t)) for share, messages in shares]
+        for shards in run.scoring.shards(t, run.scoring.scored, run.state.own_vectors):
             parts += run.executor.map(sweep_shard, run.job, shards, "score mixtures")
         return pd.concat(parts).sort_values(["client", "value"], kind="stable", ignore_index=True)
 
@@ -59,21 +57,21 @@ def sweep_shard(job: Job, shard: Shard) -> pd.DataFrame:
         if not (samples := int(test_sizes(federation.partition, [k])[0])):
             continue
         values, models = Mixing.of(job.method).sweep(client)
-        kept: list[pd.DataFrame] = []
-        scores = score(
+        answers: list[pd.DataFrame] = []
+        count = len(values)
+        accuracy, loss, *_ = score(
             federation,
             [*models],
-            np.arange(len(values)),
-            [k] * len(values),
-            False,
-            kept if federation.labeled else None,
-            [client.model] * len(values),
+            np.arange(count),
+            [k] * count,
+            answers=answers if federation.labeled else None,
+            networks=[client.model] * count,
         )
-        own: dict[str, Any] = {"client": k, "value": values, "accuracy": scores[0], "loss": scores[1]}
-        own |= dict.fromkeys(CALIBRATION, np.nan)
-        if kept:
-            answers = pd.concat(kept).assign(client=np.repeat(np.arange(len(values)), samples))
-            own |= {name: by_client(answers, name).to_numpy() for name in CALIBRATION}
-        own |= {"samples": samples, "served": [torch.equal(w, served) for w in models]}
-        tables.append(pd.DataFrame(own))
+        columns: dict[str, Any] = {"client": k, "value": values, "accuracy": accuracy, "loss": loss}
+        columns |= dict.fromkeys(CALIBRATION, np.nan)
+        if answers:
+            of_mixtures = pd.concat(answers).assign(client=np.repeat(np.arange(count), samples))
+            columns |= {name: by_client(of_mixtures, name).to_numpy() for name in CALIBRATION}
+        columns |= {"samples": samples, "served": [torch.equal(w, served) for w in models]}
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables[1:] or tables).astype(SWEEP | SERVED)

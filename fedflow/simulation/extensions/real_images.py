@@ -15,27 +15,27 @@ from fedflow.seeding import generator
 from fedflow.simulation.federation import FEATURES, Federation
 from fedflow.simulation.predict import AT_ONCE
 
-NEIGHBORS = 5  # k of precision, recall, density and coverage; smaller where there are fewer images
-REFERENCE = 1000  # test images, at most, whose nearest training images are sought
+NEIGHBORS = 5  # k of precision, recall, density and coverage; smaller for fewer images
+REFERENCE = 1000  # most test images whose nearest training images are searched for
 RARE = 0.05  # share of test images that are closer to a training image than `RealImages.close`
 
 
 class RealImages:
-    """Training and test images of a federation, their features, and how far apart they are.
+    """Training and test images of a federation, their features and distances, with pixels in [0, 1].
 
-    ``labels`` [N] are those of the generated images: real ones are drawn in the same numbers per class.
-    Pixels are in [0, 1].
+    ``labels`` [N] are the labels of the generated images: as many real ones are drawn of each class.
     """
 
     def __init__(self, federation: Federation, seed: int, labels: Tensor) -> None:
         self.federation, self.seed, self.labels = federation, seed, labels
+        self._radii: dict[int, Tensor] = {}
         partition = federation.partition
         held = partition.indices[: int(partition.sizes[: partition.training_clients].sum())]
         self.train_rows = torch.as_tensor(np.unique(held), device=federation.train.device)
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
-        """The features [n, d] of images [n, C, H, W]: those of `Federation.features`, or else the pixels."""
+        """The features [n, d] of images [n, C, H, W] by `Federation.features`, or else the pixels."""
         network = self.federation.features
         if network is None:
             return x.flatten(1)
@@ -54,12 +54,10 @@ class RealImages:
 
     @cached_property
     def test_features(self) -> Tensor:
-        """The features of the complete test set [m, d]."""
         return self.features(self._tested())
 
     @cached_property
     def gaussian(self) -> Gaussian:
-        """The moments of the features of the complete test set."""
         return Gaussian.of(self.test_features)
 
     def radii(self, k: int) -> Tensor:
@@ -69,24 +67,19 @@ class RealImages:
         return self._radii[k]
 
     @cached_property
-    def _radii(self) -> dict[int, Tensor]:
-        return {}
-
-    @cached_property
     def drawn(self) -> Images:
-        """Random training images, as many of every class as are generated; fewer if clients have fewer."""
+        """Random training images, as many of every class as are generated, or all if clients have fewer."""
         train, rows = self.federation.train, list[Tensor]()
-        known = train.y[self.train_rows]
+        labels = train.y[self.train_rows]
         for label, count in enumerate(self.labels.bincount().tolist()):
-            own = self.train_rows[known == label]
-            order = generator(self.seed, "real images", label).permutation(len(own))[:count]
-            rows.append(own[torch.as_tensor(order, device=own.device)])
+            of_class = self.train_rows[labels == label]
+            order = generator(self.seed, "real images", label).permutation(len(of_class))[:count]
+            rows.append(of_class[torch.as_tensor(order, device=of_class.device)])
         index = torch.cat(rows)
         return Images(train.inputs(index), train.y[index])
 
     @cached_property
     def floor(self) -> float:
-        """The Fréchet distance of `drawn` to the complete test set."""
         return Gaussian.of(self.features(self.drawn.x)).distance(self.gaussian)
 
     @cached_property
@@ -126,7 +119,6 @@ def check_generative(name: str, federation: Federation) -> None:
 
 
 def _unit(examples: Examples) -> bool:
-    """Whether inputs are pixels in [0, 1]."""
     if not examples.images:
         return bool(examples.x.min() >= 0 and examples.x.max() <= 1)
     given = ((examples.mean, 0), (examples.std, 1))

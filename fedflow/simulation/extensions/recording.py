@@ -39,10 +39,10 @@ PRUNED, GATE = (
 
 @dataclass(frozen=True)
 class ClientVectors:
-    """Kept vectors of the clients with the lowest numbers, at most `PERSONAL_CLIENTS`, of `PERSONAL_BYTES`.
+    """Kept vectors of the first clients, at most `PERSONAL_CLIENTS` with at most `PERSONAL_BYTES`.
 
-    ``vectors`` are those of every client, by name. ``sizes`` are the entries of each tensor of the network,
-    in the order of a vector [D]. ``labels`` [n, C], bool: which client trains on which label.
+    ``vectors`` has the vectors of every client by name. ``sizes`` are the entries of each tensor of the
+    network, in the order of a vector [D]. ``labels`` [n, C], bool: the labels that each client trains on.
     """
 
     vectors: list[dict[str, Tensor]] = field(default_factory=list)
@@ -50,12 +50,12 @@ class ClientVectors:
     labels: np.ndarray | None = None
 
     def named(self, name: str) -> Tensor | None:
-        """The vectors of one name [n, D]; None if clients have none, or of different lengths."""
-        found = [own[name] for own in self.vectors if name in own]
-        return torch.stack(found) if found and len({len(vector) for vector in found}) == 1 else None
+        """The vectors of one name [n, D], or None if clients have none, or different lengths."""
+        named = [vectors[name] for vectors in self.vectors if name in vectors]
+        return torch.stack(named) if len({len(vector) for vector in named}) == 1 else None
 
     def masks(self, participations: np.ndarray) -> Masks | None:
-        """The vectors ``mask``, compared, of clients that took part; None unless there are two of them."""
+        """The compared vectors ``mask`` of clients that took part, or None if there are less than two."""
         took_part = np.flatnonzero(participations[: len(self.vectors)])
         masks = self.named("mask")
         if masks is None or masks.dtype != torch.bool or len(took_part) < 2:
@@ -68,15 +68,15 @@ class ClientVectors:
         """Write the file; raises `OSError`."""
         tensors = {} if self.labels is None else {"labels": self.labels}
         bits: dict[str, int] = {}
-        for client, own in enumerate(self.vectors):
-            for name, vector in own.items():
+        for client, vectors in enumerate(self.vectors):
+            for name, vector in vectors.items():
                 key, values = f"{name}/{client}", vector.cpu().numpy()
                 if values.dtype == np.bool_:
                     bits[key], values = len(values), np.packbits(values)
                 tensors[key] = values
         # One entry of metadata: several would be in any order.
-        about = {"clients": len(self.vectors), "sizes": self.sizes, "bits": bits}
-        path.write_bytes(save(tensors, {"about": json.dumps(about)}))
+        facts = {"clients": len(self.vectors), "sizes": self.sizes, "bits": bits}
+        path.write_bytes(save(tensors, {"about": json.dumps(facts)}))
 
 
 def load_vectors(path: Path) -> ClientVectors:
@@ -84,18 +84,18 @@ def load_vectors(path: Path) -> ClientVectors:
     try:
         with safe_open(path, framework="numpy") as file:
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-            about = json.loads(file.metadata()["about"])
-        labels, vectors = tensors.pop("labels", None), [dict[str, Tensor]() for _ in range(about["clients"])]
+            facts = json.loads(file.metadata()["about"])
+        labels, vectors = tensors.pop("labels", None), [dict[str, Tensor]() for _ in range(facts["clients"])]
         for key, values in sorted(tensors.items()):
             name, _, client = key.rpartition("/")
-            if (size := about["bits"].get(key)) is not None:
+            if (size := facts["bits"].get(key)) is not None:
                 if len(values) != -(-size // 8):
                     raise ValueError(f"{key} has {len(values)} bytes for {size} bits")
                 values = np.unpackbits(values, count=size).astype(bool)
             vectors[int(client)][name] = torch.from_numpy(values)
         if labels is not None and len(labels) != len(vectors):
             raise ValueError(f"labels of {len(labels)} clients, not {len(vectors)}")
-        return ClientVectors(vectors, about["sizes"], labels)
+        return ClientVectors(vectors, facts["sizes"], labels)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise FedflowError(f"cannot read {path}: {reason(error)}; run this experiment again") from error
 
@@ -109,14 +109,14 @@ class Recorded(RunExtension):
 
     @property
     def method(self) -> Recording:
-        """The method, of which the engine asks what to record."""
+        """The method, which names what to record."""
         return Recording.of(self.run.job.method)
 
     def begin(self, server: Any) -> Any:
-        own = self.run.job.method
-        kept = own.client_state(self.run.federation.model, self.run.federation.model.init(0))
+        method, model = self.run.job.method, self.run.federation.model
+        kept = method.client_state(model, model.init(0))
         if missing := [name for name in self.method.records if name not in kept]:
-            raise FedflowError(f"{own.name}: its clients do not keep {', '.join(missing)} to be recorded")
+            raise FedflowError(f"{method.name}: its clients do not keep {', '.join(missing)} to be recorded")
         return server
 
     def stepped(self, report: RoundReport, sent: Sequence[ClientResult]) -> None:
@@ -132,13 +132,12 @@ class Recorded(RunExtension):
         return RunFindings(files={FILE: self.vectors().save} if self.method.records else {})
 
     def vectors(self) -> ClientVectors:
-        """The kept vectors that are recorded."""
-        run, found, size = self.run, list[dict[str, Tensor]](), 0
+        run, vectors, size = self.run, list[dict[str, Tensor]](), 0
         for client in range(min(run.clients, PERSONAL_CLIENTS)):
-            own = run.state.store.get(client, self.method.records)
-            size += sum(vector.nbytes for vector in own.values())
-            if found and size > PERSONAL_BYTES:
+            kept = run.state.store.get(client, self.method.records)
+            size += sum(vector.nbytes for vector in kept.values())
+            if vectors and size > PERSONAL_BYTES:
                 break
-            found.append({name: vector.cpu() for name, vector in own.items()})
+            vectors.append({name: vector.cpu() for name, vector in kept.items()})
         sizes = dict(zip(run.federation.model.names, run.federation.model.sizes))
-        return ClientVectors(found, sizes, None if run.labels is None else run.labels[: len(found)])
+        return ClientVectors(vectors, sizes, None if run.labels is None else run.labels[: len(vectors)])

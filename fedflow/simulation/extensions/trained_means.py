@@ -31,7 +31,7 @@ class TrainedMeans(RunExtension):
     """Means over the cohort of a round ("active") and over all clients ("all"), and their scores.
 
     Clients count equally, or by n_k if the method weighs them so. A client that never trained counts with the
-    initial model. Clients whose networks differ have means for each level.
+    initial model. Clients of different networks have means for each level.
     """
 
     def __init__(self, run: Run) -> None:
@@ -39,7 +39,7 @@ class TrainedMeans(RunExtension):
         self.names = {*MEANS} & {*run.settings.reports, run.settings.adapt_from}
         samples = Weighted.of(run.job.method).weighs_samples()
         self.weights = run.sizes if samples else np.ones(run.clients)
-        self._active, self._all = ({level: ExactSum() for level in run.levels} for _ in range(2))
+        self._sums = {name: {level: ExactSum() for level in run.levels} for name in MEANS}
 
     @classmethod
     def wanted(cls, run: Run) -> bool:
@@ -54,8 +54,7 @@ class TrainedMeans(RunExtension):
         return "all" in self.names
 
     def start_round(self, report: RoundReport, before: Mapping[str, float]) -> None:
-        """Forget the cohort of the previous round."""
-        self._active = {level: ExactSum() for level in self.run.levels}
+        self._sums["active"] = {level: ExactSum() for level in self.run.levels}
 
     def trained(self, sent: ClientResult) -> None:
         """Add the model that a client trained in this round, before the store replaces its previous one."""
@@ -68,49 +67,45 @@ class TrainedMeans(RunExtension):
         store, weight = self.run.state.store, float(self.weights[client])
         trained, level = keep[TRAINED], self.run.level(client)
         if "active" in self.names:
-            self._active[level].add(trained, weight)
+            self._sums["active"][level].add(trained, weight)
         if "all" in self.names:
             if store.written[TRAINED][client]:
-                self._all[level].add(store.get(client, [TRAINED])[TRAINED], -weight)
-            self._all[level].add(trained, weight)
+                self._sums["all"][level].add(store.get(client, [TRAINED])[TRAINED], -weight)
+            self._sums["all"][level].add(trained, weight)
 
     def models(self, dtype: torch.dtype, level: str = "") -> dict[str, Tensor]:
         """The means [D] of one level after at least one round; none over an empty cohort."""
-        found, store, clients = {}, self.run.state.store, self.run.levels[level]
-        if "active" in self.names and self._active[level].high is not None:
-            found["active"] = self._active[level].mean(dtype)
+        means, store, clients = {}, self.run.state.store, self.run.levels[level]
+        if "active" in self.names and self._sums["active"][level].high is not None:
+            means["active"] = self._sums["active"][level].mean(dtype)
         if "all" in self.names and clients:
             total = ExactSum()
-            if self._all[level].high is not None:
-                total.merge(self._all[level])
+            if self._sums["all"][level].high is not None:
+                total.merge(self._sums["all"][level])
             never = [k for k in clients if not store.written[TRAINED][k]]
             if never:
                 initial = store.get(never[0], [TRAINED])[TRAINED]
                 total.add(initial, float(self.weights[never].sum()))
-            found["all"] = total.mean(dtype)
-        return found
+            means["all"] = total.mean(dtype)
+        return means
 
     def packed(self) -> dict[str, Tensor]:
-        """The sums, for a checkpoint at the end of a round."""
         packed: dict[str, Tensor] = {}
-        for kind, sums in self._sums().items():
-            for level, total in sums.items():
-                if total.high is not None and total.low is not None:
-                    weight = torch.tensor(total.weight, dtype=torch.float64)
-                    parts = {"high": total.high, "low": total.low, "weight": weight}
-                    packed |= {f"{kind}/{level}/{part}": value for part, value in parts.items()}
+        for name, total in self._named_sums():
+            if total.high is not None and total.low is not None:
+                weight = torch.tensor(total.weight, dtype=torch.float64)
+                packed |= {f"{name}/high": total.high, f"{name}/low": total.low, f"{name}/weight": weight}
         return packed
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         device = self.run.federation.model.device
-        for kind, sums in self._sums().items():
-            for level in sums:
-                name = f"{kind}/{level}"
-                if f"{name}/high" in tensors:
-                    high, low, weight = (
-                        tensors[f"{name}/{part}"].to(device) for part in ("high", "low", "weight")
-                    )
-                    sums[level] = ExactSum(high, low, float(weight))
+        for name, total in self._named_sums():
+            if f"{name}/high" in tensors:
+                high, low = (tensors[f"{name}/{part}"].to(device) for part in ("high", "low"))
+                total.merge(ExactSum(high, low, float(tensors[f"{name}/weight"])))
+
+    def _named_sums(self) -> list[tuple[str, ExactSum]]:
+        return [(f"{n}/{level}", s) for n, sums in self._sums.items() for level, s in sums.items()]
 
     def evaluate(self, report: RoundReport, scores: Scores) -> Mapping[str, float | None]:
         """Accuracy and loss of the models of `run.reports`, each scored once."""
@@ -120,17 +115,16 @@ class TrainedMeans(RunExtension):
             models |= {(level, name): w for name, w in means.items() if name in names}
             if "server" in names and run.levels[level]:
                 models[level, "server"] = self._broadcast_model(report.round, run.levels[level][0])
-        # A client of the level, by which the network is known.
-        clients = [list(run.levels[level][:1]) if level else [] for level, _ in models]
-        shards = [
-            Shard(report.round, own, [w], [], []) for own, w in zip(clients, models.values(), strict=True)
+        shards = [  # with a client of the level, which determines the network
+            Shard(report.round, list(run.levels[level][:1]) if level else [], [w], [], [])
+            for (level, _), w in models.items()
         ]
         title = f"round {report.round} · evaluate {', '.join(names)}"
-        found = run.executor.map(score_means, run.job, shards, title) if shards else []
+        results = run.executor.map(score_means, run.job, shards, title) if shards else []
         return {
             level_metric(level, f"{name}_{what}"): value
-            for (level, name), [own] in zip(models, found, strict=True)
-            for what, value in zip(SCORES, own, strict=True)
+            for (level, name), [values] in zip(models, results, strict=True)
+            for what, value in zip(SCORES, values, strict=True)
         }
 
     def finish(self, scores: Scores) -> RunFindings:
@@ -147,18 +141,15 @@ class TrainedMeans(RunExtension):
             raise BadInput("run.reports", run.settings.reports, accepted)
         return sent["model"]
 
-    def _sums(self) -> dict[str, dict[str, ExactSum]]:
-        return {"active": self._active, "all": self._all}
-
 
 def score_means(job: Job, shard: Shard) -> list[tuple[float, float]]:
     """Accuracy and mean loss of each vector of the shard on the complete test set.
 
-    Each has the network of a client of the shard; the network of the run if there are none.
+    Each has the network of a client of the shard, or the network of the run if there are none.
     """
     federation = job.federation.open()
     test, rows = federation.complete
     networks = [network_of(job, federation, k) for k in shard.clients]
     networks = networks or [federation.model] * len(shard.vectors)
     scores = [predict(model, w, test, rows) for model, w in zip(networks, shard.vectors, strict=True)]
-    return [(float(found.hits.mean()), float(found.losses.mean())) for found in scores]
+    return [(float(predicted.hits.mean()), float(predicted.losses.mean())) for predicted in scores]

@@ -1,8 +1,7 @@
-"""The way of an update from a client to the server.
+"""The steps that an update takes from a client to the server.
 
-`step` is the protocol of a step, `path` the steps of a run in their order, with the parts that every run has
-(`parts`). `sending` takes a worker's updates along the path, and `sums` are the server's exact means.
-Importing this package registers the steps of ``run.updates``, one file each.
+`step` is the protocol of a step, `path` all steps of a run, and `sending` takes a worker's updates along the
+path. Importing this package registers the steps of ``run.updates``, one file each.
 """
 
 from fedflow.simulation.updates import clip as clip

@@ -1,17 +1,14 @@
 """The protocol of a step that an update takes on its way to the server.
 
 A step is a class in a file here or in a plug-in, named by an entry of ``run.updates``. The worker and the
-server call its hooks in the order of that list and know no step by name. Every hook has a neutral default,
-so a step has those that it needs:
+server call its hooks in the order of that list and know no step by name. Every hook has a neutral default:
 
 * On the worker, `accepts` refuses an update, `change` changes the updates of some clients at once, and `size`
-  says how many of its bytes cross. Clients `keep` vectors from round to round for a step.
+  counts the bytes that cross. Clients `keep` vectors for a step from round to round.
 * On the server, `combine` replaces the mean of uploaded vectors, `after` changes a mean, and `learn` ends a
-  round: it returns numbers for the record, and the server's values for the next round (from `start`), which
-  all other hooks see.
+  round: it returns numbers to record, and the server's values for the next round, which all hooks can read.
 
-Updates of training take these steps. The clients' answers of an onboarding, and what is sent to clients, do
-not.
+Only updates of training take these steps: answers of an onboarding and messages to clients do not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedflow.choice import Choice
-from fedflow.errors import BadInput, FedflowError, unknown_name
+from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import Update
 from fedflow.local.wire import Size
 from fedflow.settings import option, registering
@@ -37,8 +34,8 @@ class Changed:
     """The changes of a step to the updates of C clients: their new ``vectors`` [C, ...], by name.
 
     ``kept`` [C, n] are the vectors that the clients keep for the step (`UpdateStep.keeps`). ``diagnostics``
-    are scalars by client, [C], recorded as ``client/<step>.<name>``; NaN = none. ``entries`` are the numbers
-    of entries that cross of each vector, int [C], where not all do (`UpdateStep.size`).
+    are scalars by client, [C], recorded as ``client/<step>.<name>``; NaN = none. ``entries``, int [C], count
+    the entries of a vector that cross if not all do (`UpdateStep.size`).
     """
 
     vectors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -51,10 +48,10 @@ class Changed:
 class Outgoing:
     """The updates of C ``clients`` in one round, as a step sees them on the worker: tensors [C, ...].
 
-    The clients of one `Outgoing` depend on how the run is computed (one by one, or many at once), so that
-    what happens to one of them must not depend on the others. ``received`` and ``kept`` have the vectors of
-    each client, ``masks`` of the vectors that are sent in part (`Pruning`). ``state`` are the server's values
-    for the step, on the host. ``rng(purpose, client)`` has its own key.
+    Which clients share one `Outgoing` depends on how the run is computed (one by one, or many at once), so
+    the result of one must not depend on the others. ``received`` and ``kept`` have the vectors of each
+    client. ``masks`` names the mask of each vector that is sent in part (`Pruning`). ``state`` are the
+    server's values for the step, on the host. ``rng(purpose, client)`` has its own key.
     """
 
     clients: Sequence[int]
@@ -70,81 +67,79 @@ class Outgoing:
     def reference(self, name: str) -> Tensor | None:
         """The vector that the update's ``name`` is compared with, [C, n] or [1, n], or None.
 
-        Each client's vector is compared with the vector that it received under the same name and in the same
-        shape; without one, with the row `Update.group` of a matrix [k, n] that it received as ``<name>s``,
-        such as the model of its cluster.
+        It is the vector that the client received under the same name and in the same shape, or else the row
+        `Update.group` of a matrix [k, n] that it received as ``<name>s``, such as the model of its cluster.
         """
         vectors = self.update.vectors[name]
         rows: list[Tensor | None] = []
         for received, group in zip(self.received, self.update.group.tolist(), strict=True):
-            own, several = received.get(name), received.get(f"{name}s")
-            if own is None and several is not None and 0 <= group < len(several):
-                own = several[group]
-            rows.append(own if own is not None and own.shape == vectors.shape[1:] else None)
-        known = [row for row in rows if row is not None]
-        if not known:
+            row, matrix = received.get(name), received.get(f"{name}s")
+            if row is None and matrix is not None and 0 <= group < len(matrix):
+                row = matrix[group]
+            rows.append(row if row is not None and row.shape == vectors.shape[1:] else None)
+        addresses = {None if row is None else row.data_ptr() for row in rows}
+        if rows[0] is not None and len(addresses) == 1:
+            return rows[0][None]
+        if addresses == {None}:
             return None
-        if len(known) == len(rows) and all(row.data_ptr() == known[0].data_ptr() for row in known):
-            return known[0][None]
         return torch.stack([torch.zeros_like(vectors[0]) if row is None else row for row in rows])
 
     def differences(self) -> dict[str, Tensor]:
         """Every vector of real numbers minus its `reference`, [C, ...]; 0 at entries that do not cross.
 
-        A vector without a reference is a difference as it is, as methods send some. Masks and other vectors
-        of bools and whole numbers are left out. Raises `BadInput` if there is no other vector.
+        A vector without a reference counts as a difference, which some methods send. Vectors of bools (masks)
+        and of whole numbers are left out. Raises `BadInput` if there is no other vector.
         """
-        found: dict[str, Tensor] = {}
-        for name, vector in self.update.vectors.items():
-            if vector.is_floating_point():
-                reference, mask = self.reference(name), self._mask(name)
-                difference = vector if reference is None else vector - reference
-                found[name] = difference if mask is None else difference.masked_fill(~mask, 0)
-        if not found:
+        differences: dict[str, Tensor] = {}
+        for name, vector in self._real().items():
+            reference, mask = self.reference(name), self._mask(name)
+            difference = vector if reference is None else vector - reference
+            differences[name] = difference if mask is None else difference.masked_fill(~mask, 0)
+        if not differences:
             accepted = f"{self.name} with methods whose clients send vectors of real numbers"
             raise BadInput("run.updates", self.name, accepted)
-        return found
+        return differences
 
     def moved(self, differences: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The vectors [C, ...] with these differences; entries that do not cross stay as they are."""
-        found: dict[str, Tensor] = {}
+        vectors: dict[str, Tensor] = {}
         for name, difference in differences.items():
             reference, mask = self.reference(name), self._mask(name)
             vector = difference if reference is None else reference + difference
-            found[name] = vector if mask is None else vector.where(mask, self.update.vectors[name])
-        return found
+            vectors[name] = vector if mask is None else vector.where(mask, self.update.vectors[name])
+        return vectors
 
     def flat(self) -> Tensor:
         """All `differences` of a client as one vector, [C, n]."""
-        return torch.cat([each.flatten(1) for each in self.differences().values()], dim=1)
+        return torch.cat([difference.flatten(1) for difference in self.differences().values()], dim=1)
 
     def parts(self, flat: Tensor) -> dict[str, Tensor]:
-        """The differences of every vector, [C, ...], of ``flat`` [C, n] in the order of `flat`."""
-        own = {name: each for name, each in self.update.vectors.items() if each.is_floating_point()}
-        parts = flat.split([each[0].numel() for each in own.values()], dim=1)
-        return {name: part.view_as(own[name]) for name, part in zip(own, parts)}
+        """The inverse of `flat`: the differences of every vector, [C, ...], from ``flat`` [C, n]."""
+        vectors = self._real()
+        parts = flat.split([vector[0].numel() for vector in vectors.values()], dim=1)
+        return {name: part.view_as(vectors[name]) for name, part in zip(vectors, parts)}
 
     def keep(self, name: str, like: Tensor) -> Tensor:
-        """The vectors that the clients keep for the step as ``name``, in the shape of ``like`` [C, n].
-
-        They are 0 for a client that keeps none yet.
-        """
+        """The vectors that clients keep for the step as ``name``, as ``like`` [C, n]; 0 before the first."""
         rows: list[Tensor] = []
-        for own, kept in zip(like, self.kept, strict=True):
-            row = kept.get(name)
-            if row is not None and row.numel() != own.numel():
-                sizes = f"{own.numel()} values, and the client keeps {row.numel()}"
+        for empty, kept in zip(torch.zeros_like(like), self.kept, strict=True):
+            row = kept.get(name, empty)
+            if row.numel() != empty.numel():
+                sizes = f"{empty.numel()} values, and the client keeps {row.numel()}"
                 raise FedflowError(f"run.updates: {self.name}: the update has {sizes} of an earlier round")
-            rows.append(torch.zeros_like(own) if row is None else row.to(own).view_as(own))
+            rows.append(row.to(empty).view_as(empty))
         return torch.stack(rows)
 
     def drawn(self, purpose: str, draw: Callable[[np.random.Generator], np.ndarray], like: Tensor) -> Tensor:
-        """A draw for every client, stacked [C, ...]: the same for any workers and cohorts."""
+        """A draw for every client, stacked [C, ...]; it does not depend on workers and cohorts."""
         rows = [torch.from_numpy(np.asarray(draw(self.rng(purpose, k)))) for k in self.clients]
         return torch.stack(rows).to(like)
 
+    def _real(self) -> dict[str, Tensor]:
+        return {name: vector for name, vector in self.update.vectors.items() if vector.is_floating_point()}
+
     def _mask(self, name: str) -> Tensor | None:
-        """The entries of a vector that cross, bool [C, n]; None: all."""
+        """The entries of a vector that cross, bool [C, n], or None for all."""
         mask = self.update.vectors.get(self.masks.get(name, ""))
         return mask if mask is not None and mask.dtype == torch.bool else None
 
@@ -153,8 +148,8 @@ class Outgoing:
 class Incoming:
     """A mean that the server asks for: of the vectors ``name`` of ``clients`` of a ``group`` (None: of all).
 
-    ``weights`` [m] are not normalized, ``state`` are the server's values. ``rng(purpose)`` is keyed by the
-    round and by the vector and group, so that a mean that is asked for twice is the same.
+    ``weights`` [m] are not normalized, ``state`` are the server's values. ``rng(purpose)`` is keyed by round,
+    vector and group, so that asking for a mean twice gives the same.
     """
 
     name: str
@@ -177,11 +172,7 @@ class Sent:
 
 
 class UpdateStep(Choice):
-    """One step, with its options as fields.
-
-    ``keeps`` names the vectors that clients keep for it from round to round. ``fault`` says why `accepts`
-    refuses an update.
-    """
+    """One step, with its options as fields. Clients keep the vectors ``keeps`` for it from round to round."""
 
     section: ClassVar[str] = "run.updates"
     plural: ClassVar[str] = "steps"
@@ -189,7 +180,6 @@ class UpdateStep(Choice):
     name: ClassVar[str] = ""
     label: ClassVar[str] = ""
     keeps: ClassVar[tuple[str, ...]] = ()
-    fault: ClassVar[str] = ""
 
     step: str = option("", "the registered step")
 
@@ -198,20 +188,14 @@ class UpdateStep(Choice):
         return STEPS
 
     @classmethod
-    def refused(cls, field: str, name: Any) -> BadInput:
-        if name is None:
-            return BadInput(field, name, f"one of {', '.join(sorted(STEPS))}")
-        return unknown_name(field, name, STEPS)
-
-    @classmethod
-    def _accepted(cls) -> str:
-        return f"a mapping with `{cls.key}` and parameters"
+    def needs_key(cls) -> bool:
+        return True
 
     @classmethod
     def parse(cls, values: Any, section: str | None = None) -> Self:
         """A step from the mapping of ``params.yaml``, whose ``step`` names it."""
-        section = cls.section if section is None else section
-        if isinstance(values, Mapping) and not values.get(cls.key) and not cls.name:
+        section = section or cls.section
+        if cls is UpdateStep and isinstance(values, Mapping) and not values.get(cls.key):
             raise cls.refused(f"{section}.{cls.key}", None)
         return super().parse(values, section)
 
@@ -219,19 +203,19 @@ class UpdateStep(Choice):
     def schema(cls, fields: dict[str, Any]) -> dict[str, Any]:
         return fields | {"required": [cls.key]}
 
-    # What it refuses
+    # Refusals
 
     def unfit(self, accepted: str) -> BadInput:
-        """The error of a run that may not have it; ``accepted`` says with what."""
+        """The error of a run that may not have this step; ``accepted`` says what could, as "without ..."."""
         return BadInput(self.section, self.name, f"{self.name} {accepted}")
 
     def check(self, method: "Method", run: "Conditions") -> None:
-        """Raise `BadInput` (`unfit`) for a method or a run with which it does not work."""
+        """Raise `BadInput` (`unfit`) for a method or a run that this step does not work with."""
 
     def accepts(self, update: Update, received: Mapping[str, Tensor]) -> Tensor:
-        """True if the server may have the ``update`` of one client, scalar bool; else the client has failed.
+        """True if the server may have the ``update`` of one client, scalar bool; if not, the client fails.
 
-        The engine asks before and after the steps of a run, also under ``torch.func.vmap``.
+        It is asked before and after the steps of a run, also under ``torch.func.vmap``.
         """
         return torch.ones((), dtype=torch.bool, device=update.weight.device)
 
@@ -242,9 +226,9 @@ class UpdateStep(Choice):
         return Changed()
 
     def size(self, name: str, vectors: Mapping[str, Tensor], size: Size) -> Size:
-        """The size of the vector ``name``, one of a client's ``vectors``, as it crosses.
+        """The size of the vector ``name`` of a client's ``vectors`` as it crosses.
 
-        ``size`` is its size without this step, with the number of `Changed.entries`, if there is one.
+        ``size`` is its size without this step, with the count from `Changed.entries`, if there is one.
         """
         return size
 
@@ -253,8 +237,8 @@ class UpdateStep(Choice):
     def combine(self, got: Incoming, vectors: Tensor) -> Tensor:
         """The vector [n] in place of the mean of ``vectors`` [m, n].
 
-        With a step that has this hook, every update of a round travels to the server and is held in its
-        memory until the end of the round: m times n numbers, where a mean needs 2 n for each group.
+        A step with this hook makes the server hold every update until the end of the round: m times n
+        numbers, where a mean needs 2 n for each group.
         """
         raise NotImplementedError
 
