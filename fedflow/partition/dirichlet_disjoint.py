@@ -37,45 +37,45 @@ MIN_CLASSES, MIN_PER_CLASS = 2, 6  # labels that a client holds, and samples of 
 @register("dirichlet_disjoint")
 class DirichletDisjoint(Scheme):
     alpha: float = option(0.01, "concentration; smaller is more skewed", symbol="alpha", gt=0, grid=(0.01, 1))
-    official: bool = option(False, "as the authors' code: clients share samples")
+    official: bool = option(False, "as in the authors' code: clients share samples")
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
-        labels, each = samples.labels, len(samples.labels) // clients
+        labels, size = samples.labels, len(samples.labels) // clients
         if self.official:
-            return Split(self._official(labels, clients, each, rng))
+            return Split(self._official(labels, clients, size, rng))
         left = np.bincount(labels, minlength=num_classes(labels))
         counts = np.zeros((clients, len(left)), np.int64)
         for k in range(clients):
             enough = (left >= MIN_PER_CLASS).sum() >= MIN_CLASSES
-            possible = enough and each >= MIN_CLASSES * MIN_PER_CLASS
+            possible = enough and size >= MIN_CLASSES * MIN_PER_CLASS
             for _ in range(TRIES if possible else 1):
-                counts[k] = self._counts(left, each, rng)
+                counts[k] = self._counts(left, size, rng)
                 if (counts[k] >= MIN_PER_CLASS).sum() >= MIN_CLASSES:
                     break
             left -= counts[k]
         return Split(by_counts(labels, counts, rng))
 
-    def _counts(self, left: np.ndarray, each: int, rng: np.random.Generator) -> np.ndarray:
-        """Samples of each label for one client [K], of those that are ``left`` [K]."""
+    def _counts(self, left: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+        """``size`` samples for one client by label [K], of the ``left`` [K] samples."""
         log_q = log_dirichlet(self.alpha / len(left), len(left), rng)
         counts = np.zeros_like(left)
-        while missing := each - counts.sum():
+        while missing := size - counts.sum():
             there = np.where(counts < left, log_q, -np.inf)
             p = np.exp(there - there.max())
             counts += np.minimum(rng.multinomial(missing, p / p.sum()), left - counts)
         return counts
 
-    def _official(self, labels: np.ndarray, clients: int, each: int, rng: np.random.Generator) -> Indices:
+    def _official(self, labels: np.ndarray, clients: int, size: int, rng: np.random.Generator) -> Indices:
         heads = [np.flatnonzero(labels == c) for c in range(num_classes(labels))]
         parts = []
         for _ in range(clients):
             got, drawn, tries = [], 0, 0
-            while drawn < each:
+            while drawn < size:
                 if (tries := tries + 1) > TRIES:
                     raise BadInput(
                         "partition.clients", clients, f"fewer for {len(labels)} samples, or a larger alpha"
                     )
-                counts = rng.multinomial(each, rng.dirichlet(self.alpha * rng.random(len(heads))))
+                counts = rng.multinomial(size, rng.dirichlet(self.alpha * rng.random(len(heads))))
                 if (counts > 0).sum() < 2:
                     continue
                 counts[counts < MIN_PER_CLASS] = 0
@@ -91,7 +91,7 @@ def log_dirichlet(alpha: float, count: int, rng: np.random.Generator) -> np.ndar
     """log q [count] of q ~ Dir(alpha, .., alpha), up to a constant.
 
     A gamma variate of shape alpha is one of shape alpha + 1 times u^(1 / alpha), u uniform (Marsaglia, Tsang
-    2000); below 0.1 NumPy breaks sticks, and the rest of a stick is often rounded to 0. Below 1e-300 the
+    2000). Below 0.1 NumPy breaks sticks, and the rest of a stick is often rounded to 0; below 1e-300 the
     quotient overflows.
     """
     if alpha >= 0.1:

@@ -1,7 +1,7 @@
 """Dirichlet with exact sizes: every client draws its samples one by one from its own label prior.
 
-Order of sampling: sizes are fixed (equal, or as in `iid` with ``sigma``, ``power``, ``sizes``) and client k
-draws p_k ~ Dir(alpha, .., alpha) [K]. Then, until all are full: a client that is not full is chosen
+Order of sampling: sizes are fixed (equal, or as in `iid` with ``sigma`` or ``sizes``) and client k draws
+p_k ~ Dir(alpha, .., alpha) [K]. Then, until all are full: a client that is not full is chosen
 uniformly and takes a sample of a label drawn from p_k; an exhausted label is drawn again (that is a draw
 from p_k over the remaining labels; uniform if p_k has no mass there). Clients are chosen by clocks that tick
 after Exp(1) times until their clients are full: all of these are equally likely to tick next. Every sample is

@@ -1,12 +1,11 @@
 """IID: every client gets an equal random share of all samples.
 
-Order of sampling: one permutation of all rows, cut into N runs; with n = q N + r the first r
-clients get q + 1 samples, the others q. Sizes may be unequal: lognormal with ``sigma`` (drawn first, see
-`draw_sizes`), proportional to k^``power`` for client k, or given (``sizes``). ``stratified`` sorts the
-permutation by label (stable) and deals it in turns instead, so that all clients hold the same number of each
-label, up to rounding. Every sample is used once, unless given sizes sum to less.
-Source: "homo" of NIID-Bench; unequal sizes and exact class balance of FedDyn (Acar et al., ICLR 2021);
-``power`` 1 and 2 are the linear and square partitioners of Flower.
+Order of sampling: one permutation of all rows, cut into N runs; with n = q N + r the first r clients get
+q + 1 samples, the others q. Sizes may be unequal: lognormal with ``sigma`` (drawn first, see `draw_sizes`),
+or given (``sizes``). ``stratified`` sorts the permutation by label (stable) and deals it in turns instead, so
+that all clients hold the same number of each label, up to rounding. Every sample is used once, unless given
+sizes sum to less.
+Source: "homo" of NIID-Bench; unequal sizes and exact class balance of FedDyn (Acar et al., ICLR 2021).
 
 >>> import numpy as np
 >>> parts = IID().split(Samples(np.zeros(10, dtype=int)), 4, np.random.default_rng(0)).train

@@ -43,16 +43,16 @@ class Structured(Scheme):
         member = np.arange(clients) * groups // clients
         owner = np.empty(len(labels), np.int64)
         for group in range(groups):
-            rows, own = np.flatnonzero(labels // length == group), np.flatnonzero(member == group)
-            if len(own) * (1 + (self.alpha or 0)) > len(rows):
+            rows, owners = np.flatnonzero(labels // length == group), np.flatnonzero(member == group)
+            if len(owners) * (1 + (self.alpha or 0)) > len(rows):
                 field, value = ("alpha", self.alpha) if self.alpha else ("clients", clients)
                 raise BadInput(
                     f"partition.{field}",
                     value,
-                    f"less: {len(own)} clients share the {len(rows)} samples of group {group}",
+                    f"less: {len(owners)} clients share the {len(rows)} samples of group {group}",
                 )
-            sizes = chunk_sizes(len(rows), len(own), self.alpha, self.delta)
-            owner[rng.permutation(rows)] = np.repeat(own, sizes)
+            sizes = chunk_sizes(len(rows), len(owners), self.alpha, self.delta)
+            owner[rng.permutation(rows)] = np.repeat(owners, sizes)
         tested = [np.arange(g * length, min((g + 1) * length, classes)) for g in range(groups)]
         if self.padded and classes % length:
             tested[-1] = np.union1d(0, tested[-1])
@@ -66,10 +66,10 @@ class Structured(Scheme):
 
 def growth(total: int, count: int, alpha: int, delta: float) -> float:
     """beta >= 0 with sum_i (alpha + exp(beta i^delta)) = total, i = 1..count; total >= count (alpha + 1)."""
-    places = (np.arange(1, count + 1) / count) ** delta
+    powers = (np.arange(1, count + 1) / count) ** delta
 
     def surplus(scale: float) -> float:
-        return count * alpha + float(np.exp(scale * places).sum()) - total
+        return count * alpha + float(np.exp(scale * powers).sum()) - total
 
     scale: float = scipy.optimize.brentq(surplus, 0, np.log1p(total), xtol=1e-14)
     return float(scale / count**delta)

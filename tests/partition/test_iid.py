@@ -76,18 +76,6 @@ def test_unequal_parts_use_every_sample_once():
     assert [len(rows) for rows in parts] == draw_sizes(1000, 20, 0.3, np.random.default_rng(0)).tolist()
 
 
-@pytest.mark.parametrize(
-    ("power", "expected"),
-    [(1, [10, 20, 30, 40]), (2, [3, 13, 30, 54]), (-1, [48, 24, 16, 12]), (0, [25, 25, 25, 25])],
-)
-@pytest.mark.parametrize("scheme", [IID, DirichletExact])
-def test_sizes_follow_a_power_law(scheme, power, expected):
-    """1 and 2 are the linear and square partitioners of Flower: 1, 4, 9, 16 of 30 shares, cut at floors."""
-    parts = deal(scheme(power=power), np.arange(100) % 5, 4)
-    assert [len(part) for part in parts] == expected
-    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(100))
-
-
 @pytest.mark.parametrize("stratified", [False, True])
 def test_given_sizes_are_those_of_the_clients_and_the_rest_is_unused(stratified):
     labels, wanted = np.arange(1000) % 10, [10, 200, 40, 300]
@@ -118,9 +106,7 @@ def test_a_list_of_sizes_says_how_many_clients_there_are():
         ({"sizes": [30, 20, 51]}, r"partition.sizes: .* that sum to at most 100"),
         ({"sizes": [30, 0, 10]}, r"partition.sizes: 0 .* each item a whole number >= 1"),
         ({"sizes": [30, 20, 10], "sigma": 0.3}, r"partition.sigma: 0.3 .* 0, because sizes is given"),
-        ({"power": 1, "sigma": 0.3}, r"partition.power: 1.0 .* 0, because sigma is given"),
         ({"sigma": 200}, r"partition.sigma: 200.0 .* a number >= 0 and <= 10"),  # its sizes would overflow
-        ({"power": 400}, r"partition.power: 400.0 .* <= 10"),
         ({"sigma": -0.1}, r"partition.sigma: -0.1 .* a number >= 0"),
     ],
 )
@@ -137,4 +123,4 @@ def test_the_largest_spread_can_be_drawn():
 
 def test_the_examples_of_sizes_are_true():
     result = doctest.testmod(sys.modules[turns.__module__], extraglobs={"np": np})
-    assert result.attempted == 2 and result.failed == 0
+    assert result.attempted == 1 and result.failed == 0

@@ -1,4 +1,4 @@
-"""A matrix of label shares: worked numbers, both readings of it, files, and what cannot be."""
+"""A matrix of label shares: worked numbers, files, and what cannot be."""
 
 import json
 
@@ -33,33 +33,20 @@ def test_given_sizes_are_kept_and_only_proportions_count():
     assert counts([[0.5, 0, 0.5], [10, 20, 30]], sizes=[40, 60]) == [[20, 0, 20], [10, 20, 30]]
 
 
-def test_sizes_may_be_unequal_by_a_power_law():
-    assert counts([[0, 0, 1]] * 3, power=1) == [[0, 0, 50], [0, 0, 100], [0, 0, 150]]
-
-
-def test_a_column_is_how_a_label_is_divided():
-    assert counts([[1, 0, 0.2], [3, 0, 0.8]], by="label") == [[25, 0, 60], [75, 0, 240]]
-
-
 @given(
     stock=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     clients=st.integers(1, 6),
-    by=st.sampled_from(["client", "label"]),
     seed=st.integers(0, 999),
 )
-def test_any_shares_give_disjoint_parts_near_the_mix_that_is_asked_for(stock, clients, by, seed):
+def test_any_shares_give_disjoint_parts_near_the_mix_that_is_asked_for(stock, clients, seed):
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(len(stock)), stock)
     matrix = rng.integers(0, 4, (clients, len(stock))) * 1.0
     matrix[:, 0] += 1
-    found = np.array(counts(matrix.tolist(), labels, by=by))
+    found = np.array(counts(matrix.tolist(), labels))
     assert (found.sum(0) <= stock).all() and not found[matrix == 0].any()
-    if by == "label":
-        used = matrix.any(0)
-        assert (found.sum(0)[used] == np.array(stock)[used]).all()
-    else:
-        mix = matrix / matrix.sum(1, keepdims=True)
-        assert (np.abs(found - found.sum(1, keepdims=True) * mix) < len(stock)).all()
+    mix = matrix / matrix.sum(1, keepdims=True)
+    assert (np.abs(found - found.sum(1, keepdims=True) * mix) < len(stock)).all()
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv"])
@@ -88,11 +75,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         ([[1, 2]], {}, r"partition.shares: .* rows of 3 numbers >= 0, one per label"),
         ([[1, 2, 3], [1, 2]], {}, r"partition.shares: .* rows of 3 numbers"),
         ([[1, 2, -3]], {}, r"partition.shares: .* numbers >= 0"),
-        ([[1, 0, 0], [0, 0, 0]], {}, r"partition.shares: .* not all 0 \(of any client\)"),
+        ([[1, 0, 0], [0, 0, 0]], {}, r"partition.shares: .* not all 0"),
         ([], {}, r"partition.shares: \[\] .* rows of 3 numbers"),
         ([[1, 0, 0]], {"sizes": [101]}, r"partition.sizes: \[101\] .* label 0 has 100 samples, .* need 101"),
-        ([[1, 0, 0]], {"by": "label", "power": 1}, r"partition.power: 1.0 .* by: label defines sizes"),
-        ([[1, 0, 0]], {"by": "class"}, r"partition.by: 'class' .* one of client, label"),
     ],
 )
 def test_shares_that_cannot_be_are_refused(shares, options, message):

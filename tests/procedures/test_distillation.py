@@ -332,9 +332,9 @@ def test_products(few: Dataset) -> None:
         ({"teacher": "flat", "methods": {"simkd": {}}}, "teacher: 'flat' .* a method maps, .*, for simkd"),
         ({"student": "flat", "methods": {"fitnet": {}}}, "student: 'flat' .* a method maps, .*, for fitnet"),
         ({"teacher": "flat", "methods": {"disk": {"guide": "conv"}}}, "teacher: 'flat' .* maps"),
-        ({"networks": {"outputs": 7}}, "teacher: 'teacher' .* 10 outputs as the data set, not 7"),
+        ({"networks": {"outputs": 7}}, "teacher: 'teacher' .* 10 outputs as the dataset, not 7"),
         ({"networks": {"input_shape": [3, 8, 8]}}, r"teacher: 'teacher' .* \(1, 8, 8\), not \(3, 8, 8\)"),
-        ({"student": "old"}, "student: 'old' .* trained on the data set as it is now"),
+        ({"student": "old"}, "student: 'old' .* trained on the dataset as it is now"),
         ({"augment": "flip_crop_cutout"}, "augment: 'flip_crop_cutout' .* Cutout can hide"),
     ],
 )
