@@ -65,8 +65,8 @@ def until_large_enough(
 ) -> Drawn:
     """The second result of ``draw``, repeated until all sizes [N], its first, are at least ``min_size``.
 
-    Raises `BadInput` after `TRIES` draws, or after `LOOK` draws if each left at least `FAR` clients too small:
-    the chance of a draw without any is then about exp(-FAR).
+    Raises `BadInput` after `TRIES` draws, or after `LOOK` if each left at least `FAR` clients too small: the
+    chance of a draw without any is then about exp(-FAR).
     """
     if min_size * clients > total:
         raise BadInput("partition.min_size", min_size, f"at most {total // clients} for {clients} clients")
