@@ -1,4 +1,4 @@
-"""A procedure as it is sent to workers: its settings, and its inputs by content."""
+"""A procedure for workers: its settings, and its inputs by content."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,7 +17,7 @@ from fedflow.simulation.federation import FederationFiles, Stored, found
 
 @dataclass(frozen=True)
 class ProcedureJob:
-    """``key`` identifies all that the results depend on: jobs with the same key and device are the same."""
+    """A procedure and its inputs. ``key`` identifies everything that the results depend on."""
 
     key: str
     procedure: Procedure = field(compare=False)
@@ -29,13 +29,13 @@ class ProcedureJob:
     files: dict[str, Path] = field(default_factory=dict, compare=False)
 
     def open(self) -> "OpenProcedure":
-        """Once per process. Raises `FedflowError` if this machine lacks an input, or if it does not fit."""
+        """Open it once per process. Raises `FedflowError` if an input is missing or does not fit."""
         return _open(self)
 
 
 @dataclass(frozen=True)
 class OpenProcedure:
-    """A procedure with what its parts share."""
+    """A procedure with the data that its parts share."""
 
     procedure: Procedure
     shared: Any
