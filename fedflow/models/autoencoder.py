@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Autoencoder(nn.Module):
-    """Base of both: the ``decoder`` of the ``encoder``."""
+    """Base of both: the ``decoder`` after the ``encoder``."""
 
     span: ClassVar[tuple[float, float]] = (0.0, 1.0)
     encoder: nn.Module

@@ -1,6 +1,4 @@
-"""Networks whose logits are energies: smooth activations, and a last layer of spectral norm 1."""
-
-from collections.abc import Sequence
+"""Networks with energies as logits: smooth activations, and a last layer of spectral norm 1."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -11,7 +9,7 @@ ACTIVATIONS = {"relu": F.relu, "silu": F.silu}
 
 
 def _xavier(network: nn.Module) -> None:
-    """Normal weights of convolutional and linear layers (Glorot), gain 1, and biases 0."""
+    """Xavier's normal weights for convolutions and linear layers, biases 0."""
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.xavier_normal_(layer.weight)
@@ -22,7 +20,7 @@ def _xavier(network: nn.Module) -> None:
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, without an activation after their sum."""
+    """Two 3x3 convolutions and a shortcut, without an activation after their sum."""
 
     def __init__(self, inside: int, outside: int, stride: int, activation: str) -> None:
         super().__init__()
@@ -63,7 +61,7 @@ class ResNet10(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.stem, self.norm1 = nn.Conv2d(channels, 64, 3, 1, 1, bias=False), nn.GroupNorm(16, 64)
         blocks = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
-        self.blocks = nn.Sequential(*(_Block(*each, activation) for each in blocks))
+        self.blocks = nn.Sequential(*(_Block(*shape, activation) for shape in blocks))
         self.norm2 = nn.GroupNorm(64, 512)
         features = 512 * -(-height // 8) * -(-width // 8)
         self.fc = (SpectralLinear if spectral else nn.Linear)(features, num_classes)
@@ -86,16 +84,14 @@ class EnergyCNN(nn.Module):
         self,
         input_shape: tuple[int, int, int],
         num_classes: int,
-        filters: Sequence[int] = (16, 32),
         activation: str = "silu",
         spectral: bool = True,
     ) -> None:
         super().__init__()
         channels, height, width = input_shape
         self.activation = ACTIVATIONS[activation]
-        self.conv1 = nn.Conv2d(channels, filters[0], 3, 1, 1)
-        self.conv2 = nn.Conv2d(filters[0], filters[1], 3, 2, 1)
-        features = filters[1] * -(-height // 2) * -(-width // 2)
+        self.conv1, self.conv2 = nn.Conv2d(channels, 16, 3, 1, 1), nn.Conv2d(16, 32, 3, 2, 1)
+        features = 32 * -(-height // 2) * -(-width // 2)
         self.fc = (SpectralLinear if spectral else nn.Linear)(features, num_classes)
         _xavier(self)
 

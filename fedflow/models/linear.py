@@ -11,7 +11,7 @@ class Linear(nn.Module):
     """One dense layer to one real output; the loss of a sample is its squared error (y - <w, x> - b)^2.
 
     ``init`` is "default", "zeros", or "bernoulli": every weight 0 or 1 with probability 1/2, as IFCA
-    starts its models on mixed regression. A regression has no hits: they are nan. ``ValueError`` for classes.
+    starts its models on mixed regression. Hits are nan. Raises `ValueError` for several classes.
     """
 
     head_patterns = ("layer.*",)

@@ -14,5 +14,5 @@ def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def no_hits(y: Tensor) -> Tensor:
-    """nan for each sample [B]: a regression has no hits."""
+    """nan for each sample [B], as a regression has no hits."""
     return torch.full_like(y if y.ndim == 1 else y.flatten(1)[:, 0], torch.nan)
