@@ -25,9 +25,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from fedflow.errors import BadInput, FedflowError
 from fedflow.models.cohorts import Real, for_cohorts
+from fedflow.models.energy import SpectralLinear
+from fedflow.models.linear import no_hits, squared_error
 from fedflow.models.noise import CHANNELS, DROPOUT, KeyedDropout, Noise, draws_otherwise, noise_key
-from fedflow.models.regression import no_hits, squared_error
-from fedflow.models.spectral import SpectralLinear
 from fedflow.models.tensors import floating, need_plain, shared, with_frozen, write
 from fedflow.settings import Words
 

@@ -1,13 +1,13 @@
 """A procedure for workers: its settings, and its inputs by content."""
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedflow.data import Dataset, load_prepared
+from fedflow.data import load_prepared
 from fedflow.errors import FedflowError
 from fedflow.local.precision import need_float32
 from fedflow.local.trained import load_network
@@ -62,13 +62,9 @@ def _open(job: ProcedureJob) -> OpenProcedure:
     world = World(
         job.seed,
         torch.device(job.device),
-        {name: found(stored, _load_whole) for name, stored in job.datasets.items()},
+        {name: found(stored, partial(load_prepared, verify=True)) for name, stored in job.datasets.items()},
         {name: files.open() for name, files in job.federations.items()},
         {name: found(stored, load_network) for name, stored in job.networks.items()},
         job.files,
     )
     return OpenProcedure(job.procedure, job.procedure.open(world))
-
-
-def _load_whole(folder: Path) -> Dataset:
-    return load_prepared(folder, verify=True)

@@ -157,13 +157,12 @@ def block_model(
             raise BadInput(field, chance, "a probability, in [0, 1]")
     block = np.repeat(np.arange(len(sizes)), sizes)
     n = len(block)
-    later = [i + 1 + _hits(np.where(block[i + 1 :] == block[i], p_in, p_out), rng) for i in range(n)]
+    later = []
+    for i in range(n):
+        chances = np.where(block[i + 1 :] == block[i], p_in, p_out)
+        later.append(i + 1 + np.flatnonzero(rng.random(len(chances)) < chances))
     heads = np.repeat(np.arange(n), [len(ends) for ends in later])
     return _graph(heads, np.concatenate(later), n), block
-
-
-def _hits(chances: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return np.flatnonzero(rng.random(len(chances)) < chances)
 
 
 def gaussian_mixture(

@@ -35,10 +35,6 @@ from fedflow.settings import option
 BINS = np.linspace(0, 1, 21)  # in the table of guidance
 
 
-def _methods() -> Any:
-    return {name: {} for name in ("ce", "kd", "kd_matched", "disk")}
-
-
 @dataclass(frozen=True)
 class Opened:
     """The course, and the networks of every part."""
@@ -71,7 +67,10 @@ class Distillation(Procedure):
     dataset: str = option(doc="dataset that all networks are trained on")
     teacher: str = option(doc="a network of `central`")
     student: str = option(doc="a network of `central`, trained on the dataset without a teacher")
-    methods: dict[str, Method] = option(factory=_methods, doc="row of the summary -> method")
+    methods: dict[str, Method] = option(
+        factory=lambda: {name: {} for name in ("ce", "kd", "kd_matched", "disk")},
+        doc="row of the summary -> method",
+    )
     rounds: int = option(200, "rounds, and epochs of `kd`", symbol="R", ge=1)
     student_epochs: int = option(
         3, "epochs of the student in a round of DiSK and methods that match it", ge=1

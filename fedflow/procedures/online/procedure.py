@@ -37,10 +37,6 @@ GRIDS = {"gradient_steps": "K", "adaptation_steps": "GS", "adaptation_lr": "lr",
 COMBINED = "ctm", "ltm", "needed", "failed", "floats"  # columns of the rows
 
 
-def _learners() -> Any:
-    return {name: {} for name in ("fs", "toe", "mogd", "ftml", "moml")}
-
-
 @register("online", "Online meta-learning")
 class Online(Procedure):
     page, step_name = "online.md", "task"
@@ -58,7 +54,10 @@ class Online(Procedure):
 
     partition: str = option(doc="partition whose client k is task k + 1")
     tasks: int | None = option(None, "number of tasks; null = all", symbol="T", ge=1)
-    learners: dict[str, Learner] = option(factory=_learners, doc="row of the summary -> learner")
+    learners: dict[str, Learner] = option(
+        factory=lambda: {name: {} for name in ("fs", "toe", "mogd", "ftml", "moml")},
+        doc="row of the summary -> learner",
+    )
     gradient_steps: list[int] = option(
         factory=lambda: [10], doc="grid of gradient steps in a round", symbol="K", ge=1, grid=(10, 20)
     )
@@ -107,7 +106,11 @@ class Online(Procedure):
                 if values is not None and (not values or len({*map(_written, values)}) < len(values)):
                     field = f"procedures.{prefix}{grid}"
                     raise BadInput(field, values, "a list of one or more different values")
-        merged = [name for name, learner in self.learners.items() if self._merges(learner)]
+        merged = [
+            name
+            for name, learner in self.learners.items()
+            if 0 in self._grid(learner, "adaptation_steps") and len(self._grid(learner, "adaptation_lr")) > 1
+        ]
         if merged:
             reason = "adaptation_steps: 0 has no adaptation_lr, so that all its values are one expert"
             warnings.warn(f"{self.name}: {', '.join(merged)}: {reason}", stacklevel=2)
@@ -141,10 +144,6 @@ class Online(Procedure):
 
     def _grid(self, learner: Learner, grid: str) -> list[Any]:
         return getattr(learner, grid) or getattr(self, grid)
-
-    def _merges(self, learner: Learner) -> bool:
-        """True if experts of a learner would differ only in the step size of no adaptation."""
-        return 0 in self._grid(learner, "adaptation_steps") and len(self._grid(learner, "adaptation_lr")) > 1
 
     def parts(self, shared: Stream) -> list[str]:
         return list(self.experts)
