@@ -21,7 +21,7 @@ def macs(module: nn.Module, input_shape: Iterable[int], dtype: torch.dtype = tor
     smaller network without the masked channels.
     """
     # The meta device would do, but imports torch's compiler, which takes seconds. Double precision avoids
-    # oneDNN, whose fused LSTM has no formula.
+    # oneDNN and its fused LSTM, which has no formula.
     module = copy.deepcopy(module).cpu().double().eval()
     counter = FlopCounter()
     for name, layer in module.named_modules():

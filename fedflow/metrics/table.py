@@ -230,7 +230,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         "pool", "Pool", "clients that may take part in this round (client curriculum)", COUNT, "",
         rounds=True, final=False,
     ),
-    Metric("polls", "Polls", "how often all clients sent their losses", COUNT, "", rounds=True),
+    Metric("polls", "Polls", "number of times that all clients sent their losses", COUNT, "", rounds=True),
     Metric(
         "poll_bytes", "Polls, MB", "models down and losses up, to rank the clients: part of the traffic", MB,
         "", rounds=True, table="traffic",

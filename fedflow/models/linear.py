@@ -9,7 +9,7 @@ from torch import Tensor, nn
 def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
     """The squared error of each sample [B], the mean over its targets.
 
-    ``y`` is [B] or [B, k]; ``outputs`` have as many numbers: [B] or [B, 1], or [B, k].
+    ``y`` is [B] or [B, k], and ``outputs`` are [B] or [B, 1], or [B, k].
     """
     errors = (outputs.reshape(y.shape) - y).square()
     return errors if errors.ndim == 1 else errors.flatten(1).mean(1)

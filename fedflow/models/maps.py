@@ -28,7 +28,7 @@ def through(stages: Iterable[nn.Module], x: Tensor) -> list[Tensor]:
 
 
 def start_kaiming(module: M) -> M:
-    """Draw the weights of all convolutions from Kaiming's normal distribution (fan out, ReLU)."""
+    """Draw the weights of convolutions from Kaiming's normal distribution (fan out, ReLU)."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 class Attention(nn.Module):
     """Attention of ``heads`` heads of ``width``, then a dense layer ``mlp`` wide, over tokens [..., n, d].
 
-    ``causal`` tokens attend to themselves and those before.
+    If ``causal``, tokens attend only to themselves and earlier tokens.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
 """ACID and ALID: every client owns S consecutive classes, and all clients hold equally many samples.
 
 Order of sampling, for training and then for test samples: client i owns the classes i, i + 1, ..,
-i + S - 1 (mod K). Repeatedly, a random client among those with the fewest samples takes a sample of the class
-that it holds fewest of, the first on ties, among those that are not exhausted. If all are exhausted, it takes
-one from a random other client that has at least two of one of them, and that client is next; after 100 K
-failed tries in a row the procedure ends, and the remaining samples are unused (like classes without owner, if
-N < K). With hundreds of classes, these tries take most of the time. Finally samples are permuted and dealt
-class by class. A client is tested on its own share of the test samples.
+i + S - 1 (mod K). Repeatedly, a random client with the fewest samples takes a sample of its rarest class that
+is not exhausted, the first on ties. If all its classes are exhausted, it takes a sample from a random other
+client with at least two samples of one of them, and that client is next. After 100 K failed tries in a row
+the procedure ends, and the remaining samples are unused (like classes without owner, if N < K). With hundreds
+of classes, these tries take most of the time. Finally samples are permuted and dealt class by class. A client
+is tested on its own share of the test samples.
 
 ACID ("active class induced diversity") keeps the labels. ALID ("anonymous label induced diversity",
 ``anonymous``) renames the classes of each client by a random permutation to 0..S-1, the same for

@@ -3,17 +3,16 @@
 Order of sampling: for client k in turn q ~ Dir(alpha / K, .., alpha / K) [K]; counts of labels are
 multinomial with floor(n / N) trials and q, limited to the remaining samples of a label; missing samples are
 drawn again from q over the remaining labels. q is kept in logarithms: at alpha 0.01 most shares are below
-the smallest float, and they decide what a client gets once its main label is exhausted. A client must hold
-two labels with six samples each: otherwise it draws again, at most 1,000 times,
-after which (or at once if it is impossible) the last draw is accepted. Finally samples are permuted and dealt
-label by label. At most N - 1 samples are unused. Smaller alpha is more skewed: two labels, rarely three, at
-0.01. Repeated draws take the time: at 0.01 about 40 for a client of 100 samples, and over 500 for one of 12.
+the smallest float, and they matter once the main label of a client is exhausted. A client must hold two
+labels with six samples each; otherwise it draws again, at most 1,000 times, after which (or at once if it is
+impossible) the last draw is accepted. Finally samples are permuted and dealt label by label. At most N - 1
+samples are unused. Smaller alpha is more skewed: two labels, rarely three, at 0.01. Repeated draws take most
+of the time: at 0.01 about 40 draws for a client of 100 samples, and over 500 for a client of 12.
 
-``official`` repeats the authors' code, which makes no partition: q ~ Dir(alpha u) with u uniform in [0, 1]^K;
-floor(n / N) labels are drawn from q, again if all are equal; labels drawn fewer than six times
-are dropped; the first samples of each label are taken and *the others* removed from the list; a client draws
-until the number drawn, not the number received, is floor(n / N). So clients share samples, and few samples
-are used.
+``official`` follows the authors' code, which makes no partition: q ~ Dir(alpha u) with u uniform in [0, 1]^K;
+floor(n / N) labels are drawn from q, again if all are equal; labels drawn fewer than six times are dropped;
+the first samples of each label are taken and *the others* removed from the list; a client draws until the
+number drawn, not the number received, is floor(n / N). So clients share samples, and few samples are used.
 Source: Hsu et al., 2019, as FedEvg divides data (alpha 0.01 and 1); AAggFF (TinyImageNet, 0.01) has the
 same code.
 

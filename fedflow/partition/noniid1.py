@@ -1,4 +1,4 @@
-"""Noniid1: label skew in which most clients resemble the first, and the others hold few of its labels.
+"""Noniid1: label skew in which most clients resemble the first client, and the others have few of its labels.
 
 Order of sampling: m = max(1, round(fraction K)) labels (halves to even) are drawn: the base set H, which
 client 0 holds. For every client u is uniform in {0, 1, 2}, x in [ceil(K / 2), K - 1] and y in

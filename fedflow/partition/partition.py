@@ -69,13 +69,13 @@ class Partition:
         cls,
         train: list[np.ndarray],
         pools: list[np.ndarray],
-        own: list[np.ndarray],
+        client_pools: list[np.ndarray],
         selection: list[np.ndarray] | None = None,
         **more: Any,
     ) -> "Partition":
         """From arrays of training rows by client, test rows by pool, pools and selection rows by client."""
         (offsets, indices), (pool_offsets, pool_indices), (own_offsets, own_pools) = map(
-            _rows, (train, pools, own)
+            _rows, (train, pools, client_pools)
         )
         if selection is not None:
             more["selection_offsets"], more["selection_indices"] = _rows(selection)
@@ -219,12 +219,12 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         chosen = chosen[order]
     train, groups = [train[k] for k in chosen], None if groups is None else groups[chosen]
     before = np.concatenate(train)
-    pools, own = _test_pools(split, samples, train, chosen)
+    pools, pools_of = _test_pools(split, samples, train, chosen)
     by_label = split.own is None and not params.holdout and labels.dtype.kind != "f"
     if params.holdout:
         stratified = params.holdout_stratified
         train, pools = hold_out(train, labels, params.holdout, rng("holdout"), stratified)
-        own = list(np.arange(clients)[:, None])
+        pools_of = list(np.arange(clients)[:, None])
     selection = None
     if params.selection:
         share, field = params.selection, "partition.selection"
@@ -232,7 +232,9 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     if params.validation:
         share, field = params.validation, "partition.validation"
         train, held = hold_out(train, labels, share, rng("validation"), field=field)
-        pools, own = _validation_pools(held[: clients - newcomers], own, labels if by_label else None)
+        pools, pools_of = _validation_pools(
+            held[: clients - newcomers], pools_of, labels if by_label else None
+        )
     if not all(map(len, train)):
         raise BadInput("partition.clients", clients, "fewer: a client got no training samples")
     if params.label_noise is not None:
@@ -249,7 +251,7 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     return Partition.from_lists(
         train,
         pools,
-        own,
+        pools_of,
         selection,
         public=public,
         groups=groups,
@@ -304,17 +306,17 @@ def _test_pools(
     return pools, [np.unique(labels[rows]) for rows in train]
 
 
-def _validation_pools(held: Indices, own: Indices, labels: np.ndarray | None) -> tuple[Indices, Indices]:
-    """Test pools of the samples ``held`` out by training clients, which replace the pools ``own``.
+def _validation_pools(held: Indices, pools_of: Indices, labels: np.ndarray | None) -> tuple[Indices, Indices]:
+    """Test pools of the samples ``held`` out by training clients, in place of the pools ``pools_of`` clients.
 
     There is one per label if clients are tested by label (``labels`` [n]). Otherwise the scheme or
     ``holdout`` made the pools, and clients with equal pools share their held-out samples.
     """
     if labels is not None:
         everybody = np.sort(np.concatenate(held))
-        return [everybody[labels[everybody] == c] for c in range(num_classes(labels))], own
+        return [everybody[labels[everybody] == c] for c in range(num_classes(labels))], pools_of
     numbers: dict[bytes, int] = {}
-    pool_of = [numbers.setdefault(np.sort(pools).tobytes(), len(numbers)) for pools in own]
+    pool_of = [numbers.setdefault(np.sort(pools).tobytes(), len(numbers)) for pools in pools_of]
     shared: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in numbers]
     for pool, rows in zip(pool_of, held):
         shared[pool].append(rows)

@@ -4,7 +4,7 @@ Order of sampling: the K classes are cut into runs of ``labels_per_group``, in o
 shorter; client k belongs to the planted group k * groups // N. For every group in turn, its D samples are
 permuted and dealt to its M clients in chunks of floor(alpha + exp(beta i^delta)), i = 1..M, where beta is
 such that these sizes before rounding sum to D; the first client takes the remainder. Every sample is used
-once. A client is tested on all test samples of the labels of its group, even those it does not hold.
+once. A client is tested on all test samples of the labels of its group, including labels it does not hold.
 Source: FLT (Jamali-Rad et al., 2021), Algorithm 4, scenario 4 "Structured Non-IID FEMNIST": 47 classes of
 EMNIST, 2,400 or 600 clients; delta 2 and alpha floor(D / (2 M)) as in its code.
 

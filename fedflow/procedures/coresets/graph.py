@@ -222,7 +222,7 @@ def read_cora(folder: Path | str) -> tuple[sparse.csr_array, sparse.csr_array, n
     content, cites = Path(folder) / "cora.content", Path(folder) / "cora.cites"
     rows = [line.split() for line in _lines(content)]
     if not rows or {len(row) for row in rows} != {len(rows[0])} or len(rows[0]) < 3:
-        raise BadInput("cora.content", content.name, "lines of a paper, as many 0/1 words each, and a class")
+        raise BadInput("cora.content", content.name, "lines of a paper, equally many 0/1 words and a class")
     number = {row[0]: i for i, row in enumerate(rows)}
     try:
         words = sparse.csr_array(np.array([row[1:-1] for row in rows]).astype(float))

@@ -33,7 +33,7 @@ def read_table(path: Path) -> pd.DataFrame:
         raise
     except FileNotFoundError:
         raise FedflowError(f"there is no table {path}") from None
-    except Exception as error:  # whatever a parser raises on a damaged file
+    except Exception as error:  # parsers raise almost anything on a damaged file
         raise FedflowError(f"cannot read {path}: {reason(error)}") from error
 
 

@@ -3,7 +3,7 @@
 Source: Acar, thesis, Chapter 6, Eq. 6.1 to 6.5, Algorithm 7; the authors' code (anilkagak2/DiSK).
 
 l_S, l_T [B, C] are logits of student and teacher, s^tau and t^tau the softmax of either divided by tau,
-g [B] in [0, 1] says how far the guide discounts a sample, and m [B, C] marks the teacher's K top classes.
+g [B] in [0, 1] is the discount of a sample by the guide, and m [B, C] marks the teacher's K top classes.
 
 KD (6.1): alpha CE + (1 - alpha) tau^2 mean KL(t^tau, s^tau)
 guided distillation (6.4): - tau tau_s mean sum_c t^tau_c log(s^tau_s_c + m_c g), a cross-entropy
@@ -22,7 +22,7 @@ from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
 from fedflow.local.extensions.objective import divergence
 
-SMALLEST = 1e-12  # probability whose logarithm is taken
+SMALLEST = 1e-12  # lower bound of probabilities in logarithms
 SLOPES = 1e-4, 1e4  # smallest and largest 1 / tau_s that is fitted
 
 

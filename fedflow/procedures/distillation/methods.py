@@ -56,7 +56,7 @@ class Method(Choice):
     reads: ClassVar[tuple[str, ...]] = ()  # networks whose maps are read
     call: ClassVar[str] = "forward"  # method of the student's network that is called
 
-    method: str = option("", "the registered method; by default the one that the entry is called")
+    method: str = option("", "the registered method; by default the name of the entry")
     weight_decay: float | None = option(None, "L2 penalty in the gradient; null = the procedure's", ge=0)
     restart: int | None = option(
         None, "rounds between restarts of the learning rate; null = none", ge=1, source="code: 50"

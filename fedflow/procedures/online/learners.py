@@ -44,7 +44,7 @@ class Learner(Choice):
     trains: ClassVar[bool] = True
     trains_before: ClassVar[bool] = False  # the current task is evaluated after training on it
 
-    learner: str = option("", "the registered learner; by default the one that the entry is called")
+    learner: str = option("", "the registered learner; by default the name of the entry")
     gradient_steps: list[int] | None = option(
         None, "grid of gradient steps in a round; null = the procedure's", symbol="K", ge=1
     )
