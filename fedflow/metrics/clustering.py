@@ -35,7 +35,7 @@ def clustering_error(clusters: np.ndarray, labels: np.ndarray) -> float:
 
     j is a true companion of i if it has half of i's labels, |L_i and L_j| >= ceil(|L_i| / 2), which need
     not be mutual. ``labels`` [N, C] is True if a client has the label. ``clusters`` are numbers [N], or bool
-    [N, N] if every client has a cluster of its own: row i is True for its members.
+    [N, N] if clusters differ by client: row i is True for the members of the cluster of client i.
     Source: Morafah et al., FLIS, arXiv 2208.09754, figures of the clustering error; authors' code.
     """
     count, weights = len(clusters), np.ones(len(clusters), dtype=np.intp)
