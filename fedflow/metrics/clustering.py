@@ -1,4 +1,4 @@
-"""Agreement of found clusters with planted groups, or with the labels that clients share."""
+"""Agreement of clusters with planted groups, or with the labels that clients share."""
 
 import numpy as np
 
@@ -11,31 +11,31 @@ def agreement(
     """``ari``, ``nmi`` and ``clustering_error`` of the clients that have a cluster (>= 0).
 
     The first two are the adjusted Rand index and the normalized mutual information of ``clusters`` [N] and
-    planted ``groups`` [N]. Without planted groups, they are None, and the error is that of the ``labels``
+    planted ``groups`` [N]. Without planted groups they are None, and the error follows from ``labels``
     [N, C], True if a client has the label.
     """
-    known = clusters >= 0
-    found: dict[str, float | None] = {"ari": None, "nmi": None, "clustering_error": None}
-    if not known.any():
-        return found
+    member = clusters >= 0
+    scores: dict[str, float | None] = {"ari": None, "nmi": None, "clustering_error": None}
+    if not member.any():
+        return scores
     if groups is not None:
         # Importing it takes seconds.
         from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-        found["ari"] = float(adjusted_rand_score(groups[known], clusters[known]))
-        found["nmi"] = float(normalized_mutual_info_score(groups[known], clusters[known]))
-        labels = groups[:, None] == np.unique(groups)  # a group is the one label of its members
+        scores["ari"] = float(adjusted_rand_score(groups[member], clusters[member]))
+        scores["nmi"] = float(normalized_mutual_info_score(groups[member], clusters[member]))
+        labels = groups[:, None] == np.unique(groups)  # the group is the only label of its members
     if labels is not None:
-        found["clustering_error"] = clustering_error(clusters[known], labels[known])
-    return found
+        scores["clustering_error"] = clustering_error(clusters[member], labels[member])
+    return scores
 
 
 def clustering_error(clusters: np.ndarray, labels: np.ndarray) -> float:
     """Mean number of wrong companions of a client: false ones in its cluster and true ones elsewhere.
 
-    j is a true companion of i if it has half of i's labels, |L_i and L_j| >= ceil(|L_i| / 2), which need not
-    be mutual. ``labels`` [N, C] is True if a client has the label. ``clusters`` are numbers [N], or bool
-    [N, N] if every client has its own cluster: row i is True for its members.
+    j is a true companion of i if it has half of i's labels, |L_i and L_j| >= ceil(|L_i| / 2), which need
+    not be mutual. ``labels`` [N, C] is True if a client has the label. ``clusters`` are numbers [N], or bool
+    [N, N] if clusters differ by client: row i is True for the members of the cluster of client i.
     Source: Morafah et al., FLIS, arXiv 2208.09754, figures of the clustering error; authors' code.
     """
     count, weights = len(clusters), np.ones(len(clusters), dtype=np.intp)
@@ -47,6 +47,6 @@ def clustering_error(clusters: np.ndarray, labels: np.ndarray) -> float:
     for start in range(0, len(clusters), ROWS):
         rows = slice(start, start + ROWS)
         true = held[rows] @ held.T >= np.ceil(held[rows].sum(1, keepdims=True) / 2)
-        found = clusters[rows] if clusters.ndim == 2 else clusters[rows, None] == clusters
-        wrong += int(weights[rows] @ ((true != found) @ weights))
+        together = clusters[rows] if clusters.ndim == 2 else clusters[rows, None] == clusters
+        wrong += int(weights[rows] @ ((true != together) @ weights))
     return wrong / count

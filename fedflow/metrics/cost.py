@@ -1,4 +1,4 @@
-"""What a network costs: multiplications of a forward pass, and bytes as papers count them."""
+"""Cost of a network: multiplications of a forward pass, and traffic as papers count it."""
 
 import copy
 from collections import Counter
@@ -14,14 +14,14 @@ FLOAT = 32  # bits of a parameter
 
 
 def macs(module: nn.Module, input_shape: Iterable[int], dtype: torch.dtype = torch.float32) -> dict[str, int]:
-    """Multiply-accumulate operations for one input of this shape and type, by the name of the layer.
+    """Multiply-accumulate operations for one input of this shape and type, by layer name.
 
     Convolutions and matrix products count, by the formulas of ``torch.utils.flop_counter`` (2 FLOPs each);
-    biases, norms, activations and pools do not. Zeros in weights count too: what a mask saves is counted on
-    the smaller network that it leaves.
+    biases, norms, activations and pools do not. Zero weights count too: savings by a mask are counted on the
+    smaller network without the masked channels.
     """
-    # Shapes alone (the meta device) would do, but import the compiler of torch, which takes seconds. oneDNN,
-    # whose fused LSTM has no formula, does not compute in double precision.
+    # The meta device would do, but imports torch's compiler, which takes seconds. Double precision avoids
+    # oneDNN and its fused LSTM, which has no formula.
     module = copy.deepcopy(module).cpu().double().eval()
     counter = FlopCounter()
     for name, layer in module.named_modules():
@@ -34,10 +34,10 @@ def macs(module: nn.Module, input_shape: Iterable[int], dtype: torch.dtype = tor
 
 
 class FlopCounter(TorchDispatchMode):
-    """Counts the FLOPs of what runs within it, by the layer that has been entered last; "" is outside of all.
+    """Count FLOPs within this context, by the layer entered last; "" is outside of all layers.
 
-    torch's `FlopCounterMode` finds layers by hooks on all modules of the process: they would also run in
-    other threads, which may train meanwhile. It also imports the compiler of torch.
+    torch's `FlopCounterMode` has hooks on all modules of the process, which would also run in threads that
+    train meanwhile. It also imports torch's compiler.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class FlopCounter(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # to skip it, torch would import it, which takes seconds
+        return False  # skipping it would import it, which takes seconds
 
     def enter(self, name: str, *_: Any) -> None:
         self.running.append(name)
@@ -59,16 +59,16 @@ class FlopCounter(TorchDispatchMode):
         self.running.pop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if formula := self.formulas.get(func.overloadpacket):
-            self.flops[self.running[-1]] += formula(*args, **(kwargs or {}), out_val=found)
-        return found
+            self.flops[self.running[-1]] += formula(*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 def exchanged_bytes(exchanges: float, down: float, up: float, bits: float = 0) -> float:
-    """Traffic of a run in bytes, as papers count it before any run: by numbers of parameters, of 32 bits.
+    """Traffic of a run in bytes, as papers count it in advance: by numbers of parameters, of 32 bits.
 
-    In each of the ``exchanges`` (rounds times clients of a round), a client receives ``down`` parameters and
+    In each of the ``exchanges`` (rounds times clients per round), a client receives ``down`` parameters and
     sends ``up`` parameters and ``bits`` entries of a mask.
 
     >>> exchanged_bytes(300 * 10, down=21_840, up=21_840) / 1e6  # MB of FedAvg on MNIST in Sub-FedAvg

@@ -6,11 +6,11 @@ NAMES = ("mean", "weighted", "variance", "std", "lowest", "highest", "worst10", 
 
 
 def summarize(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
-    """Statistics of per-client values [N], ignoring nan; all nan if no value is left.
+    """Statistics of per-client values [N] without nan; all nan if no value is left.
 
-    ``weighted`` is the mean by ``weights`` [N], such as test samples (default: equal); variance and std
-    are those of the population. Worst and best 10 % are `tenths`, with equal weights, and the gap is the best
-    minus the worst. Gini is sum_i (2i - N - 1) v_(i) / (N sum v) with values ascending: 0 if all are equal.
+    ``weighted`` is the mean by ``weights`` [N], such as test samples (default: equal). Variance and std are
+    population statistics. Worst and best 10 % are `tenths` with equal weights; the gap is best minus worst.
+    Gini is sum_i (2i - N - 1) v_(i) / (N sum v) with values ascending: 0 if all are equal.
     """
     measured = ~np.isnan(values)
     weights = np.ones(len(values)) if weights is None else weights
@@ -38,7 +38,8 @@ def summarize(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str
 def tenths(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
     """Means of the max(1, floor(0.1 n)) lowest and highest of the n ``values`` that are not nan.
 
-    By ``weights`` (default: equal). Source: AAggFF's worst and best 10 %, with test samples as weights.
+    Weighted by ``weights`` (default: equal). Source: AAggFF's worst and best 10 %, with test samples as
+    weights.
     """
     measured = ~np.isnan(values)
     if not measured.any():

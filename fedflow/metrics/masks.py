@@ -1,4 +1,4 @@
-"""What masks of clients have in common, by the labels that they share, and what they keep of each layer."""
+"""Overlap of the masks of clients, by labels that they share, and the share of each layer that is kept."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,20 +24,20 @@ class Masks:
 
     @cached_property
     def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """The number of shared labels, and the IoU, of every pair of clients."""
+        """Number of shared labels and IoU of every pair of clients."""
         assert self.labels is not None, "checked by the callers"
         labels, at = self.labels.astype(int), np.triu_indices(len(self.clients), 1)
         return (labels @ labels.T)[at], self.iou[at]
 
     def by_shared_labels(self) -> dict[int, float]:
-        """Mean IoU of pairs of clients by the number of labels that they share; {} without labels."""
+        """Mean IoU of pairs of clients by number of shared labels; empty without labels."""
         if self.labels is None:
             return {}
         shared, iou = self._pairs
         return {int(number): float(iou[shared == number].mean()) for number in np.unique(shared)}
 
     def correlation(self) -> float | None:
-        """Spearman's correlation of IoU and shared labels over all pairs; None where either is constant."""
+        """Spearman's correlation of IoU and shared labels over all pairs, or None if either is constant."""
         if self.labels is None or any(len(np.unique(values)) < 2 for values in self._pairs):
             return None
         return float(scipy.stats.spearmanr(*self._pairs).statistic)
@@ -46,13 +46,13 @@ class Masks:
 def compare(
     masks: np.ndarray, clients: Sequence[int], sizes: Mapping[str, int], labels: np.ndarray | None = None
 ) -> Masks:
-    """What ``masks`` [n, D] (bool) of ``clients`` [n] have in common.
+    """Compare the ``masks`` [n, D] (bool) of ``clients`` [n].
 
-    ``iou`` [n, n] is the number of entries that both keep, per entry that one of them keeps (1 if neither
-    keeps any); ``hamming`` [n, n] the share of all D entries on which they agree. ``layers`` [n] by name are
-    the shares of its entries that a client keeps, of the layers (modules) that some client prunes, and
-    ``sizes`` how many it has. The given ``sizes`` are those of tensors, in the order of a mask; ``labels``
-    [n, C], bool, say which client has which label.
+    ``sizes`` are the numbers of entries of the tensors in the order of a mask; ``labels`` [n, C] (bool) is
+    true if a client has the label. Of the result, ``iou`` [n, n] is the number of entries that both keep over
+    the number that either keeps (1 if neither keeps any), and ``hamming`` [n, n] the share of the D entries
+    on which they agree. ``layers`` has the share of entries that each client keeps [n] of every layer
+    (module) that some client prunes, and ``sizes`` its number of entries.
     """
     n, d = masks.shape
     both = np.zeros((n, n))
@@ -75,7 +75,7 @@ def compare(
 
 
 def _by_layer(masks: np.ndarray, sizes: Mapping[str, int]) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """The share of every layer that each mask keeps [n], and its number of entries."""
+    """The share of entries of every layer that each mask keeps [n], and its number of entries."""
     kept: dict[str, np.ndarray] = {}
     entries: dict[str, int] = {}
     ends = np.cumsum([0, *sizes.values()])

@@ -1,7 +1,7 @@
-"""Numbers that follow from predictions: top-k accuracy, AUROC and calibration, of a client and over clients.
+"""Measures of predictions: top-k accuracy, AUROC and calibration, by client and over clients.
 
-The table has a row per client and sample of its test set: ``client``, ``label``, ``predicted``,
-``confidence`` (probability of the prediction) and ``rank`` (of the label among the outputs, 1 = right).
+The table has a row per client and test sample: ``client``, ``label``, ``predicted``, ``confidence``
+(probability of the prediction) and ``rank`` (of the label among the outputs, 1 = right).
 """
 
 import re
@@ -20,12 +20,12 @@ CALIBRATION = ("ece", "mce")  # expected and maximum calibration error
 
 
 def by_client(table: pd.DataFrame, measure: str, batch: int | None = None) -> pd.Series:
-    """The measure of every client of the table; NaN where it has none, or a confidence is NaN.
+    """The measure of every client in the table; NaN if it is undefined or a confidence is NaN.
 
     Measures: ``top<k>`` (share of samples whose label is among the k largest outputs), ``auroc``, ``ece`` and
     ``mce``. With ``batch``, the mean over the client's batches of that many rows, of which the last may be
-    shorter: calibration errors are published so in SuPerFed, and are larger. Raises `BadInput` for other
-    measures, and for ``auroc`` in batches or unless the labels are 0 and 1.
+    shorter; SuPerFed publishes calibration errors in this form, which are larger. Raises `BadInput` for other
+    measures, for ``auroc`` in batches, and for ``auroc`` unless the labels are 0 and 1.
     """
     if measure == "auroc":
         return _aurocs(table, batch)
@@ -44,9 +44,9 @@ def by_client(table: pd.DataFrame, measure: str, batch: int | None = None) -> pd
 
 
 def ece(table: pd.DataFrame, batch: int | None = None) -> float:
-    """Expected calibration error of all rows: sum_b (n_b / n) |accuracy_b - confidence_b| over their bins.
+    """Expected calibration error of all rows: sum_b (n_b / n) |accuracy_b - confidence_b|.
 
-    The bins are those of `reliability`; with ``batch``, the mean over batches of that many rows.
+    The bins b are as in `reliability`. With ``batch``, the mean over batches of that many rows.
     """
     return float(by_client(table.assign(client=0), "ece", batch).iloc[0])
 
@@ -59,7 +59,7 @@ def mce(table: pd.DataFrame, batch: int | None = None) -> float:
 def reliability(table: pd.DataFrame) -> pd.DataFrame:
     """Samples, accuracy and mean confidence in each of 15 equal bins (low, high] of the confidence.
 
-    One row for each bin that is not empty, by number from 0. Samples without a confidence are in none.
+    There is one row per bin that is not empty, numbered from 0. Samples without a confidence are left out.
     """
     table = table[table["confidence"].notna()]
     confidence = table["confidence"].astype(float)
@@ -70,16 +70,16 @@ def reliability(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def sizes(table: pd.DataFrame) -> pd.Series:
-    """The number of test samples of every client of the table."""
+    """The number of test samples of every client in the table."""
     return table.groupby("client").size()
 
 
 def summary(values: pd.Series, weights: pd.Series) -> dict[str, float]:
-    """How the ``values`` of n clients are spread, NaN left out; ``weights`` are their test samples.
+    """Distribution of the ``values`` of n clients without NaN; ``weights`` are their test samples.
 
-    ``mean`` and ``weighted`` average, ``std`` (of the population), ``worst10`` and ``best10`` (`tenths`,
-    weighted), ``gap`` between these (accuracy parity), ``gini``; and how many ``clients`` have a value, and
-    are ``left_out``. Source: AAggFF's metrics.
+    ``mean`` and ``weighted`` average, ``std`` (population), ``worst10`` and ``best10`` (`tenths`, weighted),
+    their ``gap`` (accuracy parity), ``gini``; the numbers of ``clients`` with a value and ``left_out``.
+    Source: AAggFF's metrics.
     """
     numbers, samples = values.to_numpy(float), weights.reindex(values.index).to_numpy(float)
     spread, (worst, best) = summarize(numbers, samples), tenths(numbers, samples)
@@ -94,7 +94,7 @@ def summary(values: pd.Series, weights: pd.Series) -> dict[str, float]:
 
 
 def auroc(table: pd.DataFrame) -> float:
-    """Probability that a sample of class 1 has a higher P(1) than one of class 0, ties half.
+    """Probability that a sample of class 1 has a higher P(1) than one of class 0; ties count half.
 
     NaN unless both classes are present. P(1) has the precision of the confidence, float32.
     """
@@ -112,16 +112,16 @@ def _aurocs(table: pd.DataFrame, batch: int | None) -> pd.Series:
         raise BadInput("measure", "auroc", "top1, ece or mce in batches")
     if not table[["label", "predicted"]].isin((0, 1)).all(axis=None):
         raise BadInput("measure", "auroc", "top1, ece or mce, as there are more than two classes")
-    found = {client: auroc(rows) for client, rows in table.groupby("client")}
-    return pd.Series(found, dtype=float).rename_axis("client")
+    values = {client: auroc(rows) for client, rows in table.groupby("client")}
+    return pd.Series(values, dtype=float).rename_axis("client")
 
 
 def _errors(table: pd.DataFrame, part: np.ndarray, measure: str) -> np.ndarray:
-    """One of `CALIBRATION` of each part [P], NaN if a confidence is; ``part`` [n] is the part of each row."""
+    """A measure of `CALIBRATION` by part [P], NaN if a confidence is; row i is in ``part[i]``."""
     confidence, parts = table["confidence"].to_numpy(float), part.max(initial=-1) + 1
-    excess, place = (table["rank"] == 1).to_numpy() - confidence, part * BINS + _bins(confidence)
+    excess, cell = (table["rank"] == 1).to_numpy() - confidence, part * BINS + _bins(confidence)
     samples, gaps = (
-        np.bincount(place, weights, parts * BINS).reshape(parts, BINS) for weights in (None, excess)
+        np.bincount(cell, weights, parts * BINS).reshape(parts, BINS) for weights in (None, excess)
     )
     gaps = np.abs(gaps)
     if measure == "mce":
@@ -130,5 +130,5 @@ def _errors(table: pd.DataFrame, part: np.ndarray, measure: str) -> np.ndarray:
 
 
 def _bins(confidence: np.ndarray | pd.Series) -> np.ndarray:
-    """The bin of each confidence, of `BINS` equal ones (low, high]."""
+    """The bin of each confidence, among `BINS` equal bins (low, high]."""
     return np.digitize(confidence, np.linspace(0, 1, BINS + 1)[1:-1], right=True)

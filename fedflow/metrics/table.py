@@ -1,8 +1,8 @@
-"""The table of metrics: what a run measures, and how it is shown.
+"""The metrics of a run and how they are displayed.
 
-Result files, MLflow, the report, the command line and Prefect read it: a new metric is a line here and the
-code that computes it. Diagnostics of a method (``method/<name>``, ``client/<name>/mean``) need no line: they
-follow the metrics of the table, sorted by name.
+Result files, MLflow, the report, the command line and Prefect use this table: a new metric is a line here and
+the code that computes it. Diagnostics of a method (``method/<name>``, ``client/<name>/mean``) need no line:
+they follow the metrics of the table, sorted by name.
 """
 
 import math
@@ -12,15 +12,15 @@ from typing import Any, Literal
 
 from fedflow.errors import FedflowError
 
-DIAGNOSTICS = ("method/", "client/", "update/")  # prefixes of numbers of one method, or of a step of updates
-LEVEL = "level/"  # starts the name of a metric of the clients of one level: level/<metric>/<level>
+DIAGNOSTICS = ("method/", "client/", "update/")  # prefixes of numbers of a method or an update step
+LEVEL = "level/"  # prefix of a metric of the clients of one level: level/<metric>/<level>
 
 
 @dataclass(frozen=True)
 class Unit:
-    """How a number is printed: times ``factor``, with ``digits`` decimals. A ``whole`` one is an integer.
+    """Print format of a number: times ``factor``, with ``digits`` decimals; integers are ``whole``.
 
-    A value is from ``least`` to ``most``; one of a file that is not has another origin than a run.
+    Values of a run are from ``least`` to ``most``, which finds invalid files.
     """
 
     sign: str = ""
@@ -48,14 +48,13 @@ UNMEASURED = "–"
 class Metric:
     """One metric.
 
-    ``rounds``: a column of ``rounds.csv``; a ``sparse`` one only where a round has a value. ``final``: in
-    ``metrics.json``; if the engine computes no value at the end, that of the last round. ``required``: every
-    ``metrics.json`` has it, as a whole number.
-    ``client``: the field of `Scores` that has it by client, a column of ``clients.parquet``. ``table``: the
-    table of the report that has it as a column, sorted by ``rank``. ``missing`` is printed where a run has no
-    value. ``question``: what the report's findings call its best method. ``curves``: over what the report
-    draws it (round, traffic, time). ``headline``: printed at the end of a run and shown in Prefect.
-    ``measure``: the value of ``tuning.measure`` that tunes for it.
+    ``rounds``: a column of ``rounds.csv``, filled only in some rounds if ``sparse``. ``final``: in
+    ``metrics.json``, with the last round's value if none is computed at the end. ``required``: in every
+    ``metrics.json``, as a whole number. ``client``: the field of `Scores` with its values by client, a column
+    of ``clients.parquet``. ``table``: the table of the report with this column, sorted by ``rank``.
+    ``missing``: printed for runs without a value. ``question``: heading of its best method in the report's
+    findings. ``curves``: x axes of its curves in the report (round, traffic, time). ``headline``: printed at
+    the end of a run and shown in Prefect. ``measure``: the value of ``tuning.measure`` that tunes for it.
     """
 
     name: str
@@ -77,7 +76,7 @@ class Metric:
     measure: str = ""
 
 
-YARDSTICKS = ("local_accuracy", "loss")  # what methods are ordered by: the loss where there is no accuracy
+YARDSTICKS = ("local_accuracy", "loss")  # order of methods: by loss if there is no accuracy
 
 REPORTED = (  # models of `run.reports`: name, label, description
     ("server", "Broadcast model", "the model that the server sends next"),
@@ -201,11 +200,11 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         Unit(factor=1e-6, digits=3, least=0), "", table="traffic",
     ),
     Metric(
-        "macs_ratio", "Fewer MACs, ×", "those of the whole network over those of the clients' networks",
+        "macs_ratio", "Fewer MACs, ×", "MACs of the whole network over MACs of the clients' networks",
         Unit("×", digits=3, least=0), table="traffic",
     ),
     Metric(
-        "macs_convolutions", "MACs of convolutions, M", "those of the convolutions alone",
+        "macs_convolutions", "MACs of convolutions, M", "multiplications in convolutions alone",
         Unit(factor=1e-6, digits=3, least=0), "", table="traffic",
     ),
     Metric(
@@ -213,7 +212,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         Unit("×", digits=3, least=0), table="traffic",
     ),
     Metric(
-        "kept", "Kept, %", "parameters of the network that are in the clients' networks; mean over clients",
+        "kept", "Kept, %", "share of the network's parameters in the clients' networks; mean over clients",
         SHARE, "", table="traffic",
     ),
     Metric(
@@ -231,7 +230,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         "pool", "Pool", "clients that may take part in this round (client curriculum)", COUNT, "",
         rounds=True, final=False,
     ),
-    Metric("polls", "Polls", "how often all clients sent their losses", COUNT, "", rounds=True),
+    Metric("polls", "Polls", "number of times that all clients sent their losses", COUNT, "", rounds=True),
     Metric(
         "poll_bytes", "Polls, MB", "models down and losses up, to rank the clients: part of the traffic", MB,
         "", rounds=True, table="traffic",
@@ -337,25 +336,24 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
 
 
 def level_metric(level: str, name: str) -> str:
-    """The name of a metric of the clients of one level; ``name`` itself where there are no levels."""
+    """The name of a metric of the clients of one level; ``name`` itself without levels."""
     return f"{LEVEL}{name}/{level}" if level else name
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise `FedflowError` for the first of ``names`` that is no metric and no diagnostic."""
+    """Raise `FedflowError` for a name that is neither a metric nor a diagnostic."""
     for name in names:
         if metric_of(name) is None and not name.startswith(DIAGNOSTICS):
-            raise FedflowError(f"{name!r} is no metric; a number of an extension is method/<name>")
+            raise FedflowError(f"{name!r} is no metric; name a number of an extension method/<name>")
 
 
 def levels_of(names: Iterable[object]) -> list[str]:
-    """The levels that some of ``names`` are metrics of, sorted."""
-    found = (str(name).rpartition("/")[2] for name in names if str(name).startswith(LEVEL))
-    return sorted(set(found))
+    """The levels in metric names, sorted."""
+    return sorted({str(name).rpartition("/")[2] for name in names if str(name).startswith(LEVEL)})
 
 
 def metric_of(name: str) -> Metric | None:
-    """The entry of the table for a metric, also for that of one level; None for diagnostics."""
+    """The table's entry for a metric, also of one level, or None for diagnostics."""
     return METRICS.get(name.removeprefix(LEVEL).rpartition("/")[0] if name.startswith(LEVEL) else name)
 
 
@@ -366,7 +364,7 @@ def unit_of(name: str) -> Unit:
 
 
 def heading(name: str) -> str:
-    """What a column of this number is called."""
+    """The heading of a column."""
     metric, level = metric_of(name), name.rpartition("/")[2]
     if metric is None:
         return name
@@ -374,24 +372,24 @@ def heading(name: str) -> str:
 
 
 def in_unit(value: float, unit: Unit) -> str:
-    """A value times its factor, with its decimals; a rounding error below 0 is 0."""
+    """A value times its factor, with its decimals and without a negative zero."""
     return f"{round(value * unit.factor, unit.digits) + 0.0:.{unit.digits}f}"
 
 
 def printed(name: str, value: float | None) -> str:
-    """A value in its unit, with its decimals, a count without; empty where it was not measured."""
+    """A value in its unit; empty if it was not measured."""
     if isinstance(value, int) and unit_of(name) is COUNT:
         return f"{value:,}"
     return "" if value is None else in_unit(value, unit_of(name))
 
 
 def yardstick_first(metrics: Iterable[Metric]) -> list[Metric]:
-    """``metrics`` in the order of the page: what methods are ordered by comes first."""
+    """``metrics`` in the order of the page: the metric that orders methods comes first."""
     return sorted(metrics, key=lambda metric: metric.name != YARDSTICKS[0])
 
 
 def recorded_name(name: str) -> str:
-    """The name of a metric in MLflow, whose pages group by the part before the slash: the metric's table."""
+    """The name of a metric in MLflow, which groups metrics by the part before the slash: here the table."""
     metric = METRICS.get(name)
     if metric is None and "/" in name:
         return name
@@ -399,21 +397,21 @@ def recorded_name(name: str) -> str:
 
 
 def diagnostics(names: Iterable[str]) -> list[str]:
-    """Those of ``names`` that are metrics of one level or diagnostics of a method, sorted."""
+    """Metrics of one level and diagnostics among ``names``, sorted."""
     return sorted(name for name in names if name.startswith((LEVEL, *DIAGNOSTICS)))
 
 
 def headlines(names: Iterable[str]) -> list[str]:
-    """Those of ``names`` that are printed: the headline metrics, then the diagnostics."""
+    """The names to print: headline metrics, then diagnostics."""
     marked = [metric.name for metric in yardstick_first(METRICS.values()) if metric.headline]
     present = set(names)
     return [name for name in marked if name in present] + diagnostics(present)
 
 
 def completed(metrics: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """The final ``metrics`` of a run, and the final ones among the last round's ``values`` that they lack.
+    """The final ``metrics`` of a run, completed from the last round's ``values``.
 
-    Numbers that are not finite become None: JSON has no word for them.
+    Numbers that are not finite become None, as JSON does not have them.
     """
     absent = [n for n in values if n not in metrics and ((of := metric_of(n)) is None or of.final)]
     rest = {name: values[name] if math.isfinite(values[name]) else None for name in sorted(absent)}

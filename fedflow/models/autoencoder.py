@@ -1,7 +1,6 @@
-"""Auto-encoders of images: an ``encoder`` to a latent vector [e] and a ``decoder`` back to the image.
+"""Autoencoders of images: an ``encoder`` to a latent vector [e] and a ``decoder`` back to the image.
 
-Their targets are the inputs; the loss of a sample is its mean squared error. ``span`` is the range of
-input pixels.
+The targets are the inputs; the loss of a sample is its mean squared error. ``span`` is the range of pixels.
 """
 
 from typing import ClassVar
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Autoencoder(nn.Module):
-    """Base of both: the ``decoder`` of the ``encoder``."""
+    """Base of both: the ``decoder`` after the ``encoder``."""
 
     span: ClassVar[tuple[float, float]] = (0.0, 1.0)
     encoder: nn.Module
@@ -24,7 +23,7 @@ class Autoencoder(nn.Module):
 
 
 class ConvAE(Autoencoder):
-    """FLT's for gray images: two convolutions with pools, a dense layer, and two transposed convolutions.
+    """FLT's autoencoder of gray images: two convolutions with pools, a dense layer, two transposed ones.
 
     51,577 parameters for 1x28x28 and e = 128, of which the encoder has 25,956. Source: Jamali-Rad et al.,
     Table 13; two pools and 4 channels give its total.
@@ -57,7 +56,7 @@ class ConvAE(Autoencoder):
 
 
 class ResidualAE(Autoencoder):
-    """FLT's for color images: strided convolutions with BatchNorm and two residual blocks on each side.
+    """FLT's autoencoder of color images: strided convolutions, BatchNorm, two residual blocks on each side.
 
     For 3x32x32: 812,123 parameters with e = 64, 877,723 with e = 128. Source: the authors' code.
     """

@@ -1,14 +1,14 @@
-"""A binary output, and the start of weights by Xavier's normal distribution."""
+"""A layer with one logit, and initialization by Xavier's normal distribution."""
 
 import torch
 from torch import Tensor, nn
 
 
 class BinaryLinear(nn.Linear):
-    """A dense layer to one logit z, as outputs (0, z) [B, 2].
+    """A dense layer to one logit z, with the outputs (0, z) [B, 2].
 
-    Their softmax is the sigmoid of z, and their cross-entropy the binary one, so that a network with one
-    logit is trained, scored and compared like any other.
+    Their softmax is the sigmoid of z and their cross-entropy the binary one, so that a network with one logit
+    is trained and scored like any other.
     """
 
     def __init__(self, inside: int, bias: bool = True) -> None:

@@ -1,8 +1,8 @@
-"""Channels that can be removed from a network: masks of its flat vector, and the network without them.
+"""Removable channels of a network: masks of its flat vector, and the network without them.
 
-A norm scales every channel by its own gamma and shifts it by beta. If both are 0, so is the channel, in
-training and in evaluation, and what it adds to the next layer: the activations and pools in between map 0 to
-0. So the network without the channel has the same outputs. Source: network slimming (Liu et al., "Learning
+A norm scales every channel by gamma and shifts it by beta. If both are 0, so are the channel, in training and
+in evaluation, and its contribution to the next layer, as the activations and pools in between map 0 to 0. So
+the network without the channel has the same outputs. Source: network slimming (Liu et al., "Learning
 Efficient Convolutional Networks through Network Slimming", ICCV 2017), as in Sub-FedAvg (Hy).
 """
 
@@ -19,7 +19,7 @@ from torch.nn.modules.conv import _ConvNd
 from fedflow.models.flat import FlatModel
 from fedflow.models.tensors import floating
 
-# What layers call the number of their outputs, and of their inputs.
+# Attributes with the number of outputs, and of inputs, of a layer.
 WIDTHS = (
     ("out_channels", "out_features", "num_features", "num_channels", "num_groups"),
     ("in_channels", "in_features"),
@@ -27,10 +27,10 @@ WIDTHS = (
 
 
 class Channels(NamedTuple):
-    """The outputs of the layer ``conv``, which ``norm`` normalizes channel by channel and ``then`` reads.
+    """Names of three layers: ``conv``, the ``norm`` of its channels, and the layer ``then`` that reads them.
 
-    These are names of layers; an architecture lists its channels in the attribute ``channels``. A dense
-    layer reads all pixels of a channel, in the order of ``flatten``.
+    An architecture lists its channels in the attribute ``channels``. A dense layer reads all pixels of a
+    channel, in the order of ``flatten``.
     """
 
     conv: str
@@ -39,10 +39,10 @@ class Channels(NamedTuple):
 
 
 class Size(NamedTuple):
-    """The size of a network that is a part of a whole one.
+    """The size of a network that is part of a whole network.
 
-    ``parameters`` is their number, with zeros; ``kept`` the share of the whole network's parameters that are
-    neither removed nor weights of 0 (biases count as kept); ``bytes`` the size of its tensors, with buffers.
+    ``parameters`` is the number with zeros, ``kept`` the share of the whole network's parameters that are
+    neither removed nor zero weights (biases count as kept), ``bytes`` the size of all tensors with buffers.
     """
 
     parameters: int
@@ -54,7 +54,7 @@ class Size(NamedTuple):
 
 
 def size_of(network: nn.Module, whole: int) -> Size:
-    """The size of ``network``, part of one that has ``whole`` parameters."""
+    """The size of ``network``, part of a network with ``whole`` parameters."""
     left = list(network.parameters())
     count, zeros = sum(p.numel() for p in left), sum(int((p == 0).sum()) for p in left if p.ndim > 1)
     stored = sum(t.numel() * t.element_size() for t in (*left, *network.buffers()))
@@ -68,7 +68,7 @@ def in_order(network: nn.Module) -> tuple[Channels, ...]:
     return tuple(
         Channels(conv, norm, then)
         for ((conv, first), (norm, second)), (_, (then, _)) in pairwise(pairwise(layers))
-        if isinstance(first, _ConvNd) and _each_by_itself(second)
+        if isinstance(first, _ConvNd) and _separates_channels(second)
     )
 
 
@@ -81,29 +81,28 @@ def expand(model: FlatModel, kept: Mapping[str, Tensor]) -> Tensor:
     shapes = dict(zip(model.names, model.shapes))
     masks = {name: torch.ones(shape, dtype=torch.bool, device=model.device) for name, shape in shapes.items()}
     for layer in model.channels:
-        own = kept[layer.conv]
+        channels = kept[layer.conv]
         for name in masks:
             if name.rpartition(".")[0] in (layer.conv, layer.norm):
-                masks[name] = masks[name] & own.view(-1, *[1] * (masks[name].ndim - 1))
+                masks[name] = masks[name] & channels.view(-1, *[1] * (masks[name].ndim - 1))
         name = f"{layer.then}.weight"
         if name not in masks:  # frozen
             continue
-        inputs = own[:, None].expand(-1, masks[name].shape[1] // len(own)).reshape(-1)
+        inputs = channels[:, None].expand(-1, masks[name].shape[1] // len(channels)).reshape(-1)
         masks[name] = masks[name] & inputs.view(-1, *[1] * (masks[name].ndim - 2))
     return torch.cat([mask.reshape(-1) for mask in masks.values()])
 
 
 def kept_channels(model: FlatModel, mask: Tensor) -> dict[str, Tensor]:
-    """The channels that ``mask`` [D] keeps: what `expand` was given."""
+    """The channels that ``mask`` [D] keeps, the argument of `expand`."""
     return {layer.conv: mask[model.slices[f"{layer.norm}.weight"]] for layer in model.channels}
 
 
 def smaller(module: nn.Module, mask: Tensor | None = None) -> nn.Module:
-    """A copy of ``module`` without the channels whose gamma and beta are 0: it has the same outputs.
+    """A copy of ``module`` with the same outputs, without the channels whose gamma and beta are 0.
 
     Entries outside ``mask`` [D] (over the parameters, then the floating-point buffers) become 0 first. Other
-    weights of 0 stay in place, as does one channel in a layer that has none left. The copy's attribute
-    ``size`` is its `Size`.
+    zero weights stay, and at least one channel per layer. The attribute ``size`` of the copy is its `Size`.
     """
     small: Any = copy.deepcopy(module)
     with torch.no_grad():
@@ -123,7 +122,7 @@ def smaller(module: nn.Module, mask: Tensor | None = None) -> nn.Module:
 
 
 def load_smaller(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of ``module`` with the ``state_dict`` that `smaller` gave to a module of its architecture."""
+    """A copy of ``module`` with the ``state`` dict of a `smaller` module of its architecture."""
     small: Any = copy.deepcopy(module)
     for layer in getattr(module, "channels", ()):
         gamma = small.get_submodule(layer.norm).weight
@@ -132,8 +131,8 @@ def load_smaller(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     return small
 
 
-def _each_by_itself(norm: nn.Module) -> bool:
-    """Whether a norm has a gamma and statistics for every channel."""
+def _separates_channels(norm: nn.Module) -> bool:
+    """True if a norm has a gamma and statistics for every channel."""
     if isinstance(norm, nn.GroupNorm):
         return norm.affine and norm.num_groups == norm.num_channels
     return isinstance(norm, _BatchNorm) and norm.affine

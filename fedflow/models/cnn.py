@@ -13,7 +13,7 @@ from fedflow.models.mlp import last_layers
 class CNN(nn.Module):
     """Square convolutions ``filters``, each with ReLU and 2x2 max pooling, then dense layers ``hidden``.
 
-    ``kernel`` is the side of the convolutions, ``padding`` their padding, ``pool_padding`` that of the pools;
+    ``kernel`` is the side of the convolutions, ``padding`` their padding, ``pool_padding`` pads the pools;
     ``one_pool`` keeps only the last pool. ``batch_norm``, or GroupNorm with ``groups`` groups, normalizes
     after every convolution; ``feature_dropout`` follows the last pool, ``dropout`` every layer of ``hidden``.
     ``xavier`` draws the weights by Xavier's normal distribution. The head is the last ``head_layers`` dense

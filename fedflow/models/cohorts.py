@@ -1,7 +1,7 @@
-"""Layers for cohorts, in which every client has other weights and short batches are padded.
+"""Layers for cohorts, in which clients have different weights and short batches are padded.
 
-Under `torch.func.vmap` some layers have no rule and run client by client, some have one that moves far more
-memory than needed, and BatchNorm would count padding. These have the same outputs up to rounding.
+Under `torch.func.vmap` some layers have no rule and run client by client, others have a rule that moves far
+more memory than needed, and BatchNorm would count padding. These layers have the same outputs up to rounding.
 """
 
 import threading
@@ -16,15 +16,15 @@ from fedflow.models.transformer import Attention
 
 
 class Real(threading.local):
-    """Which samples [B] of the call of this thread are real, bool; None: all."""
+    """Mask of the samples [B] in this thread's call that are not padding, or None for all."""
 
     samples: Tensor | None = None
 
 
 class _Normalized(torch.autograd.Function):
-    """Every group of channels of images [B, C, ...] with mean 0 and variance 1; a cohort's are one batch.
+    """Groups of channels of images [B, C, ...] with mean 0 and variance 1; a cohort is one batch.
 
-    PyTorch's rule takes the gradient of a cohort apart, into a dozen passes over all images.
+    PyTorch's rule splits the gradient of a cohort into a dozen passes over all images.
     """
 
     @staticmethod
@@ -49,7 +49,7 @@ class _Normalized(torch.autograd.Function):
 
 
 class _Gradient(torch.autograd.Function):
-    """The gradient of `_Normalized`, from that of its output ``g`` [B, C, ...]."""
+    """The gradient of `_Normalized`, from the gradient ``g`` [B, C, ...] of its output."""
 
     @staticmethod
     def forward(g: Tensor, x: Tensor, mean: Tensor, scale: Tensor, groups: int, eps: float) -> Tensor:
@@ -64,12 +64,12 @@ class _Gradient(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, up: Tensor) -> tuple[Any, ...]:
         def plain(g: Tensor, x: Tensor) -> Tensor:
-            one = x.unflatten(1, (context.groups, -1)).flatten(2)  # [B, groups, values]
-            var, mean = torch.var_mean(one, -1, correction=0, keepdim=True)
+            values = x.unflatten(1, (context.groups, -1)).flatten(2)  # [B, groups, values]
+            var, mean = torch.var_mean(values, -1, correction=0, keepdim=True)
             scale = torch.rsqrt(var + context.eps)
-            seen, pull = (one - mean) * scale, g.unflatten(1, (context.groups, -1)).flatten(2)
-            moved = pull - pull.mean(-1, keepdim=True) - seen * (pull * seen).mean(-1, keepdim=True)
-            return (scale * moved).view_as(x)
+            normal, g = (values - mean) * scale, g.unflatten(1, (context.groups, -1)).flatten(2)
+            centered = g - g.mean(-1, keepdim=True) - normal * (g * normal).mean(-1, keepdim=True)
+            return (scale * centered).view_as(x)
 
         return *torch.func.vjp(plain, *context.saved_tensors)[1](up), None, None, None, None
 
@@ -100,7 +100,7 @@ class CohortGroupNorm(nn.GroupNorm):
 class CohortBatchNorm(_BatchNorm):
     """BatchNorm over real samples.
 
-    In training it puts new running statistics in the place of the old, which clients may share.
+    In training it replaces the running statistics instead of changing them, as clients may share them.
     """
 
     real: Real
@@ -121,7 +121,7 @@ class CohortBatchNorm(_BatchNorm):
         return (_scaled(out, self.weight, self.bias) if self.affine else out).to(x.dtype)
 
     def _moments(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and variance [channels] over real samples and all positions, and how many values they have."""
+        """Mean and variance [channels] over real samples and all positions, and the number of values."""
         dims, positions = (0, *range(2, x.ndim)), x[0, 0].numel()
         real = self.real.samples
         ones = x.new_ones(len(x)) if real is None else real.to(x.dtype)
@@ -132,7 +132,7 @@ class CohortBatchNorm(_BatchNorm):
 
 
 class CohortLSTM(nn.LSTM):
-    """`nn.LSTM` in one direction as matrix products and pointwise operations, position by position."""
+    """A unidirectional `nn.LSTM` as matrix products and pointwise operations, position by position."""
 
     def forward(self, x: Tensor, state: None = None) -> tuple[Tensor, None]:  # type: ignore[override]
         assert state is None, "sequences start from zeros"
@@ -164,7 +164,7 @@ class CohortAttention(Attention):
 
 
 def for_cohorts(module: nn.Module, real: Real, convolution: str) -> nn.Module:
-    """Replace every layer of ``module`` that has a form for cohorts; returns ``module``."""
+    """Replace every layer of ``module`` that has a form for cohorts; return ``module``."""
     for layer in module.modules():
         if isinstance(layer, nn.GroupNorm):
             layer.__class__ = CohortGroupNorm
@@ -179,7 +179,7 @@ def for_cohorts(module: nn.Module, real: Real, convolution: str) -> nn.Module:
 
 
 def _per_channel(values: Tensor, x: Tensor) -> Tensor:
-    """``values`` [channels] beside ``x`` [B, channels, ...]."""
+    """``values`` [channels], shaped to broadcast with ``x`` [B, channels, ...]."""
     return values.view(-1, *[1] * (x.ndim - 2))
 
 

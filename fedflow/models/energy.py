@@ -1,17 +1,44 @@
-"""Networks whose logits are energies: smooth activations, and a last layer of spectral norm 1."""
+"""Networks with energies as logits: smooth activations, and a last layer of spectral norm 1."""
 
-from collections.abc import Sequence
-
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from fedflow.models.spectral import SpectralLinear
 
 ACTIVATIONS = {"relu": F.relu, "silu": F.silu}
 
 
+class SpectralLinear(nn.Linear):
+    """A linear layer whose weight W is divided by its largest singular value, u^T W v.
+
+    The buffers u [K] and v [d] take one power iteration in every call in training mode; biases are as usual.
+    Source: Miyato et al., "Spectral Normalization for Generative Adversarial Networks", ICLR 2018.
+    """
+
+    u: Tensor
+    v: Tensor
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features)
+        self.register_buffer("u", torch.randn(out_features))
+        self.register_buffer("v", F.normalize(torch.randn(in_features), dim=0))
+        self.iterate(15)
+
+    @torch.no_grad()
+    def iterate(self, times: int = 1) -> None:
+        """Power iterations, in place; many after the weight was set."""
+        for _ in range(times):
+            self.u.copy_(F.normalize(self.weight @ self.v, dim=0))
+            self.v.copy_(F.normalize(self.weight.T @ self.u, dim=0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.iterate()
+        u, v = F.normalize(self.u, dim=0), F.normalize(self.v, dim=0)  # means over clients are shorter than 1
+        return F.linear(x, self.weight / (u @ (self.weight @ v)), self.bias)
+
+
 def _xavier(network: nn.Module) -> None:
-    """Normal weights of convolutional and linear layers (Glorot), gain 1, and biases 0."""
+    """Xavier's normal weights for convolutions and linear layers, biases 0."""
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.xavier_normal_(layer.weight)
@@ -22,7 +49,7 @@ def _xavier(network: nn.Module) -> None:
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, without an activation after their sum."""
+    """Two 3x3 convolutions and a shortcut, without an activation after their sum."""
 
     def __init__(self, inside: int, outside: int, stride: int, activation: str) -> None:
         super().__init__()
@@ -63,7 +90,7 @@ class ResNet10(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.stem, self.norm1 = nn.Conv2d(channels, 64, 3, 1, 1, bias=False), nn.GroupNorm(16, 64)
         blocks = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
-        self.blocks = nn.Sequential(*(_Block(*each, activation) for each in blocks))
+        self.blocks = nn.Sequential(*(_Block(*shape, activation) for shape in blocks))
         self.norm2 = nn.GroupNorm(64, 512)
         features = 512 * -(-height // 8) * -(-width // 8)
         self.fc = (SpectralLinear if spectral else nn.Linear)(features, num_classes)
@@ -86,16 +113,14 @@ class EnergyCNN(nn.Module):
         self,
         input_shape: tuple[int, int, int],
         num_classes: int,
-        filters: Sequence[int] = (16, 32),
         activation: str = "silu",
         spectral: bool = True,
     ) -> None:
         super().__init__()
         channels, height, width = input_shape
         self.activation = ACTIVATIONS[activation]
-        self.conv1 = nn.Conv2d(channels, filters[0], 3, 1, 1)
-        self.conv2 = nn.Conv2d(filters[0], filters[1], 3, 2, 1)
-        features = filters[1] * -(-height // 2) * -(-width // 2)
+        self.conv1, self.conv2 = nn.Conv2d(channels, 16, 3, 1, 1), nn.Conv2d(16, 32, 3, 2, 1)
+        features = 32 * -(-height // 2) * -(-width // 2)
         self.fc = (SpectralLinear if spectral else nn.Linear)(features, num_classes)
         _xavier(self)
 

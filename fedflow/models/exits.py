@@ -1,14 +1,14 @@
 """Networks with two exits: the first layers and a small head form a smaller network.
 
-A trunk leads to the first exit, and through the other layers to the last one. The option ``exits`` chooses:
+A trunk leads to the first exit, and through the other layers to the last exit. The option ``exits``:
 
 last   both exits exist, only the last is computed
 both   the same parameters; in training the outputs are [B, 2, K], and losses are summed over the exits
 first  only the trunk and the first exit exist
 none   the first exit does not exist
 
-Parameters of the same name are the same in all four, and start from the same values. The first exit is that
-of shallow-deep networks: mix pooling, a max + (1 - a) mean with a learned scalar a, then a dense layer.
+Parameters of the same name are the same in all four and start from the same values. The first exit is as in
+shallow-deep networks: mix pooling, a max + (1 - a) mean with a learned scalar a, then a dense layer.
 Source: Kaya, Hong, Dumitras, "Shallow-Deep Networks", ICML 2019 (SDN); Acar and Saligrama, "FedHeN", 2022.
 """
 
@@ -27,12 +27,12 @@ EXIT = "exit.*"  # the parameters of the first exit
 
 
 class Exit(nn.Module):
-    """Mix pooling to ``pool`` x ``pool`` places, a uniform in [0, 1] at the start, and a dense layer."""
+    """Mix pooling to ``pool`` x ``pool`` positions, with a drawn from U[0, 1], and a dense layer."""
 
     def __init__(self, channels: int, sides: Sequence[int], num_classes: int, pool: int) -> None:
         super().__init__()
         if pool < 1 or any(side < 1 or side % pool for side in sides):
-            raise ValueError(f"pool must divide the sides {tuple(sides)} of what the first exit receives")
+            raise ValueError(f"pool must divide the sides {tuple(sides)} of the input of the first exit")
         self.kernel = tuple(side // pool for side in sides)
         self.mix = nn.Parameter(torch.rand(()))
         self.fc = nn.Linear(channels * pool**2, num_classes)
@@ -67,11 +67,11 @@ class TwoExits(nn.Module):
         """Cross-entropy of each sample [B], summed over the exits of ``outputs`` [B, 2, K] or [B, K]."""
         if outputs.ndim == 2:
             return F.cross_entropy(outputs, y, reduction="none")
-        first, last = (F.cross_entropy(one, y, reduction="none") for one in outputs.unbind(1))
+        first, last = (F.cross_entropy(logits, y, reduction="none") for logits in outputs.unbind(1))
         return first + last
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Whether the last exit predicts each sample correctly, bool [B]."""
+        """True for samples that the last exit predicts correctly, bool [B]."""
         return (outputs if outputs.ndim == 2 else outputs[:, -1]).argmax(-1) == y
 
 
@@ -79,10 +79,10 @@ class PreActResNetExit(TwoExits):
     """Pre-activation ResNet-18 with GroupNorm, whose first exit follows the second of its four stages.
 
     For 3 channels and 10 classes, it has 11,172,437 parameters, 676,171 of them with ``exits`` first and
-    11,171,146 with none; 100 classes 11,230,217 and 687,781; ``pool`` 4 11,191,637 and 695,371. Without
-    ``norm``, the sum of a block is pooled, as in the usual code for CIFAR; with it, norm and ReLU come before
-    the last pooling, as in `PreActResNet` (1,024 parameters more), and ReLU before that of the first exit.
-    Source: FedHeN, section 4, whose counts leave the norm and the size of the pooling open.
+    11,171,146 with none; for 100 classes 11,230,217 and 687,781; with ``pool`` 4 11,191,637 and 695,371.
+    Without ``norm``, the sum of a block is pooled, as in the usual code for CIFAR; with it, norm and ReLU
+    come before the last pooling, as in `PreActResNet` (1,024 parameters more), ReLU before the first exit.
+    Source: FedHeN, section 4, whose counts do not determine the norm and the size of the pooling.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class PreActResNetExit(TwoExits):
             return nn.Sequential(first, _Block(outside, outside, 1, groups))
 
         stem = nn.Conv2d(input_shape[0], 64, 3, 1, 1, bias=False)
-        # Parts start one after the other, so that the first ones do not depend on whether others exist.
+        # Parts are drawn in order, so that the first do not depend on the existence of others.
         trunk = start_kaiming(nn.Sequential(stem, stage(64, 64), stage(64, 128)))
         exit = Exit(128, [ceil(side / 2) for side in input_shape[1:]], num_classes, pool)
         rest = start_kaiming(nn.Sequential(stage(128, 256), stage(256, 512)))
@@ -113,10 +113,10 @@ class PreActResNetExit(TwoExits):
 class CNNExit(TwoExits):
     """3x3 convolutions ``filters``, each with GroupNorm, ReLU and 2x2 max pooling, then a dense layer.
 
-    The first exit follows the second convolution. ``width`` is the share of the channels that are kept, of
-    every convolution the first ones, rounded up; in training, what a convolution returns is divided by it, as
-    in HeteroFL (which GroupNorm undoes). For 3x32x32 and 10 classes, 114,613 parameters, 20,139 of them with
-    ``exits`` first.
+    The first exit follows the second convolution. ``width`` is the share of channels that are kept, the first
+    of every convolution, rounded up; in training, the output of a convolution is divided by it, as in
+    HeteroFL (which GroupNorm undoes). For 3x32x32 and 10 classes, 114,613 parameters, 20,139 with ``exits``
+    first.
     """
 
     def __init__(

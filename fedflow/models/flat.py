@@ -1,10 +1,10 @@
 """A model is a vector: `FlatModel` turns an ``nn.Module`` into functions of one flat vector ``w`` [D].
 
-The vector holds the P trainable parameters first, then the Q floating-point buffers (BatchNorm
-statistics), D = P + Q. So buffers are averaged, stored, clustered and sent with the model, and cannot be
-forgotten; computations without them (gradients, norms, cosines, control variates, server optimizers) use
-``w[:P]`` or `FlatModel.with_buffers` (docs/decisions/0001). Frozen parameters (without ``requires_grad``) and
-integer counters stay in the module: nothing trains, sends or averages them.
+The vector has the P trainable parameters first, then the Q floating-point buffers (BatchNorm statistics),
+D = P + Q. So buffers are averaged, stored, clustered and sent with the model, and cannot be forgotten;
+computations without them (gradients, norms, cosines, control variates, server optimizers) use ``w[:P]`` or
+`FlatModel.with_buffers` (docs/decisions/0001). Frozen parameters (without ``requires_grad``) and integer
+counters stay in the module: they are not trained, sent or averaged.
 """
 
 import copy
@@ -25,19 +25,19 @@ from torch.nn.modules.conv import _ConvNd
 
 from fedflow.errors import BadInput, FedflowError
 from fedflow.models.cohorts import Real, for_cohorts
+from fedflow.models.energy import SpectralLinear
+from fedflow.models.linear import no_hits, squared_error
 from fedflow.models.noise import CHANNELS, DROPOUT, KeyedDropout, Noise, draws_otherwise, noise_key
-from fedflow.models.regression import no_hits, squared_error
-from fedflow.models.spectral import SpectralLinear
 from fedflow.models.tensors import floating, need_plain, shared, with_frozen, write
 from fedflow.settings import Words
 
 CONVOLUTIONS = ("matmul", "grouped")
-DRAWING = threading.RLock()  # new networks draw from torch's default generator, which all threads share
+DRAWING = threading.RLock()  # new networks draw from torch's default generator, shared by all threads
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 class Part:
-    """A part of the vector (the body, the head): positions ``index`` [n] within [D]."""
+    """A part of the vector (the body, the head): positions ``index`` [n] in [D]."""
 
     def __init__(self, mask: Tensor) -> None:
         self.mask = mask
@@ -46,7 +46,7 @@ class Part:
         self._back = torch.cat([self.index, self.rest]).argsort()
 
     def of(self, w: Tensor) -> Tensor:
-        """The entries of ``w`` [D] that belong to this part, [n]."""
+        """The entries of ``w`` [D] in this part, [n]."""
         return w[self.index]
 
     def outside(self, w: Tensor) -> Tensor:
@@ -61,15 +61,15 @@ class Part:
 class FlatModel:
     """An ``nn.Module`` as pure functions of one vector.
 
-    ``factory`` builds the module; it may define ``losses(outputs, y) -> [B]`` and
-    ``hits(outputs, y) -> [B]``, by default cross-entropy and a correct arg max, with real targets squared
-    error and nan.
+    ``factory`` builds the module, which may define ``losses(outputs, y) -> [B]`` and
+    ``hits(outputs, y) -> [B]``; the defaults are cross-entropy and a correct arg max, or squared error and
+    nan for real targets.
 
-    ``convolution`` is that of a cohort under ``torch.func.vmap``: one matrix product per image, or one
-    grouped convolution. ``frozen`` has the values of the parameters that are not trained; by default these
-    are the ones without ``requires_grad``, as ``factory`` draws them with seed 0, the same in every process.
+    ``convolution`` is the form of convolutions in a cohort under ``torch.func.vmap``: one matrix product per
+    image, or one grouped convolution. ``frozen`` has the values of the parameters that are not trained; by
+    default these are the parameters without ``requires_grad``, as ``factory`` draws them with seed 0.
 
-    Raises `BadInput` for a module that no vector can hold.
+    Raises `BadInput` for a module that does not fit into a vector.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class FlatModel:
                 f"the network has {type(unkeyed).__name__} with its own noise, so that results would "
                 "depend on the workers; accepted: Dropout, Dropout1d, Dropout2d, Dropout3d"
             )
-        own: dict[str, Tensor] = dict(self._template.named_parameters())
-        self.frozen = {name: p.detach() for name, p in own.items() if not p.requires_grad}
-        tensors = {name: p for name, p in own.items() if p.requires_grad}
+        parameters: dict[str, Tensor] = dict(self._template.named_parameters())
+        self.frozen = {name: p.detach() for name, p in parameters.items() if not p.requires_grad}
+        tensors = {name: p for name, p in parameters.items() if p.requires_grad}
         if not tensors:
-            found = Words("all parameters frozen" if own else "no parameters")
-            raise BadInput("model", found, "a network with a parameter that is trained (requires_grad)")
+            value = Words("all parameters frozen" if parameters else "no parameters")
+            raise BadInput("model", value, "a network with a parameter that is trained (requires_grad)")
         self.parameters = sum(p.numel() for p in tensors.values())  # P
         tensors |= {k: b for k, b in self._template.named_buffers() if b.is_floating_point()}
         self.names = list(tensors)
@@ -115,25 +115,26 @@ class FlatModel:
         self._again = [self.names.index(first) for first in self._shared.values()]
         self._parts: dict[tuple[str, ...], Part] = {}
         self._variants: dict[str, FlatModel] = {}
-        self._making = threading.Lock()  # of variants: threads share one
-        self._places: dict[FlatModel, Tensor] = {}
-        self.gradients: dict[tuple, Any] = {}  # compiled, with what each was compiled for
-        self._per_thread = threading.local()  # calls swap tensors in place: one module per thread
+        self._making = threading.Lock()  # threads share a variant
+        self._positions: dict[FlatModel, Tensor] = {}
+        self.gradients: dict[tuple, Any] = {}  # compiled, by the settings of the compilation
+        self._per_thread = threading.local()  # calls swap tensors in place, so every thread has a module
         self._noise, self._real = Noise(), Real()
 
     def init(self, seed: int) -> Tensor:
-        """Fresh initial vector [D] by the network's own initialization."""
+        """A new vector [D], initialized by the network."""
         with DRAWING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.from_module(self.factory())
 
     def from_module(self, module: nn.Module) -> Tensor:
         """The vector [D] of a module of the same architecture."""
-        own = floating(module)
-        return torch.cat([own[name].detach().reshape(-1) for name in self.names]).to(self.device, self.dtype)
+        tensors = floating(module)
+        flat = torch.cat([tensors[name].detach().reshape(-1) for name in self.names])
+        return flat.to(self.device, self.dtype)
 
     def to_module(self, w: Tensor) -> nn.Module:
-        """An independent module, in evaluation mode, with the values of ``w`` [D] and the frozen ones."""
+        """An independent module in evaluation mode, with the values of ``w`` [D] and the frozen values."""
         module = copy.deepcopy(self._template).to(dtype=self.dtype)
         write(module, self.views(w))
         return module.eval()
@@ -147,7 +148,7 @@ class FlatModel:
         return [piece.view(shape) for piece, shape in zip(w.split(self.sizes), self.shapes)]
 
     def _cut(self, w: Tensor) -> tuple[list[Tensor], int]:
-        """The pieces of ``w`` [D], with constant buffers, and how many are parameters."""
+        """The pieces of ``w`` [D], with constant buffers, and the number of parameters among them."""
         pieces = self.pieces(w)
         if not self.buffers:
             return pieces, len(pieces)
@@ -157,7 +158,7 @@ class FlatModel:
     def outputs(self, w: Tensor, x: Tensor, real: Tensor | None = None) -> Tensor:
         """Network outputs [B, K] for inputs ``x`` [B, ...], in evaluation mode.
 
-        ``real`` [B] says which samples are not the padding of a cohort (None: all): BatchNorm counts these.
+        ``real`` [B] is true for samples that are not padding of a cohort (None: all); BatchNorm counts these.
         """
         return self._call(False, self._cut(w)[0], x, real=real)
 
@@ -170,16 +171,15 @@ class FlatModel:
     ) -> tuple[Any, Tensor | None]:
         """Outputs [B, K] in training mode, and the buffers [Q] after this batch (None if unchanged).
 
-        Or else the result of the method ``part`` of the network. ``real`` as in `outputs`.
-
-        A single sample that BatchNorm cannot normalize runs in evaluation mode, with the buffers.
+        ``part`` is the method of the network to call; ``real`` as in `outputs`. A single sample that
+        BatchNorm cannot normalize runs in evaluation mode.
         """
         pieces, trained = self._cut(w)
         if not self.buffers:
             return self._call(True, pieces, x, part=part, real=real), None
         stats = [buffer.clone() for buffer in pieces[trained:]]
         try:
-            # BatchNorm updates stats in place; in a cohort it puts others in their places
+            # BatchNorm updates stats in place, or in a cohort replaces them
             outputs = self._call(True, pieces[:trained] + stats, x, part=part, real=real)
         except ValueError:  # one value per channel has no variance
             if len(x) > 1:
@@ -189,7 +189,7 @@ class FlatModel:
         return outputs, torch.cat([table[key].reshape(-1) for table, key in slots[trained : len(pieces)]])
 
     def needs_two(self, x: Tensor) -> bool:
-        """Whether BatchNorm cannot normalize a batch of one sample ``x`` [1, ...]: one value per channel."""
+        """True if BatchNorm cannot normalize a batch of one sample ``x`` [1, ...]: one value per channel."""
         if self.batch_norms:
             try:
                 self._call(True, self.pieces(self.init(0)), x)
@@ -198,18 +198,16 @@ class FlatModel:
         return False
 
     def outputs_of(self, pieces: Sequence[Tensor], x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Outputs [B, K] in training mode of a network without buffers, with ``pieces`` as its parameters.
-
-        ``real`` as in `outputs`.
-        """
+        """Outputs [B, K] in training mode of a network without buffers, with the parameters ``pieces``."""
         return self._call(True, pieces, x, real=real)
 
     @cached_property
     def last_linear(self) -> str | None:
-        """The name of the last linear layer; None without one, or if its biases or weights are frozen."""
+        """The name of the last linear layer, or None without one or if its weights or biases are frozen."""
         linear = [name for name, layer in self._template.named_modules() if isinstance(layer, nn.Linear)]
-        own = [f"{name}.{part}" for name in linear[-1:] for part in ("weight", "bias")]
-        return linear[-1] if linear and self.slices.keys() >= {*own} else None
+        if linear and self.slices.keys() >= {f"{linear[-1]}.weight", f"{linear[-1]}.bias"}:
+            return linear[-1]
+        return None
 
     @cached_property
     def weights(self) -> list[str]:
@@ -219,22 +217,19 @@ class FlatModel:
         return [name for layer in layers if (name := f"{layer}.weight") in self.slices]
 
     def features(self, w: Tensor, x: Tensor, train: bool = False, real: Tensor | None = None) -> Tensor:
-        """Inputs [B, d] of the last linear layer for ``x`` [B, ...]; in training mode if ``train``.
-
-        ``real`` as in `outputs`.
-        """
+        """Inputs [B, d] of the last linear layer for ``x`` [B, ...], in training mode if ``train``."""
         assert self.last_linear is not None
-        found: list[Tensor] = []
+        features: list[Tensor] = []
         with ExitStack() as hooks:
             for module, _ in self._own_modules().values():  # both: a single sample may need evaluation mode
                 layer = module.get_submodule(self.last_linear)
-                hook = layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+                hook = layer.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
                 hooks.callback(hook.remove)
             self.train_outputs(w, x, real=real) if train else self.outputs(w, x, real)
-        return found[-1]
+        return features[-1]
 
     def replaced(self, w: Tensor, layers: Mapping[str, Tensor]) -> Tensor:
-        """``w`` [D] with other values of the named parameters."""
+        """``w`` [D] with new values of the named parameters."""
         pieces = zip(self.names, w.split(self.sizes))
         return torch.cat([layers[name].reshape(-1) if name in layers else piece for name, piece in pieces])
 
@@ -256,8 +251,8 @@ class FlatModel:
         """Bool [D]: the parameters of all layers except norms, which published counts leave out."""
         norms = {n for n, layer in self._template.named_modules() if isinstance(layer, NORMS)}
         mask = torch.zeros(self.size, dtype=torch.bool, device=self.device)
-        for name, own in self.slices.items():
-            mask[own] = own.stop <= self.parameters and name.rpartition(".")[0] not in norms
+        for name, entries in self.slices.items():
+            mask[entries] = entries.stop <= self.parameters and name.rpartition(".")[0] not in norms
         return mask
 
     def variant(self, **options: Any) -> "FlatModel":
@@ -266,7 +261,7 @@ class FlatModel:
         with self._making:
             if key not in self._variants:
                 if self.frozen and "trainable" in getattr(self._template, "options", {}):
-                    options = options | {"trainable": None}  # its patterns are those of the whole network
+                    options = options | {"trainable": None}  # the patterns are of the whole network
                 factory = functools.partial(self.factory, **options) if options else self.factory
                 self._variants[key] = FlatModel(
                     factory,
@@ -278,7 +273,7 @@ class FlatModel:
             return self._variants[key]
 
     def _frozen_of(self, factory: Callable[[], nn.Module]) -> dict[str, Tensor]:
-        """The frozen parameters of the network that ``factory`` makes, as leading slices of these."""
+        """The frozen parameters of the network that ``factory`` makes, leading slices of this network's."""
         with DRAWING, torch.random.fork_rng(devices=[]):
             part = dict(factory().named_parameters())
         for name in part.keys() & self.frozen.keys():
@@ -292,16 +287,16 @@ class FlatModel:
     def within(self, large: "FlatModel") -> Tensor:
         """The position [d] of every entry in a vector of a ``large`` network that contains this one.
 
-        Entries belong together by the name of their parameter or buffer, and are the first ones in every
-        dimension of it. `BadInput` if the large network lacks a name or a dimension is smaller there.
+        Tensors correspond by name, and are the leading slice in every dimension. Raises `BadInput` if the
+        large network lacks a name or has a smaller dimension.
         """
-        if large not in self._places:
-            whole, found = large.views(torch.arange(large.size)), []
+        if large not in self._positions:
+            whole, positions = large.views(torch.arange(large.size)), []
             for name, shape in zip(self.names, self.shapes):
                 outer = large._need_nested(name, shape, whole.get(name))
-                found.append(outer[tuple(slice(n) for n in shape)].reshape(-1))
-            self._places[large] = torch.cat(found).to(self.device)
-        return self._places[large]
+                positions.append(outer[tuple(slice(n) for n in shape)].reshape(-1))
+            self._positions[large] = torch.cat(positions).to(self.device)
+        return self._positions[large]
 
     def _need_nested(self, name: str, shape: torch.Size, outer: Tensor | None) -> Tensor:
         """``outer``, the tensor ``name`` of this network; `BadInput` unless ``shape`` fits into it."""
@@ -314,24 +309,24 @@ class FlatModel:
 
     @property
     def title(self) -> str:
-        """The name of its architecture; of its class, if `fedflow.models.build` did not make it."""
+        """The name of its architecture, or of its class if `fedflow.models.build` did not make it."""
         return str(getattr(self._template, "architecture", type(self._template).__name__))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input; only of networks that `fedflow.models.build` made."""
+        """The shape of one input, for networks made by `fedflow.models.build`."""
         shape: tuple[int, ...] = getattr(self._template, "fits")[0]  # noqa: B009
         return shape
 
     @property
     def classes(self) -> int:
-        """The number of classes K; only of networks that `fedflow.models.build` made."""
+        """The number of classes K, for networks made by `fedflow.models.build`."""
         classes: int = getattr(self._template, "fits")[1]  # noqa: B009
         return classes
 
     @cached_property
     def own_losses(self) -> bool:
-        """Whether the network defines its loss."""
+        """True if the network defines its loss."""
         return hasattr(self._template, "losses")
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -349,44 +344,40 @@ class FlatModel:
         return nn.functional.cross_entropy(outputs, y)
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Whether each sample is predicted correctly, bool [B]; nan with real targets."""
+        """True for samples that are predicted correctly [B]; nan for real targets."""
         if hasattr(self._template, "hits"):
             return self._template.hits(outputs, y)  # type: ignore[operator]
         return no_hits(y) if y.is_floating_point() else outputs.argmax(-1) == y
 
     def part(self, *patterns: str) -> Part:
-        """The entries of parameters that match any glob pattern; `BadInput` if none does.
-
-        Buffers belong to the part of their layer.
-        """
+        """The parameters and buffers that match any glob pattern. Raises `BadInput` if none does."""
         if patterns not in self._parts:
             self._parts[patterns] = Part(self._mask(patterns))
         return self._parts[patterns]
 
     def _mask(self, patterns: Sequence[str]) -> Tensor:
         mask = torch.zeros(self.size, dtype=torch.bool, device=self.device)
-        known = [*self.names, *self._shared, *self.frozen]  # a shared name stands for its first
+        names = [*self.names, *self._shared, *self.frozen]
         for pattern in patterns:
-            hit = fnmatch.filter(known, pattern)
-            if not hit:
-                raise BadInput(
-                    "parameter pattern", pattern, f"a pattern that matches one of {', '.join(self.names)}"
-                )
-            for name in hit:
-                if (own := self.slices.get(self._shared.get(name, name))) is not None:
-                    mask[own] = True
+            hits = fnmatch.filter(names, pattern)
+            if not hits:
+                accepted = f"a pattern that matches one of {', '.join(self.names)}"
+                raise BadInput("parameter pattern", pattern, accepted)
+            for name in hits:
+                if (entries := self.slices.get(self._shared.get(name, name))) is not None:
+                    mask[entries] = True
         if patterns and not mask.any():
             accepted = f"a pattern of a part that is trained: one of {', '.join(self.names)}"
             raise BadInput("parameter pattern", Words(", ".join(patterns)), accepted)
         return mask
 
     def head(self) -> Part:
-        """The classifier, as the architecture declares it in ``head_patterns``."""
+        """The classifier, declared by the architecture in ``head_patterns``."""
         return self.part(*self.head_patterns)
 
     @property
     def architecture(self) -> str:
-        """The network in words: its layers and its options; equal for equal networks."""
+        """A description of layers and options, equal for equal networks."""
         plain = f"{self._template!r} {getattr(self._template, 'options', {})}"
         return f"{plain} frozen: {', '.join(self.frozen)} {self._frozen_hash}" if self.frozen else plain
 
@@ -400,7 +391,7 @@ class FlatModel:
 
     @property
     def at_once(self) -> int | None:
-        """The most inputs that should be evaluated at once, if the architecture declares it."""
+        """The largest number of inputs to evaluate at once, if the architecture declares it."""
         return getattr(self._template, "at_once", None)
 
     @property
@@ -414,41 +405,41 @@ class FlatModel:
 
     @property
     def shared_patterns(self) -> Sequence[str]:
-        """The upper layers that LG-FedAvg shares: those that the architecture declares, or its head."""
+        """The upper layers that LG-FedAvg shares, as declared by the architecture, or its head."""
         return getattr(self._template, "shared_patterns", self.head_patterns)
 
     @property
     def channels(self) -> Sequence[Any]:
-        """The `fedflow.models.channels.Channels` that can be removed, as the architecture declares them.
+        """The removable `fedflow.models.channels.Channels` that the architecture declares.
 
-        Without those of frozen norms, whose gamma and beta cannot become 0.
+        Channels of frozen norms are left out, as gamma and beta cannot become 0.
         """
         declared = getattr(self._template, "channels", ())
         return [c for c in declared if self.slices.keys() >= {f"{c.norm}.weight", f"{c.norm}.bias"}]
 
     @cached_property
     def draws_noise(self) -> bool:
-        """Whether the network draws random numbers in training (dropout)."""
+        """True if the network draws random numbers in training (dropout)."""
         return any(isinstance(layer, DROPOUT) and layer.p > 0 for layer in self._template.modules())
 
     @cached_property
     def recurrent(self) -> bool:
-        """Whether the network has recurrent layers."""
+        """True if the network has recurrent layers."""
         return any(isinstance(layer, nn.RNNBase) for layer in self._template.modules())
 
     @cached_property
     def batch_norms(self) -> list[nn.Module]:
-        """The layers whose outputs depend on the other samples of a batch."""
+        """The layers with outputs that depend on the other samples of a batch."""
         return [layer for layer in self._template.modules() if isinstance(layer, _BatchNorm)]
 
     @cached_property
     def batch_statistics(self) -> bool:
-        """Whether outputs depend on the batch in evaluation too: BatchNorm without running statistics."""
+        """True if outputs depend on the batch in evaluation too: BatchNorm without running statistics."""
         return any(norm.running_mean is None for norm in self.batch_norms)
 
     @property
     def why_alone(self) -> str | None:
-        """Why clients cannot share a vmapped call; None where they can."""
+        """The reason why clients cannot share a vmapped call, or None."""
         if any(isinstance(layer, SpectralLinear) for layer in self._template.modules()):
             return "spectral norms would take a step in padded batches too"
         return None
@@ -460,20 +451,20 @@ class FlatModel:
             self._noise.seed((first, second))
 
     def next_pass(self) -> None:
-        """Before a sequence of local steps or chunks: other noise than in those before."""
+        """Change the noise for the next sequence of local steps or chunks."""
         self._noise.next_pass()
 
     def at_step(self, step: int) -> None:
-        """Before a step of the pass: its noise does not depend on the calls in other steps."""
+        """Set the noise of a step of the pass, regardless of calls in other steps."""
         self._noise.at_step(step)
 
     def next_noise(self) -> list[Tensor]:
-        """The key [2] int32 of the noise of the next training call; empty if the network draws none."""
+        """The key [2] int32 of the noise of the next training call; empty without noise."""
         return [torch.tensor(self._noise.next_call(), dtype=torch.int32)] if self.draws_noise else []
 
     @contextmanager
     def given_noise(self, keys: Sequence[Tensor]) -> Iterator[None]:
-        """Within this context, training calls in this thread have the noise of this `next_noise`."""
+        """Within this context, training calls in this thread have the noise ``keys`` of `next_noise`."""
         for key in keys:
             first, second = key.unbind()
             self._noise.given = first, second
@@ -483,7 +474,7 @@ class FlatModel:
             self._noise.given = None
 
     def counters(self) -> dict[str, Tensor]:
-        """By name, the buffers of whole numbers of this thread's training module, without BatchNorm's."""
+        """The integer buffers of this thread's training module by name, except BatchNorm's."""
         norms = {name for name, layer in self._template.named_modules() if isinstance(layer, _BatchNorm)}
         module, _ = self._own_modules()[True]
         return {
@@ -493,7 +484,7 @@ class FlatModel:
         }
 
     def constants(self) -> list[Tensor]:
-        """The frozen parameters, as training calls in this thread read them."""
+        """The frozen parameters that training calls in this thread read."""
         return [table[key] for table, key in self._frozen_slots()]
 
     @contextmanager
@@ -514,16 +505,14 @@ class FlatModel:
         return [_slot(module, name) for name, p in every if not p.requires_grad]
 
     def with_buffers(self, w: Tensor, source: Tensor) -> Tensor:
-        """``w`` [D] with the buffers of ``source`` [D]: for steps that extrapolate parameters only."""
+        """``w`` [D] with the buffers of ``source`` [D], for steps that extrapolate only parameters."""
         return w if not self.buffers else torch.cat([w[: self.parameters], source[self.parameters :]])
 
     def trainable(self, v: Tensor) -> Tensor:
-        """``v`` [D] with zeros in place of buffers: for differences of models that serve as gradients."""
-        return (
-            v
-            if not self.buffers
-            else torch.cat([v[: self.parameters], torch.zeros_like(v[self.parameters :])])
-        )
+        """``v`` [D] with zeros in place of buffers, for differences of models used as gradients."""
+        if not self.buffers:
+            return v
+        return torch.cat([v[: self.parameters], torch.zeros_like(v[self.parameters :])])
 
     def _call(
         self,
@@ -535,8 +524,8 @@ class FlatModel:
     ) -> Any:
         """Run a method of the network with ``pieces`` in place of its parameters and buffers.
 
-        They are written directly to the tables of the module: ``torch.func.functional_call`` adds 3 % to a
-        step of LeNet-5 on one core.
+        They are written directly to the tables of the module: ``torch.func.functional_call`` takes 3 % more
+        for a step of LeNet-5 on one core.
         """
         module, slots = self._own_modules()[train]
         self._real.samples = real
@@ -548,16 +537,13 @@ class FlatModel:
 
     @contextmanager
     def for_cohorts(self) -> Iterator[None]:
-        """Within this context, calls in this thread are those of a cohort under ``torch.func.vmap``.
-
-        The modules of this thread are built first (`prepare`).
-        """
+        """Within this context, calls in this thread are calls of a cohort under ``torch.func.vmap``."""
         self._per_thread.cohorts = True
         try:
             self.prepare()
             yield
         finally:
-            # The tables would keep the last models of all clients in memory.
+            # Otherwise the tables would keep the last models of all clients in memory.
             for _, slots in getattr(self._per_thread, "cohort_modules", {}).values():
                 for table, key in slots:
                     table[key] = None
@@ -568,9 +554,9 @@ class FlatModel:
         self._own_modules()
 
     def _own_modules(self) -> dict[bool, tuple[nn.Module, list[tuple[dict, str]]]]:
-        """This thread's modules by training mode, each with the table and key of every piece.
+        """This thread's modules by training mode, with the table and key of every piece.
 
-        The further places of shared pieces are at the end.
+        Further entries of shared pieces are at the end.
         """
         kind = "cohort_modules" if getattr(self._per_thread, "cohorts", False) else "modules"
         modules = getattr(self._per_thread, kind, None)
@@ -592,12 +578,18 @@ class FlatModel:
         return self
 
     def __reduce__(self) -> tuple:
-        frozen = self.frozen or None
-        return _rebuild, (self.factory, str(self.device), self.dtype, self.convolution, frozen)
+        made = functools.partial(
+            FlatModel,
+            device=str(self.device),
+            dtype=self.dtype,
+            convolution=self.convolution,
+            frozen=self.frozen or None,
+        )
+        return made, (self.factory,)
 
 
 def _rows(outputs: Any, x: Tensor) -> Any:
-    """``outputs`` with the dimension of the sample, which a network may squeeze away if there is one."""
+    """``outputs`` with the dimension of the sample, which a network may squeeze away for a single sample."""
     squeezed = isinstance(outputs, Tensor) and outputs.ndim < 2 and len(x) == 1 and outputs.shape[:1] != (1,)
     return outputs.unsqueeze(0) if squeezed else outputs
 
@@ -606,13 +598,3 @@ def _slot(module: nn.Module, name: str) -> tuple[dict, str]:
     owner, _, key = name.rpartition(".")
     layer = module.get_submodule(owner)
     return (layer._parameters if key in layer._parameters else layer._buffers), key
-
-
-def _rebuild(
-    factory: Callable[[], nn.Module],
-    device: str,
-    dtype: torch.dtype,
-    convolution: str,
-    frozen: Mapping[str, Tensor] | None,
-) -> FlatModel:
-    return FlatModel(factory, device=device, dtype=dtype, convolution=convolution, frozen=frozen)

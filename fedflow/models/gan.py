@@ -1,8 +1,8 @@
-"""The generator and the discriminator of an AC-GAN, for square images of side 8, 16, 32 or 64.
+"""Generator and discriminator of an AC-GAN, for square images of side 8, 16, 32 or 64.
 
-Source: Hahn, doctoral thesis, UNIST 2024, Chapter IV, and the authors' code (vaseline555/FedEvg) for sides 32
-and 64; smaller images have fewer stages. Their pixels are in [-1, 1]. Weights start from N(0, 0.02^2), scales
-of BatchNorm from N(1, 0.02^2), biases from 0.
+Pixels are in [-1, 1]; smaller images have fewer stages. Weights start from N(0, 0.02^2), scales of BatchNorm
+from N(1, 0.02^2), biases from 0. Source: Hahn, doctoral thesis, UNIST 2024, Chapter IV, and the authors' code
+(vaseline555/FedEvg) for sides 32 and 64.
 """
 
 import math
@@ -15,14 +15,14 @@ NOISE = 128  # entries of the noise
 
 
 def side_of(input_shape: tuple[int, ...]) -> int:
-    """The side of these images [C, H, W]; `ValueError` unless it is one of `SIDES`."""
+    """The side of images [C, H, W]. Raises `ValueError` unless it is in `SIDES`."""
     if len(input_shape) != 3 or input_shape[1] != input_shape[2] or input_shape[1] not in SIDES:
         raise ValueError(f"it needs square images with a side of {', '.join(map(str, SIDES))}")
     return input_shape[1]
 
 
 class Generator(nn.Module):
-    """Images [B, ch, R, R] of noise and one-hot labels [B, 128 + C]: transposed convolutions without biases.
+    """Images [B, ch, R, R] from noise and one-hot labels [B, 128 + C], by convolutions without biases.
 
     Source, for side 32: 1,222,528 parameters for 10 classes of gray images.
     """

@@ -1,8 +1,8 @@
-"""Inception v3, whose features published Fréchet distances compare, with weights from a file of the user.
+"""Inception v3, the feature space of published Fréchet distances, with weights from a file of the user.
 
-Two networks are in use, told apart by their number of outputs. The one of the original FID (Heusel et al.
-2017; 1,008, ported from TensorFlow) averages without the padding of borders, and its last pool is a maximum;
-torchvision's (1,000) pads. Values of one do not compare with values of the other.
+Two networks are in use, distinguished by their number of outputs. The network of the original FID (Heusel et
+al. 2017; 1,008, ported from TensorFlow) averages without padding of borders, and its last pool is a maximum;
+torchvision's network (1,000) pads. Their values are not comparable.
 """
 
 from functools import partial
@@ -24,7 +24,7 @@ ORIGINAL, TORCHVISION = 1008, 1000  # outputs
 
 
 class _Inside:
-    """A block whose averages leave out the padding."""
+    """A block with averages that leave out padding."""
 
     def _forward(self, x: Tensor) -> list[Tensor]:
         mean = avg_pool2d(x, kernel_size=3, stride=1, padding=1, count_include_pad=False)
@@ -53,7 +53,7 @@ def _two_last(channels: int, **options: Any) -> nn.Module:
 
 
 class Inception(nn.Module):
-    """Outputs [B, K] for images [B, 1 or 3, H, W] in [0, 1], which become 299 x 299 pixels in [-1, 1].
+    """Outputs [B, K] for images [B, 1 or 3, H, W] in [0, 1], resized to 299 x 299 pixels in [-1, 1].
 
     The last linear layer reads the 2,048 features.
     """
@@ -62,17 +62,10 @@ class Inception(nn.Module):
 
     def __init__(self, outputs: int = ORIGINAL) -> None:
         super().__init__()
-        own = [
-            blocks.BasicConv2d,
-            _A,
-            blocks.InceptionB,
-            _C,
-            blocks.InceptionD,
-            _two_last,
-            blocks.InceptionAux,
-        ]
-        given = own if outputs == ORIGINAL else None
-        self.layers = blocks.Inception3(outputs, aux_logits=False, init_weights=False, inception_blocks=given)
+        b = blocks
+        original = [b.BasicConv2d, _A, b.InceptionB, _C, b.InceptionD, _two_last, b.InceptionAux]
+        given = original if outputs == ORIGINAL else None
+        self.layers = b.Inception3(outputs, aux_logits=False, init_weights=False, inception_blocks=given)
         self.options = {"outputs": outputs}
 
     def forward(self, x: Tensor) -> Tensor:

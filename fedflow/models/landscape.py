@@ -1,16 +1,16 @@
-"""The loss around a model, between two models, and on the plane through three.
+"""Loss around a model, between two models, and on the plane through three models.
 
 Sources: Li et al., Visualizing the Loss Landscape of Neural Nets, 2018 (directions); Garipov et al., Loss
 Surfaces, Mode Connectivity, and Fast Ensembling of DNNs, 2018 (the plane through three models).
 
-A random *direction* is filter-normalized: every row of a weight (what leads to one filter or neuron) has the
-norm of that row in the model. A step of 0.1 along it changes every row by a tenth of its norm, and networks
-that differ only in the scale of their layers have the same surface. Biases and parameters of norms, which
-have one dimension, do not move. Two directions are drawn independently and, as by Li et al., not made
-orthogonal: their cosine is about 1 / sqrt(P).
+A random *direction* is filter-normalized: every row of a weight (one filter or neuron) has the norm of the
+same row in the model. A step of 0.1 along it changes every row by a tenth of its norm, and networks that
+differ only in the scale of their layers have the same surface. Biases and parameters of norms, which have one
+dimension, do not move. Two directions are drawn independently and, as by Li et al., not made orthogonal:
+their cosine is about 1 / sqrt(P).
 
-*Buffers* (BatchNorm statistics): around a model they stay those of the model. Between models they are
-averaged with the parameters, but by weights that are never negative: a variance must not be.
+*Buffers* (BatchNorm statistics) are constant around a model. Between models they are averaged with the
+parameters, but with weights >= 0, as variances must not be negative.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,14 +27,14 @@ from fedflow.seeding import torch_seed
 
 BATCH = 256
 Marks = tuple[tuple[float, float], ...]
-MARGIN = 0.2  # of a segment or a triangle, shown beyond its ends
+MARGIN = 0.2  # shown beyond the ends of a segment or triangle, relative to its length
 
 
 @dataclass(frozen=True)
 class Surface:
-    """Mean loss and accuracy [m, n] of the models at heights ``y`` [m] and places ``x`` [n].
+    """Mean loss and accuracy [m, n] of the models at coordinates ``y`` [m] and ``x`` [n].
 
-    ``marks`` are the places (x, y) of the models that define the surface.
+    ``marks`` are the coordinates (x, y) of the models that define the surface.
     """
 
     x: np.ndarray
@@ -45,12 +45,12 @@ class Surface:
 
 
 class Landscape:
-    """Loss and accuracy of models with one network on ``examples``, normalized once for all of them."""
+    """Loss and accuracy of models with the same network on ``examples``, which are normalized once."""
 
     def __init__(self, model: FlatModel, examples: Examples) -> None:
         self.model, self.samples = model, len(examples)
         rows = torch.arange(len(examples), device=examples.device).split(BATCH)
-        self.batches = [(examples.inputs(own, model.dtype), examples.targets(own)) for own in rows]
+        self.batches = [(examples.inputs(batch, model.dtype), examples.targets(batch)) for batch in rows]
 
     @torch.no_grad()
     def score(self, w: Tensor) -> tuple[float, float]:
@@ -58,13 +58,13 @@ class Landscape:
         sums = torch.zeros(2, dtype=torch.float64, device=self.model.device)
         for x, y in self.batches:
             outputs = self.model.outputs(w, x)
-            each = self.model.losses(outputs, y), self.model.hits(outputs, y)
-            sums += torch.stack([values.double().sum() for values in each])
+            scores = self.model.losses(outputs, y), self.model.hits(outputs, y)
+            sums += torch.stack([values.double().sum() for values in scores])
         loss, accuracy = (sums / self.samples).tolist()
         return loss, accuracy
 
     def line(self, w1: Tensor, w2: Tensor, points: int) -> Surface:
-        """The segment (1 - x) w1 + x w2 at ``points`` places x from -0.2 to 1.2: [1, points]."""
+        """The segment (1 - x) w1 + x w2 at ``points`` values of x from -0.2 to 1.2: [1, points]."""
 
         def model(x: float, y: float) -> Tensor:
             return mixture(self.model, (w1, w2), (1 - x, x))
@@ -81,7 +81,7 @@ class Landscape:
         """The plane through three models, in Euclidean distances from w1: [points, points].
 
         The x axis leads from w1 to w2, the y axis is orthogonal to it, towards w3. Raises `FedflowError` for
-        models on one line.
+        collinear models.
         """
         u, v = ((w - w1)[: self.model.parameters].double() for w in (w2, w3))
         width, along = float(u.norm()), float(u @ v / u.norm())
@@ -99,9 +99,9 @@ class Landscape:
         return self._surface(x, y, model, marks)
 
     def sharpness(self, w: Tensor, rho: float, directions: int, seed: int = 0) -> np.ndarray:
-        """How much the loss rises at relative distance ``rho`` from w along n random ``directions``: [n].
+        """Rise of the loss at relative distance ``rho`` from w along n random ``directions``: [n].
 
-        Each is the mean of both ways, which cancels the slope at w. The flatter the minimum, the smaller.
+        It is the mean of both signs, which cancels the slope at w. Flat minima have small values.
         """
         at_w = self.score(w)[0]
         steps = (rho * direction(self.model, w, seed, i) for i in range(directions))
@@ -115,20 +115,20 @@ class Landscape:
 
 
 def direction(model: FlatModel, w: Tensor, seed: int, number: int) -> Tensor:
-    """A random filter-normalized direction [D] at w; equal draws for all models of a network."""
+    """A random filter-normalized direction [D] at w, with equal draws for all models of a network."""
     source = torch.Generator().manual_seed(torch_seed(seed, "landscape", number))
     drawn = torch.zeros(model.size, dtype=torch.float64)
     drawn[: model.parameters] = torch.randn(model.parameters, generator=source, dtype=torch.float64)
     drawn = drawn.to(w)
     pieces = [
-        torch.zeros_like(own) if own.ndim < 2 else own * (_norms(there) / _norms(own))
-        for own, there in zip(model.views(drawn).values(), model.views(w).values())
+        torch.zeros_like(random) if random.ndim < 2 else random * (_norms(weight) / _norms(random))
+        for random, weight in zip(model.views(drawn).values(), model.views(w).values())
     ]
     return model.trainable(torch.cat([piece.reshape(-1) for piece in pieces]))
 
 
 def mixture(model: FlatModel, models: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Sum of the models [D] by ``weights``, which sum to 1; of buffers, by those that are not negative."""
+    """Sum of the models [D] by ``weights``, which sum to 1; for buffers, negative weights become 0."""
     positive = torch.tensor(weights, dtype=torch.float64).clamp_min(0)
 
     def mixed(factors: Sequence[float]) -> Tensor:
@@ -138,11 +138,11 @@ def mixture(model: FlatModel, models: Sequence[Tensor], weights: Sequence[float]
 
 
 def _norms(weight: Tensor) -> Tensor:
-    """The norm of every row of a weight, in a shape that divides it."""
+    """The norm of every row of a weight, in a shape that broadcasts."""
     return weight.reshape(len(weight), -1).norm(dim=1).view(-1, *[1] * (weight.ndim - 1))
 
 
 def _around(ends: Sequence[float], points: int) -> np.ndarray:
-    """``points`` places from a margin below the smallest to one above the largest of ``ends``."""
+    """``points`` values from a margin below the smallest to a margin above the largest of ``ends``."""
     low, high = min(ends), max(ends)
     return np.linspace(low - MARGIN * (high - low), high + MARGIN * (high - low), points)

@@ -1,17 +1,30 @@
-"""Linear regression."""
+"""Linear regression, and the loss of networks on real targets."""
 
 from math import prod
 
+import torch
 from torch import Tensor, nn
 
-from fedflow.models.regression import no_hits, squared_error
+
+def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
+    """The squared error of each sample [B], the mean over its targets.
+
+    ``y`` is [B] or [B, k], and ``outputs`` are [B] or [B, 1], or [B, k].
+    """
+    errors = (outputs.reshape(y.shape) - y).square()
+    return errors if errors.ndim == 1 else errors.flatten(1).mean(1)
+
+
+def no_hits(y: Tensor) -> Tensor:
+    """nan for each sample [B], as a regression has no hits."""
+    return torch.full_like(y if y.ndim == 1 else y.flatten(1)[:, 0], torch.nan)
 
 
 class Linear(nn.Module):
     """One dense layer to one real output; the loss of a sample is its squared error (y - <w, x> - b)^2.
 
     ``init`` is "default", "zeros", or "bernoulli": every weight 0 or 1 with probability 1/2, as IFCA
-    starts its models on mixed regression. A regression has no hits: they are nan. ``ValueError`` for classes.
+    starts its models on mixed regression. Hits are nan. Raises `ValueError` for several classes.
     """
 
     head_patterns = ("layer.*",)

@@ -7,10 +7,10 @@ SPECIALS = 4  # tokens 0..3 are PAD, UNK, BOS, EOS
 
 
 class _LSTM(nn.LSTM):
-    """An LSTM with weights that change in every call, like those of a `FlatModel`."""
+    """An LSTM for a `FlatModel`, whose weights change in every call."""
 
     def flatten_parameters(self) -> None:
-        """Do nothing: it would copy the weights, which are views of the vector, to another buffer."""
+        """Do nothing: weights are views of the vector and must not be copied to another buffer."""
 
 
 class CharLSTM(nn.Module):

@@ -1,6 +1,6 @@
-"""Convolution as a matrix product, for cohorts: every client has its own filters.
+"""Convolution as a matrix product, for cohorts in which clients have different filters.
 
-Under `torch.func.vmap` PyTorch makes one grouped convolution of them, a group per client, for which GPUs have
+Under `torch.func.vmap` PyTorch computes one grouped convolution with a group per client, for which GPUs have
 few fast kernels; batched matrix products of unfolded images are fast.
 """
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# A product per image needs no transposed copies, but makes a gradient of the filters per image. Wide layers,
-# with more filters than a quarter of their positions, have one product of all images: fewer bytes there.
+# A product per image needs no transposed copies, but has a gradient of the filters per image. Wide layers,
+# with more filters than a quarter of their positions, have one product of all images: fewer bytes.
 WIDE = 4
 
 Pairs = tuple[tuple[int, int], ...]  # kernel, padding, stride, dilation
@@ -31,7 +31,7 @@ class Columns(torch.autograd.Function):
         kernel, padding, stride, dilation = pairs
         windows = F.pad(x, (padding[1],) * 2 + (padding[0],) * 2) if any(padding) else x
         for dim, size, step, apart in zip((2, 3), kernel, stride, dilation):
-            # A window spans all rows (columns) between its first and its last; every ``apart``-th counts.
+            # A window spans all rows (columns) from its first to its last; every ``apart``-th is used.
             windows = windows.unfold(dim, apart * (size - 1) + 1, step)[..., ::apart]
         return windows.permute(0, 1, 4, 5, 2, 3).reshape(len(x), x.shape[1] * kernel[0] * kernel[1], -1)
 
@@ -49,7 +49,7 @@ class Columns(torch.autograd.Function):
 
 
 def folded(g: Tensor, size: Sequence[int], pairs: Pairs) -> Tensor:
-    """`F.fold` of ``g`` [B, C k k, H' W'] as one sum per place of the kernel: half its time on a GPU."""
+    """`F.fold` of ``g`` [B, C k k, H' W'] as one sum per position of the kernel: half the time on a GPU."""
     kernel, padding, stride, dilation = pairs
     wide = [length + 2 * pad for length, pad in zip(size, padding)]
     spans = [apart * (k - 1) + 1 for k, apart in zip(kernel, dilation)]
@@ -90,7 +90,7 @@ class MatmulConv2d(nn.Conv2d):
 
 
 def use_matmul(module: nn.Module) -> nn.Module:
-    """Replace every convolution of ``module`` that can be a matrix product; returns ``module``."""
+    """Replace every convolution of ``module`` that can be a matrix product; return ``module``."""
     for layer in module.modules():
         plain = type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
         if plain and not isinstance(layer.padding, str):

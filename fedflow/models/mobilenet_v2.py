@@ -24,7 +24,7 @@ def convolution(
 
 
 class Inverted(nn.Module):
-    """An inverted residual: ``expansion`` times as wide inside; with a shortcut if the shape stays."""
+    """An inverted residual: ``expansion`` times as wide inside, with a shortcut if the shape stays."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class MobileNetV2(MapNetwork):
     strides and the 1x1 convolution of the first block as in the code of SimKD for CIFAR.
     """
 
-    def __init__(self, input_shape: tuple[int, int, int], num_classes: int, expansion: int = 6) -> None:
+    def __init__(self, input_shape: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
         self.stem, inside = convolution(input_shape[0], 32, 3, 2), 16
         stages = [nn.Sequential(Inverted(32, inside, expansion=1))]
@@ -70,7 +70,7 @@ class MobileNetV2(MapNetwork):
             if stride > 1:
                 stages.append(nn.Sequential())
             for block in range(depth):
-                stages[-1].append(Inverted(inside, outside, 1 if block else stride, expansion))
+                stages[-1].append(Inverted(inside, outside, 1 if block else stride))
                 inside = outside
         stages[-1].append(convolution(inside, 1280, 1))
         self.stages = nn.Sequential(*stages)

@@ -18,7 +18,7 @@ _Attention = partial(Attention, heads=HEADS, width=WIDTH, activation=nn.SiLU)
 
 
 class _Block(nn.Module):
-    """Attention between equal places of all 2x2 patches, beside a shortcut."""
+    """Attention between equal positions of all 2x2 patches, and a shortcut."""
 
     def __init__(self, channels: int, dim: int, depth: int, mlp: int) -> None:
         super().__init__()
@@ -28,10 +28,10 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         height, width = (side // PATCH for side in x.shape[-2:])
-        places = self.before(x).unflatten(-1, (width, PATCH)).unflatten(-3, (height, PATCH))
-        tokens = places.permute(0, 3, 5, 2, 4, 1).flatten(1, 2).flatten(2, 3)  # [B, 4, patches, d]
-        places = self.attention(tokens).unflatten(2, (height, width)).unflatten(1, (PATCH, PATCH))
-        y = places.permute(0, 5, 3, 1, 4, 2).flatten(4, 5).flatten(2, 3)  # [B, d, H, W]
+        patches = self.before(x).unflatten(-1, (width, PATCH)).unflatten(-3, (height, PATCH))
+        tokens = patches.permute(0, 3, 5, 2, 4, 1).flatten(1, 2).flatten(2, 3)  # [B, 4, patches, d]
+        patches = self.attention(tokens).unflatten(2, (height, width)).unflatten(1, (PATCH, PATCH))
+        y = patches.permute(0, 5, 3, 1, 4, 2).flatten(4, 5).flatten(2, 3)  # [B, d, H, W]
         return self.join(torch.cat([self.after(y), x], dim=1))
 
 

@@ -1,8 +1,8 @@
-"""Dropout whose noise is a function of keys and places, not the next numbers of a generator.
+"""Dropout with noise that is a function of keys and positions, not the next numbers of a generator.
 
-Whether a unit is dropped follows from the key of its client, the place of the call (pass, step, call within
-the step, layer) and the place of the unit in the batch. So the plain loop, vmapped cohorts with padding,
-captured graphs and compiled steps drop the same units (docs/decisions/0018).
+A unit is dropped depending on the key of its client, the position of the call (pass, step, call in the step,
+layer) and its position in the batch. So the plain loop, vmapped cohorts with padding, captured graphs and
+compiled steps drop the same units (docs/decisions/0018).
 """
 
 import functools
@@ -15,11 +15,11 @@ from fedflow.seeding import torch_seed
 
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 DROPOUT = (nn.Dropout, *CHANNELS)  # layers that `KeyedDropout` replaces
-Key = tuple[int | Tensor, int | Tensor]  # of 32 bits each: numbers, or int32 scalars in cohorts and compilers
+Key = tuple[int | Tensor, int | Tensor]  # 32 bits each: numbers, or int32 scalars in cohorts and compilers
 
 
 def noise_key(seed: int) -> tuple[int, int]:
-    """The key of a ``seed``, of which 64 bits count."""
+    """The key of a ``seed`` of 64 bits."""
     return _signed(seed), _signed(seed >> 32)
 
 
@@ -27,7 +27,7 @@ class Noise(threading.local):
     """The noise of this thread's training calls."""
 
     key: Key
-    given: Key | None = None  # in place of `next_call`
+    given: Key | None = None  # replaces `next_call`
     _pass = _step = _calls = 0
 
     def seed(self, key: Key) -> None:
@@ -54,9 +54,9 @@ class Noise(threading.local):
         self._call, self._layers = self.given or self.next_call(), 0
 
     def kept(self, x: Tensor, p: float) -> Tensor:
-        """Which units the next layer keeps, each with probability 1 - ``p``, bool in the shape of ``x``.
+        """Mask of units that the next layer keeps with probability 1 - ``p``, bool in the shape of ``x``.
 
-        Those of a sample of ``x`` [B, ...] do not depend on how many follow it: padding changes nothing.
+        The mask of a sample of ``x`` [B, ...] does not depend on the samples after it, such as padding.
         """
         self._layers += 1
         first, second = _moved(self._call, "layer", self._layers)
@@ -65,9 +65,9 @@ class Noise(threading.local):
 
 
 class KeyedDropout(nn.Module):
-    """Dropout with the noise of this thread instead of the generator of the process.
+    """Dropout with the noise of this thread instead of the process's generator.
 
-    ``channels``: whole channels of ``x`` [B, C, ...] are dropped.
+    With ``channels``, whole channels of ``x`` [B, C, ...] are dropped.
     """
 
     def __init__(self, p: float, noise: Noise, channels: bool = False) -> None:
@@ -82,7 +82,7 @@ class KeyedDropout(nn.Module):
 
 
 def draws_otherwise(layer: nn.Module) -> bool:
-    """Whether a layer draws from the generator of the process: results would depend on the workers."""
+    """True if a layer draws from the process's generator, so that results would depend on the workers."""
     dropout = getattr(layer, "dropout", 0.0) if isinstance(layer, nn.RNNBase | nn.MultiheadAttention) else 0.0
     other = isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout) and layer.p > 0
     return dropout > 0 or other or isinstance(layer, nn.RReLU)
@@ -94,12 +94,12 @@ def _signed(number: int) -> int:
 
 
 _STEP, _FIRST, _SECOND = map(_signed, (0x9E3779B9, 0x7FEB352D, 0x846CA68B))
-_offset = functools.lru_cache(1 << 16)(lambda *place: noise_key(torch_seed(0, *place)))
+_offset = functools.lru_cache(1 << 16)(lambda *position: noise_key(torch_seed(0, *position)))
 
 
-def _moved(key: Key, *place: str | int) -> Key:
-    """The key of a place, by the same offset for every client: the device has only to add it."""
-    first, second = (k + d for k, d in zip(key, _offset(*place)))
+def _moved(key: Key, *position: str | int) -> Key:
+    """The key of a position; the offset is the same for every client, so that the device only adds it."""
+    first, second = (k + d for k, d in zip(key, _offset(*position)))
     return _wrapped(first), _wrapped(second)
 
 
@@ -108,10 +108,10 @@ def _wrapped(number: int | Tensor) -> int | Tensor:
 
 
 def _mixed(x: Tensor, key: int | Tensor) -> Tensor:
-    """Pseudo-random bits of ``x``, int32, which is overwritten; other ones for every ``key``.
+    """Pseudo-random bits from ``x`` (int32, overwritten), different for every ``key``.
 
-    The mixer lowbias32 (C. Wellons, Prospecting for hash functions, 2018) with the key before both of
-    its products: without it, the noise of two keys would be one sequence from two starts. Products wrap.
+    This is the mixer lowbias32 (C. Wellons, Prospecting for hash functions, 2018) with the key added before
+    both products; otherwise the noise of two keys would be one sequence from two starts. Products wrap.
     """
     x ^= (x >> 16).bitwise_and_(0xFFFF)
     x += key

@@ -1,6 +1,6 @@
-"""Recorded networks: built from their card and one row of their weights.
+"""Recorded networks, built from their card and one row of their weights.
 
-Every recorded model holds a copy of this package (`fedflow.tracking.shipped`), so nothing here imports more.
+Recorded models contain a copy of this package (`fedflow.tracking.shipped`), so it imports nothing else.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from fedflow.models.tensors import FROZEN
 
 
 def factory(card: Mapping[str, Any], frozen: bool = False) -> Callable[[], nn.Module]:
-    """A function that builds the network of ``card``, untrained; ``frozen``: with what its run froze."""
+    """A function that builds the untrained network of ``card``, with frozen parameters if ``frozen``."""
     shape, classes = tuple(card["input_shape"]), len(card["classes"]) or 1
     options = {name: value for name, value in card["options"].items() if frozen or name != "trainable"}
     return partial(build, card["architecture"], shape, classes, **options)
@@ -27,7 +27,7 @@ def factory(card: Mapping[str, Any], frozen: bool = False) -> Callable[[], nn.Mo
 def rebuild(card: Mapping[str, Any], weights: Path, row: int) -> nn.Module:
     """The network of ``card`` with the values in one row of the weights file.
 
-    Raises `FedflowError` if the file holds another number of values than the network has.
+    Raises `FedflowError` if the number of values does not fit the network.
     """
     with safe_open(weights, "pt") as file:
         w = file.get_slice("models")[row]

@@ -1,4 +1,4 @@
-"""The networks by name, and how one is built."""
+"""Registry of networks, and how to build them."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from fedflow.seeding import undisturbed
 
 @dataclass(frozen=True)
 class Architecture:
-    """A named network: its class and options, its use, and the inputs for which parameters are counted."""
+    """Class and options of a network, its use, and the input shape and classes for parameter counts."""
 
     build: Callable[..., nn.Module]
     about: str
@@ -40,9 +40,9 @@ def register_network(
     """
 
     def add(build: B) -> B:
-        known = ARCHITECTURES.get(name)
-        if known is not None and known.build.__module__ != build.__module__:
-            raise BadInput("name", name, f"another name than a network of {known.build.__module__}")
+        other = ARCHITECTURES.get(name)
+        if other is not None and other.build.__module__ != build.__module__:
+            raise BadInput("name", name, f"another name than a network of {other.build.__module__}")
         ARCHITECTURES[name] = Architecture(build, about, shape=shape, classes=classes)
         return build
 
@@ -58,10 +58,9 @@ def build(
 ) -> nn.Module:
     """The named network for inputs of ``input_shape``: images (C, H, W), features (d,) or tokens (L,).
 
-    Networks for tokens, whole numbers 0..num_classes-1, declare ``tokens = True``. ``trainable``: patterns of
-    the parameters that are trained; the others are frozen. None: all are trained.
-    Raises `BadInput` for an unknown name, option or pattern, and for inputs that do not fit, such as small
-    images.
+    Networks for tokens, whole numbers 0..num_classes-1, declare ``tokens = True``. ``trainable`` are patterns
+    of the parameters to train; the others are frozen (None: train all). Raises `BadInput` for an unknown
+    name, option or pattern, and for inputs that do not fit, such as small images.
     """
     if name not in ARCHITECTURES:
         raise unknown_name("model.name", name, ARCHITECTURES, "fedflow models")
@@ -80,8 +79,8 @@ def build(
     if trainable is not None:
         freeze_others(module, trainable)
         given = given | {"trainable": list(trainable)}
-    module.architecture = name  # type: ignore[assignment] # what errors call it
-    module.options = given  # type: ignore[assignment] # how it starts, say, is not in its layers
+    module.architecture = name  # type: ignore[assignment] # its name in errors
+    module.options = given  # type: ignore[assignment] # the layers do not show all, such as initialization
     module.fits = input_shape, num_classes  # type: ignore[assignment]
     return module.train()
 
@@ -94,19 +93,14 @@ def known_options(name: str) -> list[str]:
 
 @undisturbed()
 def describe() -> list[dict[str, Any]]:
-    """One row per architecture: name, description, and parameter count for its usual inputs."""
-    rows = []
-    for name, entry in ARCHITECTURES.items():
-        module = build(name, entry.shape, entry.classes)
-        count = sum(p.numel() for p in module.parameters())
-        inputs = "x".join(map(str, entry.shape))
-        rows.append(
-            {
-                "name": name,
-                "about": entry.about,
-                "inputs": inputs,
-                "classes": entry.classes,
-                "parameters": f"{count:,}",
-            }
-        )
-    return rows
+    """One row per architecture: name, description, and number of parameters for its usual inputs."""
+    return [
+        {
+            "name": name,
+            "about": entry.about,
+            "inputs": "x".join(map(str, entry.shape)),
+            "classes": entry.classes,
+            "parameters": f"{sum(p.numel() for p in build(name, entry.shape, entry.classes).parameters()):,}",
+        }
+        for name, entry in ARCHITECTURES.items()
+    ]

@@ -13,7 +13,7 @@ def _norm(channels: int, groups: int) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution if the shape changes."""
 
     def __init__(self, inside: int, outside: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -35,10 +35,11 @@ class _Block(nn.Module):
 class ResNet(MapNetwork):
     """Stem (3x3) - stages of ``depths`` blocks, ``widths``, stride 2 after the first - mean - dense K.
 
-    The stem has ``stem`` channels (null = those of the first stage). ``groups`` is that of GroupNorm; 0 is
-    BatchNorm. With ``imagenet``, the stem is that of torchvision: 7x7, stride 2, max pool. For images of any
-    size. Sources: He et al., CVPR 2016; FedDyn's code for GroupNorm; for CIFAR, DiSK (Tables 6.2, A.11, A.12)
-    and the code of SimKD (Chen et al., CVPR 2022), where WRN-d-k is such a network of depth d - 2 too.
+    The stem has ``stem`` channels (null = as the first stage). ``groups`` is the number of groups of
+    GroupNorm; 0 is BatchNorm. With ``imagenet``, the stem is as in torchvision: 7x7, stride 2, max pool. For
+    images of any size. Sources: He et al., CVPR 2016; FedDyn's code for GroupNorm; for CIFAR, DiSK (Tables
+    6.2, A.11, A.12) and the code of SimKD (Chen et al., CVPR 2022), in which WRN-d-k is also such a network
+    of depth d - 2.
     """
 
     def __init__(

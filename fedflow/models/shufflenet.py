@@ -1,6 +1,4 @@
-"""ShuffleNetV2 for small images: half of the channels pass by each block, and all are shuffled after it."""
-
-from collections.abc import Sequence
+"""ShuffleNetV2 for small images: half of the channels bypass each block, and all are shuffled after it."""
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +18,9 @@ def _convolution(
 
 
 class _Block(nn.Module):
-    """Convolutions 1x1, 3x3 by channel, 1x1 of half of the channels, beside the other half as it is.
+    """Convolutions 1x1, 3x3 by channel, 1x1 of half of the channels; the other half is unchanged.
 
-    With stride 2, of all channels, beside convolutions 3x3 by channel and 1x1.
+    With stride 2, both branches have all channels, and the other one has convolutions 3x3 by channel and 1x1.
     """
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
@@ -39,28 +37,22 @@ class _Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        beside, x = x.chunk(2, 1) if self.stride == 1 else (self.beside(x), x)
-        return torch.stack([beside, self.layers(x)], 2).flatten(1, 2)  # of each, channels alternate
+        other, x = x.chunk(2, 1) if self.stride == 1 else (self.beside(x), x)
+        return torch.stack([other, self.layers(x)], 2).flatten(1, 2)  # channels of both alternate
 
 
 class ShuffleNetV2(MapNetwork):
-    """Stem 24 (1x1) - stages of ``depths`` blocks, ``widths``, each of stride 2 - 1x1 1024 - mean - dense K.
+    """Stem 24 (1x1) - stages of 4, 8, 4 blocks, 116, 232, 464, of stride 2 - 1x1 1024 - mean - dense K.
 
     Source: Ma et al., ECCV 2018 (1x), with the stem of the code of SimKD for CIFAR. For 3x32x32 and 100
     classes, 1,355,528 parameters.
     """
 
-    def __init__(
-        self,
-        input_shape: tuple[int, int, int],
-        num_classes: int,
-        widths: Sequence[int] = (116, 232, 464),
-        depths: Sequence[int] = (4, 8, 4),
-    ) -> None:
+    def __init__(self, input_shape: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
         stages, inside = [], 24
         self.stem = _convolution(input_shape[0], inside)
-        for outside, depth in zip(widths, depths, strict=True):
+        for outside, depth in ((116, 4), (232, 8), (464, 4)):
             rest = (_Block(outside, outside, 1) for _ in range(depth - 1))
             stages.append(nn.Sequential(_Block(inside, outside, 2), *rest))
             inside = outside

@@ -1,8 +1,8 @@
-"""The convolutional networks of SuPerFed (Hahn et al., KDD 2022, Table 2.2), by their layers in its code.
+"""Convolutional networks of SuPerFed (Hahn et al., KDD 2022, Table 2.2), with the layers of its code.
 
-Only BatchNorm has biases. It keeps no running statistics, as in that code: it normalizes with the mean and
+Only BatchNorm has biases. It keeps no running statistics, as in the code: it normalizes with the mean and
 variance of the batch, in evaluation too, so that a model is its parameters alone. The head is two dense
-layers with 256 units between. Xavier's normal start.
+layers with 256 units in between. Weights start by Xavier's normal distribution.
 """
 
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ def _head(inside: int, num_classes: int) -> nn.Sequential:
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution if the shape changes."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The tensors of a module: what a flat vector holds, what is frozen, and what it cannot hold."""
+"""Tensors of a module: trained and frozen tensors, and tensors that a flat vector cannot hold."""
 
 import copy
 import fnmatch
@@ -13,7 +13,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from fedflow.errors import BadInput
 from fedflow.settings import Words
 
-FROZEN = "frozen."  # before the names of frozen parameters in files of weights
+FROZEN = "frozen."  # prefix of frozen parameters in weights files
 HOOKS = "hooks on gradients, which local steps do not call; freeze with requires_grad_(False)"
 
 
@@ -24,10 +24,10 @@ def floating(module: nn.Module) -> dict[str, Tensor]:
 
 
 def shared(module: nn.Module) -> dict[str, str]:
-    """Further name -> first name of every parameter and buffer that several layers share (tied weights)."""
+    """Further name -> first name of the parameters and buffers that several layers share (tied weights)."""
     every = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    first: dict[int, str] = {}
-    return {name: known for name, t in every if (known := first.setdefault(id(t), name)) != name}
+    names: dict[int, str] = {}
+    return {name: first for name, t in every if (first := names.setdefault(id(t), name)) != name}
 
 
 def write(module: nn.Module, values: Mapping[str, Tensor]) -> None:
@@ -39,7 +39,7 @@ def write(module: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def with_frozen(module: nn.Module, frozen: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of ``module`` in which exactly the parameters in ``frozen`` are, with these values."""
+    """A copy of ``module`` in which exactly the parameters in ``frozen`` are frozen, with these values."""
     module = copy.deepcopy(module)
     for name, parameter in module.named_parameters():
         if parameter.is_floating_point():
@@ -49,7 +49,7 @@ def with_frozen(module: nn.Module, frozen: Mapping[str, Tensor]) -> nn.Module:
 
 
 def freeze_others(module: nn.Module, trainable: Sequence[str]) -> None:
-    """Freeze all parameters except those that match a glob pattern; `BadInput` if a pattern matches none."""
+    """Freeze all parameters that match no glob pattern. Raises `BadInput` if a pattern matches none."""
     if isinstance(trainable, str) or not all(isinstance(pattern, str) for pattern in trainable):
         raise BadInput("model.trainable", trainable, "a list of patterns of parameter names")
     names = list(dict(module.named_parameters(remove_duplicate=False)))
@@ -66,7 +66,7 @@ def freeze_others(module: nn.Module, trainable: Sequence[str]) -> None:
 def need_plain(module: nn.Module, dtype: torch.dtype = torch.float32) -> None:
     """Raise `BadInput` if ``module`` has tensors or hooks that training as one vector would drop.
 
-    ``dtype`` is accepted besides float32.
+    ``dtype`` is accepted in addition to float32.
     """
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         where = f"model.{name}"

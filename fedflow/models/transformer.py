@@ -8,7 +8,7 @@ from torch.nn import functional as F
 class Attention(nn.Module):
     """Attention of ``heads`` heads of ``width``, then a dense layer ``mlp`` wide, over tokens [..., n, d].
 
-    ``causal`` tokens attend to themselves and those before.
+    If ``causal``, tokens attend only to themselves and earlier tokens.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Attention(nn.Module):
 
 
 class _Transformer(nn.Module):
-    """Blocks of `Attention` with GELU and normalization first, over tokens that have learnt positions."""
+    """Blocks of `Attention` with GELU and normalization first, over tokens with learned positions."""
 
     head_patterns = ("classifier.*",)
 
@@ -42,8 +42,8 @@ class _Transformer(nn.Module):
         if dim % heads:
             raise ValueError("dim is not a multiple of heads")
         self.positions = nn.Parameter(0.02 * torch.randn(tokens, dim))
-        about = dim, mlp, heads, dim // heads, nn.GELU, causal
-        self.blocks = nn.Sequential(*(Attention(*about) for _ in range(depth)))
+        options = dim, mlp, heads, dim // heads, nn.GELU, causal
+        self.blocks = nn.Sequential(*(Attention(*options) for _ in range(depth)))
         self.norm, self.classifier = nn.LayerNorm(dim), nn.Linear(dim, num_classes)
 
 
@@ -51,7 +51,7 @@ class ViT(_Transformer):
     """A vision transformer over square patches; the mean of all tokens is classified.
 
     141,130 parameters for 3x32x32 and 10 classes. Source: Dosovitskiy et al., ICLR 2021, without a class
-    token and with learnt positions of standard deviation 0.02.
+    token and with learned positions of standard deviation 0.02.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class CharTransformer(_Transformer):
     """A causal transformer over characters, whole numbers 0..K-1: the next one after the last.
 
     82,128 parameters for sequences of 80 of 80 characters. Source: Vaswani et al., NeurIPS 2017, with
-    normalization first and learnt positions.
+    normalization first and learned positions.
     """
 
     tokens = True

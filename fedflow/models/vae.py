@@ -1,8 +1,8 @@
-"""The encoder and the decoder of a conditional variational auto-encoder, for sides 8, 16, 32 or 64.
+"""Encoder and decoder of a conditional variational autoencoder, for square images of side 8, 16, 32 or 64.
 
-Source: Hahn, doctoral thesis, UNIST 2024, Chapter IV, and the authors' code (vaseline555/FedEvg) for sides 32
-and 64; smaller images have fewer stages. Their pixels are in [0, 1]. All convolutions are 4x4 with stride 2
-and biases. Weights start by Xavier's normal distribution, biases from 0.
+Pixels are in [0, 1]; smaller images have fewer stages. All convolutions are 4x4 with stride 2 and biases.
+Weights start by Xavier's normal distribution, biases from 0. Source: Hahn, doctoral thesis, UNIST 2024,
+Chapter IV, and the authors' code (vaseline555/FedEvg) for sides 32 and 64.
 """
 
 import math
@@ -18,7 +18,7 @@ LATENT = 128
 
 
 class Encoder(nn.Module):
-    """Means and standard deviations [B, 2 * 128] of the latent vectors of images, whatever their classes.
+    """Means and standard deviations [B, 2 * 128] of the latent vectors of images, regardless of classes.
 
     Source, for side 32: 985,856 parameters for gray images.
     """
@@ -41,7 +41,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Images [B, ch, R, R] of latent vectors and one-hot labels [B, 128 + C].
+    """Images [B, ch, R, R] from latent vectors and one-hot labels [B, 128 + C].
 
     Source, for side 32: 865,025 parameters for 10 classes of gray images.
     """
@@ -66,7 +66,7 @@ class Decoder(nn.Module):
 
 
 def _stages(input_shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """The widths of the strided stages, and the side of what they leave: 2, or 4 for side 64."""
+    """The widths of the strided stages, and the side of the last maps: 2, or 4 for side 64."""
     side = side_of(input_shape)
     count = min(4, int(math.log2(side // 2)))
     return Encoder.widths[4 - count :], side >> count

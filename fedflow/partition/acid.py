@@ -1,12 +1,12 @@
 """ACID and ALID: every client owns S consecutive classes, and all clients hold equally many samples.
 
 Order of sampling, for training and then for test samples: client i owns the classes i, i + 1, ..,
-i + S - 1 (mod K). Repeatedly, a random client among those with the fewest samples takes a sample of the class
-that it holds fewest of, the first on ties, among those that are not exhausted. If all are exhausted, it takes
-one from a random other client that has at least two of one of them, and that client is next; after 100 K
-failed tries in a row the procedure ends, and the remaining samples are unused (like classes without owner, if
-N < K). With hundreds of classes, these tries take most of the time. Finally samples are permuted and dealt
-class by class. A client is tested on its own share of the test samples.
+i + S - 1 (mod K). Repeatedly, a random client with the fewest samples takes a sample of its rarest class that
+is not exhausted, the first on ties. If all its classes are exhausted, it takes a sample from a random other
+client with at least two samples of one of them, and that client is next. After 100 K failed tries in a row
+the procedure ends, and the remaining samples are unused (like classes without owner, if N < K). With hundreds
+of classes, these tries take most of the time. Finally samples are permuted and dealt class by class. A client
+is tested on its own share of the test samples.
 
 ACID ("active class induced diversity") keeps the labels. ALID ("anonymous label induced diversity",
 ``anonymous``) renames the classes of each client by a random permutation to 0..S-1, the same for
@@ -43,17 +43,17 @@ class Acid(Scheme):
         held, classes = self.classes_per_client, num_classes(np.concatenate(both))
         if held > classes:
             raise BadInput("partition.classes_per_client", held, f"at most {classes}, the number of classes")
-        own = (np.arange(clients)[:, None] + np.arange(held)) % classes
+        owned = (np.arange(clients)[:, None] + np.arange(held)) % classes
         train, test = (
-            by_counts(labels, _counts(np.bincount(labels, minlength=classes), own, rng), rng)
+            by_counts(labels, _counts(np.bincount(labels, minlength=classes), owned, rng), rng)
             for labels in both
         )
         split = Split(train, pools=test, own=list(np.arange(clients)[:, None]))
         if not self.renames:
             return split
         names = np.full((clients, classes), -1)
-        own_names = rng.permuted(np.tile(np.arange(held), (clients, 1)), axis=1)
-        np.put_along_axis(names, own, own_names, axis=1)
+        given = rng.permuted(np.tile(np.arange(held), (clients, 1)), axis=1)
+        np.put_along_axis(names, owned, given, axis=1)
         return replace(
             split,
             train_labels=renamed(samples.labels, train, names),
@@ -61,26 +61,26 @@ class Acid(Scheme):
         )
 
 
-def _counts(stock: np.ndarray, own: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Samples of each class for each client [N, K], of ``stock`` [K]; ``own`` [N, S] are its classes."""
-    clients, classes = len(own), len(stock)
-    owners = np.bincount(own.ravel(), minlength=classes)
-    # While no class runs out, S samples per client are one of each of its classes, whichever client is first.
+def _counts(stock: np.ndarray, owned: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Samples by client and class [N, K], of ``stock`` [K]; ``owned`` [N, S] are the clients' classes."""
+    clients, classes = len(owned), len(stock)
+    owners = np.bincount(owned.ravel(), minlength=classes)
+    # Until a class runs out, S samples of a client are one of each of its classes, whichever client is first.
     even = int((stock[owners > 0] // owners[owners > 0]).min())
     left = np.where(owners > 0, stock - even * owners, 0)
     counts = np.zeros((clients, classes), np.int64)
-    np.put_along_axis(counts, own, even, axis=1)
+    np.put_along_axis(counts, owned, even, axis=1)
     while True:
         for k in rng.permutation(clients):
-            if not left.any() or not _serve(k, counts, own, left, rng):
+            if not left.any() or not _serve(k, counts, owned, left, rng):
                 return counts
 
 
-def _serve(k: int, counts: np.ndarray, own: np.ndarray, left: np.ndarray, rng: np.random.Generator) -> bool:
-    """One more sample for client k; False if there is none."""
+def _serve(k: int, counts: np.ndarray, owned: np.ndarray, left: np.ndarray, rng: np.random.Generator) -> bool:
+    """Give client k one more sample; False if there is none."""
     clients, classes = counts.shape
     for _ in range(100 * classes):
-        mine = own[k]
+        mine = owned[k]
         if left[mine].any():
             have = np.where(left[mine] > 0, counts[k, mine], np.inf)
             c = mine[have.argmin()]

@@ -1,9 +1,9 @@
-"""Attributes: every client holds samples of one attribute, which have no other of the attributes.
+"""Attributes: every client holds samples that have one attribute and no other.
 
-Order of sampling: samples with none or several of the attributes are unused; those of each attribute are
-permuted and divided equally among its clients (the first get one sample more, or all get
-``samples_per_client``). Clients are numbered attribute by attribute and divided equally among them; the
-attributes are planted groups. A client is tested on the test samples that have only its attribute.
+Order of sampling: samples with none or several of the attributes are unused; the samples of each attribute
+are permuted and divided equally among its clients (the first get one more). Clients are numbered attribute by
+attribute and divided equally among them; the attributes are planted groups. A client is tested on the test
+samples that have only its attribute.
 Source: PACFL, section 3.4.2 (CelebA: smiling, wavy hair, wearing hat).
 
 >>> import numpy as np
@@ -30,19 +30,16 @@ from fedflow.settings import option
 class Attributes(Scheme):
     columns: list[str] = option(
         factory=lambda: ["smiling", "wavy_hair", "wearing_hat"],
-        doc="columns of the data set: 1 if a sample has the attribute, else 0",
+        doc="columns of the dataset: 1 if a sample has the attribute, else 0",
     )
-    samples_per_client: int | None = option(None, "training samples of a client; null = all are used", ge=1)
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         if not self.columns or len(set(self.columns)) < len(self.columns):
-            raise BadInput("partition.columns", self.columns, "different columns of the data set")
+            raise BadInput("partition.columns", self.columns, "different columns of the dataset")
         columns = [self._bits(samples, name) for name in self.columns]
         train, test = (_only([getattr(column, split) for column in columns]) for split in ("train", "test"))
         shares = draw_sizes(clients, len(columns), 0, rng)
-        return by_domain(
-            samples.labels, train, test, self.columns, shares, self.samples_per_client, False, rng
-        )
+        return by_domain(samples.labels, train, test, self.columns, shares, None, False, rng)
 
     def _bits(self, samples: Samples, name: str) -> DataColumn:
         column = samples.column(name, "partition.columns")

@@ -1,7 +1,7 @@
-"""How heterogeneous a partition is, by every measure at once: averages over pairs of clients.
+"""Heterogeneity of a partition by several measures: averages over pairs of clients.
 
-At most 100 random clients are compared, by at most 200 random samples of each, keyed by ``seed``; so the
-size of a client has little influence. Distances of finite samples are above zero even if the distributions
+At most 100 random clients are compared, by at most 200 random samples each, keyed by ``seed``, so that the
+size of a client has little influence. Distances between finite samples are positive even if the distributions
 are equal: compare a partition with an IID one under the same settings.
 """
 
@@ -13,9 +13,9 @@ import numpy as np
 
 from fedflow.data import Dataset
 from fedflow.errors import BadInput, unknown_name
-from fedflow.heterogeneity.distances import total_variation
 from fedflow.heterogeneity.measures import MEASURES, Views, label_counts
 from fedflow.partition.partition import Partition
+from fedflow.partition.scheme import label_skew
 from fedflow.seeding import generator
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PartitionComparison:
-    """The result of `compare`: a symmetric matrix [m, m] per measure, of the compared ``clients`` [m].
+    """The result of `compare`: a symmetric matrix [m, m] per measure, between the compared ``clients`` [m].
 
-    ``groups`` [m] are their planted groups or None; ``facts`` describe all clients with samples.
+    ``groups`` [m] are their planted groups, or None; ``facts`` describe all clients with samples.
     """
 
     name: str
@@ -37,7 +37,7 @@ class PartitionComparison:
 
     @property
     def means(self) -> dict[str, float]:
-        """By measure, the average over all pairs of two clients."""
+        """The average over all pairs of clients, by measure."""
         pairs = np.triu_indices(len(self.clients), 1)
         return {name: float(matrix[pairs].mean()) for name, matrix in self.matrices.items()}
 
@@ -55,9 +55,9 @@ def compare(
 ) -> PartitionComparison:
     """Measure how much the training data of clients differ, by ``measures`` (default: all in `MEASURES`).
 
-    Up to ``clients`` clients that have samples are drawn, and up to ``samples`` samples of each; ``p`` is the
-    number of directions of a signature. Measures of labels need classes, those of inputs need real inputs
-    (no tokens). Raises `BadInput`.
+    Up to ``clients`` clients with samples are drawn, and up to ``samples`` samples of each; a signature has
+    ``p`` directions. Measures of labels need classes, measures of inputs real inputs (no tokens). Raises
+    `BadInput`.
     """
     labels = dataset.y_train.numpy() if partition.train_labels is None else partition.train_labels
     x, holders = dataset.x_train.numpy(), np.flatnonzero(partition.sizes)
@@ -65,7 +65,7 @@ def compare(
         raise BadInput("clients", min(len(holders), clients), "at least 2 with samples")
     last, count = int(partition.indices.max()), len(x)
     if last >= count:
-        raise BadInput("partition", f"row {last}", f"one of the {count} training samples of the data set")
+        raise BadInput("partition", f"row {last}", f"one of the {count} training samples of the dataset")
     if samples < 1:
         raise BadInput("samples", samples, "a whole number >= 1")
     real, tokens = labels.dtype.kind == "f", x.dtype.kind == "i"
@@ -93,18 +93,13 @@ def compare(
 
 
 def _facts(rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
-    sizes = np.array([len(own) for own in rows])
+    sizes = np.array([len(row) for row in rows])
     facts = {"clients": float(len(rows)), "size_mean": float(sizes.mean()), "size_sd": float(sizes.std())}
-    if labels.dtype.kind != "f":
-        counts = label_counts(labels, rows)
-        shares, overall = counts / counts.sum(1, keepdims=True), counts.sum(0) / counts.sum()
-        facts["labels_per_client"] = float((counts > 0).sum(1).mean())
-        facts["skew"] = float(total_variation(shares, overall).mean())
-    return facts
+    return facts | label_skew(None if labels.dtype.kind == "f" else label_counts(labels, rows))
 
 
 def table(comparisons: Sequence[PartitionComparison]) -> "pd.DataFrame":
-    """One row per partition: facts about its clients, then the mean of every measure."""
+    """One row per partition: facts about its clients, and the mean of every measure."""
     import pandas as pd
 
     return pd.DataFrame(

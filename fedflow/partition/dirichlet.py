@@ -1,7 +1,7 @@
 """Dirichlet: the samples of every label are divided in proportions drawn from Dir(alpha).
 
 Order of sampling: for every label in turn, its samples are permuted and p ~ Dir(alpha, .., alpha) [N] is
-drawn; clients that already hold n / N samples or more get p = 0 (``balance``); p is renormalized, and the
+drawn; clients that already hold n / N samples or more get p = 0 (balance step); p is renormalized, and the
 samples are cut at floor(cumsum(p) n_c). All of this is repeated until the smallest client has ``min_size``
 samples: at most 1,000 times, or 20 times if each of these leaves at least 20 clients too small. Every sample
 is used once. Smaller alpha is *more* skewed (0.1: about 4 of 10 labels).
@@ -23,7 +23,7 @@ from fedflow.partition.scheme import Samples, Scheme, Split, gather, register
 from fedflow.settings import option
 
 TRIES = 1000
-LOOK, FAR = 20, 20  # draws after which to give up if each left this many clients too small
+LOOK, FAR = 20, 20  # give up after LOOK draws if each left FAR clients too small
 
 Drawn = TypeVar("Drawn")
 
@@ -36,9 +36,6 @@ class Dirichlet(Scheme):
     min_size: int = option(
         10, "smallest number of samples of a client", ge=0, source="10 in PACFL and FLIS, 15 in FL-SC-NIID"
     )
-    balance: bool = option(
-        True, "give no more to clients that already hold an equal share", source="NIID-Bench"
-    )
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         labels = samples.labels
@@ -47,14 +44,13 @@ class Dirichlet(Scheme):
         def draw() -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
             """Sizes [N]; for every label, its samples in random order and the number for each client [N]."""
             dealt, sizes = [], np.zeros(clients)
-            for own in rows:
-                order = rng.permutation(own)
-                p = rng.dirichlet(np.full(clients, self.alpha))
-                if self.balance:
-                    p = p * (sizes < len(labels) / clients)
-                if p.sum() == 0:  # all clients that are not full drew 0: divide it among them
-                    p = (sizes < len(labels) / clients).astype(float)
-                dealt.append((order, portions(len(own), p / p.sum())))
+            for of_label in rows:
+                order = rng.permutation(of_label)
+                small = sizes < len(labels) / clients
+                p = rng.dirichlet(np.full(clients, self.alpha)) * small
+                if p.sum() == 0:  # all small clients drew 0
+                    p = small.astype(float)
+                dealt.append((order, portions(len(of_label), p / p.sum())))
                 sizes += dealt[-1][1]
             return sizes, dealt
 
@@ -69,8 +65,8 @@ def until_large_enough(
 ) -> Drawn:
     """The second result of ``draw``, repeated until all sizes [N], its first, are at least ``min_size``.
 
-    Raises `BadInput` after `TRIES` draws; or after `LOOK` if each left at least `FAR` clients too small, as
-    the chance of a draw without any is then about exp(-FAR).
+    Raises `BadInput` after `TRIES` draws, or after `LOOK` if each left at least `FAR` clients too small: the
+    chance of a draw without any is then about exp(-FAR).
     """
     if min_size * clients > total:
         raise BadInput("partition.min_size", min_size, f"at most {total // clients} for {clients} clients")
@@ -93,6 +89,6 @@ def until_large_enough(
 
 def portions(count: int, p: np.ndarray) -> np.ndarray:
     """Sizes [N] of ``count`` samples cut in proportions ``p`` [N]: at floor(cumsum(p) count)."""
-    # The sum of 0.7 and 0.1 falls just short of 0.8: without the small addition, 10 samples are cut at 7.
+    # 0.7 + 0.1 is slightly below 0.8: without the small addition, 10 samples would be cut at 7.
     cuts = (np.cumsum(p)[:-1] * count + 1e-9).astype(int)
     return np.diff(cuts, prepend=0, append=count)

@@ -4,8 +4,8 @@ Order of sampling: q_k ~ Dir(alpha K p) [K] for every client, where p are the sh
 data (so Dir(alpha) if they are balanced); for every label, the q_k are normalized over the clients, and its
 samples are cut at floor(cumsum(q) n_c). All q are drawn again until the smallest client has ``min_size``
 samples, with the limits of `dirichlet`; then samples are permuted and dealt label by label. Every sample is
-used once. Sizes are far more equal than those of `dirichlet`: with a mean of 500 samples and alpha 0.05,
-about 360 to 780 instead of 0 to 2,355. Smaller alpha is more skewed.
+used once. Sizes are far more equal than with `dirichlet`: with a mean of 500 samples and alpha 0.05, about
+360 to 780 instead of 0 to 2,355. Smaller alpha is more skewed.
 Source: the code of Curriculum-FL (Vahidian et al., ICCV 2023), alpha 0.05, 0.2 and 0.9.
 
 >>> import numpy as np

@@ -3,17 +3,16 @@
 Order of sampling: for client k in turn q ~ Dir(alpha / K, .., alpha / K) [K]; counts of labels are
 multinomial with floor(n / N) trials and q, limited to the remaining samples of a label; missing samples are
 drawn again from q over the remaining labels. q is kept in logarithms: at alpha 0.01 most shares are below
-the smallest float, and they decide what a client gets once its main label is exhausted. A client must hold
-two labels with six samples each: otherwise it draws again, at most 1,000 times,
-after which (or at once if it is impossible) the last draw is accepted. Finally samples are permuted and dealt
-label by label. At most N - 1 samples are unused. Smaller alpha is more skewed: two labels, rarely three, at
-0.01. Repeated draws take the time: at 0.01 about 40 for a client of 100 samples, and over 500 for one of 12.
+the smallest float, and they matter once the main label of a client is exhausted. A client must hold two
+labels with six samples each; otherwise it draws again, at most 1,000 times, after which (or at once if it is
+impossible) the last draw is accepted. Finally samples are permuted and dealt label by label. At most N - 1
+samples are unused. Smaller alpha is more skewed: two labels, rarely three, at 0.01. Repeated draws take most
+of the time: at 0.01 about 40 draws for a client of 100 samples, and over 500 for a client of 12.
 
-``official`` repeats the authors' code, which makes no partition: q ~ Dir(alpha u) with u uniform in [0, 1]^K;
-floor(n / N) labels are drawn from q, again if all are equal; labels drawn fewer than six times
-are dropped; the first samples of each label are taken and *the others* removed from the list; a client draws
-until the number drawn, not the number received, is floor(n / N). So clients share samples, and few samples
-are used.
+``official`` follows the authors' code, which makes no partition: q ~ Dir(alpha u) with u uniform in [0, 1]^K;
+floor(n / N) labels are drawn from q, again if all are equal; labels drawn fewer than six times are dropped;
+the first samples of each label are taken and *the others* removed from the list; a client draws until the
+number drawn, not the number received, is floor(n / N). So clients share samples, and few samples are used.
 Source: Hsu et al., 2019, as FedEvg divides data (alpha 0.01 and 1); AAggFF (TinyImageNet, 0.01) has the
 same code.
 
@@ -37,45 +36,45 @@ MIN_CLASSES, MIN_PER_CLASS = 2, 6  # labels that a client holds, and samples of 
 @register("dirichlet_disjoint")
 class DirichletDisjoint(Scheme):
     alpha: float = option(0.01, "concentration; smaller is more skewed", symbol="alpha", gt=0, grid=(0.01, 1))
-    official: bool = option(False, "as the authors' code: clients share samples")
+    official: bool = option(False, "as in the authors' code: clients share samples")
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
-        labels, each = samples.labels, len(samples.labels) // clients
+        labels, size = samples.labels, len(samples.labels) // clients
         if self.official:
-            return Split(self._official(labels, clients, each, rng))
+            return Split(self._official(labels, clients, size, rng))
         left = np.bincount(labels, minlength=num_classes(labels))
         counts = np.zeros((clients, len(left)), np.int64)
         for k in range(clients):
             enough = (left >= MIN_PER_CLASS).sum() >= MIN_CLASSES
-            possible = enough and each >= MIN_CLASSES * MIN_PER_CLASS
+            possible = enough and size >= MIN_CLASSES * MIN_PER_CLASS
             for _ in range(TRIES if possible else 1):
-                counts[k] = self._counts(left, each, rng)
+                counts[k] = self._counts(left, size, rng)
                 if (counts[k] >= MIN_PER_CLASS).sum() >= MIN_CLASSES:
                     break
             left -= counts[k]
         return Split(by_counts(labels, counts, rng))
 
-    def _counts(self, left: np.ndarray, each: int, rng: np.random.Generator) -> np.ndarray:
-        """Samples of each label for one client [K], of those that are ``left`` [K]."""
+    def _counts(self, left: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+        """``size`` samples for one client by label [K], of the ``left`` [K] samples."""
         log_q = log_dirichlet(self.alpha / len(left), len(left), rng)
         counts = np.zeros_like(left)
-        while missing := each - counts.sum():
+        while missing := size - counts.sum():
             there = np.where(counts < left, log_q, -np.inf)
             p = np.exp(there - there.max())
             counts += np.minimum(rng.multinomial(missing, p / p.sum()), left - counts)
         return counts
 
-    def _official(self, labels: np.ndarray, clients: int, each: int, rng: np.random.Generator) -> Indices:
+    def _official(self, labels: np.ndarray, clients: int, size: int, rng: np.random.Generator) -> Indices:
         heads = [np.flatnonzero(labels == c) for c in range(num_classes(labels))]
         parts = []
         for _ in range(clients):
             got, drawn, tries = [], 0, 0
-            while drawn < each:
+            while drawn < size:
                 if (tries := tries + 1) > TRIES:
                     raise BadInput(
                         "partition.clients", clients, f"fewer for {len(labels)} samples, or a larger alpha"
                     )
-                counts = rng.multinomial(each, rng.dirichlet(self.alpha * rng.random(len(heads))))
+                counts = rng.multinomial(size, rng.dirichlet(self.alpha * rng.random(len(heads))))
                 if (counts > 0).sum() < 2:
                     continue
                 counts[counts < MIN_PER_CLASS] = 0
@@ -91,7 +90,7 @@ def log_dirichlet(alpha: float, count: int, rng: np.random.Generator) -> np.ndar
     """log q [count] of q ~ Dir(alpha, .., alpha), up to a constant.
 
     A gamma variate of shape alpha is one of shape alpha + 1 times u^(1 / alpha), u uniform (Marsaglia, Tsang
-    2000); below 0.1 NumPy breaks sticks, and the rest of a stick is often rounded to 0. Below 1e-300 the
+    2000). Below 0.1 NumPy breaks sticks, and the rest of a stick is often rounded to 0; below 1e-300 the
     quotient overflows.
     """
     if alpha >= 0.1:

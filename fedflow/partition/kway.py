@@ -62,10 +62,10 @@ class KWay(Scheme):
 
 
 def _drawn(ways: int, left: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
-    """The names 0..k-1 that clients give to classes [N, K], or -1; ``left`` [K]: how often to use a class."""
+    """The names 0..k-1 of classes at clients [N, K], or -1; class c is to be used ``left[c]`` times."""
     names = np.full((clients, len(left)), -1)
     for k in range(clients):
-        own = np.lexsort((rng.random(len(left)), -left))[:ways]
-        names[k, own] = np.arange(ways)
-        left[own] -= 1
+        chosen = np.lexsort((rng.random(len(left)), -left))[:ways]
+        names[k, chosen] = np.arange(ways)
+        left[chosen] -= 1
     return names

@@ -2,8 +2,8 @@
 
 Order of sampling: the K classes are permuted and cut into ``groups`` runs or, with ``labels_per_group`` = L,
 group g gets the L classes from place g (L - overlap) on a ring; classes in no group are unused. Client k
-belongs to group k * groups // N; these are planted groups, with which found clusters are compared. The
-``sampler`` divides the samples: "mixed" permutes the samples of a label that groups share and divides them
+belongs to group k * groups // N; these are the planted groups. The ``sampler`` divides the samples: "mixed"
+permutes the samples of a label that groups share and divides them
 equally among these groups, then permutes all samples of a group and divides them equally among its clients;
 "slice" permutes each label and divides it equally among all clients that own it; "independent" draws
 ``samples_per_label`` of each of its labels for every client without replacement, regardless of the others,
@@ -35,7 +35,7 @@ class LabelGroups(Scheme):
     )
     sampler: str = option(
         "mixed",
-        "how samples of a group are divided over its clients",
+        "how samples of a group are divided among its clients",
         choices=("mixed", "slice", "independent"),
     )
     samples_per_label: int = option(
@@ -83,8 +83,7 @@ class LabelGroups(Scheme):
         order = rng.permutation(classes)
         held = np.zeros((self.groups, classes), dtype=bool)
         for group, cut in enumerate(np.array_split(order, self.groups)):
-            own = cut if length is None else order[(group * step + np.arange(length)) % classes]
-            held[group, own] = True
+            held[group, cut if length is None else order[(group * step + np.arange(length)) % classes]] = True
         return held
 
     def _draw(self, labels: np.ndarray, held: np.ndarray, rng: np.random.Generator) -> Indices:
@@ -97,6 +96,8 @@ class LabelGroups(Scheme):
                 f"at most {len(rows[fewest])}, the samples of label {fewest}",
             )
         return [
-            np.sort(np.concatenate([rng.choice(rows[c], self.samples_per_label, replace=False) for c in own]))
-            for own in map(np.flatnonzero, held)
+            np.sort(
+                np.concatenate([rng.choice(rows[c], self.samples_per_label, replace=False) for c in mine])
+            )
+            for mine in map(np.flatnonzero, held)
         ]

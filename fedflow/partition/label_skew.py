@@ -62,7 +62,7 @@ def draw_labels(first: np.ndarray, classes: int, held: int, rng: np.random.Gener
 
 
 def draw_cover(first: np.ndarray, classes: int, held: int, rng: np.random.Generator) -> np.ndarray | None:
-    """`draw_labels` until every label has an owner; None if `TRIES` draws do not suffice."""
+    """`draw_labels` until every label has an owner, or None if `TRIES` draws do not suffice."""
     if len(first) * held >= classes:
         for _ in range(TRIES):
             owned = draw_labels(first, classes, held, rng)
@@ -90,6 +90,6 @@ def divide(labels: np.ndarray, owned: np.ndarray, rng: np.random.Generator, who:
                 len(owned),
                 f"fewer: {len(owners)} {who} share {len(rows)} samples of label {c}",
             )
-        # A single owner gets all of them: their order does not matter.
+        # A single owner gets all of them, in any order.
         owner[rng.permutation(rows) if len(owners) > 1 else rows] = runs(owners, len(rows))
     return gather(owner, len(owned))

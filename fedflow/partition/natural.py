@@ -3,9 +3,8 @@
 Order of sampling: values with at least ``min_samples`` training and ``min_test`` test samples qualify; if
 these exceed ``clients``, that number is drawn without replacement; clients follow the order of values. Then,
 client by client, ``max_samples`` and ``max_test`` keep consecutive samples from a random start (training,
-then test). A client is tested on the test samples of its value; there may be none without ``min_test`` or
-``holdout``.
-Samples of other values are unused.
+then test). A client is tested on the test samples of its value; without ``min_test`` or ``holdout`` there may
+be none. Samples of other values are unused.
 Source: LEAF (Caldas et al., 2018): writers of FEMNIST, roles of Shakespeare, celebrities of CelebA; FLT
 (200 writers), FedDyn (100 roles of 2,000 and 400 samples), AAggFF (regions, doctors, hospitals, speakers).
 
@@ -28,7 +27,7 @@ from fedflow.settings import option
 
 @register("natural")
 class Natural(Scheme):
-    column: str = option("user", "column of the data set that holds the clients")
+    column: str = option("user", "column of the dataset with the clients")
     min_samples: int = option(1, "training samples that a value needs to qualify", ge=1)
     min_test: int = option(0, "test samples that a value needs to qualify", ge=0)
     max_samples: int | None = option(
@@ -63,7 +62,7 @@ class Natural(Scheme):
         )
 
     def _qualified(self, column: DataColumn) -> np.ndarray:
-        """The numbers of the values that qualify."""
+        """The indices of the values that qualify."""
         values, train, test = numbered(column)
         enough = np.bincount(train) >= self.min_samples
         enough &= np.bincount(test + 1, minlength=len(values) + 1)[1:] >= self.min_test

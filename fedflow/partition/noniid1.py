@@ -1,11 +1,10 @@
-"""Noniid1: label skew in which most clients resemble the first, and the others hold few of its labels.
+"""Noniid1: label skew in which most clients resemble the first client, and the others have few of its labels.
 
 Order of sampling: m = max(1, round(fraction K)) labels (halves to even) are drawn: the base set H, which
-client 0 holds.
-For every client u is uniform in {0, 1, 2}, x in [ceil(K / 2), K - 1] and y in [0, floor(K / 4)]; it holds
-s random labels of H and m - s others, s = ceil(x m / K) for u = 0 and 1, less ceil(0.05 m) if that is
-all of H and u = 0, and s = ceil(y m / K) for u = 2. Then each label is divided as in label skew; a label
-without owner is unused. The two kinds are the planted groups: clients with u = 2, a third, are group 1.
+client 0 holds. For every client u is uniform in {0, 1, 2}, x in [ceil(K / 2), K - 1] and y in
+[0, floor(K / 4)]; it holds s random labels of H and m - s others, s = ceil(x m / K) for u = 0 and 1, less
+ceil(0.05 m) if that is all of H and u = 0, and s = ceil(y m / K) for u = 2. Then each label is divided as in
+label skew; labels without owner are unused. The planted groups are the two kinds: a third, u = 2, is group 1.
 Source: "noniid1" in the code of PACFL (Vahidian et al., AAAI 2023), used for CIFAR-100.
 
 >>> import numpy as np

@@ -14,36 +14,29 @@ from fedflow.settings import option
 class PartitionParams(Choice):
     """One entry of ``partitions``: the shared fields, and the parameters of the scheme.
 
-    The steps that any scheme can be combined with are applied in this order: ``public``, ``pieces``,
-    ``difficulty``, ``newcomers``, ``holdout``, ``selection``, ``validation``, ``label_noise``.
+    Steps that combine with any scheme are applied in this order: ``public``, ``pieces``, ``difficulty``,
+    ``newcomers``, ``holdout``, ``selection``, ``validation``, ``label_noise``.
     """
 
     section: ClassVar[str] = "partition"
     key: ClassVar[str] = "scheme"
     command: ClassVar[str] = "fedflow schemes"
-    dataset: str = option(doc="a name under data")
-    scheme: str = option(doc="how samples are divided over clients")
-    clients: int | None = option(
-        None, "number of clients; null = as many as the data define", symbol="N", ge=1
-    )
+    dataset: str = option(doc="a name under `data`")
+    scheme: str = option(doc="how samples are divided among clients")
+    clients: int | None = option(None, "number of clients; null = as defined by the data", symbol="N", ge=1)
     seed: int = option(0, "seed of every random choice", ge=0)
-    public: int = option(0, "training samples that are set aside for the server, stratified by class", ge=0)
+    public: int = option(0, "training samples set aside for the server, stratified by class", ge=0)
     pieces: int | None = option(
-        None, "divide the data into this many pieces, of which `clients` are used", symbol="P", ge=1
+        None, "divide the data into this many pieces and use `clients` of them", symbol="P", ge=1
     )
     pieces_used: str = option("first", "which pieces are used", choices=("first", "random"))
     difficulty: Difficulty | None = option(
-        None, "deal easy samples to the first clients, hard ones to the last"
+        None, "give easy samples to the first clients and hard ones to the last"
     )
     holdout: float = option(
-        0.0,
-        "share of a client's own samples that it is tested on; 0 = test samples of its labels",
-        ge=0,
-        lt=1,
+        0.0, "share of each client's samples used to test it; 0 = test samples of its labels", ge=0, lt=1
     )
-    holdout_stratified: bool = option(
-        True, "hold out the same share of every label, instead of random samples"
-    )
+    holdout_stratified: bool = option(True, "hold out the same share of every label; false = random samples")
     selection: float = option(
         0.0,
         "share of each client's training samples held out for model selection, for methods with "
@@ -73,6 +66,6 @@ class PartitionParams(Choice):
             raise BadInput("partition.pieces_used", self.pieces_used, "first, without pieces")
 
     def files(self) -> list[str]:
-        """The files that it is made from, except the data set, relative to the project's root."""
+        """The files it is made from, except the dataset, relative to the project's root."""
         losses = self.difficulty.losses if self.difficulty else None
         return [*([losses] if losses else []), *self.parameters.files()]

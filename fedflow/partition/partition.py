@@ -13,12 +13,13 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from fedflow.errors import BadInput, FedflowError, reason
+from fedflow.heterogeneity.measures import label_counts
 from fedflow.partition.after.difficulty import by_difficulty, consistency
 from fedflow.partition.after.holdout import hold_out
 from fedflow.partition.after.label_noise import spoil
 from fedflow.partition.after.newcomers import order_of_joining
 from fedflow.partition.params import PartitionParams
-from fedflow.partition.scheme import Indices, Samples, Scheme, Split, num_classes, spread
+from fedflow.partition.scheme import Indices, Samples, Scheme, Split, label_skew, num_classes, spread
 from fedflow.seeding import generator
 
 ARRAYS = (
@@ -35,12 +36,12 @@ class Partition:
 
     Client k trains on ``indices[offsets[k]:offsets[k+1]]``. Its test set is the union of disjoint test
     pools (one per label, per domain or per client): ``own_pools[own_offsets[k]:own_offsets[k+1]]``.
-    Pools are rows of test samples, or of training samples if ``held_out``.
-    With ``selection``, it selects models on further training samples, on which it is neither trained nor
-    tested: ``selection_indices[selection_offsets[k]:selection_offsets[k+1]]``.
-    ``public`` are training rows that only the server holds. ``groups`` [N] are planted groups; the last
-    ``newcomers`` clients join after the last round; ``train_labels`` [n] and ``test_labels`` [t] replace the
-    labels of the data set; or None.
+    Pools are rows of test samples, or of training samples if ``held_out``. With ``selection``, models are
+    selected on further training samples, used neither for training nor for testing:
+    ``selection_indices[selection_offsets[k]:selection_offsets[k+1]]``.
+    Only the server holds the training rows ``public``. ``groups`` [N] are the planted groups, or None. The
+    last ``newcomers`` clients join after the last round. ``train_labels`` [n] and ``test_labels`` [t] replace
+    the labels of the dataset, unless they are None.
     """
 
     offsets: np.ndarray
@@ -61,23 +62,20 @@ class Partition:
     dataset_hash: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     label_counts: np.ndarray | None = None  # [N, K], for the picture
-    losses: np.ndarray | None = None  # [n] of the expert, for the picture
+    losses: np.ndarray | None = None  # [n], the expert's, for the picture
 
     @classmethod
     def from_lists(
         cls,
         train: list[np.ndarray],
         pools: list[np.ndarray],
-        own: list[np.ndarray],
+        client_pools: list[np.ndarray],
         selection: list[np.ndarray] | None = None,
         **more: Any,
     ) -> "Partition":
-        """From one array of training rows per client, one per test pool, and the pools of each client.
-
-        ``selection`` are the rows that each client holds out for model selection.
-        """
+        """From arrays of training rows by client, test rows by pool, pools and selection rows by client."""
         (offsets, indices), (pool_offsets, pool_indices), (own_offsets, own_pools) = map(
-            _rows, (train, pools, own)
+            _rows, (train, pools, client_pools)
         )
         if selection is not None:
             more["selection_offsets"], more["selection_indices"] = _rows(selection)
@@ -90,7 +88,7 @@ class Partition:
 
     @property
     def training_clients(self) -> int:
-        """The number of clients that train: all except the newcomers."""
+        """The number of clients without the newcomers."""
         return len(self.offsets) - 1 - self.newcomers
 
     def train(self, client: int) -> np.ndarray:
@@ -98,7 +96,7 @@ class Partition:
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
     def selection(self, client: int) -> np.ndarray | None:
-        """Sorted training rows that a client holds out for model selection; None if no client does."""
+        """Sorted training rows that a client holds out for model selection, or None if no client does."""
         if self.selection_offsets is None or self.selection_indices is None:
             return None
         return self.selection_indices[self.selection_offsets[client] : self.selection_offsets[client + 1]]
@@ -108,7 +106,7 @@ class Partition:
         return self.pool_indices[self.pool_offsets[pool] : self.pool_offsets[pool + 1]]
 
     def test_pools(self, client: int) -> np.ndarray:
-        """The pools that make up the test set of a client."""
+        """The pools in the test set of a client."""
         return self.own_pools[self.own_offsets[client] : self.own_offsets[client + 1]]
 
     def test(self, client: int) -> np.ndarray:
@@ -118,7 +116,7 @@ class Partition:
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits that identify the content and the data set it divides."""
+        """16 hexadecimal digits that identify the content and the dataset."""
         digest = hashlib.blake2b(
             f"{self.dataset_hash} {self.held_out} {self.newcomers}".encode(), digest_size=8
         )
@@ -131,7 +129,7 @@ class Partition:
     def classes(self) -> int | None:
         """The number of classes if the scheme renames them, else None.
 
-        Label noise does not rename them: wrong labels are of the same classes, even if one is lost.
+        Label noise does not rename classes, even if no sample of one is left.
         """
         if self.train_labels is None or self.test_labels is None:
             return None
@@ -145,7 +143,7 @@ class Partition:
         """Write the arrays, then ``summary.json``; deterministic bytes. Raises `FedflowError`."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / SUMMARY).unlink(missing_ok=True)  # never an old summary beside new arrays
+            (folder / SUMMARY).unlink(missing_ok=True)  # an old summary must not describe new arrays
             partial = folder / f"{FILE}.partial"
             save_file(self._arrays(), partial)
             partial.replace(folder / FILE)
@@ -156,7 +154,7 @@ class Partition:
             ) from error
 
     def summary(self) -> dict[str, Any]:
-        """Facts for the reader, in plain values."""
+        """Summary for readers, in plain values."""
         sizes = self.sizes
         groups = None if self.groups is None else len(np.unique(self.groups))
         return {
@@ -179,12 +177,12 @@ class Partition:
 
 
 def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str = "") -> Partition:
-    """Divide a data set by ``params``. Raises `BadInput` if that is impossible.
+    """Divide a dataset by ``params``. Raises `BadInput` if that is impossible.
 
     A client is tested on all test samples of the labels it trains on (on all test samples if targets are
     real), unless the scheme or ``holdout`` says otherwise. With ``selection``, each client holds out a
-    stratified share of its samples for model selection. With ``validation``, samples that clients hold out
-    replace the test set, which is not used.
+    stratified share of its samples for model selection. With ``validation``, held-out samples replace the
+    test set, which is not used.
     """
     scheme, count = params.parameters, len(samples.labels)
     clients = scheme.count(samples) if params.clients is None else params.clients
@@ -221,12 +219,12 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         chosen = chosen[order]
     train, groups = [train[k] for k in chosen], None if groups is None else groups[chosen]
     before = np.concatenate(train)
-    pools, own = _test_pools(split, samples, train, chosen)
+    pools, pools_of = _test_pools(split, samples, train, chosen)
     by_label = split.own is None and not params.holdout and labels.dtype.kind != "f"
     if params.holdout:
         stratified = params.holdout_stratified
         train, pools = hold_out(train, labels, params.holdout, rng("holdout"), stratified)
-        own = list(np.arange(clients)[:, None])
+        pools_of = list(np.arange(clients)[:, None])
     selection = None
     if params.selection:
         share, field = params.selection, "partition.selection"
@@ -234,7 +232,9 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     if params.validation:
         share, field = params.validation, "partition.validation"
         train, held = hold_out(train, labels, share, rng("validation"), field=field)
-        pools, own = _validation_pools(held[: clients - newcomers], own, labels if by_label else None)
+        pools, pools_of = _validation_pools(
+            held[: clients - newcomers], pools_of, labels if by_label else None
+        )
     if not all(map(len, train)):
         raise BadInput("partition.clients", clients, "fewer: a client got no training samples")
     if params.label_noise is not None:
@@ -243,14 +243,15 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         official = params.label_noise.protocol == "official"
         spoilt = before if official else np.concatenate([*train, *(selection or [])])
         train_labels = spoil(labels, spoilt, num_classes(labels), params.label_noise, rng("label noise"))
-    counts = _label_counts(train, labels if train_labels is None else train_labels)
+    final = labels if train_labels is None else train_labels
+    counts = None if final.dtype.kind == "f" else label_counts(final, train)
     held_out = bool(params.holdout or params.validation)
     unused = np.ones(count, dtype=bool)
     unused[np.concatenate([*train, *(selection or []), *(pools if held_out else []), public])] = False
     return Partition.from_lists(
         train,
         pools,
-        own,
+        pools_of,
         selection,
         public=public,
         groups=groups,
@@ -262,7 +263,7 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         dataset_hash=dataset_hash,
         label_counts=counts,
         losses=losses,
-        facts={"samples_unused": int(unused.sum()), **_skew(counts), **consistency(train, losses)},
+        facts={"samples_unused": int(unused.sum()), **label_skew(counts), **consistency(train, losses)},
     )
 
 
@@ -294,7 +295,7 @@ def _split(
 def _test_pools(
     split: Split, samples: Samples, train: Indices, chosen: np.ndarray
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Test pools, and those of every client: the scheme's, one per label, or one for real targets."""
+    """Test pools, and the pools of every client: the scheme's, one per label, or one for real targets."""
     if split.pools is not None and split.own is not None:
         return split.pools, [split.own[k] for k in chosen]
     labels = samples.labels if split.train_labels is None else split.train_labels
@@ -305,25 +306,25 @@ def _test_pools(
     return pools, [np.unique(labels[rows]) for rows in train]
 
 
-def _validation_pools(held: Indices, own: Indices, labels: np.ndarray | None) -> tuple[Indices, Indices]:
-    """Test pools of the samples that training clients held out, in place of those of `_test_pools`.
+def _validation_pools(held: Indices, pools_of: Indices, labels: np.ndarray | None) -> tuple[Indices, Indices]:
+    """Test pools of the samples ``held`` out by training clients, in place of the pools ``pools_of`` clients.
 
-    One per label if clients are tested by label (``labels`` [n]). If the scheme or ``holdout`` makes the
-    pools, held-out samples are not known to belong to one: clients with equal pools share theirs.
+    There is one per label if clients are tested by label (``labels`` [n]). Otherwise the scheme or
+    ``holdout`` made the pools, and clients with equal pools share their held-out samples.
     """
     if labels is not None:
         everybody = np.sort(np.concatenate(held))
-        return [everybody[labels[everybody] == c] for c in range(num_classes(labels))], own
-    known: dict[bytes, int] = {}
-    places = [known.setdefault(np.sort(pools).tobytes(), len(known)) for pools in own]
-    shared: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in known]
-    for place, rows in zip(places, held):
-        shared[place].append(rows)
-    return [np.sort(np.concatenate(rows)) for rows in shared], [np.array([place]) for place in places]
+        return [everybody[labels[everybody] == c] for c in range(num_classes(labels))], pools_of
+    numbers: dict[bytes, int] = {}
+    pool_of = [numbers.setdefault(np.sort(pools).tobytes(), len(numbers)) for pools in pools_of]
+    shared: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in numbers]
+    for pool, rows in zip(pool_of, held):
+        shared[pool].append(rows)
+    return [np.sort(np.concatenate(rows)) for rows in shared], [np.array([pool]) for pool in pool_of]
 
 
 def _refuse_shared(train: Indices, params: PartitionParams) -> None:
-    """Refuse to hold out shared samples: another client would train on them."""
+    """Refuse to hold out samples that other clients train on."""
     all_rows = np.concatenate(train)
     if len(all_rows) == len(np.unique(all_rows)):
         return
@@ -334,31 +335,10 @@ def _refuse_shared(train: Indices, params: PartitionParams) -> None:
             raise BadInput(f"partition.{name}", shown, f"{off}, because clients share samples in this scheme")
 
 
-def _label_counts(train: Indices, labels: np.ndarray) -> np.ndarray | None:
-    """Training samples of each label at each client [N, K]; None for real targets."""
-    if labels.dtype.kind == "f":
-        return None
-    counts = np.zeros((len(train), num_classes(labels)), dtype=np.int64)
-    owner = np.repeat(np.arange(len(train)), [len(rows) for rows in train])
-    np.add.at(counts, (owner, labels[np.concatenate(train)]), 1)
-    return counts
-
-
-def _skew(counts: np.ndarray | None) -> dict[str, float]:
-    """Two measures of how the labels of clients differ from those of all samples."""
-    if counts is None:
-        return {}
-    shares, overall = counts / counts.sum(1, keepdims=True), counts.sum(0) / counts.sum()
-    return {
-        "labels_per_client": float((counts > 0).sum(1).mean()),
-        "skew": float(0.5 * np.abs(shares - overall).sum(1).mean()),
-    }
-
-
 def load_partition(folder: Path) -> Partition:
-    """Read a saved partition, its arrays mapped into memory.
+    """Read a saved partition; the arrays are mapped into memory.
 
-    Raises `FedflowError` when it is missing, truncated or damaged.
+    Raises `FedflowError` if it is missing, truncated or damaged.
     """
     file, remedy = folder / FILE, "run `fedflow partition` for it again"
     try:
@@ -368,15 +348,9 @@ def load_partition(folder: Path) -> Partition:
         arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in load_file(file).items()}
         if arrays.keys() - set(ARRAYS):
             raise ValueError(f"it holds {', '.join(arrays.keys() - set(ARRAYS))}")
+        same = {name: summary[name] for name in ("held_out", "newcomers", "params", "dataset_hash")}
         facts = {name: summary[name] for name in FACTS if name in summary}
-        partition = Partition(
-            **arrays,
-            held_out=summary["held_out"],
-            newcomers=summary["newcomers"],
-            params=summary["params"],
-            dataset_hash=summary["dataset_hash"],
-            facts=facts,
-        )
+        partition = Partition(**arrays, **same, facts=facts)
         whole = partition.hash == summary["hash"]
     except FedflowError:
         raise

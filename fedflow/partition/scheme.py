@@ -1,4 +1,4 @@
-"""Partition schemes: their base class and their registry."""
+"""Base class and registry of partition schemes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,19 +9,20 @@ import numpy as np
 
 from fedflow.data import DataColumn, Dataset
 from fedflow.errors import BadInput, FedflowError
-from fedflow.settings import Settings
+from fedflow.heterogeneity.distances import total_variation
+from fedflow.settings import Settings, registering
 
 Indices = list[np.ndarray]  # one sorted int64 array of sample rows per client
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What a scheme may use of a data set: n training and t test samples.
+    """The n training and t test samples of a dataset, as far as schemes use them.
 
-    ``labels`` [n] and ``test_labels`` [t] are 0..K-1 (real targets in regression); ``columns`` are metadata
-    of samples, such as its user; ``inputs()`` returns pixels or features [n, ...],
-    ``losses(difficulty)`` an expert's loss per training sample [n]. ``root`` is the folder of the files that
-    a scheme names.
+    ``labels`` [n] and ``test_labels`` [t] are 0..K-1, or real targets in regression. ``columns`` are metadata
+    of samples, such as the user. ``inputs()`` returns pixels or features [n, ...], and
+    ``losses(difficulty)`` an expert's loss for each training sample [n]. File names in the parameters of a
+    scheme are relative to ``root``.
     """
 
     labels: np.ndarray
@@ -33,9 +34,9 @@ class Samples:
 
     @classmethod
     def of(cls, dataset: Dataset, **more: Any) -> "Samples":
-        """Those of a prepared data set; if targets are sequences, all samples have the label 0.
+        """The samples of a prepared dataset.
 
-        Of several real targets, the first one counts.
+        If targets are sequences, all samples have the label 0; of several real targets, the first counts.
         """
         real = dataset.y_train.is_floating_point()
         train, test = (
@@ -45,15 +46,15 @@ class Samples:
         return cls(train, test, dataset.columns, inputs=dataset.x_train.numpy, **more)
 
     def only(self, rows: np.ndarray) -> "Samples":
-        """Restricted to the training samples at ``rows`` [m], sorted."""
+        """The same with only the training samples at the sorted ``rows`` [m]."""
         columns = {n: replace(column, train=column.train[rows]) for n, column in self.columns.items()}
         return replace(self, labels=self.labels[rows], columns=columns, inputs=lambda: self.inputs()[rows])
 
     def column(self, name: str, field: str = "partition.column") -> DataColumn:
-        """The named column; `BadInput` of ``field`` if the data set has none."""
+        """The named column. Raises `BadInput` for ``field`` if the dataset has none."""
         if name not in self.columns:
             there = ", ".join(sorted(self.columns))
-            raise BadInput(field, name, f"a column of the data set: {there or 'it has none'}")
+            raise BadInput(field, name, f"a column of the dataset: {there or 'it has none'}")
         return self.columns[name]
 
 
@@ -61,10 +62,10 @@ class Samples:
 class Split:
     """The result of a scheme.
 
-    ``train``: one sorted array of training rows per client. ``groups`` [N]: planted groups.
-    ``pools``: disjoint arrays of test rows, and ``own``: the pools that make up each client's test
-    set; by default a client is tested on all test samples of the labels that it trains on.
-    ``train_labels`` [n], ``test_labels`` [t]: labels that replace those of the data set.
+    ``train`` has one sorted array of training rows per client, ``groups`` [N] are the planted groups.
+    ``pools`` are disjoint arrays of test rows, and ``own`` lists the pools in the test set of each client; by
+    default a client is tested on all test samples of the labels it trains on. ``train_labels`` [n] and
+    ``test_labels`` [t] replace the labels of the dataset.
     """
 
     train: Indices
@@ -87,15 +88,15 @@ class Scheme(Settings):
 
     @property
     def renames(self) -> bool:
-        """Whether `split` gives the classes of each client other names."""
+        """True if `split` renames the classes of each client."""
         return False
 
     def files(self) -> list[str]:
-        """The files that the parameters name, relative to the project's root."""
+        """The files named in the parameters, relative to the project's root."""
         return []
 
     def count(self, samples: Samples) -> int:
-        """The number of clients if ``clients`` is not given: only some schemes know it."""
+        """The number of clients when ``clients`` is not given, for schemes that define one."""
         raise BadInput("partition.clients", None, "a whole number >= 1")
 
 
@@ -105,32 +106,24 @@ S = TypeVar("S", bound=type[Scheme])
 
 
 def register(name: str) -> Callable[[S], S]:
-    """Class decorator: register a scheme as ``name``; `BadInput` for the name of another module's scheme."""
-
-    def add(cls: S) -> S:
-        if (known := SCHEMES.get(name)) is not None and known.__module__ != cls.__module__:
-            raise BadInput("name", name, f"another name than a scheme of {known.__module__}")
-        cls.name = name
-        SCHEMES[name] = cls
-        return cls
-
-    return add
+    """Class decorator: register a scheme as ``name``. Raises `BadInput` for another module's name."""
+    return registering(SCHEMES)(name, name)
 
 
 def runs(owners: np.ndarray, count: int) -> np.ndarray:
-    """The owner of each of ``count`` samples, divided equally among ``owners``; the first get one more."""
+    """The owners of ``count`` samples, divided equally among ``owners``; the first get one more."""
     size, more = divmod(count, len(owners))
     return np.repeat(owners, size + (np.arange(len(owners)) < more))
 
 
 def gather(owner: np.ndarray, clients: int) -> Indices:
-    """The sorted rows of each client, from the owner of every sample [n]; -1 = no owner."""
+    """The sorted rows of each client, from the owner of every sample [n] (-1: no owner)."""
     order = np.argsort(owner, kind="stable")
     return np.split(order, np.searchsorted(owner[order], np.arange(clients)))[1:]
 
 
 def by_counts(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Indices:
-    """``counts[k, c]`` random samples of label c for client k, without replacement; the others are unused."""
+    """``counts[k, c]`` random samples of label c for client k, without replacement."""
     clients, classes = counts.shape
     unused = np.bincount(labels, minlength=classes) - counts.sum(0)
     order = rng.permutation(len(labels))
@@ -142,7 +135,7 @@ def by_counts(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) 
 
 
 def renamed(labels: np.ndarray, parts: Indices, names: np.ndarray) -> np.ndarray:
-    """``labels`` [n] as their clients name them (``names`` [N, K]); 0 for unused samples."""
+    """``labels`` [n] renamed by client with ``names`` [N, K]; 0 for unused samples."""
     changed = np.zeros_like(labels)
     for k, rows in enumerate(parts):
         changed[rows] = names[k, labels[rows]]
@@ -150,22 +143,36 @@ def renamed(labels: np.ndarray, parts: Indices, names: np.ndarray) -> np.ndarray
 
 
 def numbered(column: DataColumn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The v training values of a column, and those of all samples as 0..v-1 (-1: not in training)."""
+    """The v training values of a column, and the value of every sample as 0..v-1 (-1: not in training)."""
     values, train = np.unique(column.train, return_inverse=True)
     test = np.searchsorted(values, column.test).clip(max=len(values) - 1)
     return values, train, np.where(values[test] == column.test, test, -1)
 
 
 def spread(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """``count`` distinct, evenly spaced numbers of 0..total-1, so that every run contributes its share."""
+    """``count`` distinct, evenly spaced numbers in 0..total-1: every stretch contributes its share."""
     return ((np.arange(count) + rng.random()) * total / count).astype(int).clip(max=total - 1)
+
+
+def label_skew(counts: np.ndarray | None) -> dict[str, float]:
+    """Labels per client, and total variation between the labels of a client and of all; means over clients.
+
+    ``counts`` [N, K] are samples by client and label, or None for real targets.
+    """
+    if counts is None:
+        return {}
+    shares, overall = counts / counts.sum(1, keepdims=True), counts.sum(0) / counts.sum()
+    return {
+        "labels_per_client": float((counts > 0).sum(1).mean()),
+        "skew": float(total_variation(shares, overall).mean()),
+    }
 
 
 def num_classes(labels: np.ndarray) -> int:
     """K, the number of classes of labels 0..K-1. Raises `FedflowError` for real targets."""
     if labels.dtype.kind == "f":
         raise FedflowError(
-            "partition: the targets of this data set are numbers, not classes; choose a scheme that does not "
-            "look at them, such as natural or iid"
+            "partition: the targets of this dataset are numbers, not classes; choose a scheme that does not "
+            "use labels, such as natural or iid"
         )
     return int(labels.max()) + 1

@@ -28,7 +28,7 @@ class Shards(Scheme):
         2, "label shards of a client", symbol="m", ge=1, source="McMahan et al.: 2"
     )
     length: int | None = option(
-        None, "samples of one shard; null = as many as deal all samples", ge=1, source="Sub-FedAvg: 250"
+        None, "samples of a shard; null = all samples are dealt", ge=1, source="Sub-FedAvg: 250"
     )
     order: str = option("random", "how shards are dealt", choices=("random", "in_order"))
 

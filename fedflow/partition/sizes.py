@@ -1,58 +1,23 @@
-"""Sizes of clients, and the order in which they take turns: for schemes that fix sizes beforehand."""
+"""Client sizes that are fixed beforehand, and the order in which clients take turns."""
 
 import numpy as np
 
-from fedflow.errors import BadInput
-from fedflow.partition.dirichlet import portions
-from fedflow.partition.scheme import Samples, Scheme
+from fedflow.partition.scheme import Scheme
 from fedflow.settings import option
 
 
 class Sized(Scheme):
-    """Base of schemes that fix sizes beforehand: equal, lognormal, by a power law, or given."""
+    """Base of schemes that fix sizes beforehand: equal or lognormal."""
 
     sigma: float = option(
         0.0, "sd of the log of a client's size; 0 = equal sizes", ge=0, le=10, source="FedDyn: 0.3"
     )
-    power: float = option(
-        0.0,
-        "sizes proportional to k^power, client k = 1..N; 0 = equal sizes",
-        ge=-10,
-        le=10,
-        source="Flower: linear 1, square 2; Zipf's law -1",
-    )
-    sizes: list[int] | None = option(
-        None, "size of each client, other samples are unused; null = all are used", ge=1
-    )
-
-    def validate(self) -> None:
-        given = [name for name in ("sizes", "sigma", "power") if getattr(self, name) not in (None, 0)]
-        if len(given) > 1:
-            raise BadInput(
-                f"partition.{given[1]}", getattr(self, given[1]), f"0, because {given[0]} is given"
-            )
-
-    def count(self, samples: Samples) -> int:
-        return super().count(samples) if self.sizes is None else len(self.sizes)
-
-    def draw(self, total: int, clients: int, rng: np.random.Generator) -> np.ndarray:
-        """Sizes [N] that sum to ``total``, or to less if they are given."""
-        if self.sizes is None:
-            return (
-                by_power(total, clients, self.power)
-                if self.power
-                else draw_sizes(total, clients, self.sigma, rng)
-            )
-        if len(self.sizes) != clients or sum(self.sizes) > total:
-            accepted = f"{clients} whole numbers, one per client, that sum to at most {total}"
-            raise BadInput("partition.sizes", self.sizes, accepted)
-        return np.array(self.sizes)
 
 
 def draw_sizes(total: int, clients: int, sigma: float, rng: np.random.Generator) -> np.ndarray:
     """Sizes [N] that sum to ``total``: equal (the first get one more), or lognormal if ``sigma`` > 0.
 
-    Lognormal: sizes ~ exp(N(log(total / N), sigma^2)) are rescaled to ``total`` and floored, and the first
+    Lognormal sizes ~ exp(N(log(total / N), sigma^2)) are rescaled to ``total`` and floored, and the first
     client takes the remainder. With mean 500 and sigma 0.3, sizes range from about 226 to 1,023, sd 152.
     Source: FedDyn (Acar et al., ICLR 2021), "unbalanced".
     """
@@ -64,18 +29,8 @@ def draw_sizes(total: int, clients: int, sigma: float, rng: np.random.Generator)
     return sizes
 
 
-def by_power(total: int, clients: int, power: float) -> np.ndarray:
-    """Sizes [N] proportional to k^power, k = 1..N, that sum to ``total``, cut by `portions`.
-
-    >>> by_power(1000, 4, 1).tolist(), by_power(1000, 4, -1).tolist()
-    ([100, 200, 300, 400], [480, 240, 160, 120])
-    """
-    weights = np.arange(1, clients + 1) ** float(power)
-    return portions(total, weights / weights.sum())
-
-
 def turns(sizes: np.ndarray) -> np.ndarray:
-    """The client of every turn [sum of sizes]: the turns of each client are evenly spaced.
+    """The client of every turn [sum of sizes], with the turns of each client evenly spaced.
 
     >>> turns(np.array([2, 4])).tolist()
     [1, 0, 1, 1, 0, 1]

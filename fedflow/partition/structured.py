@@ -4,7 +4,7 @@ Order of sampling: the K classes are cut into runs of ``labels_per_group``, in o
 shorter; client k belongs to the planted group k * groups // N. For every group in turn, its D samples are
 permuted and dealt to its M clients in chunks of floor(alpha + exp(beta i^delta)), i = 1..M, where beta is
 such that these sizes before rounding sum to D; the first client takes the remainder. Every sample is used
-once. A client is tested on all test samples of the labels of its group, even those it does not hold.
+once. A client is tested on all test samples of the labels of its group, including labels it does not hold.
 Source: FLT (Jamali-Rad et al., 2021), Algorithm 4, scenario 4 "Structured Non-IID FEMNIST": 47 classes of
 EMNIST, 2,400 or 600 clients; delta 2 and alpha floor(D / (2 M)) as in its code.
 
@@ -43,16 +43,16 @@ class Structured(Scheme):
         member = np.arange(clients) * groups // clients
         owner = np.empty(len(labels), np.int64)
         for group in range(groups):
-            rows, own = np.flatnonzero(labels // length == group), np.flatnonzero(member == group)
-            if len(own) * (1 + (self.alpha or 0)) > len(rows):
+            rows, owners = np.flatnonzero(labels // length == group), np.flatnonzero(member == group)
+            if len(owners) * (1 + (self.alpha or 0)) > len(rows):
                 field, value = ("alpha", self.alpha) if self.alpha else ("clients", clients)
                 raise BadInput(
                     f"partition.{field}",
                     value,
-                    f"less: {len(own)} clients share the {len(rows)} samples of group {group}",
+                    f"less: {len(owners)} clients share the {len(rows)} samples of group {group}",
                 )
-            sizes = chunk_sizes(len(rows), len(own), self.alpha, self.delta)
-            owner[rng.permutation(rows)] = np.repeat(own, sizes)
+            sizes = chunk_sizes(len(rows), len(owners), self.alpha, self.delta)
+            owner[rng.permutation(rows)] = np.repeat(owners, sizes)
         tested = [np.arange(g * length, min((g + 1) * length, classes)) for g in range(groups)]
         if self.padded and classes % length:
             tested[-1] = np.union1d(0, tested[-1])
@@ -66,10 +66,10 @@ class Structured(Scheme):
 
 def growth(total: int, count: int, alpha: int, delta: float) -> float:
     """beta >= 0 with sum_i (alpha + exp(beta i^delta)) = total, i = 1..count; total >= count (alpha + 1)."""
-    places = (np.arange(1, count + 1) / count) ** delta
+    powers = (np.arange(1, count + 1) / count) ** delta
 
     def surplus(scale: float) -> float:
-        return count * alpha + float(np.exp(scale * places).sum()) - total
+        return count * alpha + float(np.exp(scale * powers).sum()) - total
 
     scale: float = scipy.optimize.brentq(surplus, 0, np.log1p(total), xtol=1e-14)
     return float(scale / count**delta)

@@ -5,14 +5,14 @@ principal angles between classes; a ``control`` replaces them by random classes.
 cluster by super cluster (the planted groups), and ``within`` divides its samples among them:
 "labels", SC-NIID(m): client j holds the class at place j mod s_z and m_z - 1 others as in label skew, all
 drawn again, at most 1,000 times, until every class has an owner; then each label is divided as there.
-"shards": as in the scheme shards. "dirichlet", SC-Dir(alpha): as in the scheme dirichlet, with balance.
+"shards": as in the scheme shards. "dirichlet", SC-Dir(alpha): as in the scheme dirichlet.
 ``allocation``: "damped" gives ceil(w_z N) clients, w_z proportional to 1 + s_z / K, and removes one from a
 random super cluster until N remain; "proportional" follows the samples. Classes in no list are unused.
 ``control``: "matched_random" draws disjoint sets of classes of the same sizes, which is fair; "repo" draws
 each set independently as the authors' code does, so that samples may be given twice, or not at all. The plain
 controls C-NIID and C-Dir, as the text defines them, are the schemes label_skew and dirichlet.
 Source: Morafah et al., "Rethinking Data Heterogeneity in Federated Learning" (FL-SC-NIID), sections 5.2
-and 5.3, Table 5.7; the allocation and m_z are those of its code.
+and 5.3, Table 5.7; its code for the allocation and m_z.
 
 >>> scheme = SuperClusters(clusters=[[0, 2], [1, 3]], labels_per_client=1)
 >>> split = scheme.split(Samples(np.arange(8) % 4), 4, np.random.default_rng(0))
@@ -33,7 +33,7 @@ from fedflow.partition.shards import Shards
 from fedflow.settings import option
 
 SMALL = ((0, 83, 53, 82), (1, 54, 43, 51, 70, 92, 62), (23, 69, 30, 95, 67, 73), (47, 96, 59, 52))
-PUBLISHED: dict[str, tuple[tuple[int, ...], ...]] = {  # Table 5.7; that of FMNIST is in the code
+PUBLISHED: dict[str, tuple[tuple[int, ...], ...]] = {  # Table 5.7; FMNIST from the code
     "cifar10": ((0, 1, 8, 9), (2, 3, 4, 5, 6, 7)),  # vehicles, animals
     "stl10": ((2, 8, 9), (0, 1, 7, 3, 4, 5, 6)),
     "fmnist": ((0, 3, 1), (2, 4, 6, 8), (5, 9, 7)),
@@ -67,7 +67,7 @@ class SuperClusters(Scheme):
     )
     labels_per_client: int | str = option(
         "published",
-        "labels of a client; published = 2, or a fifth of the super cluster's if that is more",
+        "labels of a client; published = 2, or a fifth of the super cluster's labels if that is more",
         symbol="m",
     )
     fraction: float | None = option(
@@ -109,24 +109,24 @@ class SuperClusters(Scheme):
 
     def _clusters(self, samples: Samples, rng: np.random.Generator) -> Indices:
         """The classes of every super cluster, or of its replacement in a control run."""
-        classes, found = num_classes(samples.labels), self.clusters
-        if found == "discovered":
-            found = self._discover(samples)
-        elif isinstance(found, str):
-            found = [list(own) for own in PUBLISHED[found]]
-            if sum(map(len, found)) != classes:
+        classes, lists = num_classes(samples.labels), self.clusters
+        if lists == "discovered":
+            lists = self._discover(samples)
+        elif isinstance(lists, str):
+            lists = [list(cluster) for cluster in PUBLISHED[lists]]
+            if sum(map(len, lists)) != classes:
                 raise BadInput(
                     "partition.clusters", self.clusters, f"discovered or a list for {classes} classes"
                 )
-        flat = [c for own in found for c in own]
-        if not flat or not all(found) or len({*flat} & {*range(classes)}) < len(flat):
+        flat = [c for cluster in lists for c in cluster]
+        if not flat or not all(lists) or len({*flat} & {*range(classes)}) < len(flat):
             raise BadInput(
-                "partition.clusters", found, f"lists of classes 0..{classes - 1}, each class in one list"
+                "partition.clusters", lists, f"lists of classes 0..{classes - 1}, each class in one list"
             )
-        clusters = [np.asarray(own) for own in found]
+        clusters = [np.asarray(cluster) for cluster in lists]
         if self.control == "none":
             return clusters
-        union, sizes = np.concatenate(clusters), [len(own) for own in clusters]
+        union, sizes = np.concatenate(clusters), [len(cluster) for cluster in clusters]
         if self.control == "repo":
             return [rng.permutation(union)[:size] for size in sizes]
         return np.split(rng.permutation(union), np.cumsum(sizes)[:-1])
@@ -151,9 +151,9 @@ class SuperClusters(Scheme):
             return [parts[k] for k in ids]
         rows = np.flatnonzero(np.isin(labels, classes))
         if self.within == "shards":
-            inner: Scheme = Shards.parse({"shards_per_client": self.shards_per_client})
+            inner: Scheme = Shards(shards_per_client=self.shards_per_client)
         else:
-            inner = Dirichlet.parse({"alpha": self.alpha, "min_size": self.min_size})
+            inner = Dirichlet(alpha=self.alpha, min_size=self.min_size)
         return [rows[part] for part in inner.split(Samples(labels[rows]), len(ids), rng).train]
 
     def _owned(self, ids: np.ndarray, size: int, clients: int, rng: np.random.Generator) -> np.ndarray:
@@ -185,7 +185,7 @@ class SuperClusters(Scheme):
 
 
 def damped(sizes: list[int], clients: int) -> np.ndarray:
-    """Clients of super clusters of ``sizes`` classes, rounded up: in total N or a few more."""
+    """Clients of super clusters with ``sizes`` classes, rounded up: N in total, or a few more."""
     classes = sum(sizes)
     return -(-clients * (classes + np.array(sizes)) // (classes * (len(sizes) + 1)))
 

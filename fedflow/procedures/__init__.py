@@ -1,4 +1,4 @@
-"""Procedures by name, each in a file or folder. Importing this package registers them all."""
+"""Procedures, each in a file or folder. Importing this package registers them all."""
 
 from fedflow.procedures import coresets, distillation, online, toys  # noqa: F401
 from fedflow.procedures.interface import (

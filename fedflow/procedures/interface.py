@@ -1,8 +1,8 @@
-"""Procedures: experiments that are not federated rounds, such as coresets and online meta-learning.
+"""Procedures: experiments without federated rounds, such as coresets and online meta-learning.
 
-A procedure is to its steps what a method is to rounds: it says what a step does. Checkpoints, workers, the
-record and the files are those of the pipeline, the same for all. A procedure has one or more independent
-parts (learners, baselines, restarts), each a sequence of steps; parts run on different workers.
+A procedure defines steps as a method defines rounds; checkpoints, workers, the record and the files come from
+the pipeline. A procedure has one or more independent parts (learners, baselines, restarts), each a sequence
+of steps; parts run on different workers.
 """
 
 from collections.abc import Mapping
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from fedflow.pictures.drawing import Drawing
     from fedflow.simulation.federation import Federation
 
-State = dict[str, Tensor]  # all that the next step of a part needs; it is the checkpoint
+State = dict[str, Tensor]  # input of the next step of a part, and its checkpoint
 Row = dict[str, float]  # numbers of a step by name
 
 
 @dataclass(frozen=True)
 class World:
-    """What a procedure reads: the ``seed``, and the data that it names in `Procedure.inputs`."""
+    """Inputs of a procedure: the ``seed``, and the data that `Procedure.inputs` names."""
 
     seed: int
     device: torch.device
     datasets: Mapping[str, "Dataset"]
-    federations: Mapping[str, "Federation"]  # by partition: model, samples and partition, on the device
+    federations: Mapping[str, "Federation"]  # model, samples and partition, by name of the partition
     networks: Mapping[str, "TrainedNetwork"]
     files: Mapping[str, "Path"]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Names of what a procedure reads: of `data`, `partitions`, `central` in params.yaml, and files.
+    """Names of inputs: entries of `data`, `partitions` and `central` in params.yaml, and files.
 
     Files are relative to the project's root; their content is part of the procedure's identity.
     """
@@ -55,13 +55,13 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Column:
-    """A number of the steps or of the summary: what it is called, its unit, and which values are better."""
+    """A column of the steps or of the summary."""
 
     title: str  # without the unit
     unit: str = ""  # "%" for shares, which are stored in [0, 1]
-    better: Literal["higher", "lower", ""] = ""  # "": neither
-    log: bool = False  # a logarithmic axis
-    digits: int | None = None  # decimals; None: 1 of shares, else 4
+    better: Literal["higher", "lower", ""] = ""
+    log: bool = False  # logarithmic axis
+    digits: int | None = None  # decimals; by default 1 for shares, else 4
 
     @property
     def heading(self) -> str:
@@ -70,13 +70,13 @@ class Column:
 
     @property
     def factor(self) -> int:
-        """By what stored values are multiplied."""
+        """Factor between stored and displayed values."""
         return 100 if self.unit == "%" else 1
 
 
 @dataclass
 class End:
-    """A part after its last step: its state, and its rows as a table, indexed by step from 1."""
+    """A part after its last step: its state, and the rows of its steps, indexed from 1."""
 
     state: State
     rows: pd.DataFrame
@@ -86,8 +86,8 @@ class End:
 class Findings:
     """The result of a procedure.
 
-    ``summary``: by row (a part or a group of parts), then by metric; None is not measured. ``tables`` become
-    CSV files, ``drawings`` pictures, ``vectors`` one safetensors file.
+    ``summary`` has a row per part or group of parts, with metrics by name (None: not measured). ``tables``
+    become CSV files, ``drawings`` pictures, ``vectors`` one safetensors file.
     """
 
     summary: dict[str, dict[str, float | None]]
@@ -99,37 +99,36 @@ class Findings:
 class Procedure(Settings):
     """Base of all procedures. Its fields are parameters in params.yaml.
 
-    Every function is deterministic in its arguments: random numbers come from ``world.seed`` with a purpose
-    and the number of the step (`fedflow.seeding`), so that results depend neither on the workers nor on
-    where a killed run resumes.
+    Every function is deterministic in its arguments: random numbers come from ``world.seed``, a purpose and
+    the number of the step (`fedflow.seeding`), so that results do not depend on workers or interruptions.
     """
 
     section: ClassVar[str] = "procedures"
     plural: ClassVar[str] = "procedures"
     name: ClassVar[str] = ""
     label: ClassVar[str] = ""
-    page: ClassVar[str] = ""  # its page in docs, if it has one
-    step_name: ClassVar[str] = "step"  # what a step is called, such as "task"
-    curves: ClassVar[dict[str, Column]] = {}  # columns of the rows that the report draws by step
-    metrics: ClassVar[dict[str, Column]] = {}  # of the summary, in the order of the report
+    page: ClassVar[str] = ""  # page in docs, or ""
+    step_name: ClassVar[str] = "step"  # name of a step, such as "task"
+    curves: ClassVar[dict[str, Column]] = {}  # columns of the rows to draw by step
+    metrics: ClassVar[dict[str, Column]] = {}  # columns of the summary, in order
 
     def inputs(self) -> Inputs:
-        """What it reads. It exists when `open` is called."""
+        """The inputs, which exist when `open` is called."""
         return Inputs()
 
     def open(self, world: World) -> Any:
-        """What all parts share, such as a graph or a stream of tasks: made once per process, never changed.
+        """Data shared by all parts, such as a graph or a stream of tasks, made once per process.
 
-        Raises `BadInput` of a field if the data do not fit.
+        Raises `BadInput` for a field if the data do not fit.
         """
         return world
 
     def parts(self, shared: Any) -> list[str]:
-        """Names of the independent parts, of letters, digits, `-`, `_` and `.`; "" if there is one."""
+        """Names of the independent parts (letters, digits, `-`, `_`, `.`); "" if there is only one."""
         return [""]
 
     def steps(self, shared: Any, part: str) -> int:
-        """How many steps a part has, at least one."""
+        """The number of steps of a part, at least one."""
         raise NotImplementedError
 
     def start(self, shared: Any, part: str) -> State:
@@ -137,15 +136,14 @@ class Procedure(Settings):
         return {}
 
     def step(self, shared: Any, part: str, state: State, number: int) -> tuple[State, Row]:
-        """The state after step ``number``, from 1, and its numbers. ``state`` must not be changed.
+        """The state after step ``number``, from 1, and its row. ``state`` must not be changed.
 
-        In the first step of a block its tensors are on the CPU, even if those that the last step returned
-        were not.
+        In the first step of a block its tensors are on the CPU, wherever the last step returned them.
         """
         raise NotImplementedError
 
     def finish(self, shared: Any, ends: Mapping[str, End]) -> Findings:
-        """The result of all parts, after their last steps. Their states are on the CPU."""
+        """The result of all parts. Their last states are on the CPU."""
         raise NotImplementedError
 
 
@@ -154,7 +152,7 @@ register = registering(PROCEDURES)
 
 
 def procedure_class(name: str, field: str) -> type[Procedure]:
-    """The registered procedure; `BadInput` of ``field`` for an unknown name."""
+    """The registered procedure. Raises `BadInput` for ``field`` if the name is unknown."""
     if name not in PROCEDURES:
         raise unknown_name(field, name, PROCEDURES)
     return PROCEDURES[name]

@@ -1,13 +1,13 @@
-"""A procedure as it is sent to workers: its settings, and its inputs by content."""
+"""A procedure for workers: its settings, and its inputs by content."""
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedflow.data import Dataset, load_prepared
+from fedflow.data import load_prepared
 from fedflow.errors import FedflowError
 from fedflow.local.precision import need_float32
 from fedflow.local.trained import load_network
@@ -17,7 +17,7 @@ from fedflow.simulation.federation import FederationFiles, Stored, found
 
 @dataclass(frozen=True)
 class ProcedureJob:
-    """``key`` identifies all that the results depend on: jobs with the same key and device are the same."""
+    """A procedure and its inputs. ``key`` identifies everything that the results depend on."""
 
     key: str
     procedure: Procedure = field(compare=False)
@@ -29,13 +29,13 @@ class ProcedureJob:
     files: dict[str, Path] = field(default_factory=dict, compare=False)
 
     def open(self) -> "OpenProcedure":
-        """Once per process. Raises `FedflowError` if this machine lacks an input, or if it does not fit."""
+        """Open it once per process. Raises `FedflowError` if an input is missing or does not fit."""
         return _open(self)
 
 
 @dataclass(frozen=True)
 class OpenProcedure:
-    """A procedure with what its parts share."""
+    """A procedure with the data that its parts share."""
 
     procedure: Procedure
     shared: Any
@@ -62,13 +62,9 @@ def _open(job: ProcedureJob) -> OpenProcedure:
     world = World(
         job.seed,
         torch.device(job.device),
-        {name: found(stored, _load_whole) for name, stored in job.datasets.items()},
+        {name: found(stored, partial(load_prepared, verify=True)) for name, stored in job.datasets.items()},
         {name: files.open() for name, files in job.federations.items()},
         {name: found(stored, load_network) for name, stored in job.networks.items()},
         job.files,
     )
     return OpenProcedure(job.procedure, job.procedure.open(world))
-
-
-def _load_whole(folder: Path) -> Dataset:
-    return load_prepared(folder, verify=True)

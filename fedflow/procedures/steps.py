@@ -1,7 +1,7 @@
-"""Parts and their steps: what travels to workers, and how they advance.
+"""Parts and their steps, and blocks of steps for workers.
 
-A block is some steps of some parts. Workers keep no state: a block brings the states of its parts, and their
-states and rows come back. So any worker can compute any block, and compute it again.
+A block is some steps of some parts. Workers keep no state: a block contains the states of its parts, and
+their new states and rows are returned. So any worker can compute any block, and repeat it.
 """
 
 import time
@@ -12,7 +12,7 @@ from fedflow.procedures.interface import Row, State
 
 
 class Parts(Protocol):
-    """Independent parts, each a sequence of steps: a `Procedure` with what it has opened, for example."""
+    """Independent parts, each a sequence of steps, such as an opened `Procedure`."""
 
     def names(self) -> list[str]: ...
 
@@ -24,7 +24,7 @@ class Parts(Protocol):
 
 
 class StepsJob(Protocol):
-    """What all workers need: how to open the parts, which a process does once."""
+    """A job for workers: parts that every process opens once."""
 
     @property
     def device(self) -> str: ...
@@ -34,7 +34,7 @@ class StepsJob(Protocol):
 
 @dataclass(frozen=True)
 class Here:
-    """A job of this process only."""
+    """A job for this process only."""
 
     parts: Parts
     device: str = "cpu"
@@ -45,9 +45,9 @@ class Here:
 
 @dataclass(frozen=True)
 class Block:
-    """One worker's share: parts, the number of steps that each has done, and their states; None: not started.
+    """A worker's share: parts, their numbers of finished steps, and their states (None: not started).
 
-    It ends after ``seconds``, divided among the parts, but not before one step of each.
+    It ends after ``seconds``, divided among the parts, but not before one step of each part.
     """
 
     parts: list[str]
@@ -57,20 +57,20 @@ class Block:
 
     @property
     def content(self) -> str:
-        """What the name of its Prefect task says."""
+        """Description in the name of its Prefect task."""
         return f"{len(self.parts)} {'part' if len(self.parts) == 1 else 'parts'}"
 
 
 @dataclass(frozen=True)
 class Advanced:
-    """A part after a block: its state, on the CPU, and the rows of the steps of the block."""
+    """A part after a block: its state on the CPU, and the rows of the block's steps."""
 
     state: State
     rows: list[Row]
 
 
 def advance(job: StepsJob, block: Block) -> list[Advanced]:
-    """Compute a block. It has no side effects."""
+    """Compute a block, without side effects."""
     parts, share = job.open(), block.seconds / len(block.parts)
     return [
         _advance(parts, part, done, state, share)

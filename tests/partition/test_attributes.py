@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from dealing import disjoint, make, part_sizes
+from dealing import make
 from hypothesis import given
 from hypothesis import strategies as st
 from support import refused
@@ -37,17 +37,6 @@ def test_clients_divide_the_samples_of_exactly_one_attribute(train, test, client
         assert np.array_equal(made.pools[attribute], np.flatnonzero((test == alone).all(1)))
 
 
-@given(counts=st.tuples(*[st.integers(2, 12)] * 3), others=bits, seed=st.integers(0, 99))
-def test_all_clients_may_hold_as_many_samples(counts, others, seed):
-    alone = np.repeat(np.eye(3, dtype=int), counts, axis=0)
-    both = np.maximum(others, [1, 1, 0])  # at least two attributes
-    train = np.random.default_rng(seed).permutation(np.vstack([alone, both]))
-    each = min(counts) // 2
-    made = Attributes(samples_per_client=each).split(table(train, train), 6, np.random.default_rng(seed))
-    assert set(part_sizes(made.train)) == {each} and disjoint(made.train)
-    assert (train[np.concatenate(made.train)].sum(1) == 1).all()
-
-
 def test_a_client_is_tested_on_the_test_samples_of_its_attribute():
     train, test = np.tile(np.eye(3, dtype=int), (8, 1)), np.tile(np.eye(3, dtype=int), (2, 1))
     made = make(table(train, test), "attributes", clients=6)
@@ -57,12 +46,11 @@ def test_a_client_is_tested_on_the_test_samples_of_its_attribute():
 @pytest.mark.parametrize(
     ("options", "clients", "message"),
     [
-        ({"columns": ["smiling", "hat"]}, 4, r"columns: 'hat' .* a column of the data set: number, smi"),
+        ({"columns": ["smiling", "hat"]}, 4, r"columns: 'hat' .* a column of the dataset: number, smi"),
         ({"columns": ["number"]}, 4, r"partition.columns: 'number' .* columns of zeros and ones"),
         ({"columns": []}, 4, r"partition.columns: \[\] .* different columns"),
         ({"columns": ["smiling", "smiling"]}, 4, r"partition.columns: .* different columns"),
         ({}, 2, r"partition.clients: 2 .* at least 3"),
-        ({"samples_per_client": 9}, 3, r"samples_per_client: 9 .* at most 8, for 1 clients of smiling"),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_one_line(options, clients, message):

@@ -1,4 +1,4 @@
-"""The catalogue page: complete, up to date, and every recipe in it can be used."""
+"""The catalogue page: complete and up to date; and the set-ups of the literature, which can all be used."""
 
 import json
 import re
@@ -10,15 +10,7 @@ import yaml
 from fedflow.data import DatasetParams
 from fedflow.methods.tables import TABLES
 from fedflow.partition import SCHEMES, PartitionParams, make_partition
-from fedflow.partition.catalogue import (
-    EXAMPLES,
-    PICTURES,
-    RECIPES,
-    catalogue,
-    describe,
-    pictures,
-    toy_samples,
-)
+from fedflow.partition.catalogue import EXAMPLES, PICTURES, catalogue, describe, pictures, toy_samples
 
 BOOKS = {
     "AAggFF": "aaggff",
@@ -51,9 +43,14 @@ WORDS = {
 }
 
 
+DOCS = Path(__file__).parents[2] / "docs"
+ROWS = (DOCS / "reference/setups.md").read_text().partition("|---|---|---|---|\n")[2].splitlines()
+SETUPS = [[cell.strip(" `") for cell in row.strip("|").split(" | ")] for row in ROWS]
+
+
 def cited() -> list[tuple[str, str, str]]:
     """Every use of a published table: the book, the numbers, and what it is used for."""
-    found = [(where, what) for what, where, _, _ in RECIPES]
+    found = [(where, what) for what, where, _, _ in SETUPS]
     found += [(f"{paper} ({tables})", tables) for paper, tables in TABLES]
     uses = []
     for where, what in found:
@@ -61,9 +58,6 @@ def cited() -> list[tuple[str, str, str]]:
             paper = re.split(r"[ ,]*\(|, |Table| and ", where)[0].strip()
             uses.append((BOOKS[paper], match[1], what))
     return uses
-
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_every_scheme_has_an_example_and_a_picture():
@@ -86,9 +80,13 @@ def test_the_line_under_a_picture_makes_that_partition(name):
         assert len(made.sizes) == entry["clients"]
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe[0])
-def test_a_set_up_of_the_literature_is_accepted(recipe):
-    _, _, data, entry = recipe
+def test_the_page_lists_all_set_ups():
+    assert len(SETUPS) == 49
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup[0])
+def test_a_set_up_of_the_literature_is_accepted(setup):
+    _, _, data, entry = setup
     params = DatasetParams.parse(yaml.safe_load(data))
     others = {"synthetic_convex", "mixed_regression", "leaf_shakespeare", "tinyshakespeare"}  # no images
     assert ("normalize" in yaml.safe_load(data)) != (params.source in others)

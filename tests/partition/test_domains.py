@@ -94,7 +94,7 @@ def test_parts_are_disjoint_of_one_domain_and_of_exact_size(counts, shares, each
         ({}, 2, r"partition.clients: 2 .* at least 3, one per domain"),
         ({"samples_per_client": 25}, 3, r"samples_per_client: 25 .* a multiple of 2, the labels of a domain"),
         ({"samples_per_client": 40}, 9, r"samples_per_client: 40 .* at most 33, for 3 clients of 0 with 100"),
-        ({"column": "place"}, 3, r"partition.column: 'place' .* a column of the data set: domain"),
+        ({"column": "place"}, 3, r"partition.column: 'place' .* a column of the dataset: domain"),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_one_line(options, clients, message):

@@ -1,4 +1,4 @@
-"""A matrix of label shares: worked numbers, both readings of it, files, and what cannot be."""
+"""A matrix of label shares: worked numbers, files, and what cannot be."""
 
 import json
 
@@ -28,38 +28,26 @@ def test_a_row_is_the_mix_of_a_client_and_sizes_fit_the_scarcest_label():
     assert counts([[1, 0, 1], [2, 3, 0]]) == [[56, 0, 55], [44, 67, 0]]
 
 
-def test_given_sizes_are_kept_and_only_proportions_count():
-    assert counts([[2, 0, 2], [1, 2, 3]], sizes=[40, 60]) == [[20, 0, 20], [10, 20, 30]]
-    assert counts([[0.5, 0, 0.5], [10, 20, 30]], sizes=[40, 60]) == [[20, 0, 20], [10, 20, 30]]
-
-
-def test_sizes_may_be_unequal_by_a_power_law():
-    assert counts([[0, 0, 1]] * 3, power=1) == [[0, 0, 50], [0, 0, 100], [0, 0, 150]]
-
-
-def test_a_column_is_how_a_label_is_divided():
-    assert counts([[1, 0, 0.2], [3, 0, 0.8]], by="label") == [[25, 0, 60], [75, 0, 240]]
+def test_only_proportions_count():
+    """Sizes of 300 want 150 + 50 of label 0, which has 100: both shrink to 150."""
+    assert counts([[2, 0, 2], [1, 2, 3]]) == [[75, 0, 75], [25, 50, 75]]
+    assert counts([[0.5, 0, 0.5], [10, 20, 30]]) == [[75, 0, 75], [25, 50, 75]]
 
 
 @given(
     stock=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     clients=st.integers(1, 6),
-    by=st.sampled_from(["client", "label"]),
     seed=st.integers(0, 999),
 )
-def test_any_shares_give_disjoint_parts_near_the_mix_that_is_asked_for(stock, clients, by, seed):
+def test_any_shares_give_disjoint_parts_near_the_mix_that_is_asked_for(stock, clients, seed):
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(len(stock)), stock)
     matrix = rng.integers(0, 4, (clients, len(stock))) * 1.0
     matrix[:, 0] += 1
-    found = np.array(counts(matrix.tolist(), labels, by=by))
+    found = np.array(counts(matrix.tolist(), labels))
     assert (found.sum(0) <= stock).all() and not found[matrix == 0].any()
-    if by == "label":
-        used = matrix.any(0)
-        assert (found.sum(0)[used] == np.array(stock)[used]).all()
-    else:
-        mix = matrix / matrix.sum(1, keepdims=True)
-        assert (np.abs(found - found.sum(1, keepdims=True) * mix) < len(stock)).all()
+    mix = matrix / matrix.sum(1, keepdims=True)
+    assert (np.abs(found - found.sum(1, keepdims=True) * mix) < len(stock)).all()
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv"])
@@ -67,11 +55,11 @@ def test_shares_come_from_a_file_below_the_project(tmp_path, suffix):
     matrix = np.array([[2.0, 0, 2], [1, 2, 3]])
     np.save(tmp_path / "mix.npy", matrix)
     np.savetxt(tmp_path / "mix.csv", matrix, delimiter=",")
-    entry = {"dataset": "d", "scheme": "label_shares", "shares": f"mix.{suffix}", "sizes": [40, 60]}
+    entry = {"dataset": "d", "scheme": "label_shares", "shares": f"mix.{suffix}"}
     made = make(Samples(LABELS, LABELS, root=tmp_path), **entry)
     inline = make(Samples(LABELS, LABELS), **entry | {"shares": matrix.tolist()})
     assert made.hash == inline.hash and PartitionParams.parse(entry).files() == [f"mix.{suffix}"]
-    assert json.loads(json.dumps(made.summary()))["samples_unused"] == 500
+    assert json.loads(json.dumps(made.summary()))["samples_unused"] == 300
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
@@ -88,11 +76,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         ([[1, 2]], {}, r"partition.shares: .* rows of 3 numbers >= 0, one per label"),
         ([[1, 2, 3], [1, 2]], {}, r"partition.shares: .* rows of 3 numbers"),
         ([[1, 2, -3]], {}, r"partition.shares: .* numbers >= 0"),
-        ([[1, 0, 0], [0, 0, 0]], {}, r"partition.shares: .* not all 0 \(of any client\)"),
+        ([[1, 0, 0], [0, 0, 0]], {}, r"partition.shares: .* not all 0"),
         ([], {}, r"partition.shares: \[\] .* rows of 3 numbers"),
-        ([[1, 0, 0]], {"sizes": [101]}, r"partition.sizes: \[101\] .* label 0 has 100 samples, .* need 101"),
-        ([[1, 0, 0]], {"by": "label", "power": 1}, r"partition.power: 1.0 .* by: label defines sizes"),
-        ([[1, 0, 0]], {"by": "class"}, r"partition.by: 'class' .* one of client, label"),
     ],
 )
 def test_shares_that_cannot_be_are_refused(shares, options, message):

@@ -92,8 +92,8 @@ def test_runs_start_anywhere():
     [
         ({}, 5, r"partition.clients: 5 .* at most 4, the values of 'user' with enough samples"),
         ({"min_samples": 9}, 1, r"partition.min_samples: 9 .* less: no value of 'user' has that many"),
-        ({"column": "writer"}, 1, r"partition.column: 'writer' .* a column of the data set: day, town, user"),
-        ({"groups": "city"}, 4, r"partition.groups: 'city' .* a column of the data set: day"),
+        ({"column": "writer"}, 1, r"partition.column: 'writer' .* a column of the dataset: day, town, user"),
+        ({"groups": "city"}, 4, r"partition.groups: 'city' .* a column of the dataset: day"),
         ({"groups": "day"}, 4, r"partition.groups: 'day' .* a column with one value per user"),
     ],
 )
@@ -103,5 +103,5 @@ def test_what_cannot_be_made_is_refused_in_one_line(options, clients, message):
 
 
 def test_a_data_set_without_columns_is_refused():
-    with refused(r"partition.column: 'user' .* of the data set: it has none"):
+    with refused(r"partition.column: 'user' .* of the dataset: it has none"):
         make(Samples(np.zeros(5, int)), "natural")

@@ -98,7 +98,7 @@ def test_the_summary_has_sizes_labels_and_skew(saved):
 def test_parameters_left_at_their_defaults_are_recorded(tmp_path):
     make(SAMPLES, "dirichlet", clients=4).save(tmp_path)
     recorded = json.loads((tmp_path / "summary.json").read_text())["params"]["parameters"]
-    assert recorded == {"alpha": 0.1, "min_size": 10, "balance": True}
+    assert recorded == {"alpha": 0.1, "min_size": 10}
     assert load_partition(tmp_path).params["parameters"] == recorded
 
 

@@ -151,11 +151,6 @@ def test_superfeds_code_would_drop_no_client(alpha, classes, clients):
         assert sizes.sum() == len(labels) and sizes.min() > 10 and sizes.max() < 500 + 500
 
 
-def test_without_balance_sizes_spread_further():
-    even, uneven = (deal(Dirichlet(min_size=1, balance=b), CIFAR10, 20, 1) for b in (True, False))
-    assert part_sizes(even).std() < part_sizes(uneven).std()
-
-
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[np.ndarray, int]:
     """Labels 0..K-1 in any order, and a number of clients."""

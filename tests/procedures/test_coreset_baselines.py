@@ -3,22 +3,15 @@
 import networkx as nx
 import numpy as np
 import pytest
+from coreset_measures import beta, path_errors, smooth, squared_error
 from scipy import sparse
 from support import refused
 from test_coreset_graphs import weighted
 from test_coreset_selection import PATH, STAR, sixty
 
 from fedflow.procedures.coresets.baselines import BASELINES, Problem, centrality
-from fedflow.procedures.coresets.graph import Operator, knn_graph, power_law_tree, random_graph
-from fedflow.procedures.coresets.measures import (
-    beta,
-    distances,
-    objective_error,
-    path_errors,
-    smooth,
-    squared_error,
-    tightest_bound,
-)
+from fedflow.procedures.coresets.graph import Operator, distances, knn_graph, power_law_tree, random_graph
+from fedflow.procedures.coresets.select import objective_error
 
 
 def problem(graph, steps: int = 1, **settings) -> Problem:
@@ -159,8 +152,6 @@ def test_errors_of_means_and_distances():
     assert beta(Operator(PATH), np.zeros(4)) == 0
     with refused("adjacency: 'a disconnected graph' .* some distances are infinite"):
         distances(sparse.block_diag([PATH, PATH]))
-    with refused("weights: 0.5 .* weights that sum to 1"):
-        tightest_bound([Operator(PATH)], weights / 2, np.ones(4), 0.5)
 
 
 def test_smooth_functions_are_a_projection_on_eigenvectors():

@@ -23,10 +23,10 @@ from fedflow.local.trained import TrainedNetwork
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.procedures import End, Findings, World
-from fedflow.procedures.distillation import Distillation, guide
-from fedflow.procedures.distillation.guide import ConvGuide, MLPGuide
+from fedflow.procedures.distillation import Distillation
 from fedflow.procedures.distillation.guided import DiSK, Guided
 from fedflow.procedures.distillation.losses import multiplier
+from fedflow.procedures.distillation.networks import GUIDES, ConvGuide, MLPGuide
 from fedflow.procedures.distillation.procedure import Opened
 
 RELEASE = {"preset": "release", "top_k": 2}  # of the 10 classes of digits
@@ -135,7 +135,7 @@ def test_guides() -> None:
 
 def test_without_guidance_disk_is_kd(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """To rounding, with BatchNorm and all of the two rounds; SimKD to the bit."""
-    monkeypatch.setitem(guide.GUIDES, "mlp", NoGuide)
+    monkeypatch.setitem(GUIDES, "mlp", NoGuide)
     walk = Walk(few, {"kd_matched": {}, "disk": {}, "simkd": {}, "simkd_disk": {}, "ce": {}}).all()
     start = walk.states["disk"][0]["student.w"]
     assert walk.student("disk") == pytest.approx(walk.student("kd_matched"), abs=1e-4)
@@ -314,7 +314,7 @@ def test_products(few: Dataset) -> None:
         ({"methods": {}}, "methods: .* at least one method"),
         ({"methods": {"dsik": {}}}, "procedures.methods.dsik: .*did you mean 'disk'"),
         ({"methods": {"a": {"method": "b"}}}, "methods.a.method: 'b'"),
-        ({"methods": {"teacher": {"method": "kd"}}}, "methods: 'teacher' .* other names"),
+        ({"methods": {"teacher": {"method": "kd"}}}, "methods: 'teacher' .* another name"),
         ({"methods": {"kd": {"alpha": 1.5}}}, "methods.kd.alpha: 1.5 .* <= 1"),
         ({"methods": {"kd": {"guide": "mlp"}}}, "methods.kd.guide"),
         ({"methods": {"simkd": {"top_k": 2}}}, "methods.simkd.top_k"),
@@ -332,7 +332,7 @@ def test_products(few: Dataset) -> None:
         ({"teacher": "flat", "methods": {"simkd": {}}}, "teacher: 'flat' .* a method maps, .*, for simkd"),
         ({"student": "flat", "methods": {"fitnet": {}}}, "student: 'flat' .* a method maps, .*, for fitnet"),
         ({"teacher": "flat", "methods": {"disk": {"guide": "conv"}}}, "teacher: 'flat' .* maps"),
-        ({"networks": {"outputs": 7}}, "teacher: 'teacher' .* 10 outputs as the data set, not 7"),
+        ({"networks": {"outputs": 7}}, "teacher: 'teacher' .* 10 outputs as the dataset, not 7"),
         ({"networks": {"input_shape": [3, 8, 8]}}, r"teacher: 'teacher' .* \(1, 8, 8\), not \(3, 8, 8\)"),
         ({"student": "old"}, "student: 'old' .* trained on the dataset as it is now"),
         ({"augment": "flip_crop_cutout"}, "augment: 'flip_crop_cutout' .* Cutout can hide"),

@@ -20,16 +20,17 @@ from fedflow.procedures.online import (
     meta_gradient,
 )
 from fedflow.procedures.online.learners import BMOML, MOGD, MOML, Learner, Proximal
-from fedflow.procedures.online.quadratics import (
-    ByHand,
-    follow_the_leader,
-    full_information,
-    gradient_descent,
-    play,
-)
+from fedflow.procedures.online.quadratics import ByHand, follow_the_leader, play
 from fedflow.procedures.online.stream import Rows
 
 MINIMA = [1.0, 3.0, 2.0, 0.0]
+
+
+def gradient_descent(minima: list[float], lr: float, w: float = 0.0) -> np.ndarray:
+    """(5.3) with h = 1: w^{t+1} [T], online gradient descent."""
+    return np.array([w := w - lr * (w - c) for c in minima])
+
+
 OTHERS: dict[str, Learner] = {
     "averaged": BMOML(buffer=2, states="averaged_states"),
     "gradient": MOML(rule="gradient"),
@@ -71,7 +72,8 @@ def test_conceptual_baselines() -> None:
     assert follow_the_leader(MINIMA, mu=1) == pytest.approx([0.5, 4 / 3, 1.5, 1.2])
     assert follow_the_leader(MINIMA) == pytest.approx([1, 2, 2, 1.5])
     assert gradient_descent(MINIMA, 0.5) == pytest.approx([0.5, 1.75, 1.875, 0.9375])
-    assert full_information(MINIMA, 0.5, 40)[[0, -1]] == pytest.approx([0.75, 1.5])
+    full_information = gradient_descent([float(np.mean(MINIMA))] * 40, 0.5)  # (5.4)
+    assert full_information[[0, -1]] == pytest.approx([0.75, 1.5])
 
 
 class AnySolver(ByHand):

@@ -127,7 +127,7 @@ def test_the_budget_presses_guides_down(name: str) -> None:
     mean = []
     for toy in (free, held):
         state, _ = toy.step(task, "disk", start, 1)
-        mean.append(stacks.evaluated(task.guide, state["guide_w"], task.known).mean())
+        mean.append(stacks.evaluated(task.guide, state["guide_w"], task.guide_inputs).mean())
     assert mean[1] < mean[0] - 0.05
 
 

@@ -151,7 +151,7 @@ def test_features_of_inception_come_from_a_file(
         save_file(weights, "inception.safetensors")
         done = fedflow(capsys, *command)
         assert (done.code, done.err) == (0, "")
-        assert "the features of fid are those of Inception v3 (inception.safetensors)\n" in done.out
+        assert "the features of fid are from Inception v3 (inception.safetensors)\n" in done.out
         (run,) = collect_runs(Path("results"))
         experiment = Experiment(load_params(changes=changes), "skewed", "blend", 0)
         federation = experiment.job.federation.open()

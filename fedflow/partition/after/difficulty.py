@@ -1,7 +1,7 @@
 """Difficulty: clients keep their class counts, but the first get easy samples and the last hard ones.
 
-The samples of each class are sorted by an expert's loss. Client i gets floor(order N_ic) of them in that
-order, after those of the clients before it, and the rest of its N_ic at random from the remaining ones.
+The samples of each class are sorted by an expert's loss. In that order, client after client gets
+floor(order N_ic) of them, and the rest of its N_ic at random from the remaining ones.
 ``order`` 0 leaves difficulty random ("low consistency"), 1 sorts it fully ("high consistency").
 Source: Curriculum-FL, Algorithm 2, with its slips corrected (counts are N_ic, not P_i; order 0 is meant).
 """
@@ -15,10 +15,8 @@ from fedflow.settings import Settings, option
 
 class Difficulty(Settings):
     section = "partition.difficulty"
-    order: float = option(
-        1.0, "share of a client's samples that are dealt by difficulty", symbol="f_ord", ge=0, le=1
-    )
-    expert: str | None = option(None, "a name under central: the network whose losses rank the samples")
+    order: float = option(1.0, "share of a client's samples dealt by difficulty", symbol="f_ord", ge=0, le=1)
+    expert: str | None = option(None, "a name under `central`: the network whose losses rank the samples")
     losses: str | None = option(None, "instead of an expert, an .npy file with a loss per training sample")
 
     def validate(self) -> None:
@@ -31,7 +29,7 @@ def by_difficulty(
 ) -> Indices:
     """Disjoint ``parts`` dealt again: the same counts N_ic of each class, other samples.
 
-    ``labels`` [n] and ``losses`` [n] are those of all samples; real targets count as one class.
+    ``labels`` [n] and ``losses`` [n] are of all samples; real targets count as one class.
     """
     owner, dealt = np.full(len(labels), -1), np.full(len(labels), -1)
     for k, rows in enumerate(parts):
@@ -51,13 +49,13 @@ def by_difficulty(
 
 
 def consistency(parts: Indices, losses: np.ndarray | None) -> dict[str, dict[str, float]]:
-    """The fact ``difficulty`` of a partition, from the expert's ``losses`` [n]; none without losses.
+    """The fact ``difficulty`` of a partition, from the expert's ``losses`` [n]; empty without losses.
 
     ``intra_std`` is the std of losses within a client, mean over clients: low means high consistency.
-    ``inter_std`` is the std over clients of their mean losses. Both are population stds (ddof 0).
+    ``inter_std`` is the std of mean losses over clients. Both are population stds (ddof 0).
     """
     if losses is None:
         return {}
-    own = [losses[rows] for rows in parts]
-    within, between = np.mean([x.std() for x in own]), np.std([x.mean() for x in own])
+    clients = [losses[rows] for rows in parts]
+    within, between = np.mean([x.std() for x in clients]), np.std([x.mean() for x in clients])
     return {"difficulty": {"intra_std": float(within), "inter_std": float(between)}}

@@ -1,9 +1,9 @@
 """Hold-out: every client is tested on a share of its samples, which it does not train on.
 
 Order of sampling: client k's n_k samples are permuted and, if ``stratified``, sorted by label; round(share
-n_k) of them, at least one and not all, are held out, at evenly spaced places from a random first one. So a
-label contributes less than one sample more or less than its part of those held out, and less than 1.5 more or
-less than its share, as their number is rounded.
+n_k) of them, at least one and not all, are held out, at evenly spaced places from a random first one. So the
+held-out samples of a label differ by less than one from its part of all that are held out, and by less than
+1.5 from its share, as their number is rounded.
 Source: AAggFF (80 % / 20 %, stratified where possible), SuPerFed (at random).
 """
 
@@ -23,7 +23,7 @@ def hold_out(
 ) -> tuple[Indices, Indices]:
     """Training and test rows of every client, sorted; together they are ``parts``.
 
-    Raises `BadInput` of ``field`` if a client has only one sample.
+    Raises `BadInput` for ``field`` if a client has only one sample.
     """
     train, test = [], []
     for k, rows in enumerate(parts):

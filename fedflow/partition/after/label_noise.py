@@ -2,11 +2,11 @@
 
 ``pair``: label i becomes i + 1 (mod K) with probability ratio. ``symmetric``: it becomes any other
 label, each with probability ratio / (K - 1). Test labels stay clean.
-``protocol: official`` follows the authors' code of SuPerFed: the two matrices are swapped, and labels are
-corrupted before clients hold out their test samples (``holdout``), so that these have wrong labels too. A
-model that learns the right labels then reaches an accuracy of at most 1 - ratio: 40 % with symmetric 0.6.
+``protocol: official`` follows the code of SuPerFed: the two matrices are swapped, and labels are corrupted
+before clients hold out their test samples (``holdout``), so that these have wrong labels too. A model that
+learns the right labels then reaches an accuracy of at most 1 - ratio: 40 % with symmetric 0.6.
 Source: SuPerFed (Hahn et al., KDD 2022), section 4.3, equations 2.7 and 2.8.
-*Differs*: the authors' code divides the data by the wrong labels, here by the right ones.
+*Differs*: the authors' code divides the data by the wrong labels, fedflow by the right ones.
 
 >>> transition("pair", 0.1, 4)[3].tolist()
 [0.1, 0.0, 0.0, 0.9]
@@ -21,7 +21,7 @@ KINDS = ("pair", "symmetric")
 
 class LabelNoise(Settings):
     section = "partition.label_noise"
-    kind: str = option("symmetric", "which labels replace the right ones", choices=KINDS)
+    kind: str = option("symmetric", "labels that replace the right ones", choices=KINDS)
     ratio: float = option(
         0.2, "share of wrong labels", symbol="rho", ge=0, le=1, source="pair 0.1, 0.4; symmetric 0.2, 0.6"
     )
@@ -43,7 +43,7 @@ def transition(kind: str, ratio: float, classes: int) -> np.ndarray:
 def spoil(
     labels: np.ndarray, rows: np.ndarray, classes: int, noise: LabelNoise, rng: np.random.Generator
 ) -> np.ndarray:
-    """``labels`` [n] with those at ``rows`` [m] replaced by draws from the transition matrix."""
+    """``labels`` [n], replaced at ``rows`` [m] by draws from the transition matrix."""
     official = noise.protocol == "official"
     kind = KINDS[1 - KINDS.index(noise.kind)] if official else noise.kind
     cumulative = transition(kind, noise.ratio, classes).cumsum(1)

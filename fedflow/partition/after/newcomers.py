@@ -1,7 +1,7 @@
-"""Newcomers: a share of the clients does not train in the rounds and joins after the last one.
+"""Newcomers: a share of the clients joins after the last round and does not train in the rounds.
 
 Newcomers are drawn uniformly, stratified by planted group if there are any, and numbered last: if 80 of 100
-clients train, these are clients 0 to 79.
+clients train, they are clients 0 to 79.
 Source: FLIS and PACFL, Tables 3.6 and 3.12 (80 clients train, 20 join).
 """
 
@@ -14,7 +14,7 @@ from fedflow.partition.scheme import spread
 def order_of_joining(
     clients: int, share: float, groups: np.ndarray | None, rng: np.random.Generator
 ) -> tuple[np.ndarray, int]:
-    """All clients [N] in order, newcomers last; and the number of newcomers."""
+    """All clients [N] in order, newcomers last, and the number of newcomers."""
     late = round(share * clients)
     if not 0 < late < clients:
         raise BadInput(

@@ -1,4 +1,4 @@
-"""Graph coresets (SCGIGA): few nodes that stand for all, and procedures that measure how well they do."""
+"""Graph coresets (SCGIGA): few nodes that represent a graph, and procedures that evaluate them."""
 
 from fedflow.procedures.coresets.baselines import BASELINES, Problem
 from fedflow.procedures.coresets.gcn import CoresetGCN

@@ -1,6 +1,6 @@
-"""Other ways to choose nodes and weights (Section 6.6), all with the same signature.
+"""Baselines that choose nodes and weights (Section 6.6), all with the same signature.
 
-Indices are distinct, weights are >= 0 and belong to them; both [k], or fewer where a method stops early.
+They return distinct indices and their weights >= 0, both [k], or fewer if a method stops early.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Chosen = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Problem:
-    """A graph and its walk; ``points`` [n, d] of a point cloud and ``costs`` [n] where there are any."""
+    """A graph and its walk, with the ``points`` [n, d] of a point cloud and ``costs`` [n], if any."""
 
     adjacency: sparse.csr_array
     operator: Operator
@@ -35,25 +35,25 @@ Choose = Callable[[Problem, int, np.random.Generator], Chosen]
 
 
 def giga(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
-    """Greedy iterative geodesic ascent: the best aligned node, whatever it costs."""
+    """Greedy iterative geodesic ascent: the best aligned node, regardless of its cost."""
     return _selected(select(problem.operator, k).weights())
 
 
 def scgiga(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
-    """The cheapest of the nodes that are aligned almost as well as the best (Algorithm 12)."""
+    """The cheapest node that is aligned almost as well as the best one (Algorithm 12)."""
     return _selected(select(problem.operator, k, problem.costs, problem.kappa).weights())
 
 
 def frank_wolfe(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
     """Frank-Wolfe on ||P^l w - 1/n|| over w >= 0 with sum_i c_i w_i = sigma, c_i the norm of column i.
 
-    Differs from the print: sigma is sum_i c_i / n. The printed sum_i c_i belongs to the target sum_i P_i.
+    Differs from the print: sigma is sum_i c_i / n. The printed sum_i c_i fits the target sum_i P_i.
     """
     return _selected(_frank_wolfe(problem.operator, k))
 
 
 def frank_wolfe_shares(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
-    """The nodes of Frank-Wolfe, weighted by the share of nodes nearest to each, by distance on the graph."""
+    """The nodes of Frank-Wolfe, weighted by the share of nodes that are nearest to them on the graph."""
     nodes = np.flatnonzero(_frank_wolfe(problem.operator, k))
     return nodes, _graph_shares(problem.adjacency, nodes)
 
@@ -61,7 +61,7 @@ def frank_wolfe_shares(problem: Problem, k: int, rng: np.random.Generator) -> Ch
 def kmeans(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
     """The point nearest to each center of k-means, weighted by the share of its cluster.
 
-    Without points, of the embedding that ``spectral`` has.
+    Without points, k-means runs on the embedding of ``spectral``.
     """
     points = _embedding(problem.adjacency, k) if problem.points is None else problem.points
     return _clustered(points, k, rng)
@@ -78,7 +78,7 @@ def random(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
 
 
 def betweenness(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
-    """The nodes on most shortest paths (of unweighted edges), weighted 1/k; ties: the lowest index."""
+    """The nodes on most shortest paths (unweighted), the first on ties, weighted 1/k."""
     ranked = np.argsort(-centrality(problem.operator).round(9), kind="stable")
     return np.sort(ranked[:k]), np.full(k, 1 / k)
 
@@ -86,7 +86,7 @@ def betweenness(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
 def importance(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
     """``k`` draws with replacement, with probability p_v proportional to the norm of column v.
 
-    A draw weighs 1 / (n k p_v), so that the estimate of a mean is unbiased.
+    A draw has weight 1 / (n k p_v), so that the estimate of a mean is unbiased.
     """
     chances = problem.operator.norms / problem.operator.norms.sum()
     nodes, times = np.unique(rng.choice(len(chances), k, p=chances), return_counts=True)
@@ -94,7 +94,7 @@ def importance(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
 
 
 def pursuit(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
-    """Non-negative orthogonal matching pursuit: the best aligned column, then all weights fitted again."""
+    """Non-negative orthogonal matching pursuit: add the best aligned column, fit all weights again."""
     operator = problem.operator
     n = operator.n
     nodes: list[int] = []
@@ -117,7 +117,7 @@ def _bounded(choose: Choose) -> Choose:
     @wraps(choose)
     def bounded(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
         check_picks(k, problem.operator.n)
-        with threadpool_limits(1):  # threads add up in any order, and the last bits differ
+        with threadpool_limits(1):  # sums of several threads differ in their last bits
             return choose(problem, k, rng)
 
     return bounded
@@ -151,7 +151,7 @@ def _largest(gains: np.ndarray) -> int:
 
 
 def _frank_wolfe(operator: Operator, k: int) -> np.ndarray:
-    """Weights [n] after ``k`` steps, the first of which goes to a vertex."""
+    """Weights [n] after ``k`` steps, of which the first leads to a vertex."""
     n, norms = operator.n, operator.norms
     sigma = norms.sum() / n
     weights, at = np.zeros(n), np.zeros(n)  # at = P^l w
@@ -168,7 +168,7 @@ def _frank_wolfe(operator: Operator, k: int) -> np.ndarray:
 
 
 def _graph_shares(adjacency: sparse.csr_array, nodes: np.ndarray) -> np.ndarray:
-    """Share of all nodes that are nearest to each of ``nodes`` in unweighted edges; ties are split evenly."""
+    """For each of ``nodes``, the share of all nodes nearest to it (unweighted); ties are split evenly."""
     distances = scipy.sparse.csgraph.dijkstra(
         checked(adjacency), directed=False, indices=nodes, unweighted=True
     )
@@ -186,8 +186,8 @@ def _clustered(points: np.ndarray, k: int, rng: np.random.Generator) -> Chosen:
     solved = KMeans(k, n_init=5, random_state=int(rng.integers(2**31))).fit(points)
     distances = solved.transform(points)
     nearest, shares = distances.argmin(0), np.bincount(solved.labels_, minlength=k) / len(points)
-    nodes, place = np.unique(nearest, return_inverse=True)
-    return nodes, np.bincount(place, shares)
+    nodes, cluster = np.unique(nearest, return_inverse=True)
+    return nodes, np.bincount(cluster, shares)
 
 
 def _embedding(adjacency: sparse.csr_array, k: int) -> np.ndarray:
@@ -204,9 +204,9 @@ def _embedding(adjacency: sparse.csr_array, k: int) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def centrality(operator: Operator) -> np.ndarray:
-    """Betweenness of all nodes [n] by number of unweighted edges, as networkx normalizes it (Brandes).
+    """Betweenness of all nodes [n] by number of unweighted edges, normalized as in networkx (Brandes).
 
-    From a block of sources at a time: their shortest paths are counted outwards, by level, then inwards.
+    It takes a block of sources at a time and counts their shortest paths outwards by level, then inwards.
     """
     n = operator.n
     edges = operator.adjacency.astype(bool).astype(float)
@@ -214,9 +214,9 @@ def centrality(operator: Operator) -> np.ndarray:
     between = np.zeros(n)
     for first in range(0, n, BLOCK):
         sources = np.arange(first, min(first + BLOCK, n))
-        place = (sources, np.arange(len(sources)))
+        start = (sources, np.arange(len(sources)))
         paths, level = np.zeros((n, len(sources))), np.zeros((n, len(sources)))
-        paths[place], level[place] = 1, 1
+        paths[start], level[start] = 1, 1
         level[level == 0] = np.inf
         depth, front = 1, paths
         while front.any():
@@ -228,6 +228,6 @@ def centrality(operator: Operator) -> np.ndarray:
         for at in range(depth - 1, 1, -1):
             passed = np.where(level == at, (1 + share) / np.maximum(paths, 1), 0)
             share += np.where(level == at - 1, paths * (edges @ passed), 0)
-        share[place] = 0
+        share[start] = 0
         between += share.sum(1)
     return between / max(1, (n - 1) * (n - 2))

@@ -1,4 +1,4 @@
-"""Which nodes to label for a graph convolutional network (Figure 6.1)."""
+"""Nodes to label for a graph convolutional network (Figure 6.1)."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -17,10 +17,10 @@ from fedflow.settings import option
 
 @register("coreset_gcn", "Coreset, labels of a GCN")
 class CoresetGCN(Choosing):
-    """Coreset, labels of a GCN: which nodes to label, so that a network classifies the others (Figure 6.1).
+    """Coreset, labels of a GCN: choose nodes to label so that a network classifies the others (Figure 6.1).
 
-    After every few picks, a new graph convolutional network of two layers (Kipf and Welling 2017) is trained
-    on the nodes chosen so far; all nodes and edges are its input.
+    Every few picks, a new graph convolutional network of two layers (Kipf and Welling 2017) is trained on the
+    nodes chosen so far; all nodes and edges are its input.
 
     Source: the chapter on SCGIGA, Section 6.6.1
     """
@@ -32,7 +32,7 @@ class CoresetGCN(Choosing):
     picks: int = option(20, "nodes to label", symbol="K", ge=1)
     methods: list[str] = option(
         factory=lambda: ["giga", "scgiga", "frank_wolfe", "spectral", "betweenness", "random"],
-        doc="who chooses, as in `coreset`",
+        doc="methods that choose, as in `coreset`",
     )
     walk: int = option(1, "steps of the random walk", symbol="l", ge=1)
     every: int = option(5, "picks between trainings", ge=1)
@@ -42,7 +42,7 @@ class CoresetGCN(Choosing):
     epochs: int = option(100, "epochs at most", ge=1, source="Section 6.6.1")
     patience: int | None = option(
         10,
-        "stop when the validation loss has not fallen for so long; null = never",
+        "epochs without a fall of the validation loss before training stops; null = never",
         ge=1,
         source="Section 6.6.1",
     )
@@ -65,7 +65,7 @@ class CoresetGCN(Choosing):
             raise BadInput("graph.kind", self.graph.kind, "sbm, mixture or cora, whose nodes have labels")
         left = len(task.costs) - self.picks - self.validation
         if left < (self.test or 1):
-            raise BadInput("validation", self.validation, "fewer nodes, so that enough are left for the test")
+            raise BadInput("validation", self.validation, "fewer nodes, so that enough are left for testing")
         return task
 
     def step(self, shared: PickingTask, part: str, state: State, number: int) -> tuple[State, Row]:
@@ -84,7 +84,7 @@ class CoresetGCN(Choosing):
         return chosen.state, {name: float(value) for name, value in row.items()}
 
     def _train(self, task: PickingTask, groups: np.ndarray, chosen: Chosen, number: int) -> Row:
-        """Accuracy and epochs of a new network; validation and test nodes are among the others."""
+        """Accuracy and epochs of a new network, validated and tested on the other nodes."""
         order = generator(task.seed, "coreset.split", number).permutation(len(groups))
         others = order[~np.isin(order, chosen.nodes)]
         validation, test = np.split(others, [self.validation])
@@ -100,8 +100,8 @@ class CoresetGCN(Choosing):
             torch.from_numpy(chosen.nodes),
             torch.from_numpy(validation),
             torch.from_numpy(chosen.weights).float() if self.weighted else None,
-            epochs=self.epochs,
-            patience=self.patience,
+            self.epochs,
+            self.patience,
         )
         return {
             "test_accuracy": network.accuracy(labels, torch.from_numpy(test[: self.test])),

@@ -1,6 +1,6 @@
-"""Graphs of n nodes, and the matrix of l steps of a random walk on them (Definition 1).
+"""Graphs of n nodes, and the matrix of l steps of a random walk (Definition 1).
 
-A graph is its adjacency matrix, sparse [n, n], symmetric with entries >= 0.
+A graph is given by its adjacency matrix: sparse [n, n], symmetric, with entries >= 0.
 """
 
 import gzip
@@ -17,37 +17,30 @@ from scipy.sparse import csgraph
 from fedflow.errors import BadInput
 
 MEANS = np.array([(1.0, -3.0), (-3.0, 2.0), (3.0, 0.0)])  # of the Gaussian mixture of Section 6.6.2
-SHARES_TEXT = (0.2, 0.3, 0.5)  # of its components, in the text
-EDGE_WEIGHTS = ("binary", "gaussian")  # of a graph of nearest neighbors
+SHARES_TEXT = (0.2, 0.3, 0.5)  # shares of its components in the text
+EDGE_WEIGHTS = ("binary", "gaussian")  # between nearest neighbors
 BLOCK = 512  # rows or columns of P^l at a time
-DENSE = 0.1  # share of entries above which rows of P^l are no longer stored as sparse
+DENSE = 0.1  # share of nonzero entries above which rows of P^l are stored dense
 
 
 class Operator:
     """P^l: l ``steps`` of a walk, by products with the sparse matrix P of one step.
 
-    ``lazy``: P = (A - D) / d_max + I, symmetric, its columns sum to 1 (Definition 1; P_ii may be below 1/2).
-    ``sym_norm``: (D + I)^{-1/2} (A + I) (D + I)^{-1/2}, as a graph convolutional network has it; its columns
-    do not sum to 1. ``adjacency`` is [n, n], sparse or dense.
-
-    Norms of all columns of P^l cost l products with an n x n matrix, in blocks. With ``probes`` R they are
-    estimated from products with R random vectors of signs, with a relative standard error of at most
-    1 / sqrt(2 R). Only the order in which nodes are picked depends on the estimate: a node that is picked
-    gets its exact norm, so that weights and errors are exact.
+    ``lazy``: P = (A - D) / d_max + I, symmetric, with columns that sum to 1 (Definition 1; P_ii may be below
+    1/2). ``sym_norm``: (D + I)^{-1/2} (A + I) (D + I)^{-1/2}, as in graph convolutional networks; columns do
+    not sum to 1. ``adjacency`` is [n, n], sparse or dense.
 
     Raises `BadInput` for an adjacency that is not square, finite, symmetric and >= 0, or has no edge.
     Warns if the graph is disconnected: no walk leaves a component.
     """
 
-    def __init__(self, adjacency: Any, steps: int = 1, kind: str = "lazy", probes: int | None = None) -> None:
+    def __init__(self, adjacency: Any, steps: int = 1, kind: str = "lazy") -> None:
         if steps < 1:
             raise BadInput("steps", steps, "a whole number >= 1")
         if kind not in ("lazy", "sym_norm"):
             raise BadInput("kind", kind, "lazy or sym_norm")
-        if probes is not None and probes < 1:
-            raise BadInput("probes", probes, "a whole number >= 1, or None for exact norms")
         self.adjacency = checked(adjacency)
-        self.steps, self.kind, self.probes = steps, kind, probes
+        self.steps, self.kind = steps, kind
         self.n: int = self.adjacency.shape[0]
         parts = csgraph.connected_components(self.adjacency, directed=False, return_labels=False)
         if parts > 1:
@@ -73,7 +66,7 @@ class Operator:
         return _dense(self._walk(self._units(indices))).T
 
     def products(self, v: int) -> tuple[np.ndarray, np.ndarray]:
-        """Column ``v`` of P^l, and its products with all columns: that of P^2l. Both [n]."""
+        """Column ``v`` of P^l, and its products with all columns (column v of P^2l), both [n]."""
         column = self._walk(self._units([v]))
         return _dense(column)[0], _dense(self._walk(column))[0]
 
@@ -82,7 +75,7 @@ class Operator:
         return sparse.csr_array((np.ones(len(indices)), (rows, indices)), shape=(len(indices), self.n))
 
     def _walk(self, rows: Any) -> Any:
-        """``rows`` [k, n] times P^l, sparse as long as few nodes are within reach."""
+        """``rows`` [k, n] times P^l, sparse while few nodes are within reach."""
         for _ in range(self.steps):
             if sparse.issparse(rows) and rows.nnz > DENSE * rows.shape[0] * self.n:
                 rows = rows.toarray()
@@ -96,24 +89,12 @@ class Operator:
 
     @cached_property
     def norms(self) -> np.ndarray:
-        """Euclidean norms of the columns of P^l, [n]; estimated if there are ``probes``."""
+        """Euclidean norms of the columns of P^l, [n]: l products with an n x n matrix, in blocks."""
         squares = np.zeros(self.n)
-        if self.probes is not None:
-            rng = np.random.default_rng(0)
-            for first in range(0, self.probes, BLOCK):
-                size = (self.n, min(BLOCK, self.probes - first))
-                signs = rng.integers(0, 2, size, dtype=np.int8) * 2.0 - 1
-                squares += (self.apply(signs) ** 2).sum(1)
-            return np.sqrt(squares / self.probes)
         for first in range(0, self.n, BLOCK):
             block = np.arange(first, min(first + BLOCK, self.n))
             squares[block] = (self._walk(self._units(block)) ** 2).sum(1)
         return np.sqrt(squares)
-
-    @cached_property
-    def zeta0(self) -> np.ndarray:
-        """<P_bar_v, P*> by node [n]: cosines between the columns and the constant vector."""
-        return self.sums / (np.sqrt(self.n) * self.norms)
 
 
 def _dense(rows: Any) -> np.ndarray:
@@ -123,7 +104,7 @@ def _dense(rows: Any) -> np.ndarray:
 def checked(adjacency: Any) -> sparse.csr_array:
     """The adjacency as a sparse matrix of floats without stored zeros, which SciPy would take for edges.
 
-    `BadInput` if it is no graph that can be walked on.
+    Raises `BadInput` if no walk on it is possible.
     """
     shape = np.shape(adjacency)
     if len(shape) != 2 or shape[0] != shape[1]:
@@ -144,7 +125,7 @@ def checked(adjacency: Any) -> sparse.csr_array:
 
 
 def knn_graph(points: Any, neighbors: int = 10, weights: str = "binary") -> sparse.csr_array:
-    """The graph of nearest neighbors of ``points`` [n, d]: an edge if either is among the other's.
+    """The graph of nearest neighbors of ``points`` [n, d], with an edge if either is a neighbor of the other.
 
     ``weights``: ``binary``, or ``gaussian``, exp(-(d / s)^2 / 2) with s the mean distance d over all edges.
     """
@@ -168,7 +149,7 @@ def knn_graph(points: Any, neighbors: int = 10, weights: str = "binary") -> spar
 def block_model(
     sizes: Sequence[int], p_in: float, p_out: float, rng: np.random.Generator
 ) -> tuple[sparse.csr_array, np.ndarray]:
-    """A stochastic block model, and the block of every node [n]; nodes come by block."""
+    """A stochastic block model, and the block of every node [n], in order."""
     if not len(sizes) or min(sizes) < 1:
         raise BadInput("sizes", list(sizes), "at least one block, of at least one node each")
     for field, chance in (("p_in", p_in), ("p_out", p_out)):
@@ -176,21 +157,20 @@ def block_model(
             raise BadInput(field, chance, "a probability, in [0, 1]")
     block = np.repeat(np.arange(len(sizes)), sizes)
     n = len(block)
-    later = [i + 1 + _hits(np.where(block[i + 1 :] == block[i], p_in, p_out), rng) for i in range(n)]
-    heads = np.repeat(np.arange(n), [len(found) for found in later])
+    later = []
+    for i in range(n):
+        chances = np.where(block[i + 1 :] == block[i], p_in, p_out)
+        later.append(i + 1 + np.flatnonzero(rng.random(len(chances)) < chances))
+    heads = np.repeat(np.arange(n), [len(ends) for ends in later])
     return _graph(heads, np.concatenate(later), n), block
-
-
-def _hits(chances: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return np.flatnonzero(rng.random(len(chances)) < chances)
 
 
 def gaussian_mixture(
     n: int, shares: Sequence[float], rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``n`` points [n, 2] around `MEANS` with unit covariance, and the component of each [n], in this order.
+    """``n`` points [n, 2] around `MEANS` with unit covariance, and the component of each [n], in order.
 
-    ``shares`` of the points by component, which are rounded to whole numbers that sum to ``n``.
+    ``shares`` of the points by component are rounded to whole numbers of points.
     """
     if len(shares) != len(MEANS) or min(shares) < 0 or abs(sum(shares) - 1) > 1e-9:
         raise BadInput("shares", list(shares), f"{len(MEANS)} numbers >= 0 that sum to 1")
@@ -215,7 +195,7 @@ def power_law_tree(n: int, seed: int) -> sparse.csr_array:
 def random_graph(n: int, p: float, seed: int) -> sparse.csr_array:
     """The largest component of a random graph with edge probability ``p`` (Erdős and Rényi).
 
-    Warns if that is not all of it.
+    Warns if it is not the whole graph.
     """
     import networkx as nx
 
@@ -235,34 +215,34 @@ def random_graph(n: int, p: float, seed: int) -> sparse.csr_array:
 
 
 def read_cora(folder: Path | str) -> tuple[sparse.csr_array, sparse.csr_array, np.ndarray]:
-    """``cora.content`` and ``cora.cites``: citations as a graph, words [n, d] and classes [n].
+    """The graph of citations, words [n, d] and classes [n] in ``cora.content`` and ``cora.cites``.
 
     Classes are numbered in the order of their names.
     """
     content, cites = Path(folder) / "cora.content", Path(folder) / "cora.cites"
     rows = [line.split() for line in _lines(content)]
     if not rows or {len(row) for row in rows} != {len(rows[0])} or len(rows[0]) < 3:
-        raise BadInput("cora.content", content.name, "lines of a paper, as many 0/1 words each, and a class")
-    place = {row[0]: i for i, row in enumerate(rows)}
+        raise BadInput("cora.content", content.name, "lines of a paper, equally many 0/1 words and a class")
+    number = {row[0]: i for i, row in enumerate(rows)}
     try:
         words = sparse.csr_array(np.array([row[1:-1] for row in rows]).astype(float))
     except ValueError:
         raise BadInput("cora.content", content.name, "words as numbers") from None
     labels = np.unique([row[-1] for row in rows], return_inverse=True)[1]
     pairs = [line.split() for line in _lines(cites)]
-    lost = next((pair for pair in pairs if len(pair) != 2 or not set(pair) <= set(place)), None)
+    lost = next((pair for pair in pairs if len(pair) != 2 or not set(pair) <= set(number)), None)
     if lost is not None:
         raise BadInput("cora.cites", " ".join(lost), f"two papers of {content.name} per line")
-    ends = np.array([[place[a], place[b]] for a, b in pairs]).reshape(-1, 2)
+    ends = np.array([[number[a], number[b]] for a, b in pairs]).reshape(-1, 2)
     return _graph(ends[:, 0], ends[:, 1], len(rows)), words, labels
 
 
 def read_edges(file: Path | str) -> sparse.csr_array:
-    """A graph from a text file, which may be compressed (.gz): two node numbers a line, and maybe a weight.
+    """A graph from a text file, possibly compressed (.gz): two node numbers per line, maybe with a weight.
 
-    Separated by blanks or commas; lines with ``#`` are comments, a first line of names is skipped. Nodes
-    are numbered from 0 in the order of their numbers in the file; an edge counts once, whichever way it is
-    listed. The combined ego networks of Facebook (SNAP) have this form.
+    They are separated by blanks or commas; lines with ``#`` are comments, a first line of names is skipped.
+    Nodes are numbered from 0 in the order of their numbers in the file; an edge counts once, in whichever
+    direction it is listed. The combined ego networks of Facebook (SNAP) have this form.
     """
     ends, weights = _edges(Path(file), "edges")
     nodes, ends = np.unique(ends, return_inverse=True)
@@ -271,9 +251,10 @@ def read_edges(file: Path | str) -> sparse.csr_array:
 
 
 def read_adjacency(file: Path | str, n: int | None = None) -> sparse.csr_array:
-    """Edges between the rows of a table with ``n`` rows, in a file as of `read_edges`; rows count from 0.
+    """Edges between the rows of a table with ``n`` rows, from a file in the form of `read_edges`.
 
-    Rows keep their numbers, also those without edges. Default of ``n``: up to the largest number in the file.
+    Rows count from 0 and keep their numbers, also without edges. By default, ``n`` follows from the largest
+    number in the file.
     """
     ends, weights = _edges(Path(file), "adjacency")
     last = np.inf if n is None else n - 1
@@ -286,7 +267,7 @@ def read_adjacency(file: Path | str, n: int | None = None) -> sparse.csr_array:
 
 
 def _edges(file: Path, field: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """The ends [m, 2] of the edges in a file, and their weights [m] if it has any."""
+    """The ends [m, 2] of the edges in a file, and their weights [m] or None."""
     lines = [line.replace(",", " ") for line in _lines(file)]
     if lines and not lines[0].strip().lstrip("-")[:1].isdigit():
         lines = lines[1:]
@@ -312,10 +293,18 @@ def _lines(file: Path) -> list[str]:
     return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
+def distances(adjacency: Any) -> np.ndarray:
+    """Edges on the shortest paths between all nodes, [n, n]; `BadInput` for a disconnected graph."""
+    lengths = csgraph.shortest_path(checked(adjacency), method="D", directed=False, unweighted=True)
+    if np.isinf(lengths).any():
+        raise BadInput("adjacency", "a disconnected graph", "a connected one, as some distances are infinite")
+    return lengths
+
+
 def _graph(
     heads: np.ndarray, tails: np.ndarray, n: int, weights: np.ndarray | None = None
 ) -> sparse.csr_array:
-    """The symmetric adjacency: both directions of all edges, once each (the larger weight), without loops."""
+    """The symmetric adjacency without loops; of repeated edges, the largest weight."""
     apart = heads != tails
     weights = np.ones(len(heads)) if weights is None else weights
     ends = heads[apart] * n + tails[apart]

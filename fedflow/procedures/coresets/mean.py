@@ -1,4 +1,4 @@
-"""Means of node functions from few nodes (Figures 6.2 to 6.4): error, cost and where the nodes are."""
+"""Means of node functions from few nodes (Figures 6.2 to 6.4): error, cost and location of the nodes."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pandas as pd
 
-from fedflow.procedures.coresets.measures import objective_error
 from fedflow.procedures.coresets.picking import Choosing, Chosen, PickingTask
+from fedflow.procedures.coresets.select import objective_error
 from fedflow.procedures.interface import Column, End, Findings, Row, State, register
 from fedflow.settings import option
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from fedflow.pictures.drawing import Drawing
 
 DRAWN = ("random", "importance")  # independent draws: errors are means over many
-GROUPS = 10  # groups whose share of the picks is in the summary
-PICTURES = 6  # methods whose nodes are drawn
+GROUPS = 10  # groups in the summary
+PICTURES = 6  # methods in the picture
 
 
 @register("coreset", "Coreset")
 class Coreset(Choosing):
-    """Coreset: means over all nodes of a graph from a few weighted ones, chosen with regard to their costs.
+    """Coreset: means over all nodes of a graph from a few weighted nodes, chosen with regard to their costs.
 
-    Every step is one more node. SCGIGA takes the cheapest node whose alignment with what is missing is at
-    least kappa times the best one's; GIGA ignores costs. The other methods choose all nodes again in every
-    step. What is estimated follows from the graph: the share of a group (Figures 6.2 and 6.3), the mean
+    Every step adds one node. SCGIGA takes the cheapest node whose alignment with the residual is at least
+    kappa times the best alignment; GIGA ignores costs. The other methods choose all nodes again in every
+    step. The estimated mean follows from the graph: the share of a group (Figures 6.2 and 6.3), the mean
     distance to every node (6.4), or a column of a table.
 
     Source: Vahidian, Mirzasoleiman, Cloninger 2020, Coresets for estimating means and mean square error with
     limited greedy samples (UAI), and the chapter on SCGIGA
     """
 
-    draws: int = option(100, "draws, over which the numbers of random and importance are means", ge=1)
+    draws: int = option(100, "draws averaged for random and importance", ge=1)
     curves: ClassVar = {
         "error": Column("Squared error of the mean", better="lower", log=True),
         "objective": Column("Objective error", better="lower", log=True),
@@ -56,11 +56,11 @@ class Coreset(Choosing):
     def step(self, shared: PickingTask, part: str, state: State, number: int) -> tuple[State, Row]:
         draws = self.draws if self.arms[part][0] in DRAWN else 1
         chosen = [self.choose(shared, part, state, number, draw) for draw in range(draws)]
-        rows = pd.DataFrame([self.measure(shared, part, one) for one in chosen])
+        rows = pd.DataFrame([self.measure(shared, part, nodes) for nodes in chosen])
         return chosen[0].state, {str(name): value for name, value in rows.mean().items()}
 
     def measure(self, task: PickingTask, part: str, chosen: Chosen) -> Row:
-        """The numbers of one set of nodes."""
+        """The metrics of one set of nodes."""
         nodes, weights, scene = chosen.nodes, chosen.weights, task.scene
         errors = weights @ scene.functions[nodes] - scene.functions.mean(0)
         operator = task.operators[self.arms[part][1].walk]
@@ -90,7 +90,7 @@ class Coreset(Choosing):
         return Findings(summary, self.tables(shared, ends), self._drawings(shared, ends))
 
     def _drawings(self, task: PickingTask, ends: Mapping[str, End]) -> "list[Drawing]":
-        """Where the methods place their points."""
+        """The nodes chosen by the first methods."""
         from fedflow.pictures.coresets import placed
 
         scene = task.scene

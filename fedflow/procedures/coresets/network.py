@@ -1,7 +1,4 @@
-"""A graph convolutional network of two layers for nodes (Kipf and Welling 2017), on sparse matrices.
-
-Trained on few labeled nodes; all nodes and edges are its input.
-"""
+"""A graph convolutional network of two layers that classifies nodes (Kipf and Welling 2017)."""
 
 import math
 
@@ -14,29 +11,25 @@ from torch.nn.functional import cross_entropy
 from fedflow.local.local_training import BETAS
 from fedflow.local.optimizer import AdamState
 
+HIDDEN, DROPOUT, LR, DECAY = 16, 0.5, 0.01, 5e-4  # as in the paper
+
 
 class GCN:
     """softmax(S relu(S X W0) W1) with S = D^-1/2 (A + I) D^-1/2; dropout before both layers, no biases.
 
-    ``features`` is sparse [n, d], its rows divided by their sums; None is the identity.
+    X has the ``features`` [n, d], with rows divided by their sums, or is the identity.
     """
 
     def __init__(
-        self,
-        adjacency: sparse.csr_array,
-        features: sparse.csr_array | None,
-        classes: int,
-        seed: int,
-        hidden: int = 16,
-        dropout: float = 0.5,
+        self, adjacency: sparse.csr_array, features: sparse.csr_array | None, classes: int, seed: int
     ) -> None:
         whole = adjacency + sparse.eye_array(adjacency.shape[0])
         scale = sparse.diags_array(1 / np.sqrt(whole.sum(1)))
         self.smooth = _tensor(scale @ whole @ scale)
         inputs = sparse.eye_array(adjacency.shape[0]) if features is None else _rows_to_one(features)
-        self.inputs, self.dropout = _tensor(inputs), dropout
+        self.inputs = _tensor(inputs)
         self.random = torch.Generator().manual_seed(seed)
-        self.shapes = (inputs.shape[1], hidden), (hidden, classes)
+        self.shapes = (inputs.shape[1], HIDDEN), (HIDDEN, classes)
         self.w = torch.cat([self._glorot(*shape).flatten() for shape in self.shapes])  # both layers
 
     def logits(self, w: Tensor, training: bool = False) -> Tensor:
@@ -55,24 +48,22 @@ class GCN:
         labels: Tensor,
         chosen: Tensor,
         validation: Tensor,
-        weights: Tensor | None = None,
-        epochs: int = 100,
-        lr: float = 0.01,
-        decay: float = 5e-4,
-        patience: int | None = 10,
+        weights: Tensor | None,
+        epochs: int,
+        patience: int | None,
     ) -> int:
-        """Train with Adam on the ``chosen`` nodes, by ``weights`` if given; returns the number of epochs.
+        """Train with Adam on the ``chosen`` nodes, weighted if ``weights`` are given; return the epochs.
 
-        It stops when the loss of the ``validation`` nodes has not fallen for ``patience`` epochs in a row.
-        ``decay`` times half the squared norm of the first layer is added to the loss.
+        Training stops when the loss of the ``validation`` nodes has not fallen for ``patience`` epochs in a
+        row. `DECAY` times half the squared norm of the first layer is added to the loss.
         """
         now, best, waited, done = AdamState.of(self.w), float("inf"), 0, 0
         shares = torch.full((len(chosen),), 1 / len(chosen)) if weights is None else weights / weights.sum()
         while done < epochs and waited != patience:
             w = now.w.requires_grad_()
             losses = cross_entropy(self.logits(w, True)[chosen], labels[chosen], reduction="none")
-            loss = shares @ losses + decay / 2 * self._layers(w)[0].square().sum()
-            now = now.descend(torch.autograd.grad(loss, w)[0], lr, BETAS)
+            loss = shares @ losses + DECAY / 2 * self._layers(w)[0].square().sum()
+            now = now.descend(torch.autograd.grad(loss, w)[0], LR, BETAS)
             now = now._replace(w=now.w.detach())
             with torch.no_grad():
                 held = cross_entropy(self.logits(now.w)[validation], labels[validation]).item()
@@ -94,8 +85,8 @@ class GCN:
         return (2 * torch.rand(shape, generator=self.random) - 1) * bound
 
     def _drop(self, values: Tensor) -> Tensor:
-        kept = torch.rand(values.shape, generator=self.random) >= self.dropout
-        return values * kept / (1 - self.dropout)
+        kept = torch.rand(values.shape, generator=self.random) >= DROPOUT
+        return values * kept / (1 - DROPOUT)
 
 
 def _rows_to_one(features: sparse.csr_array) -> sparse.csr_array:
@@ -105,7 +96,7 @@ def _rows_to_one(features: sparse.csr_array) -> sparse.csr_array:
 
 def _tensor(matrix: sparse.sparray) -> Tensor:
     """A sparse float32 tensor."""
-    own = sparse.coo_array(matrix)
-    places = torch.from_numpy(np.stack([own.row, own.col]).astype(np.int64))
-    values = torch.from_numpy(own.data.astype(np.float32))
-    return torch.sparse_coo_tensor(places, values, own.shape, check_invariants=False).coalesce()
+    entries = sparse.coo_array(matrix)
+    indices = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
+    values = torch.from_numpy(entries.data.astype(np.float32))
+    return torch.sparse_coo_tensor(indices, values, entries.shape, check_invariants=False).coalesce()

@@ -1,4 +1,4 @@
-"""What procedures on coresets share: graph, costs, and the methods that choose nodes, pick by pick."""
+"""Base of the procedures on coresets: graph, costs, and methods that choose nodes one by one."""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ OWN = re.compile(r"walk(?P<walk>\d+)|kappa(?P<kappa>[\d.]+)|(?P<weights>beta|sum
 
 @dataclass(frozen=True)
 class PickingTask:
-    """What all methods share: ``costs`` [n], and the operator of every length of the walk."""
+    """Data shared by all methods: ``costs`` [n], and the operator for every length of the walk."""
 
     seed: int
     scene: Scene
@@ -35,16 +35,16 @@ class PickingTask:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Nodes after some picks, and their weights. ``state`` is what the next pick needs."""
+    """Nodes after some picks, their weights, and the ``state`` for the next pick."""
 
     nodes: np.ndarray
     weights: np.ndarray
     state: State
-    alignment: float = float("nan")  # of the last pick
+    alignment: float = float("nan")  # alignment of the last pick
 
 
 class Choosing(Procedure):
-    """Nodes of a graph, chosen one by one by several methods: the base of the procedures on coresets."""
+    """Nodes of a graph, chosen one by one by several methods."""
 
     page: ClassVar[str] = "coresets.md"
     step_name: ClassVar[str] = "pick"
@@ -52,11 +52,11 @@ class Choosing(Procedure):
     picks: int = option(28, "nodes to choose", symbol="K", ge=1)
     methods: list[str] = option(
         factory=lambda: ["giga", "scgiga", "frank_wolfe", "kmeans", "spectral", "random"],
-        doc="who chooses; settings of one method follow its name: `scgiga-kappa0.5-walk4`",
+        doc="methods that choose; settings of one method follow its name: `scgiga-kappa0.5-walk4`",
     )
     kappa: float = option(
         0.2,
-        "alignment that scgiga accepts of a cheaper node, relative to the best one",
+        "alignment of a cheaper node that scgiga accepts, relative to the best one",
         gt=0,
         le=1,
         source="Figure 6.3",
@@ -64,36 +64,34 @@ class Choosing(Procedure):
     walk: int = option(16, "steps of the random walk", symbol="l", ge=1)
     operator: str = option("lazy", "matrix of one step of the walk", choices=("lazy", "sym_norm"))
     weights: str = option(
-        "beta",
-        "scale of weights: beta = the smallest objective error, sum1 = they sum to 1",
-        choices=("beta", "sum1"),
+        "beta", "scale of weights: beta = smallest objective error, sum1 = sum 1", choices=("beta", "sum1")
     )
     mean_costs: list[float] | None = option(
         None,
-        "mean cost by group, costs are U[0, 2 mean]; null = U[0, 1], or the costs in the table",
+        "mean cost by group, with costs U[0, 2 mean]; null = U[0, 1], or the costs in the table",
         source="Figure 6.3",
     )
 
     @cached_property
     def arms(self) -> "dict[str, tuple[str, Choosing]]":
-        """By part: the method, and these settings with those of the method alone."""
-        found = {spec: self._arm(spec, f"methods[{i}]") for i, spec in enumerate(self.methods)}
-        if not found or len(found) < len(self.methods):
+        """By part: the method, and its settings."""
+        arms = {spec: self._arm(spec, f"methods[{i}]") for i, spec in enumerate(self.methods)}
+        if not arms or len(arms) < len(self.methods):
             raise BadInput("methods", self.methods, "at least one method, each once")
-        return found
+        return arms
 
     def _arm(self, spec: str, field: str) -> "tuple[str, Choosing]":
         method, *changes = spec.split("-")
         if method not in BASELINES:
             raise unknown_name(field, method, BASELINES)
-        own: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for change in changes:
-            found = OWN.fullmatch(change)
-            if found is None:
+            match = OWN.fullmatch(change)
+            if match is None:
                 raise BadInput(field, spec, f"{method}, or {method} with -walk4, -kappa0.5, -beta, -sum1")
-            given = {name: value for name, value in found.groupdict().items() if value is not None}
-            own |= {name: int(value) if name == "walk" else value for name, value in given.items()}
-        return method, replace(self, methods=[method], **own) if own else self
+            given = {name: value for name, value in match.groupdict().items() if value is not None}
+            settings |= {name: int(value) if name == "walk" else value for name, value in given.items()}
+        return method, replace(self, methods=[method], **settings) if settings else self
 
     def validate(self) -> None:
         _ = self.arms
@@ -129,7 +127,7 @@ class Choosing(Procedure):
         return self.picks
 
     def choose(self, task: PickingTask, part: str, state: State, count: int, draw: int = 0) -> Chosen:
-        """``count`` nodes by a method, which left ``state`` after one less; ``draw``: number of a repeat."""
+        """``count`` nodes by a method, from its last ``state``; ``draw`` is the number of a repeat."""
         method, settings = self.arms[part]
         operator = task.operators[settings.walk]
         if method in GREEDY:
@@ -156,13 +154,17 @@ class Choosing(Procedure):
         return now.chosen, now.weights(settings.weights)[now.chosen]
 
     def tables(self, task: PickingTask, ends: Mapping[str, End]) -> dict[str, pd.DataFrame]:
-        """``nodes``: those that every method has chosen at its end."""
-        found = []
+        """The table ``nodes`` with the final choice of every method."""
+        tables = []
         for part, end in ends.items():
             nodes, weights = self.chosen(task, part, end.state)
-            own = pd.DataFrame({"method": part, "node": nodes, "weight": weights, "cost": task.costs[nodes]})
-            found.append(own if task.scene.groups is None else own.assign(group=task.scene.groups[nodes] + 1))
-        return {"nodes": pd.concat(found)}
+            table = pd.DataFrame(
+                {"method": part, "node": nodes, "weight": weights, "cost": task.costs[nodes]}
+            )
+            if task.scene.groups is not None:
+                table["group"] = task.scene.groups[nodes] + 1
+            tables.append(table)
+        return {"nodes": pd.concat(tables)}
 
 
 def _tensors(selection: Selection) -> State:

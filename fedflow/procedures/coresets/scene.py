@@ -1,4 +1,4 @@
-"""What is summarized: a graph of params.yaml with its node functions, groups, points and costs."""
+"""The graph of a procedure with its node functions, groups, points and costs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +13,7 @@ from fedflow.procedures.coresets.graph import (
     EDGE_WEIGHTS,
     SHARES_TEXT,
     block_model,
+    distances,
     gaussian_mixture,
     knn_graph,
     power_law_tree,
@@ -20,28 +21,27 @@ from fedflow.procedures.coresets.graph import (
     read_cora,
     read_edges,
 )
-from fedflow.procedures.coresets.measures import distances
 from fedflow.procedures.coresets.table import costs_of, in_one_piece, numbers, points_of, read_table
 from fedflow.procedures.interface import World
 from fedflow.seeding import generator, torch_seed
 from fedflow.settings import Settings, option
 
-FILES = {  # what `file` names, by kind
+FILES = {  # meaning of `file`, by kind
     "cora": "the folder of cora.content and cora.cites",
     "edges": "a list of edges, such as facebook_combined.txt",
     "table": "a table of points: csv, tsv, parquet or npy",
 }
 BLOCKS = (0.1, 0.5, 0.4)  # shares of the blocks of Figure 6.2
 POINTS = ("mixture", "table")  # kinds whose nodes are points, joined to their nearest neighbors
-ARGUMENTS = {"n": "nodes", "p": "p_in", "neighbors": "neighbors"}  # of the generators, as fields of `Graph`
+ARGUMENTS = {"n": "nodes", "p": "p_in", "neighbors": "neighbors"}  # of generators -> field of `Graph`
 OF_FILES = {"adjacency", "edges", "cora.content", "cora.cites", "file", "table", "columns", "points"}
 
 
 class Graph(Settings):
-    """A graph; what its node functions are follows from its kind.
+    """A graph. Its node functions follow from its kind.
 
     ``sbm``, ``mixture``, ``cora``: the indicator of the first group (block, component, class). ``tree``,
-    ``random``, ``edges``: the distances to every node, n functions. ``table``: the column ``value``.
+    ``random``, ``edges``: n functions, the distances to every node. ``table``: the column ``value``.
     """
 
     section: ClassVar[str] = "graph"
@@ -59,8 +59,8 @@ class Graph(Settings):
     neighbors: int = option(10, "nearest neighbors of a point (mixture, table)", ge=1, source="Section 6.6")
     edge_weights: str = option(
         "binary",
-        "weights of edges between neighbors (mixture, table): 1, or exp(-(d / s)^2 / 2) of their "
-        "distance d, with s the mean over all edges",
+        "weights of edges between neighbors (mixture, table): 1, or exp(-(d / s)^2 / 2) of the "
+        "distance d, with its mean s over all edges",
         choices=EDGE_WEIGHTS,
     )
     file: str | None = option(None, "; ".join(f"{kind}: {what}" for kind, what in FILES.items()))
@@ -88,7 +88,7 @@ class Graph(Settings):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that it reads."""
+        """The files to read."""
         if self.file is None:
             return ()
         if self.kind == "cora":
@@ -98,10 +98,10 @@ class Graph(Settings):
 
 @dataclass(frozen=True)
 class Scene:
-    """A graph of n nodes, and what is known of them."""
+    """A graph of n nodes, and data about the nodes."""
 
     adjacency: sparse.csr_array  # [n, n]
-    functions: np.ndarray  # [n, q], whose means are estimated
+    functions: np.ndarray  # [n, q]; their means are estimated
     groups: np.ndarray | None = None  # [n]: block, component or class
     points: np.ndarray | None = None  # [n, d]
     features: sparse.csr_array | None = None  # [n, d]
@@ -110,20 +110,20 @@ class Scene:
 
 @contextmanager
 def fields_of(graph: Graph) -> Iterator[None]:
-    """Errors of functions that make a graph, or walk on it, name the field of ``graph`` that is wrong."""
+    """Within this context, errors in making the graph or walking on it name the field of ``graph``."""
     try:
         yield
     except BadInput as error:
-        own = ARGUMENTS.get(error.field)
-        if own is None and error.field in OF_FILES:
-            own = "kind" if graph.file is None else "file"
-        if own is None:
+        field = ARGUMENTS.get(error.field)
+        if field is None and error.field in OF_FILES:
+            field = "kind" if graph.file is None else "file"
+        if field is None:
             raise
-        raise error.renamed(f"graph.{own}") from None
+        raise error.renamed(f"graph.{field}") from None
 
 
 def make_scene(graph: Graph, world: World) -> Scene:
-    """The graph of a seed; `BadInput` if it cannot be made, best within `fields_of`."""
+    """The graph for a seed. Raises `BadInput`; call it within `fields_of`."""
     random, kind, n = generator(world.seed, "coreset.graph"), graph.kind, graph.nodes
     if kind == "sbm":
         sizes = _sizes(n, graph.shares or BLOCKS)
@@ -152,7 +152,7 @@ def make_scene(graph: Graph, world: World) -> Scene:
 
 
 def _sizes(nodes: int, shares: list[float] | tuple[float, ...]) -> list[int]:
-    """Whole numbers that sum to ``nodes``, by share."""
+    """``nodes`` divided by ``shares``, as whole numbers."""
     ends = np.rint(np.cumsum(shares) * nodes).astype(int)
     sizes = np.diff(ends, prepend=0).tolist()
     if min(sizes) < 1:

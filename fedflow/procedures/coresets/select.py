@@ -1,13 +1,13 @@
-"""SCGIGA: few nodes of a graph, with weights, that stand for all (Algorithm 12, corrected).
+"""SCGIGA: few weighted nodes that represent a graph (Algorithm 12, corrected).
 
 It looks for weights w >= 0 with few entries > 0 such that P^l w is close to the constant vector 1/n, one
-node per step: the one best aligned with what is missing, or a cheaper one almost as well aligned.
+node per step: the node best aligned with the residual, or a cheaper one that is almost as well aligned.
 
 Differs from the printed algorithm: the step ``delta`` is clipped to [0, 1] (for kappa < 1 it can exceed 1,
 and weights would be negative); weights are divided by the norms of their columns; K nodes are picked, not
 K + 1; it stops when no alignment is positive, which happens with the operator ``sym_norm``.
-Ambiguous: alignments within 1e-12 are equal, so that rounding breaks no tie. The cost of a selection is that
-of the nodes with weight > 0; what was `paid` counts every node ever picked, once.
+Ambiguous: alignments within 1e-12 are equal, so that rounding breaks no tie. The cost of a selection is the
+cost of the nodes with weight > 0; the amount `paid` counts every node ever picked, once.
 """
 
 from dataclasses import dataclass, replace
@@ -18,20 +18,20 @@ import numpy as np
 from fedflow.errors import BadInput
 from fedflow.procedures.coresets.graph import Operator
 
-TOLERANCE = 1e-12  # between alignments, and of J: what remains is rounding
+TOLERANCE = 1e-12  # differences of alignments, and values of J, that are rounding errors
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Nodes after k picks, as arrays only. x, the unit vector sum_v w_bar_v P_bar_v, is never formed."""
+    """The state after k picks. The unit vector x = sum_v w_bar_v P_bar_v is never formed."""
 
     w_bar: np.ndarray  # [n], weights of the normalized columns
     product: np.ndarray  # [n], P^l x; over the norms it is zeta2
-    norms: np.ndarray  # [n], of the columns of P^l
+    norms: np.ndarray  # [n], norms of the columns of P^l
     zeta1: np.ndarray  # [], <P*, x>
     picks: np.ndarray  # [k], nodes in the order of picks
-    alignments: np.ndarray  # [k], of the picked nodes
-    deltas: np.ndarray  # [k], length of the steps in [0, 1]
+    alignments: np.ndarray  # [k], alignments of these nodes
+    deltas: np.ndarray  # [k], lengths of the steps in [0, 1]
     errors: np.ndarray  # [k], J = 1 - zeta1^2 after each pick
     stopped: np.ndarray  # [], true when another pick would change nothing
 
@@ -43,8 +43,8 @@ class Selection:
     def weights(self, mode: str = "beta") -> np.ndarray:
         """Weights of all nodes [n], most of them 0.
 
-        ``beta``: of the smallest objective error (6.6); they sum to 1 - J with the lazy walk, so that the
-        mean of a constant is too small. ``sum1``: the same, scaled to sum to 1.
+        ``beta`` has the smallest objective error (6.6); the sum is 1 - J with the lazy walk, so that the mean
+        of a constant is too small. ``sum1`` is scaled to sum to 1.
         """
         if mode not in ("beta", "sum1"):
             raise BadInput("weights", mode, "beta or sum1")
@@ -56,28 +56,13 @@ class Selection:
         """The objective ||P^l w - 1/n|| with weights ``beta``: sqrt(J / n)."""
         return float(np.sqrt(max(0.0, 1 - float(self.zeta1) ** 2) / len(self.w_bar)))
 
-    def estimate(self, values: Any, mode: str = "beta") -> Any:
-        """The mean over all nodes of ``values`` [n] or [n, q], from those of the chosen nodes."""
-        return estimate(self.weights(mode), values)
-
-    def bound(self, norm: float, threshold: float, steps: int) -> float:
-        """(D.1): the largest error of ``estimate`` for functions of P_threshold with Euclidean ``norm``.
-
-        Of the lazy walk of l ``steps``, with weights ``beta``.
-        """
-        return norm * threshold**-steps * self.error
-
-    def cost(self, costs: Any) -> float:
-        """The sum of ``costs`` [n] over the chosen nodes."""
-        return float(np.asarray(costs)[self.chosen].sum())
-
     def paid(self, costs: Any) -> float:
-        """The sum of ``costs`` [n] over all nodes ever picked, also those that lost their weight."""
+        """The sum of ``costs`` [n] over all nodes ever picked, including nodes that lost their weight."""
         return float(np.asarray(costs)[np.unique(self.picks)].sum())
 
 
 def begin(operator: Operator) -> Selection:
-    """No node picked."""
+    """The selection before the first pick."""
     n, none = operator.n, np.empty(0)
     zero, false = np.array(0.0), np.array(False)
     return Selection(
@@ -86,11 +71,11 @@ def begin(operator: Operator) -> Selection:
 
 
 def pick(operator: Operator, selection: Selection, costs: Any = None, kappa: float = 1.0) -> Selection:
-    """The selection after one more pick: a new node, or more weight for one that it has.
+    """The selection after one more pick: a new node, or more weight for a chosen one.
 
-    Among nodes aligned at least ``kappa`` times as well as the best, the one with the smallest of ``costs``
-    [n]. Takes at most 2 l products of the sparse matrix of one step with a vector.
-    ``stopped`` is set if the target is reached.
+    Among nodes aligned at least ``kappa`` times as well as the best, the cheapest by ``costs`` [n] is picked.
+    This takes at most 2 l products of the sparse matrix of one step with a vector. ``stopped`` is set if the
+    target is reached.
     """
     n = operator.n
     prices = _costs(costs, n)
@@ -112,7 +97,7 @@ def pick(operator: Operator, selection: Selection, costs: Any = None, kappa: flo
 
     column, products = operator.products(v)
     norms = selection.norms.copy()
-    norms[v] = np.sqrt((column**2).sum())  # exact, also where the operator estimates norms
+    norms[v] = np.sqrt((column**2).sum())
     zeta0_v, zeta2_v = operator.sums[v] / (np.sqrt(n) * norms[v]), selection.product[v] / norms[v]
     g0, g1 = zeta0_v - zeta1 * zeta2_v, zeta1 - zeta0_v * zeta2_v
     delta = np.clip(g0 / (g0 + g1), 0, 1) if g0 + g1 > TOLERANCE else np.float64(0)
@@ -142,9 +127,9 @@ def select(
     budget: float | None = None,
     start: Selection | None = None,
 ) -> Selection:
-    """``k`` picks in all, fewer if the target is reached or the next one would exceed ``budget``.
+    """``k`` picks in all, fewer if the target is reached or the next pick would exceed ``budget``.
 
-    ``start``: a selection to extend, whose picks count; they stay.
+    ``start`` is a selection to extend; its picks count and stay.
     """
     check_picks(k, operator.n)
     if budget is not None and (costs is None or not budget >= 0):
@@ -158,10 +143,9 @@ def select(
     return selection
 
 
-def estimate(weights: np.ndarray, values: Any) -> Any:
-    """sum_s w_s f(s) for ``weights`` [n] and ``values`` [n] or [n, q], of nodes with weight only."""
-    nodes = np.flatnonzero(weights)
-    return (weights[nodes] * np.asarray(values, dtype=float)[nodes].T).sum(-1)
+def objective_error(operator: Operator, weights: np.ndarray) -> float:
+    """||P^l w - 1/n|| (6.3) for ``weights`` [n]."""
+    return float(np.sqrt(((operator.apply(weights) - 1 / operator.n) ** 2).sum()))
 
 
 def check_picks(k: int, n: int) -> None:

@@ -1,4 +1,4 @@
-"""Which rows of a table to acquire: a coreset of a user's own points, graph and costs."""
+"""Rows of a table to acquire: a coreset for the points, graph and costs of a user."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,26 +33,26 @@ def read_table(path: Path) -> pd.DataFrame:
         raise
     except FileNotFoundError:
         raise FedflowError(f"there is no table {path}") from None
-    except Exception as error:  # whatever a parser raises on a damaged file
+    except Exception as error:  # parsers raise almost anything on a damaged file
         raise FedflowError(f"cannot read {path}: {reason(error)}") from error
 
 
 def numbers(table: pd.DataFrame, column: str, field: str) -> np.ndarray:
-    """A column as numbers [n]; `BadInput` of ``field`` if it is missing, has text or has gaps."""
+    """A column as numbers [n]. Raises `BadInput` for ``field`` if it is missing, has text or has gaps."""
     if column not in table:
         raise BadInput(field, column, f"a column of the table: {', '.join(map(str, table.columns))}")
     values = table[column]
     if not pd.api.types.is_numeric_dtype(values):
         raise BadInput(field, column, "a column of numbers; this one has text, leave it out with `ignore`")
-    found = values.to_numpy(float)
-    if not np.isfinite(found).all():
-        row = int(np.flatnonzero(~np.isfinite(found))[0])
+    array = values.to_numpy(float)
+    if not np.isfinite(array).all():
+        row = int(np.flatnonzero(~np.isfinite(array))[0])
         raise BadInput(field, column, f"a number in every row; row {row} has none")
-    return found
+    return array
 
 
 def costs_of(table: pd.DataFrame, column: str | None, field: str = "cost") -> np.ndarray:
-    """The costs of the rows, [n]; 1 for all without a column. `BadInput` if one is negative."""
+    """The costs of the rows [n], 1 without a column. Raises `BadInput` for negative costs."""
     if column is None:
         return np.ones(len(table))
     costs = numbers(table, column, field)
@@ -65,17 +65,17 @@ def costs_of(table: pd.DataFrame, column: str | None, field: str = "cost") -> np
 def points_of(
     table: pd.DataFrame, columns: Sequence[str] | None = None, ignore: Sequence[str] = (), scaled: bool = True
 ) -> np.ndarray:
-    """The rows as points [n, d]: ``columns``, or all except those ``ignore``.
+    """The rows as points [n, d]: ``columns``, or all columns except ``ignore``.
 
-    ``scaled``: every column has mean 0 and standard deviation 1, so that units do not matter; a constant
-    column is 0.
+    If ``scaled``, every column has mean 0 and standard deviation 1, so that units do not matter; constant
+    columns are 0.
     """
     for name in ignore:
         if name not in table:
             raise BadInput("ignore", name, f"a column of the table: {', '.join(map(str, table.columns))}")
     names = [name for name in table.columns if name not in ignore] if columns is None else list(columns)
     if not names:
-        raise BadInput("columns", names, "at least one column of numbers, beside the costs")
+        raise BadInput("columns", names, "at least one column of numbers, without the costs")
     points = np.stack([numbers(table, name, "columns") for name in names], axis=1)
     if scaled:
         spread = points.std(0)
@@ -84,7 +84,7 @@ def points_of(
 
 
 def in_one_piece(adjacency: sparse.csr_array, neighbors: int | None) -> sparse.csr_array:
-    """The graph, if it is connected: no walk leaves a component. ``neighbors``: what it was made with."""
+    """The graph, made with ``neighbors`` or given (None). Raises `BadInput` unless it is connected."""
     parts = csgraph.connected_components(adjacency, directed=False, return_labels=False)
     if parts > 1:
         if neighbors is None:
@@ -95,10 +95,10 @@ def in_one_piece(adjacency: sparse.csr_array, neighbors: int | None) -> sparse.c
 
 @dataclass(frozen=True)
 class Choice:
-    """What `choose` found: ``rows`` has the columns order, row, weight, cost and alignment."""
+    """The result of `choose`: ``rows`` has the columns order, row, weight, cost and alignment."""
 
     rows: pd.DataFrame
-    points: np.ndarray | None  # [n, d], as they were compared
+    points: np.ndarray | None  # [n, d], scaled
     adjacency: sparse.csr_array  # [n, n]
     selection: Selection
 
@@ -118,11 +118,10 @@ def choose(
     adjacency: sparse.csr_array | None = None,
     edge_weights: str = "binary",
 ) -> Choice:
-    """Choose at most ``k`` rows of ``table`` that represent all of them, cheap ones first if ``kappa`` < 1.
+    """Choose at most ``k`` rows of ``table`` that represent all rows, preferring cheap rows if ``kappa`` < 1.
 
-    Nodes are the rows. Edges are those of ``adjacency`` [n, n], or connect every row with its nearest
-    ``neighbors``, with the ``edge_weights`` of `knn_graph`. ``budget`` is the largest total cost. Raises
-    `BadInput`.
+    The rows are nodes of the graph ``adjacency`` [n, n], by default the `knn_graph` with ``neighbors`` and
+    ``edge_weights``. ``budget`` is the largest total cost. Raises `BadInput`.
     """
     if table is None and adjacency is None:
         raise BadInput("table", None, "a table of points, or the edges of a graph")
@@ -145,16 +144,16 @@ def choose(
         raise BadInput("walk", walk, "a whole number of steps >= 1")
     if not 1 <= k <= len(costs):
         raise BadInput("k", k, f"a whole number from 1 to {len(costs)}, the number of rows")
-    found = select(Operator(adjacency, walk), k, costs, kappa, budget)
-    if not found.picks.size:
+    selection = select(Operator(adjacency, walk), k, costs, kappa, budget)
+    if not selection.picks.size:
         raise BadInput("budget", budget, "at least the cost of the first row that would be chosen")
-    nodes, order = np.unique(found.picks, return_index=True)  # a row may be picked again for more weight
-    own = {
+    nodes, order = np.unique(selection.picks, return_index=True)  # a row may be picked again for more weight
+    columns_of_rows = {
         "order": order,
         "row": nodes,
-        "weight": found.weights(weights)[nodes],
+        "weight": selection.weights(weights)[nodes],
         "cost": costs[nodes],
-        "alignment": found.alignments[order],
+        "alignment": selection.alignments[order],
     }
-    rows = pd.DataFrame(own).query("weight > 0").sort_values("order", ignore_index=True)
-    return Choice(rows.assign(order=rows.index + 1), points, adjacency, found)
+    rows = pd.DataFrame(columns_of_rows).query("weight > 0").sort_values("order", ignore_index=True)
+    return Choice(rows.assign(order=rows.index + 1), points, adjacency, selection)

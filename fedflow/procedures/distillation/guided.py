@@ -1,4 +1,4 @@
-"""DiSK, and SimKD with it: methods with a guide that discounts what the student cannot learn."""
+"""DiSK, and SimKD with DiSK: methods with a guide that discounts samples the student cannot learn."""
 
 import warnings
 from collections.abc import Mapping
@@ -13,15 +13,14 @@ from fedflow.errors import BadInput
 from fedflow.local.samples import Batch, Samples
 from fedflow.models.flat import FlatModel
 from fedflow.procedures.distillation import losses
-from fedflow.procedures.distillation.guide import GUIDES
 from fedflow.procedures.distillation.methods import Method, Networks, SimKD, register
-from fedflow.procedures.distillation.networks import Known, check_known, known
+from fedflow.procedures.distillation.networks import GUIDES, Outputs, check_outputs, outputs_of
 from fedflow.procedures.distillation.students import Course
 from fedflow.procedures.interface import Row, State
 from fedflow.seeding import torch_seed
 from fedflow.settings import option
 
-RELEASE = {  # the defaults of the authors' code for CIFAR
+RELEASE = {  # defaults of the authors' code for CIFAR
     "tau_s": 3.5,
     "top_k": 10,
     "target": "masked",
@@ -45,8 +44,8 @@ RELEASE = {  # the defaults of the authors' code for CIFAR
 class Guided(Method):
     """Algorithm 7: a guide discounts samples that the student cannot learn, within a budget.
 
-    In every round the guide minimizes what is left after the discount, plus lambda times the budget, with the
-    student fixed; the student minimizes what is left, with the guide fixed. What is fixed is in evaluation
+    In every round the guide minimizes the discounted loss plus lambda times the budget, with the student
+    fixed; the student minimizes the discounted loss, with the guide fixed. Fixed networks are in evaluation
     mode.
     """
 
@@ -54,33 +53,31 @@ class Guided(Method):
     lambda_max: float = option(50.0, "lambda towards its end", ge=0, grid=(1, 5, 10, 20, 50, 100, 1000))
     lambda_period: int | None = option(
         None,
-        "rounds of a period; null = a quarter of all rounds (the published 50 of 200), whole or not; "
-        "all of them if there are fewer than 8",
+        "rounds of a period; null = a quarter of all rounds (the published 50 of 200), or all rounds if "
+        "there are fewer than 8",
         ge=1,
         grid=(20, 50),
     )
     delta: float | None = option(
-        None, "budget; null = the share of training samples that the student gets wrong at first", ge=0
+        None, "budget; null = the first student's share of wrong training samples", ge=0
     )
     delta_end: float | None = option(
-        None, "budget towards the end of a period; null = it is constant", ge=0, source="code: 0.4"
+        None, "budget towards the end of a period; null = constant", ge=0, source="code: 0.4"
     )
     delta_period: int | None = option(None, "rounds of a period of the budget", ge=1, source="code: 20")
-    delta_decay: float = option(
-        1.0, "factor on the first budget of a period after every period", gt=0, le=1, source="code: 0.9"
-    )
+    delta_decay: float = option(1.0, "decay of the first budget of a period", gt=0, le=1, source="code: 0.9")
     max_ce: float | None = option(
         5.0, "largest cross-entropy of a sample in the budget; null = no limit", gt=0, source="code"
     )
     over: str = option(
         "wrong",
-        "the budget's sum is divided by the number of wrong predictions, or of all samples",
+        "divisor of the budget's sum: the number of wrong predictions, or of all samples",
         choices=("wrong", "all"),
         source="A.1.5; Eq. 6.3: all",
     )
     against: str = option(
         "label",
-        "what predictions are compared with in the budget: the label, or the teacher's prediction",
+        "target of predictions in the budget: the label, or the teacher's prediction",
         choices=("label", "teacher"),
         source="code: teacher",
     )
@@ -94,7 +91,7 @@ class Guided(Method):
     guide_epochs: int = option(3, "epochs of the guide in a round", ge=1)
     warm_up: int = option(0, "epochs of the guide before the first round", ge=0, source="code: 5")
     order: str = option(
-        "guide", "who is trained first in a round", choices=("guide", "student"), source="code: student"
+        "guide", "network trained first in a round", choices=("guide", "student"), source="code: student"
     )
 
     def validate(self) -> None:
@@ -113,12 +110,12 @@ class Guided(Method):
 
     @property
     def reads_maps(self) -> bool:
-        """Whether it reads the teacher's maps."""
+        """True if the teacher's maps are read."""
         return self.guide == "conv" or "teacher" in self.reads
 
     def check(self, course: Course) -> None:
         super().check(course)
-        check_known(course.teacher, course.some, "teacher", self.reads_maps)
+        check_outputs(course.teacher, course.some, "teacher", self.reads_maps)
         rounds, period = course.rounds, self.period(course)
         losses.warn_of_low_end(self.method, rounds, self.lambda_min, self.lambda_max, period)
         if self.delta_end is not None and self.delta_period is not None and self.delta_period > rounds:
@@ -126,28 +123,28 @@ class Guided(Method):
             warnings.warn(f"{self.method}: in {rounds} rounds {reason}", stacklevel=2)
 
     def period(self, course: Course) -> float:
-        """Rounds of a period of lambda, by default such that the last one ends with the run."""
+        """Rounds of a period of lambda; by default, the last period ends with the run."""
         return self.lambda_period or (course.rounds / 4 if course.rounds >= 8 else course.rounds)
 
     def networks(self, course: Course) -> Networks:
-        logits, features, _ = known(course.teacher, course.some)
+        logits, features, _ = outputs_of(course.teacher, course.some)
         guide = partial(GUIDES[self.guide], features.shape[1], logits.shape[1])
         return super().networks(course)._replace(guide=FlatModel(guide, device=course.train.device))
 
-    def remaining(self, state: State, taught: Known, outputs: Any, y: Tensor, g: Tensor) -> Tensor:
-        """What guidance ``g`` [B] leaves to the student, scalar."""
+    def remaining(self, state: State, taught: Outputs, outputs: Any, y: Tensor, g: Tensor) -> Tensor:
+        """The loss that remains for the student with guidance ``g`` [B], scalar."""
         raise NotImplementedError
 
     def logits(self, outputs: Any) -> Tensor:
-        """The logits [B, C] in what the student's network returns."""
+        """The logits [B, C] among the outputs of the student's network."""
         raise NotImplementedError
 
-    def for_guide(self, taught: Known, g: Tensor) -> Tensor | float:
-        """What the guide minimizes besides."""
+    def for_guide(self, taught: Outputs, g: Tensor) -> Tensor | float:
+        """A further loss of the guide."""
         return 0.0
 
-    def seen(self, taught: Known) -> Tensor:
-        """What the guide reads."""
+    def seen(self, taught: Outputs) -> Tensor:
+        """The inputs of the guide."""
         return taught.maps[-1] if self.guide == "conv" else torch.cat([taught.features, taught.logits], 1)
 
     def start(self, course: Course, networks: Networks) -> State:
@@ -161,10 +158,10 @@ class Guided(Method):
             state, _ = self.instruct(course, networks, state, 1, self.warm_up)
         for name in ("guide", "student") if self.order == "guide" else ("student", "guide"):
             if name == "guide":
-                state, found = self.instruct(course, networks, state, number, self.guide_epochs)
+                state, numbers = self.instruct(course, networks, state, number, self.guide_epochs)
             else:
-                state, found = self.follow(course, networks, state, number)
-            row |= found
+                state, numbers = self.follow(course, networks, state, number)
+            row |= numbers
         return state, row
 
     def instruct(
@@ -175,30 +172,30 @@ class Guided(Method):
         assert guide is not None
         w_student, delta = course.restored(state, "student").w, self.allowance(course, number)
         weight = losses.multiplier(number - 1, self.lambda_min, self.lambda_max, self.period(course))
-        found = list[Tensor]()
+        batches = list[Tensor]()
 
         def objective(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
-            taught = course.known(batch, self.reads_maps)
+            taught = course.outputs(batch, self.reads_maps)
             with torch.no_grad():
                 outputs = model.call(self.call, w_student, batch.x)
             g, buffers = guide.train_outputs(w, self.seen(taught))
             cost = self.cost(taught, self.logits(outputs), batch.y, g)
-            found.append(torch.stack([g.mean(), (g > 0.5).to(g.dtype).mean(), cost]).detach())
+            batches.append(torch.stack([g.mean(), (g > 0.5).to(g.dtype).mean(), cost]).detach())
             left = self.remaining(state, taught, outputs, batch.y, g) + self.for_guide(taught, g)
             return left + weight * (cost - delta).relu(), buffers
 
         state, _ = self.train(course, "guide", guide, state, number, epochs, objective, self.guide_lr)
-        mean, share, cost = torch.stack(found).mean(0).tolist()
+        mean, share, cost = torch.stack(batches).mean(0).tolist()
         return state, {"lambda": weight, "delta": delta, "guide": mean, "guided": share, "budget": cost}
 
     def follow(self, course: Course, networks: Networks, state: State, number: int) -> tuple[State, Row]:
-        """The state after the student's epochs with the guide as it is."""
+        """The state after the student's epochs with the guide fixed."""
         guide = networks.guide
         assert guide is not None
         w_guide = course.restored(state, "guide").w
 
         def loss(outputs: Any, batch: Batch) -> Tensor:
-            taught = course.known(batch, self.reads_maps)
+            taught = course.outputs(batch, self.reads_maps)
             with torch.no_grad():
                 g = guide.outputs(w_guide, self.seen(taught))
             return self.remaining(state, taught, outputs, batch.y, g)
@@ -212,21 +209,22 @@ class Guided(Method):
             return first
         return losses.allowance(number - 1, first, self.delta_end, self.delta_period, self.delta_decay)
 
-    def cost(self, taught: Known, logits: Tensor, y: Tensor, g: Tensor) -> Tensor:
+    def cost(self, taught: Outputs, logits: Tensor, y: Tensor, g: Tensor) -> Tensor:
         """The left side of the budget, scalar."""
         right = y if self.against == "label" else taught.logits.argmax(-1)
-        each = cross_entropy(logits, right, reduction="none")
-        return losses.guided_cost(g, each, logits.argmax(-1) != right, self.over, self.max_ce)
+        costs = cross_entropy(logits, right, reduction="none")
+        return losses.guided_cost(g, costs, logits.argmax(-1) != right, self.over, self.max_ce)
 
     @torch.no_grad()
     def guidance(self, course: Course, networks: Networks, state: State) -> tuple[Tensor, Tensor]:
-        """g and whether the student is right [n], of all training samples as they are."""
+        """g [n], and True for samples that the student predicts correctly [n], without augmentation."""
         model, guide = networks
         assert guide is not None
-        (student, _), (own, _) = (course.restored(state, name) for name in ("student", "guide"))
+        (student, _), (w_guide, _) = (course.restored(state, name) for name in ("student", "guide"))
         values, right = list[Tensor](), list[Tensor]()
         for batch in Samples.all_of(course.train).chunks(model.dtype):
-            values.append(guide.outputs(own, self.seen(known(course.teacher, batch.x, self.reads_maps))))
+            taught = outputs_of(course.teacher, batch.x, self.reads_maps)
+            values.append(guide.outputs(w_guide, self.seen(taught)))
             right.append(model.outputs(student, batch.x).argmax(-1) == batch.y)
         return torch.cat(values), torch.cat(right)
 
@@ -245,12 +243,10 @@ class DiSK(Guided):
     tau_s: float | None = option(
         None, "temperature of the student; null = tau", gt=0, grid=(1, 2, 4), source="code: 3.5"
     )
-    fit_tau_s: bool = option(
-        False, "fit the temperature of the student, before it is taught, to the teacher's outputs"
-    )
+    fit_tau_s: bool = option(False, "fit the temperature of the first student to the teacher's outputs")
     top_k: int | None = option(
         None,
-        "the teacher's first classes, which the guide helps; null = a fifth, the published 20 of 100",
+        "top classes of the teacher that the guide helps; null = a fifth, the published 20 of 100",
         symbol="K",
         ge=1,
         grid=(1, 3, 5, 10, 20, 50),
@@ -258,8 +254,8 @@ class DiSK(Guided):
     label_in_mask: bool = option(False, "the guide helps the label's class too", source="code: true")
     target: str = option(
         "teacher",
-        "the teacher's whole distribution; or of the classes that the guide helps, with the other "
-        "logits set to the smallest (masked) or to 0 (masked_zero)",
+        "the teacher's whole distribution, or only the classes that the guide helps, with other logits "
+        "set to the smallest (masked) or to 0 (masked_zero)",
         choices=("teacher", "masked", "masked_zero"),
         source="code: masked",
     )
@@ -298,22 +294,22 @@ class DiSK(Guided):
             (course.student.outputs(batch.x), course.teacher.outputs(batch.x))
             for batch in Samples.all_of(course.train).chunks(course.student.model.dtype)
         ]
-        student, teacher = (torch.cat(each) for each in zip(*pairs, strict=True))
+        student, teacher = (torch.cat(outputs) for outputs in zip(*pairs, strict=True))
         return torch.tensor(losses.student_temperature(student, teacher, self.tau), dtype=torch.float64)
 
     def logits(self, outputs: Any) -> Tensor:
         return outputs
 
-    def helped(self, taught: Known) -> int:
+    def helped(self, taught: Outputs) -> int:
         """K."""
         return self.top_k or max(1, taught.logits.shape[1] // 5)
 
-    def for_guide(self, taught: Known, g: Tensor) -> Tensor | float:
+    def for_guide(self, taught: Outputs, g: Tensor) -> Tensor | float:
         if not self.log_normalizer:
             return 0.0
         return (1 - self.alpha) * losses.log_normalizer(g, self.helped(taught))
 
-    def remaining(self, state: State, taught: Known, outputs: Any, y: Tensor, g: Tensor) -> Tensor:
+    def remaining(self, state: State, taught: Outputs, outputs: Any, y: Tensor, g: Tensor) -> Tensor:
         mask = losses.top_classes(taught.logits, self.helped(taught))
         if self.label_in_mask:
             mask = mask.scatter(1, y[:, None], True)
@@ -339,5 +335,5 @@ class GuidedSimKD(Guided, SimKD):
     def logits(self, outputs: Any) -> Tensor:
         return outputs[0]
 
-    def remaining(self, state: State, taught: Known, outputs: Any, y: Tensor, g: Tensor) -> Tensor:
+    def remaining(self, state: State, taught: Outputs, outputs: Any, y: Tensor, g: Tensor) -> Tensor:
         return ((1 - g) * losses.map_errors(outputs[1], taught.maps[-1])).mean()

@@ -3,7 +3,7 @@
 Source: Acar, thesis, Chapter 6, Eq. 6.1 to 6.5, Algorithm 7; the authors' code (anilkagak2/DiSK).
 
 l_S, l_T [B, C] are logits of student and teacher, s^tau and t^tau the softmax of either divided by tau,
-g [B] in [0, 1] says how far the guide discounts a sample, and m [B, C] marks the teacher's K top classes.
+g [B] in [0, 1] is the discount of a sample by the guide, and m [B, C] marks the teacher's K top classes.
 
 KD (6.1): alpha CE + (1 - alpha) tau^2 mean KL(t^tau, s^tau)
 guided distillation (6.4): - tau tau_s mean sum_c t^tau_c log(s^tau_s_c + m_c g), a cross-entropy
@@ -22,7 +22,7 @@ from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
 from fedflow.local.extensions.objective import divergence
 
-SMALLEST = 1e-12  # probability whose logarithm is taken
+SMALLEST = 1e-12  # lower bound of probabilities in logarithms
 SLOPES = 1e-4, 1e4  # smallest and largest 1 / tau_s that is fitted
 
 
@@ -43,7 +43,7 @@ def top_classes(teacher: Tensor, k: int) -> Tensor:
 def masked_target(teacher: Tensor, mask: Tensor, tau: float, fill: str = "smallest") -> Tensor:
     """The target [B, C] of the authors' code: the softmax of l_T / tau with other logits outside ``mask``.
 
-    They are the ``smallest`` logit of the sample, not divided by tau, or ``zero``. Classes outside the mask
+    These logits are the ``smallest`` of the sample, not divided by tau, or ``zero``. Classes outside the mask
     have target 0, so that the sum is below 1.
     """
     outside = teacher.amin(-1, keepdim=True) if fill == "smallest" else torch.zeros_like(teacher)
@@ -57,29 +57,29 @@ def guided(student: Tensor, target: Tensor, mask: Tensor, g: Tensor, tau: float,
 
 
 def log_normalizer(g: Tensor, k: int) -> Tensor:
-    """Mean log(1 + K g), scalar: of the sum of s_c + m_c g over all classes."""
+    """Mean log(1 + K g), scalar: the logarithm of the sum of s_c + m_c g over all classes."""
     return (1 + k * g).log().mean()
 
 
 def guided_cost(
     g: Tensor, losses: Tensor, wrong: Tensor, over: str = "wrong", largest: float | None = 5.0
 ) -> Tensor:
-    """The sum of g CE over all samples, divided by the number of ``wrong`` [B] ones or of ``all``, scalar.
+    """The sum of g CE over all samples, divided by the number of ``wrong`` [B] or of ``all`` samples, scalar.
 
-    ``losses`` [B] are the student's CE, above ``largest`` cut. Without a wrong prediction, it is the sum.
+    ``losses`` [B] are the student's CE, clamped at ``largest``. Without a wrong prediction, it is the sum.
     """
     losses = losses if largest is None else losses.clamp(max=largest)
     return (g * losses).sum() / (wrong.sum().clamp(min=1) if over == "wrong" else len(g))
 
 
 def map_errors(student: Tensor, teacher: Tensor) -> Tensor:
-    """Mean squared error [B] of the student's maps [B, C, h, w]; the teacher's are averaged to that size."""
+    """Mean squared error [B] of the student's maps [B, C, h, w]; the teacher's are pooled to that size."""
     teacher = adaptive_avg_pool2d(teacher, (student.shape[-2], student.shape[-1]))
     return (student - teacher).square().flatten(1).mean(1)
 
 
 def multiplier(r: int, smallest: float, largest: float, period: float) -> float:
-    """lambda after r rounds: it rises by half a cosine in every ``period`` rounds, and drops back."""
+    """lambda after r rounds: it rises by half a cosine in every ``period`` rounds and drops back."""
     return smallest + (largest - smallest) * (1 - math.cos(math.pi * (r % period) / period)) / 2
 
 
@@ -95,16 +95,16 @@ def warn_of_low_end(name: str, rounds: int, smallest: float, largest: float, per
 def allowance(r: int, largest: float, smallest: float, period: int, decay: float) -> float:
     """delta after r rounds: it falls by half a cosine in every period.
 
-    A period starts at ``decay`` times the start of the last one, and not below ``smallest``.
+    A period starts at ``decay`` times the start of the last one, but not below ``smallest``.
     """
     start = max(largest * decay ** (r // period), smallest)
     return smallest + (start - smallest) * (1 + math.cos(math.pi * (r % period) / period)) / 2
 
 
 def student_temperature(student: Tensor, teacher: Tensor, tau: float) -> float:
-    """tau_s, the minimum of sum KL(t^tau, s^tau_s) over samples [n, C]: convex in 1 / tau_s, so bisected.
+    """tau_s, the minimum of sum KL(t^tau, s^tau_s) over samples [n, C], by bisection, within `SLOPES`.
 
-    Its derivative in u = 1 / tau_s is the sum of (s_c - t_c) l_S_c. The ends of `SLOPES` if none is inside.
+    The sum is convex in u = 1 / tau_s, with the derivative sum (s_c - t_c) l_S_c.
     """
     logits, target = student.double(), (teacher.double() / tau).softmax(-1)
     low, high = map(math.log, SLOPES)

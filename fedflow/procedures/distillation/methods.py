@@ -1,4 +1,4 @@
-"""How a student is taught: each method of the procedure `distillation` is a class of settings.
+"""Methods of the procedure `distillation`, which are classes of settings.
 
 All start from the same student, and see the same batches and views in the same epochs.
 """
@@ -16,7 +16,13 @@ from fedflow.choice import Choice
 from fedflow.local.samples import Batch
 from fedflow.models.flat import FlatModel
 from fedflow.procedures.distillation import losses
-from fedflow.procedures.distillation.networks import check_known, hinted, projected, student_of, with_student
+from fedflow.procedures.distillation.networks import (
+    check_outputs,
+    hinted,
+    projected,
+    student_of,
+    with_student,
+)
 from fedflow.procedures.distillation.students import Course, Objective, packed
 from fedflow.procedures.interface import Row, State
 from fedflow.seeding import torch_seed
@@ -24,14 +30,14 @@ from fedflow.settings import option, registering
 
 
 class Networks(NamedTuple):
-    """The networks of a part: the student, perhaps with further layers, and the guide, if there is one."""
+    """The networks of a part: the student, possibly with further layers, and the guide or None."""
 
     student: FlatModel
     guide: FlatModel | None = None
 
 
 class Product(NamedTuple):
-    """A trained student as it is used: its network, its vector [D], and how many parameters it has."""
+    """A trained student as it is used: its network, vector [D], and number of parameters."""
 
     model: FlatModel
     w: Tensor
@@ -46,14 +52,14 @@ class Method(Choice):
     key: ClassVar[str] = "method"
     name: ClassVar[str] = ""
     label: ClassVar[str] = ""
-    matched: ClassVar[bool] = True  # as many epochs of the student as with DiSK
-    reads: ClassVar[tuple[str, ...]] = ()  # networks whose maps it reads
-    call: ClassVar[str] = "forward"  # the method of the student's network that it calls
+    matched: ClassVar[bool] = True  # the student has as many epochs as with DiSK
+    reads: ClassVar[tuple[str, ...]] = ()  # networks whose maps are read
+    call: ClassVar[str] = "forward"  # method of the student's network that is called
 
-    method: str = option("", "the registered method; by default the one that the entry is called")
+    method: str = option("", "the registered method; by default the name of the entry")
     weight_decay: float | None = option(None, "L2 penalty in the gradient; null = the procedure's", ge=0)
     restart: int | None = option(
-        None, "rounds after which the learning rate starts again; null = never", ge=1, source="code: 50"
+        None, "rounds between restarts of the learning rate; null = none", ge=1, source="code: 50"
     )
 
     @classmethod
@@ -61,18 +67,18 @@ class Method(Choice):
         return METHODS
 
     def check(self, course: Course) -> None:
-        """Raise `BadInput` if the networks do not fit; warn of schedules that the rounds cut off."""
+        """Raise `BadInput` if the networks do not fit; warn of schedules longer than the rounds."""
         if self.restart is not None and self.restart > course.rounds:
             reason = f"the learning rate does not fall to 0, as restart is {self.restart}"
             warnings.warn(f"{self.method}: in {course.rounds} rounds {reason}", stacklevel=2)
         for field in self.reads:
-            check_known(getattr(course, field), course.some, field, maps=True)
+            check_outputs(getattr(course, field), course.some, field, maps=True)
 
     def networks(self, course: Course) -> Networks:
         return Networks(course.student.model)
 
     def loss(self, course: Course, outputs: Any, batch: Batch) -> Tensor:
-        """What the student minimizes, scalar, from what its network returns in training mode."""
+        """The student's loss, scalar, from the outputs of its network in training mode."""
         raise NotImplementedError
 
     def epochs(self, course: Course) -> int:
@@ -81,11 +87,10 @@ class Method(Choice):
 
     def start(self, course: Course, networks: Networks) -> State:
         """The state before the first round."""
-        own, w = networks.student, course.student.w
-        if own is not course.student.model:
-            w = with_student(
-                own, own.init(torch_seed(course.seed, "distillation/projection")), course.student
-            )
+        model, w = networks.student, course.student.w
+        if model is not course.student.model:
+            first = model.init(torch_seed(course.seed, "distillation/projection"))
+            w = with_student(model, first, course.student)
         return course.started(w, "student")
 
     def step(self, course: Course, networks: Networks, state: State, number: int) -> tuple[State, Row]:
@@ -121,9 +126,9 @@ class Method(Choice):
         objective: Objective,
         lr: float | None = None,
     ) -> tuple[State, float]:
-        """The state after the ``epochs`` of a round of the network ``name``, and the loss of the last.
+        """The state after ``epochs`` of the network ``name`` in a round, and the loss of the last epoch.
 
-        The first learning rate is ``lr``, by default that of the procedure.
+        The first learning rate is ``lr``, by default the procedure's.
         """
         now, value, first = course.restored(state, name), math.nan, lr or course.training.lr
         period = (self.restart or course.rounds) * epochs
@@ -134,8 +139,8 @@ class Method(Choice):
 
     def product(self, course: Course, networks: Networks, state: State) -> Product:
         """The student as it is used."""
-        own = networks.student
-        return Product(own, course.restored(state, "student").w, own.parameters)
+        model = networks.student
+        return Product(model, course.restored(state, "student").w, model.parameters)
 
 
 METHODS: dict[str, type[Method]] = {}
@@ -144,7 +149,7 @@ register = registering(METHODS)
 
 @register("ce", "More epochs of cross-entropy")
 class CE(Method):
-    """The student's own training continues, without the teacher."""
+    """The training of the student continues without the teacher."""
 
     def loss(self, course: Course, outputs: Any, batch: Batch) -> Tensor:
         return cross_entropy(outputs, batch.y)
@@ -184,7 +189,7 @@ class FitNet(Method):
         return Networks(hinted(course.student, course.teacher, course.some))
 
     def loss(self, course: Course, outputs: Any, batch: Batch) -> Tensor:
-        (logits, hint), taught = outputs, course.known(batch, maps=True)
+        (logits, hint), taught = outputs, course.outputs(batch, maps=True)
         both = 2 * losses.distillation(logits, taught.logits, batch.y, 0.5, self.tau)
         return both + self.beta * losses.map_errors(hint, taught.maps[0]).mean()
 
@@ -195,21 +200,20 @@ class FitNet(Method):
 
 @register("simkd", "SimKD")
 class SimKD(Method):
-    """The student's projected last map becomes the teacher's, and the teacher's classifier reads it.
+    """The student's last map is projected to the teacher's last map and read by the teacher's classifier.
 
     Projection and classifier are part of the student. Source: Chen et al., CVPR 2022, and their code.
     """
 
     reads, call = ("student", "teacher"), "both"
-    factor: int = option(2, "the teacher's channels over those inside the projection", ge=1)
 
     def networks(self, course: Course) -> Networks:
-        return Networks(projected(course.student, course.teacher, course.some, self.factor))
+        return Networks(projected(course.student, course.teacher, course.some))
 
     def loss(self, course: Course, outputs: Any, batch: Batch) -> Tensor:
-        return losses.map_errors(outputs[1], course.known(batch, maps=True).maps[-1]).mean()
+        return losses.map_errors(outputs[1], course.outputs(batch, maps=True).maps[-1]).mean()
 
     def product(self, course: Course, networks: Networks, state: State) -> Product:
-        own, w, trained = super().product(course, networks, state)
-        classifier = sum(own.views(w)[name].numel() for name in ("weight", "bias"))
-        return Product(own, w, trained + classifier)
+        model, w, trained = super().product(course, networks, state)
+        classifier = sum(model.views(w)[name].numel() for name in ("weight", "bias"))
+        return Product(model, w, trained + classifier)

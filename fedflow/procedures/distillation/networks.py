@@ -1,7 +1,7 @@
-"""What is read of the teacher, and students with further layers that are trained with them.
+"""Outputs of the teacher, students with further layers that are trained too, and the guides of DiSK.
 
-A network whose feature maps can be read has a method ``maps(x)``: the outputs [B, C, H, W] of its stages, of
-which the last one is averaged over its places and read by the last linear layer.
+A network with readable feature maps has a method ``maps(x)`` that returns the outputs [B, C, H, W] of its
+stages. The last map is averaged over positions and is the input of the last linear layer.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,12 @@ from fedflow.settings import Words
 
 Size = tuple[int, int]  # height and width of a map
 
+GUIDE_WIDTHS = 64, 128  # the guide of the text
+GUIDE_CHANNELS = 256  # the guide of the authors' code
 
-class Known(NamedTuple):
-    """What the teacher knows of a batch: logits [B, C], features [B, d] (inputs of its last layer), maps."""
+
+class Outputs(NamedTuple):
+    """Outputs of the teacher for a batch: logits [B, C], features [B, d] (inputs of its last layer), maps."""
 
     logits: Tensor
     features: Tensor
@@ -29,35 +32,36 @@ class Known(NamedTuple):
 
 
 @torch.no_grad()
-def known(network: Teacher, x: Tensor, maps: bool = False) -> Known:
-    """One pass of a ``network`` in evaluation mode; ``maps`` are read if asked for."""
+def outputs_of(network: Teacher, x: Tensor, maps: bool = False) -> Outputs:
+    """The outputs of a ``network`` in evaluation mode, with its ``maps`` if requested."""
     model, w = network
-    found = model.call("maps", w, x) if maps else []
-    features = found[-1].mean((-2, -1)) if maps else model.features(w, x)
-    return Known(F.linear(features, *head(network)), features, found)
+    stages = model.call("maps", w, x) if maps else []
+    features = stages[-1].mean((-2, -1)) if maps else model.features(w, x)
+    return Outputs(F.linear(features, *head(network)), features, stages)
 
 
 def head(network: Teacher) -> tuple[Tensor, Tensor]:
     """Weight [C, d] and bias [C] of the last linear layer."""
-    own = network.model.views(network.w)
-    return own[f"{network.model.last_linear}.weight"], own[f"{network.model.last_linear}.bias"]
+    views = network.model.views(network.w)
+    return views[f"{network.model.last_linear}.weight"], views[f"{network.model.last_linear}.bias"]
 
 
-def check_known(network: Teacher, x: Tensor, field: str, maps: bool) -> None:
-    """Raise `BadInput` of ``field`` unless `known` reads this network, which has outputs for ``x``."""
+def check_outputs(network: Teacher, x: Tensor, field: str, maps: bool) -> None:
+    """Raise `BadInput` for ``field`` unless `outputs_of` can read this network, on inputs like ``x``."""
     name, model = Words(network.model.title), network.model
     if maps and not hasattr(model.to_module(network.w), "maps"):
         raise BadInput(field, name, "a network with a method maps, such as a ResNet, for its feature maps")
     linear = model.last_linear is not None
-    if not linear or not torch.allclose(known(network, x, maps).logits, network.outputs(x), atol=1e-3):
-        what = "the mean of its last map" if maps else "features"
-        raise BadInput(field, name, f"a network that ends with a linear layer, with biases, of {what}")
+    if not linear or not torch.allclose(outputs_of(network, x, maps).logits, network.outputs(x), atol=1e-3):
+        inputs = "the mean of its last map" if maps else "features"
+        raise BadInput(field, name, f"a network that ends with a linear layer, with biases, of {inputs}")
 
 
 class Hinted(nn.Module):
-    """A student, and the projection of its first map to the channels of the teacher's (FitNet).
+    """A student, and the projection of its first map to the channels of the teacher's first map (FitNet).
 
-    A 3x3 convolution, BatchNorm and ReLU. `both`: logits [B, C] and the projected map, of size ``size``.
+    The projection is a 3x3 convolution, BatchNorm and ReLU. `both` returns logits [B, C] and the projected
+    map, of size ``size``.
     """
 
     def __init__(
@@ -78,11 +82,11 @@ class Hinted(nn.Module):
 
 
 class Projected(nn.Module):
-    """A student whose last map is projected to the teacher's, which the teacher's classifier reads (SimKD).
+    """A student whose last map is projected to the teacher's map and classified by the teacher (SimKD).
 
-    1x1, 3x3 and 1x1 convolutions, each with BatchNorm and ReLU; the first two have 1 / ``factor`` of the
-    teacher's channels. The student's own last layer is removed; the teacher's, ``weight`` [C, d] and ``bias``
-    [C], is constant. `both`: logits and the projected map, of size ``size``.
+    The projection is 1x1, 3x3 and 1x1 convolutions, each with BatchNorm and ReLU, of which the first two have
+    half of the teacher's channels. The student's last layer is removed; the teacher's, with ``weight`` [C, d]
+    and ``bias`` [C], is constant. `both` returns logits and the projected map, of size ``size``.
     """
 
     def __init__(
@@ -93,13 +97,12 @@ class Projected(nn.Module):
         weight: Tensor,
         bias: Tensor,
         size: Size,
-        factor: int,
     ) -> None:
         super().__init__()
         self.student, self.size = student(), size
         self.student.set_submodule(head, nn.Identity())
         outside = weight.shape[1]
-        narrow = max(1, outside // factor)
+        narrow = max(1, outside // 2)
         self.project = nn.Sequential(
             _convolution(inside, narrow, 1), _convolution(narrow, narrow, 3), _convolution(narrow, outside, 1)
         )
@@ -117,25 +120,25 @@ class Projected(nn.Module):
 
 def hinted(student: Teacher, teacher: Teacher, x: Tensor) -> FlatModel:
     """The student of FitNet, for inputs like ``x``."""
-    own, target = (known(each, x, maps=True).maps[0] for each in (student, teacher))
-    channels, size = (own.shape[1], target.shape[1]), _smaller(own, target)
+    hint, target = (outputs_of(network, x, maps=True).maps[0] for network in (student, teacher))
+    channels, size = (hint.shape[1], target.shape[1]), _smaller(hint, target)
     model, last = student.model, student.model.last_linear
     assert last is not None
     return FlatModel(partial(Hinted, model.factory, last, channels, size), device=model.device)
 
 
-def projected(student: Teacher, teacher: Teacher, x: Tensor, factor: int) -> FlatModel:
+def projected(student: Teacher, teacher: Teacher, x: Tensor) -> FlatModel:
     """The student of SimKD, for inputs like ``x``."""
-    own, target = (known(each, x, maps=True).maps[-1] for each in (student, teacher))
-    model, last, size = student.model, student.model.last_linear, _smaller(own, target)
+    source, target = (outputs_of(network, x, maps=True).maps[-1] for network in (student, teacher))
+    model, last, size = student.model, student.model.last_linear, _smaller(source, target)
     assert last is not None
     weight, bias = (part.cpu() for part in head(teacher))
-    factory = partial(Projected, model.factory, last, own.shape[1], weight, bias, size, factor)
+    factory = partial(Projected, model.factory, last, source.shape[1], weight, bias, size)
     return FlatModel(factory, device=model.device)
 
 
 def with_student(network: FlatModel, w: Tensor, student: Teacher) -> Tensor:
-    """``w`` [D] of a `Hinted` or `Projected` network with the values of its ``student``."""
+    """``w`` [D] of a `Hinted` or `Projected` network, with the values of the ``student`` in it."""
     return network.replaced(
         w, {f"student.{name}": value for name, value in student.model.views(student.w).items()}
     )
@@ -151,6 +154,56 @@ def _convolution(inside: int, outside: int, kernel: int) -> nn.Sequential:
     return nn.Sequential(convolution, nn.BatchNorm2d(outside), nn.ReLU())
 
 
-def _smaller(one: Tensor, other: Tensor) -> Size:
+def _smaller(a: Tensor, b: Tensor) -> Size:
     """Height and width of the smaller of two maps [B, C, H, W]."""
-    return min(one.shape[-2], other.shape[-2]), min(one.shape[-1], other.shape[-1])
+    return min(a.shape[-2], b.shape[-2]), min(a.shape[-1], b.shape[-1])
+
+
+class MLPGuide(nn.Module):
+    """g [B] in [0, 1] from the teacher's features and logits together [B, d + C].
+
+    64 - BatchNorm, ReLU - 128 - BatchNorm, ReLU - 1 - sigmoid: 31,681 parameters for d = 256 and C = 100.
+    """
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        layers = list[nn.Module]()
+        for inside, outside in zip((inputs, *GUIDE_WIDTHS), GUIDE_WIDTHS, strict=False):
+            layers += [nn.Linear(inside, outside), nn.BatchNorm1d(outside), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(GUIDE_WIDTHS[-1], 1), nn.Sigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x).squeeze(-1)
+
+
+class ConvGuide(nn.Module):
+    """g [B] in [0, 1] from the teacher's last map [B, d, H, W], as in the authors' code.
+
+    1x1 to 256, 3x3, 1x1, each with BatchNorm and SiLU - mean - d - C - BatchNorm, ReLU - 1 - sigmoid.
+    """
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__()
+        layers, inside = list[nn.Module](), channels
+        for kernel in (1, 3, 1):
+            convolution = nn.Conv2d(inside, GUIDE_CHANNELS, kernel, padding=kernel // 2, bias=False)
+            layers += [convolution, nn.BatchNorm2d(GUIDE_CHANNELS), nn.SiLU()]
+            inside = GUIDE_CHANNELS
+        self.map = nn.Sequential(*layers)
+        self.head = nn.Sequential(
+            nn.Linear(GUIDE_CHANNELS, channels),
+            nn.Linear(channels, classes),
+            nn.BatchNorm1d(classes),
+            nn.ReLU(),
+            nn.Linear(classes, 1),
+            nn.Sigmoid(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.map(x).mean((-2, -1))).squeeze(-1)
+
+
+GUIDES: dict[str, Callable[[int, int], nn.Module]] = {  # guides for d features and C classes
+    "mlp": lambda features, classes: MLPGuide(features + classes),
+    "conv": ConvGuide,
+}

@@ -1,13 +1,13 @@
-"""Distillation: a small network that is trained already is taught by a larger one, in several ways.
+"""Distillation: a trained small network learns from a larger one by several methods.
 
 Source: Acar, thesis, Chapter 6 and Appendix A.1.5 (DiSK); Eq. A.1 for SimKD with DiSK.
 
 Every method starts from the same ``student`` of `central`, the baseline that was trained without a teacher,
 and sees the same batches in the same epochs. A round of DiSK has several epochs of the guide and of the
-student; a round of ``ce``, ``kd_matched`` and ``simkd`` as many of the student, one of ``kd`` and ``fitnet``.
-So read the accuracy together with the epochs beside it.
-*Differs from the authors' code in*: the accuracy is that of the last round (the best one has its own
-column); with ``preset: release``, batches without a wrong prediction are not left out.
+student; a round of ``ce``, ``kd_matched`` and ``simkd`` as many of the student, a round of ``kd`` and
+``fitnet`` one. Compare accuracies together with epochs.
+*Differs from the authors' code in*: the accuracy is from the last round (the best has its own column); with
+``preset: release``, batches without a wrong prediction are not left out.
 *Ambiguous*: learning rates fall by the cosine over all rounds, for student and guide. SimKD and FitNet start
 from the trained student too, and train with the same settings.
 """
@@ -32,16 +32,12 @@ from fedflow.procedures.interface import Column, End, Findings, Inputs, Procedur
 from fedflow.project.arguments import check_name
 from fedflow.settings import option
 
-BINS = np.linspace(0, 1, 21)  # of the table of guidance
-
-
-def _methods() -> Any:
-    return {name: {} for name in ("ce", "kd", "kd_matched", "disk")}
+BINS = np.linspace(0, 1, 21)  # in the table of guidance
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What all parts share: the course, and the networks of every part."""
+    """The course, and the networks of every part."""
 
     course: Course
     networks: dict[str, Networks]
@@ -68,19 +64,24 @@ class Distillation(Procedure):
         "macs": Column("MACs", "", "lower", log=True, digits=0),
     }
 
-    dataset: str = option(doc="the data set, whose training samples all networks see")
+    dataset: str = option(doc="dataset that all networks are trained on")
     teacher: str = option(doc="a network of `central`")
-    student: str = option(doc="a network of `central`, trained on the data set without a teacher")
-    methods: dict[str, Method] = option(factory=_methods, doc="row of the summary -> method")
+    student: str = option(doc="a network of `central`, trained on the dataset without a teacher")
+    methods: dict[str, Method] = option(
+        factory=lambda: {name: {} for name in ("ce", "kd", "kd_matched", "disk")},
+        doc="row of the summary -> method",
+    )
     rounds: int = option(200, "rounds, and epochs of `kd`", symbol="R", ge=1)
-    student_epochs: int = option(3, "epochs of the student in a round of DiSK, and of what matches it", ge=1)
+    student_epochs: int = option(
+        3, "epochs of the student in a round of DiSK and methods that match it", ge=1
+    )
     batch_size: int = option(200, "samples per batch", ge=1)
-    lr: float = option(0.1, "first learning rate of student and guide, which falls by a cosine", gt=0)
+    lr: float = option(0.1, "first learning rate of student and guide; it falls by a cosine", gt=0)
     momentum: float = option(0.9, "SGD momentum", ge=0, lt=1)
     weight_decay: float = option(5e-4, "L2 penalty in the gradient", ge=0, source="text; code: 1e-5")
     augment: str = option(
         "flip_crop",
-        "random views of images, as in `training.augment`",
+        "augmentation of images, as in `training.augment`",
         choices=("none", "flip_crop", "flip_crop_cutout"),
     )
 
@@ -90,7 +91,7 @@ class Distillation(Procedure):
         for name in self.methods:
             check_name("procedures.methods", name)
             if name in ("teacher", "student"):
-                raise BadInput("procedures.methods", name, "other names, as these are rows of the networks")
+                raise BadInput("procedures.methods", name, "another name, as these are rows of the networks")
 
     def inputs(self) -> Inputs:
         return Inputs(datasets=(self.dataset,), networks=(self.teacher, self.student))
@@ -99,7 +100,7 @@ class Distillation(Procedure):
         dataset = world.datasets[self.dataset]
         train, test = (part.to(world.device) for part in (dataset.train, dataset.test))
         if train.y.ndim > 1 or train.y.is_floating_point():
-            raise BadInput("dataset", self.dataset, "a data set whose samples have one label each")
+            raise BadInput("dataset", self.dataset, "a dataset whose samples have one label each")
         names = {"student": self.student, "teacher": self.teacher}
         for field, name in names.items():
             _check(world.networks[name].facts, dataset, field, name)
@@ -152,10 +153,10 @@ class Distillation(Procedure):
             summary[name] = _row(course, Product(model, w, model.parameters), accuracy, shared.trained[name])
         for part, end in ends.items():
             method, networks, rows = self.methods[part], shared.networks[part], end.rows
-            product, found = method.product(course, networks, end.state), rows["test_accuracy"]
+            product, accuracies = method.product(course, networks, end.state), rows["test_accuracy"]
             epochs = shared.trained["student"] + int(rows["epochs"].iloc[-1])
-            summary[part] = _row(course, product, found.iloc[-1], epochs)
-            summary[part]["best_accuracy"] = float(found.max())
+            summary[part] = _row(course, product, accuracies.iloc[-1], epochs)
+            summary[part]["best_accuracy"] = float(accuracies.max())
             vectors[part] = product.w.cpu()
             if isinstance(method, Guided):
                 guides.append(_spread(part, *method.guidance(course, networks, end.state)))
@@ -169,7 +170,7 @@ class Distillation(Procedure):
 def _check(facts: Mapping[str, Any], dataset: Dataset, field: str, name: str) -> None:
     """Raise `BadInput` unless a network is for these inputs and classes."""
     if facts["outputs"] != dataset.num_classes:
-        accepted = f"a network with {dataset.num_classes} outputs as the data set, not {facts['outputs']}"
+        accepted = f"a network with {dataset.num_classes} outputs as the dataset, not {facts['outputs']}"
         raise BadInput(field, name, accepted)
     if (shape := tuple(facts["input_shape"])) != dataset.input_shape:
         raise BadInput(field, name, f"a network for inputs of shape {dataset.input_shape}, not {shape}")
@@ -188,7 +189,7 @@ def _row(course: Course, product: Product, accuracy: float, epochs: int) -> dict
 
 
 def _spread(part: str, g: Tensor, right: Tensor) -> pd.DataFrame:
-    """How many training samples have which guidance, of those that the student gets right and wrong."""
+    """Histogram of the guidance of training samples that the student predicts correctly, and wrongly."""
     counts = {
         name: np.histogram(g[chosen].cpu().double().numpy(), BINS)[0]
         for name, chosen in (("right", right), ("wrong", ~right))

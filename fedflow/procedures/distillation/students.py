@@ -1,4 +1,4 @@
-"""What all students of a procedure share: networks, samples, rounds, and one epoch of SGD."""
+"""Networks, samples and rounds shared by all students of a procedure, and one epoch of SGD."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,21 +15,19 @@ from fedflow.local.samples import Batch, Samples
 from fedflow.local.teacher import Teacher
 from fedflow.local.trainer import Step, Trainer
 from fedflow.models.flat import FlatModel
-from fedflow.procedures.distillation.networks import Known, known
+from fedflow.procedures.distillation.networks import Outputs, outputs_of
 from fedflow.procedures.interface import State
 from fedflow.seeding import generator
 
-KEPT = 1 << 26  # numbers that are kept of the teacher
-Objective = Callable[
-    [Tensor, Batch], tuple[Tensor, Tensor | None]
-]  # of w [D]: its value, and the buffers [Q]
+KEPT = 1 << 26  # most numbers of the teacher's outputs that are kept
+Objective = Callable[[Tensor, Batch], tuple[Tensor, Tensor | None]]  # of w [D]: value and buffers [Q]
 
 
 @dataclass(frozen=True)
 class Course:
-    """What all parts share. ``student`` was trained without the teacher; all students start from it.
+    """Inputs of all parts. All students start from ``student``, which was trained without the teacher.
 
-    A round of DiSK has ``student_epochs``; ``training`` is one epoch of SGD, at the first learning rate.
+    A round of DiSK has ``student_epochs``; ``training`` is one epoch of SGD at the first learning rate.
     """
 
     seed: int
@@ -40,7 +38,7 @@ class Course:
     student: Teacher
     teacher: Teacher
     training: LocalTraining
-    _kept: dict[str, list[Tensor]] = field(default_factory=dict)  # what the teacher knows of all samples
+    _kept: dict[str, list[Tensor]] = field(default_factory=dict)  # the teacher's outputs for all samples
 
     @cached_property
     def some(self) -> Tensor:
@@ -51,29 +49,29 @@ class Course:
         """The teacher's outputs [B, C] for a batch of training samples."""
         return self._looked_up(batch, "logits", lambda x: [self.teacher.outputs(x)])[0]
 
-    def known(self, batch: Batch, maps: bool) -> Known:
-        """What the teacher knows of a batch of training samples; see `known`."""
+    def outputs(self, batch: Batch, maps: bool) -> Outputs:
+        """`outputs_of` the teacher for a batch of training samples."""
 
         def read(x: Tensor) -> list[Tensor]:
-            logits, features, found = known(self.teacher, x, maps)
-            return [logits, features, *found]
+            logits, features, stages = outputs_of(self.teacher, x, maps)
+            return [logits, features, *stages]
 
-        logits, features, *found = self._looked_up(batch, f"known {maps}", read)
-        return Known(logits, features, found)
+        logits, features, *stages = self._looked_up(batch, f"outputs {maps}", read)
+        return Outputs(logits, features, stages)
 
     def _looked_up(self, batch: Batch, name: str, read: Callable[[Tensor], list[Tensor]]) -> Sequence[Tensor]:
-        """``read`` of the inputs of a batch; of all samples, once, if they are not augmented and it fits."""
+        """``read`` for the inputs of a batch, computed once for all samples if they are constant and few."""
         if name not in self._kept:
             numbers = len(self.train) * sum(part[0].numel() for part in read(self.some))
-            alike = self.training.augment == "none" and numbers <= KEPT
-            chunks = Samples.all_of(self.train).chunks(self.student.model.dtype) if alike else ()
-            self._kept[name] = [torch.cat(parts) for parts in zip(*(read(each.x) for each in chunks))]
+            constant = self.training.augment == "none" and numbers <= KEPT
+            chunks = Samples.all_of(self.train).chunks(self.student.model.dtype) if constant else ()
+            self._kept[name] = [torch.cat(parts) for parts in zip(*(read(chunk.x) for chunk in chunks))]
         whole = self._kept[name]
         return [part[batch.positions] for part in whole] if whole else read(batch.x)
 
     @cached_property
     def error(self) -> float:
-        """The share of the training samples that the student gets wrong before it is taught."""
+        """The share of the training samples that the first student predicts wrongly."""
         return 1 - float(evaluate(*self.student, self.train)[1].mean())
 
     def epoch(
@@ -87,7 +85,7 @@ class Course:
     ) -> tuple[SGDState, float]:
         """The state after one epoch on ``objective``, and the mean loss of its steps.
 
-        ``key`` is that of its order and views: of whom, and the number of the epoch.
+        ``key`` seeds order and views: the name of the network, and the number of the epoch.
         """
         purpose, number = key
         rng = generator(self.seed, f"distillation/{purpose}", number)
@@ -109,7 +107,7 @@ class Course:
         return packed(SGDState(w, torch.zeros_like(w) if self.training.momentum else None), name)
 
     def restored(self, state: State, name: str) -> SGDState:
-        """What was `packed`."""
+        """A `packed` network."""
         w, velocity = (state.get(f"{name}.{part}") for part in SGDState._fields)
         assert w is not None
         device = self.train.device

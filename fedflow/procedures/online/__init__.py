@@ -1,4 +1,4 @@
-"""Online meta-learning: a stream of tasks, learners that meet them one by one, Hedge over their settings.
+"""Online meta-learning: a stream of tasks, learners that see them one by one, Hedge over their settings.
 
 Source: Acar, thesis, Chapter 5 and Appendix A.1.4 (MOML, ICML 2021).
 """

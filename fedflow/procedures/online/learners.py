@@ -1,6 +1,6 @@
-"""Online meta-learners: what they keep of tasks, and how a round changes the meta-model w.
+"""Online meta-learners: the tasks they keep, and their updates of the meta-model w.
 
-Notation of the thesis, whose text lost its bars: ``w`` is w^t, ``center`` is w-bar^t, ``linear`` is
+Notation of the thesis (whose text lost its bars): ``w`` is w^t, ``center`` is w-bar^t, and ``linear`` is
 lambda^{t-1}, the estimate of the gradient of the last meta-loss at w^t. ``descend`` takes K stochastic steps
 from w on the meta-loss of the readable tasks plus the regularizer, whose gradient is `pull`.
 """
@@ -20,7 +20,7 @@ from fedflow.settings import option, registering
 
 
 class Round(Protocol):
-    """What a learner computes with: `Lesson`, or an exact solver on losses known in closed form."""
+    """Computations of a round: a `Lesson`, or exact solutions for losses in closed form."""
 
     @property
     def alpha(self) -> float: ...
@@ -33,7 +33,7 @@ class Round(Protocol):
 
 
 class Learner(Choice):
-    """Base of all learners. The grids are those of the procedure unless they are given."""
+    """Base of all learners. Grids that are not given are the procedure's."""
 
     section: ClassVar[str] = "procedures.learners"
     plural: ClassVar[str] = "learners"
@@ -44,7 +44,7 @@ class Learner(Choice):
     trains: ClassVar[bool] = True
     trains_before: ClassVar[bool] = False  # the current task is evaluated after training on it
 
-    learner: str = option("", "the registered learner; by default the one that the entry is called")
+    learner: str = option("", "the registered learner; by default the name of the entry")
     gradient_steps: list[int] | None = option(
         None, "grid of gradient steps in a round; null = the procedure's", symbol="K", ge=1
     )
@@ -61,13 +61,13 @@ class Learner(Choice):
             raise BadInput(f"{self.section}.alpha", self.alpha, f"null: {self.name} has no regularizer")
 
     def begin(self, first: Tensor) -> State:
-        """Vectors before the first round, from w^1 [D]. All are counted as memory."""
+        """The vectors before the first round, from w^1 [D]. All count as memory."""
         return {"w": first.clone()}
 
     def keep(self, memory: Tensor, t: int, rng: np.random.Generator) -> Tensor:
-        """The tasks in memory in round t, int64 [m], from those before: they can be read until round t + 1.
+        """The tasks in memory in round t, int64 [m], from the last ``memory``: readable until round t + 1.
 
-        The current task ``t`` can be read in any case. By default it replaces all others.
+        The current task ``t`` is readable in any case. By default it replaces all others.
         """
         return memory.new_tensor([t])
 
@@ -82,7 +82,7 @@ register = registering(LEARNERS)
 
 @register("fs", "From scratch")
 class FromScratch(Learner):
-    """Every task from the first model, which is never trained."""
+    """Adapt to every task from the first model, which is never trained."""
 
     trains = False
 
@@ -95,7 +95,7 @@ class FromScratch(Learner):
 
 @register("toe", "Train on everything")
 class TrainOnEverything(Learner):
-    """Every round, from the first model again: plain steps on the union of all tasks.
+    """In every round, plain steps from the first model on the union of all tasks.
 
     As in the authors' code, the current task is evaluated after training on it.
     """
@@ -114,7 +114,7 @@ class TrainOnEverything(Learner):
 
 @register("mogd", "MOGD")
 class MOGD(Learner):
-    """Online gradient descent on meta-losses: no regularizer, the current task only."""
+    """Online gradient descent on the meta-loss of the current task, without a regularizer."""
 
     def pull(self, now: State, alpha: float, w: Tensor) -> Tensor | float:
         """The gradient at ``w`` of the regularizer."""
@@ -126,7 +126,7 @@ class MOGD(Learner):
 
 @register("ftml", "FTML")
 class FTML(MOGD):
-    """Follow the meta-leader: all tasks (Finn et al., ICML 2019)."""
+    """Follow the meta-leader: steps on the meta-losses of all tasks (Finn et al., ICML 2019)."""
 
     def keep(self, memory: Tensor, t: int, rng: np.random.Generator) -> Tensor:
         return torch.cat([memory, memory.new_tensor([t])])
@@ -151,11 +151,11 @@ class Proximal(MOGD):
 
 @register("moml", "MOML")
 class MOML(Proximal):
-    """Algorithm 6: a linear term against the bias of the current task, and a proximal term."""
+    """Algorithm 6: a linear term against the bias towards the current task, and a proximal term."""
 
     rule: str = option(
         "linear",
-        "lambda from the optimality condition, or the gradient of the meta-loss on all samples in memory",
+        "lambda from the optimality condition, or from the meta-gradient on all samples in memory",
         choices=("linear", "gradient"),
         source="Appendix A.1.4 (linear), Algorithm 6 (gradient)",
     )
@@ -177,17 +177,16 @@ class MOML(Proximal):
 
 @register("bmoml", "B-MOML")
 class BMOML(MOML):
-    """MOML on the mean meta-loss of a buffer of at most B tasks, sampled as the authors' code does.
+    """MOML on the mean meta-loss of a buffer of at most B tasks, sampled as in the authors' code.
 
-    ``averaged_states`` reads the printed formula literally: the linear term is the mean of the last B
-    gradients of single tasks, each at the model after its round.
+    ``averaged_states`` is the printed formula: the linear term is the mean of the last B gradients of single
+    tasks, each at the model after its round.
     """
 
-    buffer: int = option(5, "tasks in memory, with the current one", symbol="B", ge=1, grid=(5, 10))
+    buffer: int = option(5, "tasks in memory, including the current one", symbol="B", ge=1, grid=(5, 10))
     policy: str = option(
         "last",
-        "the last B tasks; or the current one replaces a random task, or, with probability accept, "
-        "the oldest",
+        "the last B tasks; or the current task replaces a random one or, with probability accept, the oldest",
         choices=("last", "random_replace", "fifo_coin"),
     )
     accept: float | None = option(None, "fifo_coin: probability of keeping a task", symbol="p", gt=0, le=1)
@@ -213,8 +212,8 @@ class BMOML(MOML):
         if len(memory) < self.buffer or self.policy == "last":
             return torch.cat([memory, current])[-self.buffer :]
         if self.policy == "random_replace":
-            place = torch.arange(self.buffer, device=memory.device) == int(rng.integers(self.buffer))
-            return torch.where(place, current, memory)
+            replaced = torch.arange(self.buffer, device=memory.device) == int(rng.integers(self.buffer))
+            return torch.where(replaced, current, memory)
         return torch.cat([memory[1:], current]) if rng.random() < self.accept else memory  # type: ignore[operator]
 
     def learn(self, now: State, lesson: Round) -> State:

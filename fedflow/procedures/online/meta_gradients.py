@@ -1,8 +1,8 @@
-"""What learners and the evaluation do with a task: adaptation (MAML), meta-gradients, and steps on them."""
+"""Adaptation to a task (MAML), meta-gradients, and the steps of a round."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,27 +16,11 @@ from fedflow.seeding import generator
 Batch = tuple[Tensor, Tensor]  # inputs [n, ...] and targets [n]
 
 
-class Descent(Protocol):
-    """Settings of all gradient steps; see `Online`."""
-
-    @property
-    def lr(self) -> float: ...
-
-    @property
-    def batch_size(self) -> int: ...
-
-    @property
-    def weight_decay(self) -> float: ...
-
-    @property
-    def clip_norm(self) -> float | None: ...
-
-
 @dataclass(frozen=True)
 class Expert:
     """A learner with one configuration of its grid."""
 
-    entry: str  # what the settings call the learner
+    entry: str  # the learner's name in the settings
     learner: Learner
     adaptation_steps: int
     adaptation_lr: float
@@ -59,9 +43,9 @@ def adapted(
     clip_norm: float | None = None,
     differentiable: bool = False,
 ) -> Tensor:
-    """U(w) [D]: ``steps`` gradient steps on ``support``; with ``differentiable``, ``w`` requires gradients.
+    """U(w) [D]: ``steps`` gradient steps on ``support``; ``w`` itself without samples.
 
-    A support without samples leaves ``w``.
+    If ``differentiable``, ``w`` requires gradients.
     """
     if not len(support[0]):
         return w
@@ -90,7 +74,7 @@ def accuracy(
     clip_norm: float | None,
     rows: np.ndarray | None = None,
 ) -> float:
-    """Of the model adapted to all of D_t, or to ``rows`` [n] of it, on the task's test samples."""
+    """Accuracy on the task's test samples after adaptation to D_t, or to ``rows`` [n] of it."""
     support = task.train.batch(rows, model.dtype)
     at = adapted(model, w, support, expert.adaptation_steps, expert.adaptation_lr, clip_norm=clip_norm)
     with torch.no_grad():
@@ -100,14 +84,14 @@ def accuracy(
 
 @dataclass(frozen=True)
 class Lesson:
-    """Round ``number`` for one expert: what its learner can compute, on the tasks ``readable`` only.
+    """Computations of round ``number`` for one expert, on the ``readable`` tasks only.
 
     Random numbers depend on the seed, the round and the step, and are the same for all experts.
     """
 
     stream: Stream
     expert: Expert
-    settings: Descent
+    settings: Any  # `Online`, of which lr, batch_size, weight_decay and clip_norm are used
     number: int
     readable: Sequence[int]
 
@@ -118,22 +102,22 @@ class Lesson:
     def descend(self, w: Tensor, pull: Callable[[Tensor], Tensor | float]) -> Tensor:
         """``gradient_steps`` steps on the meta-loss of the readable tasks plus a term with gradient ``pull``.
 
-        Every step takes one task at random, and support and query from a new shuffle of it; a task of a
-        single batch is shuffled again for the query.
+        Every step takes a random task, and support and query from a new permutation of it; a task of a single
+        batch is permuted again for the query.
         """
         seed, size = self.stream.seed, self.settings.batch_size
         choice = generator(seed, "online task", self.number)
         order = generator(seed, "online batches", self.number)
         for _ in range(self.expert.gradient_steps):
             rows = self.stream.train(self.readable[int(choice.integers(len(self.readable)))])
-            one = order.permutation(len(rows))
-            other = one[size:] if len(one) > size else order.permutation(len(rows))
-            g = self._meta_gradient(w, rows, one[:size], other[:size])
+            shuffled = order.permutation(len(rows))
+            other = shuffled[size:] if len(shuffled) > size else order.permutation(len(rows))
+            g = self._meta_gradient(w, rows, shuffled[:size], other[:size])
             w = self._step(w, g + pull(w))
         return w
 
     def fit(self, w: Tensor) -> Tensor:
-        """``gradient_steps`` plain steps on mini-batches of all samples of the readable tasks together."""
+        """``gradient_steps`` plain steps on mini-batches of the union of the readable tasks."""
         size, rng = self.settings.batch_size, generator(self.stream.seed, "online union", self.number)
         parts = [self.stream.train(t) for t in self.readable]
         union = Rows(parts[0].examples, torch.cat([part.rows for part in parts]))
@@ -147,11 +131,11 @@ class Lesson:
     def gradient(self, w: Tensor, current: bool = False) -> Tensor:
         """The meta-gradient [D] of the ``current`` task, or the mean over the readable tasks.
 
-        All samples of a task are support, and query.
+        All samples of a task are both support and query.
         """
         tasks = [self.number] if current else self.readable
-        found = [self._meta_gradient(w, self.stream.train(t), None, None) for t in tasks]
-        return torch.stack(found).mean(0)
+        gradients = [self._meta_gradient(w, self.stream.train(t), None, None) for t in tasks]
+        return torch.stack(gradients).mean(0)
 
     def _meta_gradient(self, w: Tensor, rows: Rows, *parts: np.ndarray | None) -> Tensor:
         model, expert, decay = self.stream.model, self.expert, self.settings.weight_decay

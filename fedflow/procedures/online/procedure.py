@@ -1,15 +1,15 @@
-"""Online meta-learning: tasks arrive one by one, and a model that adapts to each is learned on the way.
+"""Online meta-learning: tasks arrive one by one, and a model is learned that adapts quickly to each.
 
-A task arrives; the meta-model w^t, adapted to it, is tested on it (CTM), before any training on the task;
-the learner updates w^t; now and then, w^{t+1} is adapted to every task so far and tested on each (LTM). The
-evaluation may read all tasks, a learner only those in its memory and the current one.
+When a task arrives, the meta-model w^t is adapted to it and tested on it (CTM), before any training on the
+task; then the learner updates w^t. At times, w^{t+1} is adapted to every task so far and tested on each
+(LTM). The evaluation may read all tasks, a learner only the tasks in its memory and the current one.
 
 Every configuration of a learner's grid is an expert, an independent part. Hedge combines the experts of a
-learner; its weights for CTM and for LTM differ.
-*Differs from the authors' code in*: Hedge pays before it looks at a round (``peek``: after), and has all
-experts; samples are not augmented; the network of all learners starts from the seed of the run.
+learner, with different weights for CTM and LTM.
+*Differs from the authors' code in*: Hedge pays before it sees a round (``peek``: after), and has all experts;
+samples are not augmented; the network of all learners starts from the seed of the run.
 *Ambiguous*: LTM is the value of the last round (A.1.4). A task on which no subset reaches the threshold needs
-the largest one, and counts as a failure. Both, and the floats kept, are for one expert at a time.
+the largest one and counts as a failure. Both, and the floats kept, are for one expert at a time.
 """
 
 import warnings
@@ -34,11 +34,7 @@ from fedflow.seeding import generator, torch_seed
 from fedflow.settings import option
 
 GRIDS = {"gradient_steps": "K", "adaptation_steps": "GS", "adaptation_lr": "lr", "alpha": "alpha"}  # in names
-COMBINED = "ctm", "ltm", "needed", "failed", "floats"  # columns by task
-
-
-def _learners() -> Any:
-    return {name: {} for name in ("fs", "toe", "mogd", "ftml", "moml")}
+COMBINED = "ctm", "ltm", "needed", "failed", "floats"  # columns of the rows
 
 
 @register("online", "Online meta-learning")
@@ -56,9 +52,12 @@ class Online(Procedure):
         "floats": Column("Floats kept in the last round", "", "lower", log=True, digits=0),
     }
 
-    partition: str = option(doc="the tasks: client k of this partition is task k + 1")
-    tasks: int | None = option(None, "the first tasks of the stream; null = all", symbol="T", ge=1)
-    learners: dict[str, Learner] = option(factory=_learners, doc="row of the summary -> learner")
+    partition: str = option(doc="partition whose client k is task k + 1")
+    tasks: int | None = option(None, "number of tasks; null = all", symbol="T", ge=1)
+    learners: dict[str, Learner] = option(
+        factory=lambda: {name: {} for name in ("fs", "toe", "mogd", "ftml", "moml")},
+        doc="row of the summary -> learner",
+    )
     gradient_steps: list[int] = option(
         factory=lambda: [10], doc="grid of gradient steps in a round", symbol="K", ge=1, grid=(10, 20)
     )
@@ -78,18 +77,20 @@ class Online(Procedure):
     )
     clip_norm: float | None = option(
         3.0,
-        "largest norm of a meta-gradient with the regularizer, and of a gradient of adaptation at "
-        "evaluation; null = no limit",
+        "largest norm of meta-gradients (with the regularizer) and of gradients of adaptation at evaluation; "
+        "null = no limit",
         gt=0,
         source="authors' code",
     )
-    evaluate_every: int | None = option(50, "tasks between two LTM, one more at the end; null = none", ge=1)
+    evaluate_every: int | None = option(50, "tasks between two LTM, and one at the end; null = none", ge=1)
     subset_sizes: list[int] = option(
-        factory=list, doc="task-learning efficiency: sizes of subsets to adapt to; [] = not measured", ge=0
+        factory=list,
+        doc="sizes of subsets to adapt to, for task-learning efficiency; [] = not measured",
+        ge=0,
     )
-    threshold: float = option(0.8, "accuracy that a subset should reach", gt=0, le=1, grid=(0.8, 0.55))
-    gamma: float = option(0.1, "Hedge: base of the weights", gt=0, lt=1)
-    peek: bool = option(default=False, doc="Hedge: weights see a round before they pay, as in the code")
+    threshold: float = option(0.8, "accuracy to reach with a subset", gt=0, le=1, grid=(0.8, 0.55))
+    gamma: float = option(0.1, "base of the weights of Hedge", gt=0, lt=1)
+    peek: bool = option(default=False, doc="Hedge pays with weights that have seen the round, as in the code")
 
     def validate(self) -> None:
         if not self.learners:
@@ -98,15 +99,20 @@ class Online(Procedure):
             check_name("procedures.learners", name)
         if list(self.subset_sizes) != sorted(set(self.subset_sizes)):
             raise BadInput("procedures.subset_sizes", self.subset_sizes, "sizes in increasing order")
-        grids = {f"learners.{name}.": own for name, own in self.learners.items()}
-        for at, own in {"": self, **grids}.items():
+        learners = {f"learners.{name}.": learner for name, learner in self.learners.items()}
+        for prefix, settings in {"": self, **learners}.items():
             for grid in GRIDS:
-                values = getattr(own, grid)
+                values = getattr(settings, grid)
                 if values is not None and (not values or len({*map(_written, values)}) < len(values)):
-                    raise BadInput(f"procedures.{at}{grid}", values, "a list of one or more different values")
-        merged = [name for name, own in self.learners.items() if self._merges(own)]
+                    field = f"procedures.{prefix}{grid}"
+                    raise BadInput(field, values, "a list of one or more different values")
+        merged = [
+            name
+            for name, learner in self.learners.items()
+            if 0 in self._grid(learner, "adaptation_steps") and len(self._grid(learner, "adaptation_lr")) > 1
+        ]
         if merged:
-            reason = "adaptation_steps: 0 has no adaptation_lr, and makes one expert for all of them"
+            reason = "adaptation_steps: 0 has no adaptation_lr, so that all its values are one expert"
             warnings.warn(f"{self.name}: {', '.join(merged)}: {reason}", stacklevel=2)
 
     def inputs(self) -> Inputs:
@@ -123,26 +129,21 @@ class Online(Procedure):
 
     @cached_property
     def experts(self) -> dict[str, Expert]:
-        """By the name of the part; of experts that differ in the step size of no adaptation, the first."""
-        found = {}
-        for name, own in self.learners.items():
-            needed = {"gradient_steps": own.trains, "alpha": own.has_alpha}
-            used = {grid: self._grid(own, grid) for grid in GRIDS if needed.get(grid, True)}
+        """The experts by name of the part. Without adaptation, the step size of adaptation is the first."""
+        experts = {}
+        for name, learner in self.learners.items():
+            needed = {"gradient_steps": learner.trains, "alpha": learner.has_alpha}
+            used = {grid: self._grid(learner, grid) for grid in GRIDS if needed.get(grid, True)}
             for values in product(*used.values()):
                 chosen = dict(zip(used, values, strict=True))
                 if not chosen["adaptation_steps"] and chosen["adaptation_lr"] != used["adaptation_lr"][0]:
                     continue
                 words = [f"{GRIDS[grid]}{_written(value)}" for grid, value in chosen.items()]
-                found["-".join([name, *words]).replace("+", "")] = Expert(name, own, **chosen)
-        return found
+                experts["-".join([name, *words]).replace("+", "")] = Expert(name, learner, **chosen)
+        return experts
 
-    def _grid(self, own: Learner, grid: str) -> list[Any]:
-        """The values of a grid for a learner."""
-        return getattr(own, grid) or getattr(self, grid)
-
-    def _merges(self, own: Learner) -> bool:
-        """Whether some experts of a learner would differ in the step size of no adaptation only."""
-        return 0 in self._grid(own, "adaptation_steps") and len(self._grid(own, "adaptation_lr")) > 1
+    def _grid(self, learner: Learner, grid: str) -> list[Any]:
+        return getattr(learner, grid) or getattr(self, grid)
 
     def parts(self, shared: Stream) -> list[str]:
         return list(self.experts)
@@ -156,36 +157,36 @@ class Online(Procedure):
 
     def step(self, shared: Stream, part: str, state: State, number: int) -> tuple[State, Row]:
         expert, task = self.experts[part], shared.tasks[number - 1]
-        own, rng = expert.learner, generator(shared.seed, "online memory", number)
+        learner, rng = expert.learner, generator(shared.seed, "online memory", number)
         now = {name: v.to(shared.model.device) for name, v in state.items() if name != "memory"}
-        memory = own.keep(state["memory"], number, rng)
+        memory = learner.keep(state["memory"], number, rng)
         kept = memory.tolist()
         lesson = Lesson(shared, expert, self, number, kept if number in kept else [*kept, number])
 
         ctm = self._accuracy(shared, expert, task, now["w"])
         efficiency = self._efficiency(shared, expert, number, now["w"]) if self.subset_sizes else {}
-        then = own.learn(now, lesson)
+        then = learner.learn(now, lesson)
         if not then["w"].isfinite().all():
             raise FedflowError(
                 f"{part}: after task {number}, the model is not finite: a step size or alpha is too large"
             )
-        if own.trains_before:
+        if learner.trains_before:
             ctm = self._accuracy(shared, expert, task, then["w"])
         row = {"ctm": ctm, "ltm": float("nan"), **efficiency}
         if self.evaluate_every and (number % self.evaluate_every == 0 or number == len(shared.tasks)):
             seen = shared.tasks[:number]
-            row["ltm"] = sum(self._accuracy(shared, expert, each, then["w"]) for each in seen) / number
+            row["ltm"] = sum(self._accuracy(shared, expert, old, then["w"]) for old in seen) / number
         row["floats"] = sum(v.numel() for v in then.values()) + sum(shared.train(t).floats for t in kept)
         return {"memory": memory, **then}, row
 
     def _accuracy(
         self, stream: Stream, expert: Expert, task: StreamTask, w: Tensor, rows: np.ndarray | None = None
     ) -> float:
-        """Of ``w`` [D] on the test samples of a task, after adaptation to its training samples (``rows``)."""
+        """Accuracy of ``w`` [D] on a task, after adaptation to its training samples (``rows``)."""
         return accuracy(stream.model, task, w, expert, self.clip_norm, rows)
 
     def _efficiency(self, stream: Stream, expert: Expert, t: int, w: Tensor) -> Row:
-        """The smallest subset of D_t to which ``w`` [D] adapts with the accuracy ``threshold``."""
+        """The size of the smallest subset of D_t with which ``w`` [D] reaches the ``threshold``."""
         task = stream.tasks[t - 1]
         order = generator(stream.seed, "online subset", t).permutation(len(task.train))
         for size in self.subset_sizes:
@@ -217,7 +218,7 @@ class Online(Procedure):
                     **{g: getattr(self.experts[part], g) for g in GRIDS},
                     "ctm": ends[part].rows["ctm"].mean(),
                     "ltm": ends[part].rows["ltm"].iloc[-1],
-                    **{f"weight_{kind}": own[i] for kind, own in weights.items()},
+                    **{f"weight_{metric}": last[i] for metric, last in weights.items()},
                     "model": part == best,
                 }
                 for i, part in enumerate(parts)
@@ -228,24 +229,24 @@ class Online(Procedure):
         )
 
     def _combined(self, rows: Mapping[str, pd.DataFrame]) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
-        """By task, what Hedge gets from experts with these ``rows``; and its last weights, by metric."""
-        found = {
-            column: pd.DataFrame({part: own[column] for part, own in rows.items() if column in own})
+        """Columns of Hedge over experts with these ``rows``, by task; and its last weights, by metric."""
+        by_column = {
+            column: pd.DataFrame({part: table[column] for part, table in rows.items() if column in table})
             for column in COMBINED
         }
-        last, whole = {}, pd.DataFrame(index=found["ctm"].index, columns=list(COMBINED), dtype=np.float64)
-        whole["floats"] = found["floats"].iloc[:, 0]  # the same for all experts
+        last, whole = {}, pd.DataFrame(index=by_column["ctm"].index, columns=list(COMBINED), dtype=np.float64)
+        whole["floats"] = by_column["floats"].iloc[:, 0]  # the same for all experts
         for metric, columns in {"ctm": ("ctm", "needed", "failed"), "ltm": ("ltm",)}.items():
-            measured = found[metric].dropna()
+            measured = by_column[metric].dropna()
             _, weights = hedge(1 - measured.to_numpy(), self.gamma, self.peek)
             last[metric], used = weights[-1], weights[1:] if self.peek else weights[:-1]
-            for column in (column for column in columns if not found[column].empty):
-                whole.loc[measured.index, column] = (used * found[column].loc[measured.index]).sum(axis=1)
+            for column in (column for column in columns if not by_column[column].empty):
+                whole.loc[measured.index, column] = (used * by_column[column].loc[measured.index]).sum(axis=1)
         return whole, last
 
 
 def _number(value: float) -> float | None:
-    """None if it was not measured."""
+    """None for a value that was not measured."""
     return None if np.isnan(value) else float(value)
 
 

@@ -1,6 +1,6 @@
-"""Learners on quadratics F^t(w) = h_t / 2 (w - c_t)^2 of one number, where all can be computed by hand.
+"""Learners on quadratics F^t(w) = h_t / 2 (w - c_t)^2 of one number, whose solutions are in closed form.
 
-Adaptation is the identity. `play` runs any learner; the others are what MOML is compared with in Chapter 5.
+Adaptation is the identity. `play` runs any learner.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,37 +54,27 @@ def play(
     first: float = 0.0,
     seed: int = 0,
 ) -> dict[str, list[Any]]:
-    """By round: the loss ``suffered`` at w^t, and the learner's vectors after the round.
+    """The loss ``suffered`` at w^t and the learner's vectors after the round, by round.
 
-    ``curvatures`` are 1 by default; a round takes ``steps`` steps of ``lr``, or is solved exactly (None).
+    ``curvatures`` are 1 by default. A round takes ``steps`` steps of ``lr``, or is solved exactly (None).
     """
     c, h, w = (
         torch.tensor(numbers, dtype=torch.float64)
         for numbers in (minima, curvatures or [1.0] * len(minima), [first])
     )
     now, memory = learner.begin(w), torch.empty(0, dtype=torch.int64)
-    found: dict[str, list[Any]] = {name: [] for name in ("suffered", *now)}
+    rounds: dict[str, list[Any]] = {name: [] for name in ("suffered", *now)}
     for t in range(1, len(c) + 1):
         memory = learner.keep(memory, t, generator(seed, "online memory", t))
         kept = memory.tolist()
-        found["suffered"].append((h[t - 1] / 2 * (now["w"] - c[t - 1]) ** 2).item())
+        rounds["suffered"].append((h[t - 1] / 2 * (now["w"] - c[t - 1]) ** 2).item())
         readable = kept if t in kept else [*kept, t]
         now = learner.learn(now, ByHand(h, c, t, readable, alpha, steps, lr))
         for name, vector in now.items():
-            found[name].append(vector.squeeze().tolist())
-    return found
+            rounds[name].append(vector.squeeze().tolist())
+    return rounds
 
 
 def follow_the_leader(minima: Sequence[float], mu: float = 0.0) -> np.ndarray:
     """(5.2) with h = 1: w^{t+1} [T], the minimum of mu / 2 w^2 and all losses so far (FTRL; mu = 0: FTL)."""
     return np.cumsum(minima) / (mu + np.arange(1, len(minima) + 1))
-
-
-def gradient_descent(minima: Sequence[float], lr: float, w: float = 0.0) -> np.ndarray:
-    """(5.3) with h = 1: w^{t+1} [T], online gradient descent."""
-    return np.array([w := w - lr * (w - c) for c in minima])
-
-
-def full_information(minima: Sequence[float], lr: float, steps: int, w: float = 0.0) -> np.ndarray:
-    """(5.4) with h = 1: w_{k+1} [steps], gradient descent on the mean of all losses, future ones included."""
-    return gradient_descent([float(np.mean(minima))] * steps, lr, w)

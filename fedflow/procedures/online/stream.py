@@ -14,7 +14,7 @@ from fedflow.simulation.federation import Federation
 
 @dataclass(frozen=True)
 class Rows:
-    """``rows`` [n] of examples, read when they are needed."""
+    """``rows`` [n] of examples, read on demand."""
 
     examples: Examples
     rows: Tensor
@@ -23,7 +23,7 @@ class Rows:
         return len(self.rows)
 
     def batch(self, rows: np.ndarray | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Inputs [m, ...] and targets [m] at ``rows`` [m]; None: all."""
+        """Inputs [m, ...] and targets [m] at ``rows`` [m], or all."""
         at = self.rows if rows is None else self.rows[torch.from_numpy(rows).to(self.rows.device)]
         return self.examples.inputs(at, dtype), self.examples.targets(at)
 
@@ -35,7 +35,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class StreamTask:
-    """D_t, to which models adapt, and the samples on which they are tested."""
+    """D_t, to which models adapt, and test samples."""
 
     train: Rows
     test: Rows
@@ -43,7 +43,7 @@ class StreamTask:
 
 @dataclass(frozen=True)
 class Stream:
-    """The tasks, the network, and the first model w^1 [D], common to all learners."""
+    """The tasks, the network, and the first model w^1 [D] of all learners."""
 
     tasks: list[StreamTask]
     model: FlatModel
@@ -58,7 +58,7 @@ class Stream:
 def stream_of(federation: Federation, name: str, tasks: int | None, first: int, seed: int) -> Stream:
     """The first ``tasks`` clients of the partition ``name`` as tasks (None: all); ``first`` seeds w^1.
 
-    Raises `BadInput` if a task cannot be learnt or tested, or if models depend on more than parameters.
+    Raises `BadInput` if a task has too few samples, or if the network has state beyond parameters.
     """
     model, partition = federation.model, federation.partition
     if model.why_alone or model.batch_norms or model.draws_noise:
@@ -68,8 +68,9 @@ def stream_of(federation: Federation, name: str, tasks: int | None, first: int, 
         raise BadInput("tasks", tasks, f"at most {partition.training_clients}, the clients of {name}")
     made = []
     for k in range(tasks or partition.training_clients):
-        own = partition.train(k), partition.test(k)
-        train, test = (torch.from_numpy(rows).to(model.device) for rows in own)
+        train, test = (
+            torch.from_numpy(rows).to(model.device) for rows in (partition.train(k), partition.test(k))
+        )
         if len(train) < 2 or not len(test):
             accepted = (
                 "a partition that gives every client two training samples, one to adapt to and one as query, "

@@ -1,4 +1,4 @@
-"""The toys of DiSK: students of a few parameters, whose minima can be counted over many starts."""
+"""Toy problems of DiSK: students with few parameters, whose minima are counted over many starts."""
 
 from fedflow.procedures.toys.gaussians import Gaussians
 from fedflow.procedures.toys.intervals import Intervals

@@ -1,4 +1,4 @@
-"""The toy of DiSK in two dimensions: a network with two hidden units learns from a wider one."""
+"""The toy problem of DiSK in two dimensions: a network with two hidden units learns from a wider one."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -21,7 +21,7 @@ from fedflow.settings import option
 if TYPE_CHECKING:
     from fedflow.pictures.drawing import Drawing
 
-CENTERS = (((0, 0), (3, 1.5)), ((1.5, 0), (0, 1.5)), ((3, 0), (1.5, 1.5)))  # of classes 0, 1, 2
+CENTERS = (((0, 0), (3, 1.5)), ((1.5, 0), (0, 1.5)), ((3, 0), (1.5, 1.5)))  # by class
 CLASSES = len(CENTERS)
 BINS = {"at100": (0.99, 1.0), "at80": (0.78, 0.87), "at65": (0.63, 0.72)}  # accuracies, both ends included
 TEACHER = (2, 8, 16, CLASSES)
@@ -32,18 +32,18 @@ def network(*widths: int) -> nn.Sequential:
     layers = list[nn.Module]()
     for inside, outside in pairwise(widths):
         norm = nn.BatchNorm1d(outside)
-        norm.num_batches_tracked = None  # torch.func does not allow it to be counted
+        norm.num_batches_tracked = None  # torch.func does not allow counting
         layers += [nn.Linear(inside, outside), norm, nn.ReLU()]
     return nn.Sequential(*layers[:-2])
 
 
 def guide() -> nn.Sequential:
-    """g [B, 1] from the 16 features and 3 probabilities of the teacher."""
+    """g [B, 1] from the teacher's 16 features and 3 probabilities."""
     return nn.Sequential(nn.Linear(TEACHER[-2] + CLASSES, 8), nn.ReLU(), nn.Linear(8, 1), nn.Sigmoid())
 
 
 def draw(count: int, spread: float, rng: np.random.Generator) -> Samples:
-    """As many points of every class, to one: normal around one of its two centers, drawn at random."""
+    """``count`` points, the same number per class up to one: normal around a random center of the class."""
     labels = np.arange(count) % CLASSES
     centers = np.array(CENTERS)[labels, rng.integers(2, size=count)]
     points = centers + spread * rng.normal(size=(count, 2))
@@ -54,14 +54,14 @@ def draw(count: int, spread: float, rng: np.random.Generator) -> Samples:
 class Gaussians(Toy):
     """Gaussians: students with two hidden units learn six clusters of three classes from a wider teacher.
 
-    Each class has two clusters, on a grid of 3 x 2. A student 2-2-3 can classify all of them, but many end at
-    80 to 85 or at 65 to 70 % of the points. Between layers are BatchNorm and ReLU.
+    Each class has two clusters, on a grid of 3 x 2. A student 2-2-3 can classify all points, but many end at
+    80 to 85 % or at 65 to 70 %. Between layers are BatchNorm and ReLU.
 
     Source: Acar, thesis, Chapter 6 (DiSK), Table 6.1
 
-    *Differs from the source in*: weight decay 5e-4, as with 0.01 the teacher 2-8-16-3 itself misses points
-    with some seeds; the last layer has biases, as without them no student is above 66 %; students of KD and
-    DiSK start at random, not from those of CE.
+    *Differs from the source in*: weight decay 5e-4, as with 0.01 even the teacher 2-8-16-3 misses points with
+    some seeds; the last layer has biases, as without them no student exceeds 66 %; students of KD and DiSK
+    start at random, not from the students of CE.
     *Ambiguous*: the batch size is not given. ``spread`` is a standard deviation; N(c, r I) could be read as a
     variance. The guide is an MLP 19-8-1 on features and probabilities of the teacher, which is trained by CE.
     """
@@ -93,10 +93,10 @@ class Gaussians(Toy):
         )
         w = self._teacher(teacher, world.seed, train)
         logits, features = teacher.outputs(w, train[0]), teacher.features(w, train[0])
-        known = torch.cat([features, logits.softmax(-1)], -1)
-        share = accuracies(teacher, w[None], test).item()
-        own_guide = FlatModel(guide, device=world.device)
-        return ToyTask(world.seed, train, test, student, own_guide, logits, known, share)
+        inputs = torch.cat([features, logits.softmax(-1)], -1)
+        accuracy = accuracies(teacher, w[None], test).item()
+        guides = FlatModel(guide, device=world.device)
+        return ToyTask(world.seed, train, test, student, guides, logits, inputs, accuracy)
 
     def _samples(self, world: World, name: str, count: int) -> Samples:
         x, y = draw(count, self.spread, generator(world.seed, f"gaussians {name}"))
@@ -132,9 +132,9 @@ class Gaussians(Toy):
         grid = torch.from_numpy(np.stack(np.meshgrid(x, y), -1).reshape(-1, 2)).float().to(task.logits.device)
         shown = {}
         for name in (name for name in self.minima if (students["minimum"] == name).any()):
-            own = students[students["minimum"] == name].iloc[0]
-            outputs = task.student.outputs(w[own["part"]][own["student"]].to(grid.device), grid)
-            title = f"{100 * own['accuracy']:.0f} %: {own['part']}, student {own['student']}"
+            first = students[students["minimum"] == name].iloc[0]
+            outputs = task.student.outputs(w[first["part"]][first["student"]].to(grid.device), grid)
+            title = f"{100 * first['accuracy']:.0f} %: {first['part']}, student {first['student']}"
             shown[title] = outputs.argmax(-1).reshape(len(y), len(x)).cpu().numpy()
         points, labels = (part[:300].cpu().numpy() for part in task.test)
         return [regions(points, labels, (x, y), shown)]

@@ -1,4 +1,4 @@
-"""The toy of DiSK in one dimension: an interval learns from two."""
+"""The toy problem of DiSK in one dimension: a student with one interval learns from a teacher with two."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -32,12 +32,12 @@ def inside(x: Tensor, ends: Tensor, kappa: float) -> Tensor:
 
 
 def read_out(h: Tensor, scale: float) -> Tensor:
-    """Logits [B, 2] from h [B]: they differ by scale (2 h - 1)."""
+    """Logits [B, 2] from h [B], which differ by scale (2 h - 1)."""
     return torch.stack([torch.zeros_like(h), scale * (2 * h - 1)], -1)
 
 
 class Interval(nn.Module):
-    """A student: its ends are two sorted uniform numbers of [0, 9] at the start."""
+    """A student whose ends start as two sorted uniform numbers in [0, 9]."""
 
     def __init__(self, kappa: float, scale: float) -> None:
         super().__init__()
@@ -54,8 +54,8 @@ def draw(count: int, rng: np.random.Generator) -> Samples:
     x = np.empty(count)
     for label, pieces in enumerate((RED, BLUE)):
         lengths = np.array([high - low for low, high in pieces])
-        own = rng.choice(len(pieces), size=int((labels == label).sum()), p=lengths / lengths.sum())
-        x[labels == label] = np.array(pieces)[own, 0] + rng.random(len(own)) * lengths[own]
+        piece = rng.choice(len(pieces), size=int((labels == label).sum()), p=lengths / lengths.sum())
+        x[labels == label] = np.array(pieces)[piece, 0] + rng.random(len(piece)) * lengths[piece]
     return torch.from_numpy(x).float()[:, None], torch.from_numpy(labels)
 
 
@@ -71,7 +71,7 @@ def expected_accuracy(low: float, high: float) -> float:
 
 @register("intervals", "Intervals")
 class Intervals(Toy):
-    """Intervals: students that are one interval learn from a teacher of two where points are blue.
+    """Intervals: students with one interval learn from a teacher with two where points are blue.
 
     Points of [0, 9] are blue on [2, 3] and [5, 7], else red. A student is h(x; a, b) =
     sigma(kappa (x - a)) - sigma(kappa (x - b)). It has three minima: A [2, 3], B [5, 7] and C [2, 7], which
@@ -82,16 +82,16 @@ class Intervals(Toy):
     *Differs from the source in*: logits differ by ``scale`` (2 h - 1), as with log h and log (1 - h) all
     students end near [3, 7]; no weight decay, which pulls ends to 0 (source: 0.01); K = 1, as K = 2 helps
     both classes equally (source: 2); no validation points, as nothing is selected; students of KD and DiSK
-    start at random, not from those of CE.
+    start at random, not from the students of CE.
     *Ambiguous*: ``kappa`` and the batch size are not given. The teacher is the sum of h on both blue
-    intervals, not trained; the guide is a logistic function of the two. Expected accuracies are 66.7 % of A
-    and 83.3 % of both B and C, so that the printed 67, 83 and 87 %, of 100 points, do not tell B from C.
+    intervals, not trained; the guide is a logistic function of the two. Expected accuracies are 66.7 % for A
+    and 83.3 % for B and C, so that the printed 67, 83 and 87 % of 100 points do not distinguish B from C.
     """
 
     kappa: float = option(5.0, "steepness of the ends; not in the source", gt=0)
     scale: float = option(4.0, "scale of the logits", gt=0, grid=(1, 4))
     tests: int = option(100, "test points", ge=1)
-    tolerance: float = option(0.5, "how far the ends of a minimum may be from those of its name", gt=0, le=1)
+    tolerance: float = option(0.5, "largest distance of ends from the ends of a minimum", gt=0, le=1)
     top_k: int = option(1, "classes of the teacher that the guide helps", symbol="K", ge=1, le=2, grid=(1, 2))
     weight_decay: float = option(0.0, "L2 penalty of students and guides", ge=0, source="0.01 in the source")
 
@@ -109,15 +109,15 @@ class Intervals(Toy):
     }
 
     def open(self, world: World) -> ToyTask:
-        (train, known), (test, known_test) = (
+        (train, h), (test, h_test) = (
             self._samples(world, name, count)
             for name, count in (("train", self.samples), ("test", self.tests))
         )
         student = FlatModel(partial(Interval, self.kappa, self.scale), device=world.device)
         guide = FlatModel(_guide, device=world.device)
-        logits = read_out(known.sum(-1), self.scale)
-        right = (known_test.sum(-1) > 0.5) == test[1]
-        return ToyTask(world.seed, train, test, student, guide, logits, known, right.double().mean().item())
+        logits = read_out(h.sum(-1), self.scale)
+        right = (h_test.sum(-1) > 0.5) == test[1]
+        return ToyTask(world.seed, train, test, student, guide, logits, h, right.double().mean().item())
 
     def _samples(self, world: World, name: str, count: int) -> tuple[Samples, Tensor]:
         """Points, and the two h of the teacher [n, 2]."""

@@ -11,7 +11,7 @@ from fedflow.models.flat import FlatModel
 from fedflow.seeding import generator, torch_seed
 
 Samples = tuple[Tensor, Tensor]  # inputs [n, d], labels [n]
-# Of a vector [D], the vectors that belong to it, and a batch: the loss, and the buffers after the batch [Q].
+# Loss, and buffers after the batch [Q], of a vector [D], further tensors of its network, and a batch.
 Objective = Callable[..., tuple[Tensor, Tensor]]
 
 
@@ -30,19 +30,19 @@ class SGD(NamedTuple):
     weight_decay: float
 
     def step(
-        self, model: FlatModel, stack: Stack, objective: Objective, own: tuple[Tensor, ...], *batch: Tensor
+        self, model: FlatModel, stack: Stack, objective: Objective, extra: tuple[Tensor, ...], *batch: Tensor
     ) -> Stack:
-        """One step of every network: ``own`` [R, ...] belong to one each, the ``batch`` to all."""
-        places = (0, *(0 for _ in own), *(None for _ in batch))
-        slope, buffers = vmap(grad(objective, has_aux=True), places)(stack.w, *own, *batch)
+        """One step of every network: each has its ``extra`` [R, ...], all have the same ``batch``."""
+        dims = (0, *(0 for _ in extra), *(None for _ in batch))
+        slope, buffers = vmap(grad(objective, has_aux=True), dims)(stack.w, *extra, *batch)
         w = stack.w[:, : model.parameters]
         v = self.momentum * stack.v + slope[:, : model.parameters] + self.weight_decay * w
         return Stack(torch.cat([w - self.lr * v, buffers], 1), v)
 
 
 def start(model: FlatModel, seed: int, purpose: str, count: int) -> Stack:
-    """``count`` networks, each with its own start."""
-    w = torch.stack([model.init(torch_seed(seed, purpose, each)) for each in range(count)])
+    """``count`` networks with different starts."""
+    w = torch.stack([model.init(torch_seed(seed, purpose, i)) for i in range(count)])
     return Stack(w, torch.zeros_like(w[:, : model.parameters]))
 
 
@@ -53,7 +53,7 @@ def in_training(model: FlatModel, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]
 
 
 def batches(count: int, size: int, epochs: int, seed: int, purpose: str, number: int) -> Iterator[Tensor]:
-    """Positions of the batches of ``epochs`` over ``count`` samples, each in another order."""
+    """Positions of the batches of ``epochs`` over ``count`` samples, in a new order each time."""
     for epoch in range(epochs):
         order = generator(seed, purpose, number, epoch).permutation(count)
         yield from torch.from_numpy(order).split(size)

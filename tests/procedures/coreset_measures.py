@@ -1,4 +1,4 @@
-"""How good nodes and weights are: errors of means, the objective, costs, and the bounds for smooth functions.
+"""Oracles for coresets: errors of means, the objective, and bounds for smooth functions.
 
 Weights are [n], 0 for nodes that are not chosen; functions of nodes are [n], or [n, q] for q of them.
 """
@@ -7,17 +7,26 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csgraph
 
-from fedflow.errors import BadInput
-from fedflow.procedures.coresets.graph import Operator, checked
-from fedflow.procedures.coresets.select import estimate
+from fedflow.procedures.coresets.graph import Operator
+from fedflow.procedures.coresets.select import objective_error
+
+
+def estimate(weights: np.ndarray, values: Any) -> Any:
+    """sum_s w_s f(s), of nodes with weight only."""
+    nodes = np.flatnonzero(weights)
+    return (weights[nodes] * np.asarray(values, dtype=float)[nodes].T).sum(-1)
 
 
 def squared_error(weights: np.ndarray, values: Any) -> Any:
     """Err = |sum_s w_s f(s) - mean f|^2, of each function."""
     values = np.asarray(values, dtype=float)
     return (estimate(weights, values) - values.mean(0)) ** 2
+
+
+def zeta0(operator: Operator) -> np.ndarray:
+    """<P_bar_v, P*> by node [n]: cosines between the columns and the constant vector."""
+    return operator.sums / (np.sqrt(operator.n) * operator.norms)
 
 
 def beta(operator: Operator, weights: np.ndarray) -> float:
@@ -28,28 +37,14 @@ def beta(operator: Operator, weights: np.ndarray) -> float:
 
 
 def alignment(operator: Operator, weights: np.ndarray) -> float:
-    """<P w / ||P w||, P*>, what (6.8) maximizes; 0 without weights."""
+    """<P w / ||P w||, P*>, which (6.8) maximizes."""
     at = operator.apply(weights)
-    squared = (at**2).sum()
-    return float(at.sum() / np.sqrt(operator.n * squared)) if squared else 0.0
+    return float(at.sum() / np.sqrt(operator.n * (at**2).sum()))
 
 
 def penalized(operator: Operator, weights: np.ndarray, costs: np.ndarray, trade: float) -> float:
     """(6.9): the alignment less ``trade`` (lambda) times the cost of the nodes with weight > 0."""
     return alignment(operator, weights) - trade * float(costs[weights > 0].sum())
-
-
-def objective_error(operator: Operator, weights: np.ndarray) -> float:
-    """||P^l w - 1/n|| (6.3). With weights times ``beta``, sqrt((1 - alignment^2) / n) (corrected 6.7)."""
-    return float(np.sqrt(((operator.apply(weights) - 1 / operator.n) ** 2).sum()))
-
-
-def distances(adjacency: Any) -> np.ndarray:
-    """Edges on the shortest paths between all nodes, [n, n]; `BadInput` for a disconnected graph."""
-    found = csgraph.shortest_path(checked(adjacency), method="D", directed=False, unweighted=True)
-    if np.isinf(found).any():
-        raise BadInput("adjacency", "a disconnected graph", "a connected one, as some distances are infinite")
-    return found
 
 
 def path_errors(weights: np.ndarray, distances: np.ndarray) -> tuple[float, float]:
@@ -59,12 +54,9 @@ def path_errors(weights: np.ndarray, distances: np.ndarray) -> tuple[float, floa
 
 
 def smooth(operator: Operator, threshold: float, values: Any) -> np.ndarray:
-    """The projection of ``values`` on P_threshold: eigenvectors of one step with |lambda| > threshold.
-
-    Takes all eigenvectors of a dense [n, n] matrix.
-    """
-    found, vectors = np.linalg.eigh(operator.matrix.toarray())
-    kept = vectors[:, np.abs(found) > threshold]
+    """The projection of ``values`` on P_threshold: eigenvectors of one step with |lambda| > threshold."""
+    numbers, vectors = np.linalg.eigh(operator.matrix.toarray())
+    kept = vectors[:, np.abs(numbers) > threshold]
     return kept @ (kept.T @ np.asarray(values))
 
 
@@ -81,6 +73,4 @@ def tightest_bound(
     operators: Iterable[Operator], weights: np.ndarray, values: np.ndarray, threshold: float
 ) -> float:
     """(6.2): the smallest bound over walks of several lengths on a graph, for weights that sum to 1."""
-    if abs(weights.sum() - 1) > 1e-9:
-        raise BadInput("weights", float(weights.sum()), "weights that sum to 1")
     return min(error_bound(operator, weights, values, threshold) for operator in operators)
