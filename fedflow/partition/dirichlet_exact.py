@@ -1,11 +1,11 @@
 """Dirichlet with exact sizes: every client draws its samples one by one from its own label prior.
 
-Order of sampling: sizes are fixed (equal, or as in `iid` with ``sigma``) and client k draws
-p_k ~ Dir(alpha, .., alpha) [K]. Then, until all are full: a client that is not full is chosen uniformly and
-takes a sample of a label drawn from p_k; an exhausted label is drawn again (that is a draw from p_k over the
-remaining labels; uniform if p_k has no mass there). Clients are chosen by clocks that tick after Exp(1) times
-until their clients are full: all of these are equally likely to tick next. Every sample is used once. Smaller
-alpha is more skewed.
+Order of sampling: sizes are fixed (equal, or as in `iid` with ``sigma`` or ``sizes``) and client k draws
+p_k ~ Dir(alpha, .., alpha) [K]. Then, until all are full: a client that is not full is chosen
+uniformly and takes a sample of a label drawn from p_k; an exhausted label is drawn again (that is a draw
+from p_k over the remaining labels; uniform if p_k has no mass there). Clients are chosen by clocks that tick
+after Exp(1) times until their clients are full: all of these are equally likely to tick next. Every sample is
+used once, unless given sizes sum to less. Smaller alpha is more skewed.
 Source: FedDyn (Acar et al., ICLR 2021), alpha 0.6 and 0.3.
 
 >>> import numpy as np
@@ -18,7 +18,7 @@ Source: FedDyn (Acar et al., ICLR 2021), alpha 0.6 and 0.3.
 import numpy as np
 
 from fedflow.partition.scheme import Samples, Split, by_counts, num_classes, register
-from fedflow.partition.sizes import Sized, draw_sizes
+from fedflow.partition.sizes import Sized
 from fedflow.settings import option
 
 BLOCK = 1 << 16  # draws at a time, which bounds memory
@@ -32,7 +32,7 @@ class DirichletExact(Sized):
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         labels, classes = samples.labels, num_classes(samples.labels)
-        sizes = draw_sizes(len(labels), clients, self.sigma, rng)
+        sizes = self.draw(len(labels), clients, rng)
         prior = rng.dirichlet(np.full(classes, self.alpha), clients)
         client = _picked(sizes, rng)
         label = _drawn(prior, client, np.bincount(labels), rng)

@@ -1,9 +1,10 @@
 """IID: every client gets an equal random share of all samples.
 
 Order of sampling: one permutation of all rows, cut into N runs; with n = q N + r the first r clients get
-q + 1 samples, the others q. With ``sigma``, sizes are lognormal (drawn first, see `draw_sizes`).
-``stratified`` sorts the permutation by label (stable) and deals it in turns instead, so that all clients hold
-the same number of each label, up to rounding. Every sample is used once.
+q + 1 samples, the others q. Sizes may be unequal: lognormal with ``sigma`` (drawn first, see `draw_sizes`),
+or given (``sizes``). ``stratified`` sorts the permutation by label (stable) and deals it in turns instead, so
+that all clients hold the same number of each label, up to rounding. Every sample is used once, unless given
+sizes sum to less.
 Source: "homo" of NIID-Bench; unequal sizes and exact class balance of FedDyn (Acar et al., ICLR 2021).
 
 >>> import numpy as np
@@ -15,7 +16,7 @@ Source: "homo" of NIID-Bench; unequal sizes and exact class balance of FedDyn (A
 import numpy as np
 
 from fedflow.partition.scheme import Samples, Split, gather, register
-from fedflow.partition.sizes import Sized, draw_sizes, turns
+from fedflow.partition.sizes import Sized, turns
 from fedflow.settings import option
 
 
@@ -27,10 +28,12 @@ class IID(Sized):
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         labels = samples.labels
-        sizes = draw_sizes(len(labels), clients, self.sigma, rng)
-        order, owner = rng.permutation(len(labels)), np.empty(len(labels), np.int64)
+        sizes = self.draw(len(labels), clients, rng)
+        order, rest = rng.permutation(len(labels)), len(labels) - sizes.sum()
+        owner = np.full(len(labels), -1)
         if self.stratified:
-            owner[order[np.argsort(labels[order], kind="stable")]] = turns(sizes)
+            turn = turns(np.append(sizes, rest))  # the last one has no owner
+            owner[order[np.argsort(labels[order], kind="stable")]] = np.where(turn < clients, turn, -1)
         else:
-            owner[order] = np.repeat(np.arange(clients), sizes)
+            owner[order[: sizes.sum()]] = np.repeat(np.arange(clients), sizes)
         return Split(gather(owner, clients))

@@ -2,9 +2,9 @@
 
 Order of sampling: row k of ``shares`` [N, K] is the label mix of client k; only proportions count. Sizes are
 as in `iid` (equal, or with ``sigma``); if a label has too few samples for the demand, all sizes are reduced
-by one factor until it suffices. Counts are rounded down, and the missing samples of a client come from the
-labels with the largest remainders that have samples left. Samples are permuted and dealt label by label;
-labels of zeros and samples outside the mixes are unused.
+by one factor until it suffices, whereas given ``sizes`` are kept or refused. Counts are rounded down, and the
+missing samples of a client come from the labels with the largest remainders that have samples left. Samples
+are permuted and dealt label by label; labels of zeros and samples outside the mixes are unused.
 
 >>> samples = Samples(np.arange(90) % 3)
 >>> split = LabelShares(shares=[[1, 1, 0], [0, 1, 2]]).split(samples, 2, np.random.default_rng(0))
@@ -19,7 +19,7 @@ import numpy as np
 from fedflow.data.files import reading
 from fedflow.errors import BadInput
 from fedflow.partition.scheme import Samples, Split, by_counts, num_classes, register
-from fedflow.partition.sizes import Sized, draw_sizes
+from fedflow.partition.sizes import Sized
 from fedflow.settings import option
 
 
@@ -39,8 +39,8 @@ class LabelShares(Sized):
         matrix, stock = self._matrix(samples), np.bincount(samples.labels)
         if len(matrix) != clients:
             raise BadInput("partition.clients", clients, f"{len(matrix)}, the rows of shares")
-        sizes = draw_sizes(len(samples.labels), clients, self.sigma, rng)
-        counts = _mixed(sizes, matrix / matrix.sum(1, keepdims=True), stock)
+        sizes = self.draw(len(samples.labels), clients, rng)
+        counts = self._mixed(sizes, matrix / matrix.sum(1, keepdims=True), stock)
         return Split(by_counts(samples.labels, counts, rng))
 
     def _matrix(self, samples: Samples) -> np.ndarray:
@@ -53,22 +53,26 @@ class LabelShares(Sized):
             raise BadInput("partition.shares", shown, accepted)
         return matrix
 
-
-def _mixed(sizes: np.ndarray, mix: np.ndarray, stock: np.ndarray) -> np.ndarray:
-    """Samples of each label for each client [N, K], in total at most ``stock`` [K]."""
-    demand = sizes @ mix
-    scarce = int(np.argmax(demand / np.maximum(stock, 1e-9)))
-    if demand[scarce] > stock[scarce] + 1e-6:
-        sizes = np.floor(sizes * (stock[scarce] / demand[scarce]) + 1e-9).astype(np.int64)
-    exact = sizes[:, None] * mix
-    counts: np.ndarray = np.floor(exact + 1e-9).astype(np.int64)
-    left = stock - counts.sum(0)
-    for k in np.flatnonzero(counts.sum(1) < sizes):
-        order = np.argsort(counts[k] - exact[k], kind="stable")
-        order = order[(mix[k, order] > 0) & (left[order] > 0)][: sizes[k] - counts[k].sum()]
-        counts[k, order] += 1
-        left[order] -= 1
-    return counts
+    def _mixed(self, sizes: np.ndarray, mix: np.ndarray, stock: np.ndarray) -> np.ndarray:
+        """Samples of each label for each client [N, K], in total at most ``stock`` [K]."""
+        demand = sizes @ mix
+        scarce = int(np.argmax(demand / np.maximum(stock, 1e-9)))
+        if demand[scarce] > stock[scarce] + 1e-6:
+            if self.sizes is not None:
+                accepted = (
+                    f"less: label {scarce} has {stock[scarce]} samples, clients need {demand[scarce]:g}"
+                )
+                raise BadInput("partition.sizes", self.sizes, accepted)
+            sizes = np.floor(sizes * (stock[scarce] / demand[scarce]) + 1e-9).astype(np.int64)
+        exact = sizes[:, None] * mix
+        counts: np.ndarray = np.floor(exact + 1e-9).astype(np.int64)
+        left = stock - counts.sum(0)
+        for k in np.flatnonzero(counts.sum(1) < sizes):
+            order = np.argsort(counts[k] - exact[k], kind="stable")
+            order = order[(mix[k, order] > 0) & (left[order] > 0)][: sizes[k] - counts[k].sum()]
+            counts[k, order] += 1
+            left[order] -= 1
+        return counts
 
 
 def _rectangle(rows: list[list[float]]) -> np.ndarray:

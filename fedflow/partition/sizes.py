@@ -2,16 +2,36 @@
 
 import numpy as np
 
-from fedflow.partition.scheme import Scheme
+from fedflow.errors import BadInput
+from fedflow.partition.scheme import Samples, Scheme
 from fedflow.settings import option
 
 
 class Sized(Scheme):
-    """Base of schemes that fix sizes beforehand: equal or lognormal."""
+    """Base of schemes that fix sizes beforehand: equal, lognormal or given."""
 
     sigma: float = option(
         0.0, "sd of the log of a client's size; 0 = equal sizes", ge=0, le=10, source="FedDyn: 0.3"
     )
+    sizes: list[int] | None = option(
+        None, "size of each client, with the other samples unused; null = all are used", ge=1
+    )
+
+    def validate(self) -> None:
+        if self.sizes is not None and self.sigma:
+            raise BadInput("partition.sigma", self.sigma, "0, because sizes is given")
+
+    def count(self, samples: Samples) -> int:
+        return super().count(samples) if self.sizes is None else len(self.sizes)
+
+    def draw(self, total: int, clients: int, rng: np.random.Generator) -> np.ndarray:
+        """Sizes [N] that sum to ``total``, or to less if they are given."""
+        if self.sizes is None:
+            return draw_sizes(total, clients, self.sigma, rng)
+        if len(self.sizes) != clients or sum(self.sizes) > total:
+            accepted = f"{clients} whole numbers, one per client, that sum to at most {total}"
+            raise BadInput("partition.sizes", self.sizes, accepted)
+        return np.array(self.sizes)
 
 
 def draw_sizes(total: int, clients: int, sigma: float, rng: np.random.Generator) -> np.ndarray:

@@ -5,12 +5,13 @@ import sys
 
 import numpy as np
 import pytest
-from dealing import deal, label_counts, part_sizes
+from dealing import deal, label_counts, make, part_sizes
 from hypothesis import given
 from hypothesis import strategies as st
 from support import refused
 
-from fedflow.partition import SCHEMES
+from fedflow.partition import SCHEMES, Samples
+from fedflow.partition.dirichlet_exact import DirichletExact
 from fedflow.partition.iid import IID
 from fedflow.partition.sizes import draw_sizes, turns
 
@@ -75,9 +76,36 @@ def test_unequal_parts_use_every_sample_once():
     assert [len(rows) for rows in parts] == draw_sizes(1000, 20, 0.3, np.random.default_rng(0)).tolist()
 
 
+@pytest.mark.parametrize("stratified", [False, True])
+def test_given_sizes_are_those_of_the_clients_and_the_rest_is_unused(stratified):
+    labels, wanted = np.arange(1000) % 10, [10, 200, 40, 300]
+    parts = deal(IID(sizes=wanted, stratified=stratified), labels, 4)
+    assert [len(part) for part in parts] == wanted
+    assert np.unique(np.concatenate(parts)).size == 550
+    counts = np.array([np.bincount(labels[part], minlength=10) for part in parts])
+    even = np.ptp(counts, axis=1) <= 1
+    assert even.all() if stratified else not even[1:].any()
+
+
+def test_a_dirichlet_prior_fills_given_sizes():
+    labels = np.arange(1000) % 10
+    parts = deal(DirichletExact(sizes=[5, 100, 50]), labels, 3)
+    assert [len(part) for part in parts] == [5, 100, 50]
+    assert np.ptp(np.bincount(labels[parts[1]], minlength=10)) > 10
+
+
+def test_a_list_of_sizes_says_how_many_clients_there_are():
+    partition = make(Samples(np.arange(100) % 10, np.arange(10)), "iid", sizes=[30, 20, 10])
+    assert partition.sizes.tolist() == [30, 20, 10] and partition.summary()["samples_unused"] == 40
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"sizes": [30, 20]}, r"sizes: \[30, 20\] .* 3 whole numbers, one per client, .* at most 100"),
+        ({"sizes": [30, 20, 51]}, r"partition.sizes: .* that sum to at most 100"),
+        ({"sizes": [30, 0, 10]}, r"partition.sizes: 0 .* each item a whole number >= 1"),
+        ({"sizes": [30, 20, 10], "sigma": 0.3}, r"partition.sigma: 0.3 .* 0, because sizes is given"),
         ({"sigma": 200}, r"partition.sigma: 200.0 .* a number >= 0 and <= 10"),  # its sizes would overflow
         ({"sigma": -0.1}, r"partition.sigma: -0.1 .* a number >= 0"),
     ],

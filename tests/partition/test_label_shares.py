@@ -28,10 +28,9 @@ def test_a_row_is_the_mix_of_a_client_and_sizes_fit_the_scarcest_label():
     assert counts([[1, 0, 1], [2, 3, 0]]) == [[56, 0, 55], [44, 67, 0]]
 
 
-def test_only_proportions_count():
-    """Sizes of 300 want 150 + 50 of label 0, which has 100: both shrink to 150."""
-    assert counts([[2, 0, 2], [1, 2, 3]]) == [[75, 0, 75], [25, 50, 75]]
-    assert counts([[0.5, 0, 0.5], [10, 20, 30]]) == [[75, 0, 75], [25, 50, 75]]
+def test_given_sizes_are_kept_and_only_proportions_count():
+    assert counts([[2, 0, 2], [1, 2, 3]], sizes=[40, 60]) == [[20, 0, 20], [10, 20, 30]]
+    assert counts([[0.5, 0, 0.5], [10, 20, 30]], sizes=[40, 60]) == [[20, 0, 20], [10, 20, 30]]
 
 
 @given(
@@ -55,11 +54,11 @@ def test_shares_come_from_a_file_below_the_project(tmp_path, suffix):
     matrix = np.array([[2.0, 0, 2], [1, 2, 3]])
     np.save(tmp_path / "mix.npy", matrix)
     np.savetxt(tmp_path / "mix.csv", matrix, delimiter=",")
-    entry = {"dataset": "d", "scheme": "label_shares", "shares": f"mix.{suffix}"}
+    entry = {"dataset": "d", "scheme": "label_shares", "shares": f"mix.{suffix}", "sizes": [40, 60]}
     made = make(Samples(LABELS, LABELS, root=tmp_path), **entry)
     inline = make(Samples(LABELS, LABELS), **entry | {"shares": matrix.tolist()})
     assert made.hash == inline.hash and PartitionParams.parse(entry).files() == [f"mix.{suffix}"]
-    assert json.loads(json.dumps(made.summary()))["samples_unused"] == 300
+    assert json.loads(json.dumps(made.summary()))["samples_unused"] == 500
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
@@ -78,6 +77,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         ([[1, 2, -3]], {}, r"partition.shares: .* numbers >= 0"),
         ([[1, 0, 0], [0, 0, 0]], {}, r"partition.shares: .* not all 0"),
         ([], {}, r"partition.shares: \[\] .* rows of 3 numbers"),
+        ([[1, 0, 0]], {"sizes": [101]}, r"partition.sizes: \[101\] .* label 0 has 100 samples, .* need 101"),
     ],
 )
 def test_shares_that_cannot_be_are_refused(shares, options, message):
