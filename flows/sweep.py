@@ -13,7 +13,7 @@ from fedflow.stages.grid import cells, finished_metrics, to_do
 from flows.central import central
 from flows.federate import federate
 from flows.procedure import procedure
-from tasks.inputs import make_partition, prepare_data
+from tasks.inputs import TASKS
 from tasks.mistakes import checking
 from tasks.progress import comparison
 
@@ -38,7 +38,7 @@ def sweep(
         )
         params = load_params(Path(root) / "params.yaml", settings or [])
         grid = cells(params, Path(root), name, partitions, methods, seeds)
-    for cell in counted(to_do(params, Path(root), grid, prepare_data, _train, make_partition)):
+    for cell in counted(to_do(params, Path(root), grid, TASKS | {"networks": _train})):
         federate(**cell.parameters) if isinstance(cell, Experiment) else procedure(**cell.parameters)
     metrics = [finished_metrics(cell) for cell in grid]
     if runs := [one for one, cell in zip(metrics, grid, strict=True) if isinstance(cell, Experiment)]:

@@ -23,7 +23,7 @@ from fedflow.simulation.outcome import RoundReport
 from fedflow.stages.central_network import TABLE
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.procedure import ProcedureRun, read_summary
-from fedflow.tracking import Record
+from fedflow.tracking.record import Record
 from tasks.outages import asking
 
 BETWEEN = 10  # seconds between two updates of a table during a run

@@ -16,8 +16,8 @@ from command import fedflow, make_project
 
 from fedflow.cli.finished import ls
 from fedflow.project.running import running
-from fedflow.tracking import import_model, load_model
 from fedflow.tracking.lineage import recorded_runs
+from fedflow.tracking.models import import_model, load_model
 
 PARAMS = """
 data: {digits: {source: digits}}

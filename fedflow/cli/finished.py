@@ -191,7 +191,7 @@ def export(
         raise BadInput("file", str(file), f"a file in an existing folder; {file.parent} is not one")
     check_output("file", file)
 
-    from fedflow.tracking import export_model, served_model  # imports torch and opens the store
+    from fedflow.tracking.models import export_model, served_model  # imports torch and opens the store
 
     about = one.metrics
     tags = {name: about[name] for name in ("partition", "method", "seed", "settings")}

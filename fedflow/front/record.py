@@ -68,9 +68,8 @@ def recorded(
     for name in experiment.datasets:
         prepare_dataset(params, name, root)
     prepare_partition(params, experiment.partition, root)
-    ends: list[tuple[Simulation, Outcome]] = []
-    perform(experiment, Inline(), listeners, ended=lambda *end: ends.append(end))
-    return (*ends[0], experiment.results_folder)
+    work = perform(experiment, Inline(), listeners)
+    return work.simulation, work.outcome, experiment.results_folder
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from fedflow.project.arguments import check_name
 from fedflow.project.terminal import say
 from fedflow.seeding import generator
 from fedflow.stages.experiment import pick_device
-from fedflow.tracking import attach, load_served
+from fedflow.tracking.models import attach, load_served
 
 FOLDER = Path("report") / "landscapes"
 FORM = "PARTITION/METHOD/SEED, as below results/ or runs/, with :CLIENT for the model of a cluster or client"

@@ -11,7 +11,7 @@ from fedflow.report.compared import Recorded
 from fedflow.report.page import build_report
 from fedflow.report.paper import write_paper
 from fedflow.report.sources import TRIED
-from fedflow.tracking import attach_to_sweep
+from fedflow.tracking.models import attach_to_sweep
 
 
 def write_report(root: Path = Path(), sweep: str | None = None) -> Path:

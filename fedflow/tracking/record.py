@@ -15,7 +15,6 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from numbers import Real
 from pathlib import Path
 from types import TracebackType
@@ -432,9 +431,6 @@ class RunRecord(Record):
             import pandas as pd
 
             self.api.log_table(self.run_id, pd.read_parquet(parquet), "clients.json")
-
-
-open_run = partial(open_record, RunRecord)  # of a federated run
 
 
 def described(metrics: Mapping[str, Any], folder: Path) -> str:

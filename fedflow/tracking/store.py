@@ -70,7 +70,6 @@ class Store:
 
     def client(self) -> "MlflowClient":
         """A client of this store only; no global state of MLflow is used or changed."""
-        require("the record of runs", "mlflow")
         from mlflow import MlflowClient
 
         _quiet()
@@ -139,6 +138,7 @@ def open_store(root: Path | str = ".") -> Store:
     Raises `FedflowError` if it cannot be created or reached, leaving no partial store; also if its artifacts
     are elsewhere, because it was moved or copied (`move_store`).
     """
+    require("the record of runs", "mlflow")
     store = locate(root)
     uri, file = store.uri, database(store.uri)
     with reporting(uri):
@@ -188,11 +188,6 @@ def move_store(root: Path | str = ".") -> tuple[int, Path]:
                     values = (here, len(uri) + 1, len(uri) + 1, f"{uri}/")
                     changed += connection.execute(f"UPDATE {table} SET {column} = {beside}", values).rowcount
     return changed, store.artifact_folder
-
-
-def initialize(root: Path | str = ".") -> str:
-    """`open_store`, and its URI: call it once before any fan-out."""
-    return open_store(root).uri
 
 
 def ui_command(root: Path | str = ".", port: int = PORT) -> list[str]:
@@ -320,7 +315,6 @@ def _open_database(store: Store) -> None:
 
 def _create(file: Path, store: Store) -> None:
     """Make the database beside its final place and move it there when it is complete."""
-    require("the record of runs", "mlflow")
     # A new name for every attempt, because MLflow keeps connections to a database that failed.
     draft = file.with_name(f".{file.name}.{uuid4().hex}.draft")
     try:

@@ -3,7 +3,7 @@
 import re
 
 from result_folders import write_run
-from support import refused
+from support import open_run, refused
 
 from fedflow.errors import FedflowError
 from fedflow.finished.collect import collect_runs
@@ -11,7 +11,6 @@ from fedflow.report.compared import grouped
 from fedflow.report.page import build_report
 from fedflow.report.sections.lineage import chain_of, made
 from fedflow.stages.report import write_report
-from fedflow.tracking import open_run
 from fedflow.tracking.lineage import recorded_runs
 
 FACTS = {

@@ -6,10 +6,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from filelock import Timeout
-from support import finish, refused
+from support import finish, open_run, refused
 
 from fedflow.errors import FedflowError
-from fedflow.tracking import open_run
 from fedflow.tracking.pages import TAG
 from fedflow.tracking.record import described
 from fedflow.tracking.store import open_store
