@@ -90,7 +90,7 @@ def test_the_end_of_a_run_is_the_recorded_one_whatever_its_files_say(
 
 
 def test_listing_runs_imports_neither_mlflow_nor_pytorch() -> None:
-    code = "import sys; from fedflow.tracking.ends import ends; ends()"
+    code = "import sys; from fedflow.tracking.lineage import ends; ends()"
     code += "; print({'mlflow', 'torch'} & {*sys.modules})"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 

@@ -10,8 +10,7 @@ import pytest
 from support import finish, open_run, refused
 
 from fedflow.errors import FedflowError
-from fedflow.tracking.ends import ends
-from fedflow.tracking.lineage import recorded_runs
+from fedflow.tracking.lineage import ends, recorded_runs
 from fedflow.tracking.models import attach_to_sweep, load_model, load_served
 from fedflow.tracking.pages import runs_pages
 from fedflow.tracking.shared import HOST, KEY, USER

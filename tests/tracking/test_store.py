@@ -66,7 +66,7 @@ def test_postgres_is_the_extra_that_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize("listens", [True, False])
 def test_a_database_that_does_not_answer_is_asked_once(tmp_path, monkeypatch, listens):
     pytest.importorskip("psycopg")
-    monkeypatch.setattr("fedflow.tracking.databases.ANSWER_TIMEOUT", 2)
+    monkeypatch.setattr("fedflow.tracking.addresses.ANSWER_TIMEOUT", 2)
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         if listens:
@@ -182,7 +182,7 @@ def test_a_copied_project_is_refused_until_its_store_is_moved(recorded, tmp_path
     before = files(recorded / "mlruns" / "artifacts")
     line = (
         f"MLflow store sqlite:///{copy}/mlruns/mlflow.db was moved or copied: its artifacts are recorded in "
-        f"{recorded}/mlruns/artifacts; run `fedflow store move` to use those beside it"
+        f"{recorded}/mlruns/artifacts; run `fedflow store move` to use those next to it"
     )
     for use in (open_store, ui_command, check_store, lambda root: open_run(root, **RUN)):
         with pytest.raises(FedflowError) as error:
