@@ -69,6 +69,7 @@ class Store:
 
     def client(self) -> "MlflowClient":
         """A client of this store only; no global state of MLflow is used or changed."""
+        require("the record of runs", "mlflow")
         from mlflow import MlflowClient
 
         _quiet()
@@ -135,7 +136,6 @@ def open_store(root: Path | str = ".") -> Store:
     Raises `FedflowError` if it cannot be created or reached, leaving no partial store; also if its artifacts
     are elsewhere, because it was moved or copied (`move_store`).
     """
-    require("the record of runs", "mlflow")
     store = locate(root)
     uri, file = store.uri, database(store.uri)
     with reporting(uri):
@@ -307,6 +307,7 @@ def _open_database(store: Store) -> None:
 
 def _create(file: Path, store: Store) -> None:
     """Make the database under another name and rename it when it is complete."""
+    require("the record of runs", "mlflow")
     # A new name for every attempt, because MLflow keeps connections to a database that failed.
     draft = file.with_name(f".{file.name}.{uuid4().hex}.draft")
     try:
