@@ -1,4 +1,4 @@
-"""Makes the inputs of runs and procedures: datasets, central networks, partitions."""
+"""Makes the inputs of runs and procedures."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

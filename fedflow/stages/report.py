@@ -1,4 +1,4 @@
-"""From results to the report."""
+"""Writes the report and the files for a paper."""
 
 from pathlib import Path
 
@@ -38,13 +38,13 @@ def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
 
 
 def _recorded(root: Path) -> Recorded:
-    """What MLflow knows of the runs; the report needs no record, so that an error is a line."""
+    """The facts on runs in MLflow; an error is printed, as the report does not need them."""
     from fedflow.tracking.lineage import recorded_runs
 
     try:
         return recorded_runs(root)
     except FedflowError as error:
-        say(f"the report says nothing of the record: {error}")
+        say(f"the report omits MLflow links: {error}")
         return {}
 
 

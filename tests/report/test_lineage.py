@@ -82,5 +82,5 @@ def test_a_record_that_cannot_be_read_is_one_line_and_the_report_is_written(tmp_
     with refused("file is not a database", FedflowError):
         recorded_runs(tmp_path)
     page = write_report(tmp_path).read_text()
-    assert "the report says nothing of the record: MLflow store" in " ".join(capsys.readouterr().out.split())
+    assert "the report omits MLflow links: MLflow store" in " ".join(capsys.readouterr().out.split())
     assert "not in an MLflow store" in page
