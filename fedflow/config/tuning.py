@@ -49,7 +49,7 @@ class Tuning(Settings):
                 )
 
     def grid_of(self, *names: str) -> dict[str, list]:
-        """The values to try of every setting, numbers as numbers: the grid's, then those of these methods."""
+        """The values to try of every setting: the grid, then the entries of these methods."""
         grid = self.grid
         for name in names:
             grid = grid | self.methods.get(name, {})

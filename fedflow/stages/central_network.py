@@ -122,7 +122,7 @@ class CentralRun:
         return self.root / ".fedflow" / "checkpoints" / self.key
 
     def is_current(self) -> bool:
-        """Whether the network is intact, recorded, and was trained from the same identity."""
+        """True if the network is intact, recorded, and was trained from the same identity."""
         exists = intact(lambda: load_network(self.folder)) is not None
         return exists and not outdated(self.root, self.folder, self.identity)
 
@@ -212,7 +212,7 @@ class CentralRun:
         }
 
     def _card(self) -> ModelCard:
-        """How to rebuild the model; its registered name is ``central.<name>``."""
+        """The card of the model, whose registered name is ``central.<name>``."""
         return ModelCard.of(
             self.dataset,
             self.network.name,

@@ -48,7 +48,7 @@ class Work(Protocol[S_co]):
 
     @property
     def resumes(self) -> bool:
-        """Whether there is a checkpoint."""
+        """True if there is a checkpoint."""
 
     @property
     def total(self) -> int:
@@ -120,8 +120,8 @@ def drive(
             unrecorded.touch()
             result.write(folder)
             with TemporaryDirectory() as temporary:
-                for place, files in result.pictures(Path(temporary)):
-                    record.attach(files, place)
+                for target, files in result.pictures(Path(temporary)):
+                    record.attach(files, target)
             record.end(result.metrics, result.steps, folder, result.card, result.models, result.clusters)
         unrecorded.unlink()
         work.forget()

@@ -250,7 +250,7 @@ def experiments(
     methods: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[Experiment]:
-    """Every run of a grid (default: that of ``params``), all checked before the first one runs."""
+    """Every run of a grid (default: the grid of ``params``), all checked before the first one runs."""
     methods = [params.method_name(name) for name in methods or []]
     given = {"partitions": partitions, "methods": methods, "seeds": seeds}
     grid = replace(params.grid, **{name: [*values] for name, values in given.items() if values})

@@ -87,7 +87,7 @@ class FederatedWork:
 
     @property
     def resumes(self) -> bool:
-        """Whether there is a checkpoint; finished runs have one if interrupted before `forget`."""
+        """True if there is a checkpoint; a finished run has one if interrupted before `forget`."""
         return bool(self.simulation.state.history)
 
     @property
@@ -183,7 +183,7 @@ def _check_replaced(folder: Path, facts: dict[str, Any], named: bool) -> None:
 
 
 def _card(experiment: Experiment) -> ModelCard:
-    """How to rebuild the models of this run."""
+    """The card of the models of this run."""
     model, method = experiment.params.model(experiment.dataset), experiment.job.method
     partition, levels = load_partition(experiment.partition_folder), {}
     if isinstance(method, Leveled):

@@ -36,7 +36,7 @@ FILES = "file "  # prefix of the names of inputs that are files
 
 
 def write_fingerprints(params: Loaded, root: Path = Path()) -> None:
-    """Write the files for the grid, and delete those of an earlier one.
+    """Write the files for the grid, and delete files of an earlier one.
 
     A deleted file keeps the checksum of its last fingerprint: a clone that pulls prepared data does not need
     the original files.

@@ -31,7 +31,7 @@ def cells(
     methods: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[Cell]:
-    """The runs, then the procedures of a grid (default: that of ``params``), all checked.
+    """The runs, then the procedures of a grid (default: the grid of ``params``), all checked.
 
     ``name`` is the name of their MLflow parent runs. Procedures are left out of a grid with other partitions
     or methods.
