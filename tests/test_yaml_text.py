@@ -30,7 +30,7 @@ REFUSED = {
     "x: off": "off is a truth value in YAML 1.1: write true or false, or put it in quotes",
     "x: Yes": "truth value",
     f"x: {'1' * 5000}": "a number of 5000 digits is too long",
-    "x: !!int x": "x is no value of the tag !!int",
+    "x: !!int x": "x is not a value of the tag !!int",
     "x: !!float x": "no value of the tag !!float",
     "x: !!bool x": "no value of the tag !!bool",
     "x: !!timestamp x": "the tag !!timestamp is not accepted",

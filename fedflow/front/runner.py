@@ -128,11 +128,12 @@ def run(
     if type(rounds) is int:
         settings.setdefault("evaluate_every", max(1, rounds // 20))
     wanted = _run_settings({"rounds": rounds, "participation": participation, **settings})
-    built = built_method(method)
+    built, target = built_method(method), pick_device(device)
     source, division = as_data(data), as_division(partition)
     if partition is None:
         division = scheme("dirichlet", alpha=0.5, clients=10)
-    local = training if isinstance(training, LocalTraining) else LocalTraining.parse(training or {})
+    training = {} if training is None else training
+    local = training if isinstance(training, LocalTraining) else LocalTraining.parse(training)
     check_settings(wanted, built, local)  # before data are downloaded
     if isinstance(model, str | Mapping):
         check_architecture(built, network_entry(model)["name"])
@@ -141,9 +142,7 @@ def run(
     label, reports, folder = titles(built)[1], list[RoundReport](), None
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
-        whole = federation(
-            prepared(source, telling=progress), division, model, built, pick_device(device), "matmul"
-        )
+        whole = federation(prepared(source, telling=progress), division, model, built, target, "matmul")
         simulation = Simulation(Job(whole, built, local, seed), wanted)  # checks all of it
         if record is None:
             simulation.job, _ = with_compiled(simulation.job, wanted, compile, cache() / "compiled")
