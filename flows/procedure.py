@@ -24,7 +24,7 @@ def procedure(
     sweep: str | None = None,
     out: str | None = None,
 ) -> dict[str, Any]:
-    """Run a procedure with one seed, and make what it reads; returns its metrics.
+    """Run a procedure with one seed, and make its inputs; returns its metrics.
 
     Args:
         name: a name under ``procedures`` in params.yaml, or a registered procedure
