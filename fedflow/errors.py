@@ -34,26 +34,12 @@ _OURS = {  # our names and their names in other tools, as `bare` writes them
     "clusters groups": "numgroups numclusters nclusters k",
 }
 COMMON = {theirs: tuple(ours.split()) for ours, others in _OURS.items() for theirs in others.split()}
-PLACES = {  # full names in params.yaml of settings that users look for in other sections
-    "lr": "training.lr",
-    "epochs": "training.epochs",
-    "steps": "training.steps",
-    "momentum": "training.momentum",
-    "batchsize": "training.batch_size",
-    "weightdecay": "training.weight_decay",
-    "optimizer": "training.optimizer",
-    "clipnorm": "training.clip_norm",
-    "rounds": "run.rounds",
-    "participation": "run.participation",
-    "evaluateevery": "run.evaluate_every",
-    "clients": "partitions.NAME.clients",
-    "alpha": "partitions.NAME.alpha",
-    "seeds": "grid.seeds",
-    "workers": "engine.workers",
-    "device": "engine.device",
-    "cohort": "engine.cohort",
-    "width": "engine.width",
-    "executor": "engine.executor",
+SECTIONS = {  # settings that users look for in other sections
+    "training": "lr epochs steps momentum batch_size weight_decay optimizer clip_norm",
+    "run": "rounds participation evaluate_every",
+    "partitions.NAME": "clients alpha",
+    "grid": "seeds",
+    "engine": "workers device cohort width executor",
 }
 
 
@@ -150,23 +136,23 @@ def called(name: str, labels: Mapping[str, str]) -> str:
     return alike[0] if len(alike) == 1 else name
 
 
-def meant(value: object, known: Iterable[str]) -> str:
-    """The known name that is spelled like ``value``, or has that name in other tools; else ""."""
-    names = {bare(text): name for name in known for text in (name.partition("(")[0], name)}
+def meant(value: object, names: Iterable[str]) -> str:
+    """The name that is spelled like ``value``, or has that name in other tools; else ""."""
+    spelled = {bare(text): name for name in names for text in (name.partition("(")[0], name)}
     word, function = bare(value), bare(str(value).partition("(")[0])
     words = (word, function, *COMMON.get(word, ()))
-    return next((names[word] for word in words if word in names), "")
+    return next((spelled[word] for word in words if word in spelled), "")
 
 
 def unknown_name(
-    field: str, value: object, known: Iterable[str], command: str = "", elsewhere: str = ""
+    field: str, value: object, names: Iterable[str], command: str = "", elsewhere: str = ""
 ) -> BadInput:
     """The error for an unknown name, with the name that was probably meant.
 
     A long list is reduced to the closest names; ``command`` prints all of them. ``elsewhere`` is the full
     name of a setting that belongs in another section.
     """
-    names = sorted(known)
+    names = sorted(names)
     spelled = dict(zip(map(bare, names), names))
     close = difflib.get_close_matches(bare(value), spelled, n=CLOSEST, cutoff=0)
     likely = difflib.get_close_matches(bare(value), close, n=1)
@@ -183,4 +169,5 @@ def unknown_name(
 def place(value: object) -> str:
     """The full name in params.yaml of a setting of this name, or of its name in other tools; else ""."""
     word = bare(value)
-    return next((PLACES[word] for word in (word, *COMMON.get(word, ())) if word in PLACES), "")
+    full = {bare(name): f"{section}.{name}" for section, names in SECTIONS.items() for name in names.split()}
+    return next((full[word] for word in (word, *COMMON.get(word, ())) if word in full), "")

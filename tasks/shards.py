@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import torch
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.states import State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from fedflow.errors import BadInput, FedflowError, is_unanswered, reason
@@ -31,16 +30,14 @@ LOST_WORKERS = 3  # replacements of a broken worker pool in one round
 LONG = 30.0  # seconds on threads after which ``auto`` continues on processes, which start in about five
 
 
-def _may_pass(task: Any, run: Any, state: State) -> bool:
-    """True unless the error is one that a retry repeats, such as missing data."""
-    return not isinstance(state.result(raise_on_failure=False), FedflowError)
-
-
 @task(
     name="shard",
     task_run_name="{title} · worker {worker} · {content}",
     retries=2,
-    retry_condition_fn=_may_pass,
+    # An error such as missing data would come again.
+    retry_condition_fn=lambda task, run, state: (
+        not isinstance(state.result(raise_on_failure=False), FedflowError)
+    ),
     cache_policy=NO_CACHE,
     persist_result=False,
     log_prints=False,

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -153,7 +152,7 @@ def run_procedure(
     Raises `FedflowError`, also if the same procedure is already running.
     """
     make_inputs([run], makers)
-    with _naming_fields(run):
+    try:
         shared = run.job.open().shared
         work = PartWork(
             run.job,
@@ -163,6 +162,11 @@ def run_procedure(
             lambda progress: _result(run, shared, progress),
         )
         return dict(run_parts(_described(run), work, listeners, opened).metrics)
+    except BadInput as error:
+        name = error.field.removeprefix("procedures.").removeprefix(f"{run.name}.")
+        if re.split(r"[.\[]", name)[0] not in {field.name for field in fields(run.procedure)}:
+            raise
+        raise error.renamed(f"procedures.{run.name}.{name}") from error
 
 
 def _described(run: ProcedureRun) -> Description:
@@ -199,18 +203,6 @@ def _result(run: ProcedureRun, shared: Any, progress: Progress) -> Result:
     )
 
 
-@contextmanager
-def _naming_fields(run: ProcedureRun) -> Iterator[None]:
-    """Within this context, errors of the procedure's fields have their full names."""
-    try:
-        yield
-    except BadInput as error:
-        name = error.field.removeprefix("procedures.").removeprefix(f"{run.name}.")
-        if re.split(r"[.\[]", name)[0] not in {field.name for field in fields(run.procedure)}:
-            raise
-        raise error.renamed(f"procedures.{run.name}.{name}") from error
-
-
 def facts_of(run: ProcedureRun) -> dict[str, Any]:
     """The facts in ``metrics.json`` that identify an outcome."""
     inputs = run.job
@@ -231,16 +223,12 @@ def read_summary(run: ProcedureRun) -> tuple[list[str], list[tuple[str, ...]]]:
     """The summary of a finished procedure as text: headings with units, and a tuple per row."""
     table, metrics = read_parts(run.folder / SUMMARY).set_index("row"), run.procedure.metrics
     columns = [(metrics.get(str(name)) or Column(str(name))) for name in table]
+    scaled = table.to_numpy(float) * [column.factor for column in columns]
     rows = [
-        (str(row) or run.name, *map(_number, values, columns))
-        for row, values in zip(table.index, table.to_numpy(float).tolist(), strict=True)
+        (str(row) or run.name, *("" if np.isnan(value) else f"{value:.3g}" for value in values))
+        for row, values in zip(table.index, scaled, strict=True)
     ]
     return [column.heading for column in columns], rows
-
-
-def _number(value: float, column: Column) -> str:
-    """A number of the summary in its unit; empty if it was not measured."""
-    return "" if np.isnan(value) else f"{value * column.factor:.3g}"
 
 
 def ends_of(progress: Progress) -> dict[str, End]:

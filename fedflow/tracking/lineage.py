@@ -78,7 +78,6 @@ def recorded_runs(root: Path | str = ".") -> dict[Key, dict[str, Any]]:
             clusters = [data.dataset.digest for data in inputs if data.dataset.name.endswith(".clusters")]
             recorded[key] = {
                 "run_id": run.info.run_id,
-                "experiment_id": run.info.experiment_id,
                 "ended": f"{datetime.fromtimestamp(ended, UTC):%Y-%m-%d %H:%M} UTC",
                 "end": ended,
                 "commit": tags.get("mlflow.source.git.commit", "")[:12],

@@ -142,7 +142,10 @@ def open_store(root: Path | str = ".") -> Store:
         if is_server(uri):
             _reach(uri)
         elif file is None:
-            _open_database(store)
+            if is_database(uri):
+                ask(uri)
+            with store.lock("schema"):
+                store.client().search_experiments(max_results=1)  # MLflow makes or checks the tables
         elif not file.exists():
             with store.lock("schema"):
                 if not file.exists():
@@ -295,14 +298,6 @@ def _sweep(file: Path, store: Store) -> None:
         with contextlib.suppress(OSError, Timeout), store.file_lock("schema", timeout=0):
             for leftover in _drafts(file):
                 leftover.unlink(missing_ok=True)
-
-
-def _open_database(store: Store) -> None:
-    """Let MLflow make or check the tables of a database that answers."""
-    if is_database(store.uri):
-        ask(store.uri)
-    with store.lock("schema"):
-        store.client().search_experiments(max_results=1)
 
 
 def _create(file: Path, store: Store) -> None:
