@@ -74,7 +74,7 @@ def examine(root: Path = Path()) -> list[Finding]:
         *(_package(name) for name in NEEDED),
         *_extras(),
         *(_plugin(point) for point in sorted(importlib.metadata.entry_points(group=GROUP))),
-        *(_tool(name, *about) for name, about in TOOLS.items()),
+        *(_tool(name, *tool) for name, tool in TOOLS.items()),
         _device(),
         _data(),
         *_params(root),

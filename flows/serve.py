@@ -53,10 +53,10 @@ def deploy() -> None:
     template = ProcessWorker.get_default_base_job_template()
     names = _names()
     with get_client(sync_client=True) as api:
-        for known in _deployments(api, names):
-            if (folder := _folder(known)) not in (None, str(Path.cwd())):
+        for deployment in _deployments(api, names):
+            if (folder := _folder(deployment)) not in (None, str(Path.cwd())):
                 raise FedflowError(
-                    f"prefect.yaml: the deployment {known.name} of this server is of the folder {folder}; "
+                    f"prefect.yaml: the server has the deployment {deployment.name} of the folder {folder}; "
                     f'choose another name, or add "-{{{{ ${PROJECT} }}}}" to it'
                 )
         with suppress(ObjectAlreadyExists):

@@ -25,7 +25,7 @@ def be_patient() -> None:
     if not _chosen:
         _try(TRIES)
     client = logging.getLogger("prefect.client")
-    if not any(isinstance(known, _Waiting) for known in client.filters):
+    if not any(isinstance(waiting, _Waiting) for waiting in client.filters):
         client.addFilter(_Waiting())
     client.setLevel(logging.DEBUG)
 

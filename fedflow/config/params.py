@@ -245,8 +245,7 @@ class Params(Settings):
             for name in getattr(self, section):
                 check_name(section, name)
         for name, partition in self.partitions.items():
-            if partition.dataset not in self.data:
-                raise unknown_name(f"partitions.{name}.dataset", partition.dataset, self.data)
+            _entry(f"partitions.{name}.dataset", self.data, partition.dataset)
             self.model(partition.dataset)
         for name, network in self.central.items():
             self._check_central(name, network)
@@ -260,13 +259,10 @@ class Params(Settings):
         for name in (*self.procedures, *self.grid.procedures):
             self.procedure(check_name("procedures", name))
         for name in self.tuning.methods:
-            if name not in METHODS and name not in self.methods:
-                raise unknown_name(
-                    f"tuning.methods.{name}", name, {*METHODS, *self.methods}, "fedflow methods"
-                )
+            if name not in (names := {*METHODS, *self.methods}):
+                raise unknown_name(f"tuning.methods.{name}", name, names, "fedflow methods")
         for name, entry in self.tuned.items():
-            if name not in self.partitions:
-                raise unknown_name(f"tuned.{name}", name, self.partitions)
+            _entry(f"tuned.{name}", self.partitions, name)
             for method, tuned in (entry or {}).items():
                 for field in ("method", "label"):
                     if (value := getattr(tuned, field)) is not None:
@@ -276,34 +272,27 @@ class Params(Settings):
         for name in self.grid.datasets:
             self.dataset(name)
         for name in self.grid.partitions:
-            uses: list[tuple[str | None, str]] = [(self.partition(name).dataset, f"{name} divides")]
-            uses += [(self.public(method, name), f"{method} reads") for method in self.grid.methods]
-            for dataset, use in uses:
-                if dataset is not None and dataset not in self.grid.datasets:
-                    accepted = f"a list with {dataset!r}, which {use}"
-                    raise BadInput("grid.datasets", self.grid.datasets, accepted)
+            self._need_in_grid("datasets", self.partition(name).dataset, f"{name} divides")
+            for method in self.grid.methods:
+                if (public := self.public(method, name)) is not None:
+                    self._need_in_grid("datasets", public, f"{method} reads")
         for name in self.grid.procedures:
-            self._check_procedure(name)
+            inputs = self.procedure(name).inputs()
+            datasets = [*inputs.datasets, *(self.partition(n).dataset for n in inputs.partitions)]
+            networks = self.procedure_networks(name)
+            read = {"datasets": datasets, "partitions": inputs.partitions, "central": networks}
+            for field, used in ((field, used) for field, names in read.items() for used in names):
+                self._need_in_grid(field, used, f"the procedure {name} reads")
         for name in self.grid.central:
-            if (dataset := self.network(name, "grid.central").dataset) not in self.grid.datasets:
-                accepted = f"a list with {dataset!r}, which {name} is trained on"
-                raise BadInput("grid.datasets", self.grid.datasets, accepted)
+            dataset = self.network(name, "grid.central").dataset
+            self._need_in_grid("datasets", dataset, f"{name} is trained on")
 
-    def _check_procedure(self, name: str) -> None:
-        """Raise `BadInput` unless the grid has all that this procedure of the grid reads."""
-        inputs = self.procedure(name).inputs()
-        datasets = [*inputs.datasets, *(self.partition(n).dataset for n in inputs.partitions)]
-        networks = self.procedure_networks(name)
-        uses = {"datasets": datasets, "partitions": inputs.partitions, "central": networks}
-        for field, names in uses.items():
-            for used in names:
-                if used not in getattr(self.grid, field):
-                    accepted = f"a list with {used!r}, which the procedure {name} reads"
-                    raise BadInput(f"grid.{field}", getattr(self.grid, field), accepted)
+    def _need_in_grid(self, field: str, name: str, use: str) -> None:
+        if name not in (names := getattr(self.grid, field)):
+            raise BadInput(f"grid.{field}", names, f"a list with {name!r}, which {use}")
 
     def _check_central(self, name: str, entry: CentralParams) -> None:
-        if entry.dataset not in self.data:
-            raise unknown_name(f"central.{name}.dataset", entry.dataset, self.data)
+        _entry(f"central.{name}.dataset", self.data, entry.dataset)
         self.network(name)
         field, chain, teacher = f"central.{name}.training.objective.teacher", [name], entry.teacher
         while teacher is not None:
@@ -323,8 +312,8 @@ class Params(Settings):
         for cell in ((partition, method) for partition in grid.partitions for method in grid.methods):
             uses |= dict.fromkeys(self.used_networks(cell[1], cell[0]).values(), " / ".join(cell))
         for name, user in uses.items():
-            if name is not None and name not in grid.central:
-                raise BadInput("grid.central", grid.central, f"a list with {name!r}, which {user} uses")
+            if name is not None:
+                self._need_in_grid("central", name, f"{user} uses")
 
 
 def _entry(section: str, entries: Mapping[str, T], name: str) -> T:

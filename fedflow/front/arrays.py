@@ -1,4 +1,4 @@
-"""`dataset`: arrays, tensors and data frames of the caller as a data set."""
+"""`dataset`: arrays, tensors and data frames of the caller as a dataset."""
 
 import hashlib
 from collections.abc import Sequence
@@ -115,7 +115,7 @@ def _need_same_rows(name: str, x: Any, y: Any) -> None:
     """Refuse targets whose index differs from the index of the inputs: their rows would not match."""
     indices = [getattr(values, "index", None) for values in (x, y)]
     if all(hasattr(index, "equals") for index in indices) and not indices[0].equals(indices[1]):  # type: ignore[union-attr]
-        raise BadInput(name, Words("an index other than that of x"), "the rows of x: y.loc[x.index]")
+        raise BadInput(name, Words("an index that differs from x.index"), "the rows of x: y.loc[x.index]")
 
 
 def _array(name: str, values: Any) -> np.ndarray:

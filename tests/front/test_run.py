@@ -514,7 +514,7 @@ def test_data_frames_are_arrays_without_index_and_warning(recwarn: pytest.Warnin
         own(x=frame.assign(**{"Unnamed: 0": 1.5}))
     with one_line_error(r"x: columns 'town' \('a' in row 1\), 'row' .* x.drop\(columns", BadInput):
         own(x=frame.assign(town="a", row=range(60)))
-    with one_line_error("y: an index other than that of x .* y.loc", BadInput):
+    with one_line_error("y: an index that differs from x.index .* y.loc", BadInput):
         own(x=frame, y=pd.Series(y).sample(frac=1, random_state=0))
 
 
