@@ -412,5 +412,5 @@ def test_extensions_that_cannot_be_together_are_refused(
     registered(type("Pools", (RunExtension,), {"__module__": __name__}))
     with refused("two extensions of a run are called Pools; give one another name", FedflowError):
         laboratory.prepare("easy_first")
-    with refused("name: 'Pools' .* a name that .* does not register, in elsewhere"):
+    with refused("name: 'Pools' .* another name than that of .*, as of elsewhere"):
         registered(type("Pools", (RunExtension,), {"__module__": "elsewhere"}))
