@@ -1,9 +1,9 @@
 """All settings of ``params.yaml``, typed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fedflow.config.layers import Layer, changed_by, typed
 from fedflow.config.sections import (
@@ -143,14 +143,20 @@ class Params(Settings):
 
     def _settings_of(self, name: str, partition: str | None) -> tuple[Method, LocalTraining, RunSettings]:
         tuned = {name, self.registered(name)} & (self.tuned.get(partition or "") or {}).keys()
-        key = name, partition if tuned else None
-        if key not in self._methods:
-            self._methods[key] = self._build(*key)
-        return self._methods[key]
+        return self._once("method", name, partition if tuned else None, make=self._build)
+
+    def _once(self, kind: str, *names: Any, make: Callable[..., T]) -> T:
+        """The result of ``make`` for these names, computed once."""
+        if (kind, *names) not in self._built:
+            self._built[kind, *names] = make(*names)
+        return self._built[kind, *names]
 
     @cached_property
-    def _methods(self) -> dict[tuple, tuple[Method, LocalTraining, RunSettings]]:
-        """Settings of methods that were built, by name and by the partition that they are tuned for."""
+    def _built(self) -> dict[tuple, Any]:
+        """Methods by name and by the partition that they are tuned for, and procedures by name.
+
+        Worker processes receive them with the settings, and so import the modules that define them.
+        """
         return {}
 
     def method_name(self, name: str) -> str:
@@ -172,6 +178,9 @@ class Params(Settings):
 
     def procedure(self, name: str) -> Procedure:
         """The named procedure, with its parameters. Raises `BadInput` for inputs that do not exist."""
+        return self._once("procedure", name, make=self._procedure)
+
+    def _procedure(self, name: str) -> Procedure:
         entry = self.procedures.get(name, ProcedureParams())
         field = f"procedures.{name}"
         registered = entry.procedure or name
