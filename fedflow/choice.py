@@ -1,7 +1,7 @@
-"""A mapping that names a registered class and gives its parameters: parsed, completed and written here.
+"""A mapping that names a registered class and gives its parameters.
 
-In ``params.yaml`` it is flat. One field, the ``key``, names the class; names that are no fields of the choice
-are parameters of the class::
+In ``params.yaml`` it is flat. One field, the ``key``, names the class; names that are not fields of the
+choice are parameters of the class::
 
     partitions:
       skewed: {dataset: mnist, clients: 20, scheme: dirichlet, alpha: 0.1}   # the key is `scheme`
@@ -25,14 +25,14 @@ PARAMETERS = "parameters"
 
 
 class Nothing(Settings):
-    """The parameters of a class without any."""
+    """The parameters of a class that has none."""
 
 
 class Choice(Settings):
     """Base of choices. `known` are the classes by the names that the field ``key`` accepts."""
 
     key: ClassVar[str] = "name"
-    command: ClassVar[str] = ""  # lists what is known
+    command: ClassVar[str] = ""  # lists the known names
     nested: ClassVar[bool] = False  # also accepts `as_dict`, the form in files of results
     overrides: ClassVar[Mapping[str, type[Settings]]] = {}  # fields with changes of other settings
 
@@ -43,7 +43,7 @@ class Choice(Settings):
 
     @classmethod
     def called(cls, name: Any) -> Any:
-        """The known name for what the user wrote, such as a label."""
+        """The known name for a name of the user, such as a label."""
         return name
 
     @classmethod
@@ -77,7 +77,7 @@ class Choice(Settings):
     def parse(cls, values: Any, section: str | None = None) -> Self:
         """Build from the flat mapping of ``params.yaml``, or from an object of a known class.
 
-        The entry's own name, which ends ``section``, is the choice of subclasses if the key is left out.
+        Without the key, the name of the entry, which ends ``section``, chooses among subclasses.
         """
         section = cls.section if section is None else section
         values = {} if values is None and cls.holds() is dict else values
@@ -91,12 +91,12 @@ class Choice(Settings):
             if cls.key not in values and cls.needs_key():
                 raise cls.refused(f"{section}.{cls.key}", None)
             shared = cls.shared()
-            own = {name: value for name, value in values.items() if name not in shared}
-            nested = own.pop(PARAMETERS, {}) if cls.nested else {}
-            if not isinstance(nested, Mapping) or (own and nested):
+            flat = {name: value for name, value in values.items() if name not in shared}
+            nested = flat.pop(PARAMETERS, {}) if cls.nested else {}
+            if not isinstance(nested, Mapping) or (flat and nested):
                 raise BadInput(f"{section}.{PARAMETERS}", nested, "absent, next to parameters by name")
             given = {name: value for name, value in values.items() if name in shared}
-            return super().parse({**given, PARAMETERS: {**nested, **own}}, section)
+            return super().parse({**given, PARAMETERS: {**nested, **flat}}, section)
         name = cls.called(values.get(cls.key) or section.rpartition(".")[2])
         if name not in cls.known():
             raise cls.refused(f"{section}.{cls.key}" if cls.key in values else section, name)
@@ -117,15 +117,15 @@ class Choice(Settings):
             raise self.refused(f"{self.section}.{self.key}", name)
         cls, shared = self.known()[name] or Nothing, self.shared()
         accepted = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        common = {each: getattr(self, each) for each in shared if each in accepted}
+        common = {field: getattr(self, field) for field in shared if field in accepted}
         if type(given) is cls:
             return dataclasses.replace(given, **common) if common else given  # type: ignore[type-var]
         if not isinstance(given, Mapping):
             raise BadInput(f"{self.section}.{PARAMETERS}", given, f"a mapping of parameters of {name}")
-        for each in given:
-            if each not in accepted:
-                known = {*shared, *accepted} - {self.key}
-                raise unknown_name(f"{self.section}.{each}", each, known, elsewhere=place(each))
+        for field in given:
+            if field not in accepted:
+                fields = {*shared, *accepted} - {self.key}
+                raise unknown_name(f"{self.section}.{field}", field, fields, elsewhere=place(field))
         return cls.parse({**given, **common}, self.section)
 
     def flat(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Check everything that an experiment needs before it starts."""
+"""Checks of everything that an experiment needs."""
 
 import contextlib
 import importlib.metadata
@@ -74,7 +74,7 @@ def examine(root: Path = Path()) -> list[Finding]:
         *(_package(name) for name in NEEDED),
         *_extras(),
         *(_plugin(point) for point in sorted(importlib.metadata.entry_points(group=GROUP))),
-        *(_tool(name, *about) for name, about in TOOLS.items()),
+        *(_tool(name, *tool) for name, tool in TOOLS.items()),
         _device(),
         _data(),
         *_params(root),
@@ -97,15 +97,16 @@ def _package(name: str) -> Finding:
 
 def _extras() -> list[Finding]:
     """The packages of extras, and how to install those that are missing."""
-    found, missing = [], dict[str, None]()
+    findings, missing = [], dict[str, None]()
     for name, (part, use) in OPTIONAL.items():
         try:
-            found.append(Finding("ok", name, importlib.metadata.version(name)))
+            findings.append(Finding("ok", name, importlib.metadata.version(name)))
         except importlib.metadata.PackageNotFoundError:
-            found.append(Finding("note", name, f"not installed; only needed for {use}: extra {part}"))
+            findings.append(Finding("note", name, f"not installed; only needed for {use}: extra {part}"))
             missing[part] = None
-    how = [Finding("note", "extras", f"to install them: {extra(','.join(missing))}")] if missing else []
-    return [*found, *how]
+    if missing:
+        findings.append(Finding("note", "extras", f"to install them: {extra(','.join(missing))}"))
+    return findings
 
 
 def _plugin(point: importlib.metadata.EntryPoint) -> Finding:
@@ -114,15 +115,9 @@ def _plugin(point: importlib.metadata.EntryPoint) -> Finding:
     if failed := (Failures.collected or {}).get(point.name):
         return Finding("bad", what, failed)
     module = point.value.partition(":")[0].partition(".")[0]
-    registries: tuple[Mapping[str, type], ...] = (
-        METHODS,
-        SCHEMES,
-        PROCEDURES,
-        EXTENSIONS,
-        RUN_EXTENSIONS,
-        STEPS,
-    )
-    names = [n for known in registries for n, one in known.items() if one.__module__.split(".")[0] == module]
+    tables: list[Mapping[str, type]] = [METHODS, SCHEMES, PROCEDURES, EXTENSIONS, RUN_EXTENSIONS, STEPS]
+    classes = [(name, cls) for table in tables for name, cls in table.items()]
+    names = [name for name, cls in classes if cls.__module__.split(".")[0] == module]
     package = f"{point.dist.name} {point.dist.version}" if point.dist else module
     return Finding("ok", what, f"{package}: {', '.join(names) or 'registers nothing'}")
 
@@ -135,7 +130,7 @@ def _tool(name: str, programs: tuple[str, ...], use: str) -> Finding:
 
 
 def _port(number: int, use: str) -> Finding:
-    """Whether a server could listen there, on localhost."""
+    """A port on localhost, and whether it is free."""
     try:
         check_port("port", number)
     except FedflowError:
@@ -178,7 +173,7 @@ def _params(root: Path) -> list[Finding]:
 
 
 def _written(root: Path, name: str) -> Finding:
-    """A file that `fedflow init` writes, compared with what this version writes."""
+    """A file of the project, compared with the file that this version writes."""
     file, now = ProjectFile.read(root / name), f"fedflow {fedflow.__version__}"
     by = f"written by fedflow {file.version}" if file.version else "not written by `fedflow init`"
     by += ", and edited" if file.version and file.state != "older" else ""
@@ -192,10 +187,10 @@ def _written(root: Path, name: str) -> Finding:
 
 
 def _libraries(root: Path) -> list[Finding]:
-    """The libraries of another version than in the last `dvc repro`."""
+    """Libraries whose version changed since the last `dvc repro`."""
     try:
         now = environment()
-    except importlib.metadata.PackageNotFoundError:  # of which another finding tells
+    except importlib.metadata.PackageNotFoundError:  # another finding reports it
         return []
     before = {name: read_fact(root / ENVIRONMENT, name) for name in now}
     changed = [f"{name} {old} -> {now[name]}" for name, old in before.items() if old not in (None, now[name])]
@@ -236,11 +231,8 @@ def _store(root: Path) -> Finding:
         with tempfile.TemporaryFile(dir=_existing(folder)):
             return Finding("ok", "record", f"{folder / 'mlflow.db'}")
     except OSError as error:
-        return Finding(
-            "bad",
-            "record",
-            f"{folder} is not writable ({error.strerror}); fix this or set MLFLOW_TRACKING_URI",
-        )
+        detail = f"{folder} is not writable ({error.strerror}); fix this or set MLFLOW_TRACKING_URI"
+        return Finding("bad", "record", detail)
 
 
 def _space(root: Path) -> Finding:
@@ -250,17 +242,16 @@ def _space(root: Path) -> Finding:
 
 
 def _existing(path: Path) -> Path:
-    """The path itself, or the closest folder above it that exists."""
+    """The path, or its closest parent that exists."""
     path = path.resolve()
-    return next(place for place in (path, *path.parents) if place.exists())
+    return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
 def _server() -> Finding:
     url = os.environ.get("PREFECT_API_URL")
     if not url:
-        return Finding(
-            "ok", "Prefect API", "PREFECT_API_URL is not set: runs start and share a server on localhost"
-        )
+        detail = "PREFECT_API_URL is not set: runs start and share a server on localhost"
+        return Finding("ok", "Prefect API", detail)
     try:
         check_address("PREFECT_API_URL", url)
         with urllib.request.urlopen(f"{url}/health", timeout=5):
@@ -268,5 +259,5 @@ def _server() -> Finding:
     except FedflowError as error:
         return Finding("bad", "Prefect API", str(error))
     except (OSError, HTTPException) as error:
-        detail = f"PREFECT_API_URL = {url} does not answer ({error}); start it, or unset the variable"
+        detail = f"PREFECT_API_URL = {url} is not responding ({error}); start it, or unset the variable"
         return Finding("bad", "Prefect API", detail)

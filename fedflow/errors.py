@@ -10,7 +10,7 @@ from typing import ClassVar
 CLOSEST, LISTED = 5, 20  # names of a list that an error shows: the closest of a longer one
 LONGEST = 200  # letters of a value that an error shows
 
-_OURS = {  # `bare` names of ours, and of other tools
+_OURS = {  # our names and their names in other tools, as `bare` writes them
     "lr": "learningrate eta clientlr locallr stepsize",
     "clients": "numclients nclients nodes numusers nparties numpartitions client",
     "rounds": "numrounds nrounds globalrounds commrounds communicationrounds globalepochs round",
@@ -21,7 +21,7 @@ _OURS = {  # `bare` names of ours, and of other tools
         "participationrate"
     ),
     "batchsize": "batch bs localbs localbatchsize trainbatchsize",
-    "optimizer": "optim localoptimizer",
+    "optimizer": "optim localoptimizer optimiser",
     "method methods": "algorithm algo strategy aggregator",
     "model models name": "modelname network net architecture arch",
     "dataset data": "dataset datasets datasetname",
@@ -34,38 +34,13 @@ _OURS = {  # `bare` names of ours, and of other tools
     "clusters groups": "numgroups numclusters nclusters k",
 }
 COMMON = {theirs: tuple(ours.split()) for ours, others in _OURS.items() for theirs in others.split()}
-PLACES = {  # where params.yaml has a name that another section is asked for
-    "lr": "training.lr",
-    "epochs": "training.epochs",
-    "steps": "training.steps",
-    "momentum": "training.momentum",
-    "batchsize": "training.batch_size",
-    "weightdecay": "training.weight_decay",
-    "optimizer": "training.optimizer",
-    "clipnorm": "training.clip_norm",
-    "rounds": "run.rounds",
-    "participation": "run.participation",
-    "evaluateevery": "run.evaluate_every",
-    "clients": "partitions.NAME.clients",
-    "alpha": "partitions.NAME.alpha",
-    "seeds": "grid.seeds",
-    "workers": "engine.workers",
-    "device": "engine.device",
-    "cohort": "engine.cohort",
-    "width": "engine.width",
-    "executor": "engine.executor",
+SECTIONS = {  # settings that users look for in other sections
+    "training": "lr epochs steps momentum batch_size weight_decay optimizer clip_norm",
+    "run": "rounds participation evaluate_every",
+    "partitions.NAME": "clients alpha",
+    "grid": "seeds",
+    "engine": "workers device cohort width executor",
 }
-
-
-_AMERICAN = (  # British -> American, in the middle of words too
-    (r"is(?=e|ing|ation)", "iz"),
-    (r"ys(?=e|ing)", "yz"),
-    (r"our", "or"),
-    (r"tred", "tered"),
-    (r"tre(?=s?(?![a-z]))", "ter"),
-    (r"ll(?=ed|ing)", "l"),
-    (r"grey", "gray"),
-)
 
 
 class FedflowError(Exception):
@@ -75,50 +50,40 @@ class FedflowError(Exception):
 class BadInput(FedflowError):
     """A field has a value that is not accepted: ``BadInput("method.mu", -1, "a number >= 0")``.
 
-    ``guess`` is what was probably meant, if it can be told.
+    ``guess`` is the value that was probably meant, if there is one.
     """
 
     def __init__(self, field: str, value: object, accepted: str, guess: str = "") -> None:
         self.field, self.value, self.accepted, self.guess = field, value, accepted, guess
-        super().__init__(self._line())
-
-    def _line(self) -> str:
-        meant = f" (did you mean {self.guess!r}?)" if self.guess else ""
-        return f"{self.field}: {_cut(self.value)} is not accepted{meant}; expected {self.accepted}"
+        meant = f" (did you mean {guess!r}?)" if guess else ""
+        super().__init__(f"{field}: {_cut(value)} is not accepted{meant}; expected {accepted}")
 
     def renamed(self, field: str) -> "BadInput":
         """The same error for ``field``, as the user wrote it."""
-        return type(self)(field, self.value, self.accepted, self.guess)
+        return BadInput(field, self.value, self.accepted, self.guess)
 
     def __reduce__(self) -> tuple:  # keeps its parts across process boundaries
-        return type(self), (self.field, self.value, self.accepted, self.guess)
-
-
-class Respelled(BadInput):
-    """An old name of which only the spelling has changed: ``guess`` is the name now."""
-
-    def _line(self) -> str:
-        return f"{self.field}: {_cut(self.value)} is now {self.guess!r}"
+        return BadInput, (self.field, self.value, self.accepted, self.guess)
 
 
 class RoundFailed(FedflowError):
-    """Too few clients of a round sent an update that is finite."""
+    """Too few clients of a round sent a finite update."""
 
 
 class Unanswered(FedflowError):
-    """Prefect's server does not answer, or answers with an error."""
+    """Prefect's server is not responding, or responds with an error."""
 
-    seen: ClassVar[bool] = False  # then Prefect would try for minutes to send its events when a process ends
+    seen: ClassVar[bool] = False  # then Prefect would try for minutes to send its events at exit
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(
-            "Prefect's server does not answer; the same command resumes "
-            f"(first start the server again, if you set PREFECT_API_URL): {reason(error)}"
+            "the Prefect server is not responding; rerun the command to resume "
+            f"(first restart the server, if you set PREFECT_API_URL): {reason(error)}"
         )
 
 
 def _cut(value: object) -> str:
-    """The value as Python writes it, without the end of a long text."""
+    """The value as Python writes it; long text is cut."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # too many digits or levels for Python to write
@@ -134,7 +99,7 @@ def reason(error: BaseException) -> str:
 
 
 def is_unanswered(error: BaseException) -> bool:
-    """Whether Prefect says that its server does not answer, or fails.
+    """True for an error of Prefect whose server is not responding, or fails.
 
     Prefect raises a plain `RuntimeError` at first, and errors of httpx later.
     """
@@ -149,7 +114,7 @@ def is_unanswered(error: BaseException) -> bool:
 
 @contextmanager
 def asking_prefect() -> Iterator[None]:
-    """Raise `Unanswered` if Prefect's server does not answer within this context."""
+    """Raise `Unanswered` if the Prefect server is not responding within this context."""
     try:
         yield
     except Exception as error:
@@ -159,56 +124,35 @@ def asking_prefect() -> Iterator[None]:
 
 
 def bare(name: object) -> str:
-    """A name without capitals and punctuation: names that agree in this are taken for one another."""
+    """A name without capitals and punctuation, to compare names."""
     return re.sub(r"[\W_]+", "", str(name).casefold())
 
 
-def respelled(value: object, known: Iterable[str]) -> str:
-    """The known name whose British spelling is ``value``, or "" if there is none."""
-    own = _american(value)
-    if own == bare(value):  # American already
-        return ""
-    return next((name for name in known if _american(name) == own and bare(name) != bare(value)), "")
-
-
-def _american(name: object) -> str:
-    """The name as `bare` writes it, the same for both spellings: not always a word, as in "noize"."""
-    text = str(name).casefold()
-    for british, american in _AMERICAN:
-        text = re.sub(british, american, text)
-    return bare(text)
-
-
 def called(name: str, labels: Mapping[str, str]) -> str:
-    """The name in ``labels`` that is spelled like ``name``, or has a label that is; else ``name``.
-
-    A name that fits two of them is left as it is.
-    """
+    """The one name in ``labels`` that is spelled like ``name``, or has such a label; else ``name``."""
     if name in labels:
         return name
-    found = [known for known, label in labels.items() if bare(name) in (bare(known), bare(label))]
-    return found[0] if len(found) == 1 else name
+    alike = [other for other, label in labels.items() if bare(name) in (bare(other), bare(label))]
+    return alike[0] if len(alike) == 1 else name
 
 
-def meant(value: object, known: Iterable[str]) -> str:
-    """The known name that is spelled like ``value``, or has that name in other tools; else ""."""
-    names = {bare(text): name for name in known for text in (name.partition("(")[0], name)}
-    own, function = bare(value), bare(str(value).partition("(")[0])
-    words = (own, function, *COMMON.get(own, ()), bare(respelled(value, names.values()) or value))
-    return next((names[word] for word in words if word in names), "")
+def meant(value: object, names: Iterable[str]) -> str:
+    """The name that is spelled like ``value``, or has that name in other tools; else ""."""
+    spelled = {bare(text): name for name in names for text in (name.partition("(")[0], name)}
+    word, function = bare(value), bare(str(value).partition("(")[0])
+    words = (word, function, *COMMON.get(word, ()))
+    return next((spelled[word] for word in words if word in spelled), "")
 
 
 def unknown_name(
-    field: str, value: object, known: Iterable[str], command: str = "", elsewhere: str = ""
+    field: str, value: object, names: Iterable[str], command: str = "", elsewhere: str = ""
 ) -> BadInput:
-    """The error for a name that is not known, with what was probably meant first.
+    """The error for an unknown name, with the name that was probably meant.
 
-    A long list is reduced to the closest names; ``command`` prints all of them. ``elsewhere`` is the place of
-    a setting that belongs in another section.
+    A long list is reduced to the closest names; ``command`` prints all of them. ``elsewhere`` is the full
+    name of a setting that belongs in another section.
     """
-    names = sorted(known)
-    if now := respelled(value, names):
-        return Respelled(field, value, now, now)
+    names = sorted(names)
     spelled = dict(zip(map(bare, names), names))
     close = difflib.get_close_matches(bare(value), spelled, n=CLOSEST, cutoff=0)
     likely = difflib.get_close_matches(bare(value), close, n=1)
@@ -223,7 +167,7 @@ def unknown_name(
 
 
 def place(value: object) -> str:
-    """The place in params.yaml of a setting of this name, or of its name in other tools; else ""."""
-    own = bare(value)
-    words = (own, *COMMON.get(own, ()), respelled(value, PLACES) or own)
-    return next((PLACES[word] for word in words if word in PLACES), "")
+    """The full name in params.yaml of a setting of this name, or of its name in other tools; else ""."""
+    word = bare(value)
+    full = {bare(name): f"{section}.{name}" for section, names in SECTIONS.items() for name in names.split()}
+    return next((full[word] for word in (word, *COMMON.get(word, ())) if word in full), "")

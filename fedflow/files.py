@@ -1,4 +1,4 @@
-"""Where the files of a project are, and how stages read and write them."""
+"""Folders and files of a project: paths, complete replacement, locks."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,39 +18,33 @@ from fedflow.errors import BadInput, FedflowError
 T = TypeVar("T")
 Write = Callable[[Path], object]
 
-COUNTS = "label_counts.csv"  # of a partition's folder: a row per client, a column per label
-PARTIAL = ".partial"  # folder of files that are being written
-CHANGED = "runs"  # folder of results that are not in the grid
+COUNTS = "label_counts.csv"  # in a partition's folder: a row per client, a column per label
+PARTIAL = ".partial"  # folder of incomplete files
+CHANGED = "runs"  # folder of results outside of the grid
 SEED = re.compile(r"\d+(-[0-9a-f]{8})?")  # name of a folder of results, with a digest of changed settings
 
 
 def prepared_folder(root: Path, dataset: str) -> Path:
-    """The folder of a prepared data set."""
     return root / "data" / "prepared" / dataset
 
 
 def partition_folder(root: Path, partition: str) -> Path:
-    """The folder of a partition."""
     return root / "data" / "partitions" / partition
 
 
 def central_folder(root: Path, name: str) -> Path:
-    """The folder of a central network."""
     return root / "data" / "central" / name
 
 
 def finished_folders(home: Path, names: int) -> list[Path]:
-    """The folders of results in ``home`` (``results`` or ``outcomes``), below ``names`` names; no empty ones.
+    """The folders with files in ``home`` (``results`` or ``outcomes``), below ``names`` names.
 
     The folders in `CHANGED` next to ``home`` follow.
     """
     level = "*/" * names + "*"
-    changed = (each for each in (home.parent / CHANGED).glob(level) if SEED.fullmatch(each.name))
-    return [
-        each
-        for each in (*sorted(home.glob(level)), *sorted(changed))
-        if each.is_dir() and any(each.iterdir())
-    ]
+    changed = (folder for folder in (home.parent / CHANGED).glob(level) if SEED.fullmatch(folder.name))
+    folders = [*sorted(home.glob(level)), *sorted(changed)]
+    return [folder for folder in folders if folder.is_dir() and any(folder.iterdir())]
 
 
 def make_writable(folder: Path) -> None:
@@ -64,7 +58,7 @@ def make_writable(folder: Path) -> None:
 
 
 def check_output(field: str, path: Path, *endings: str) -> None:
-    """Raise `BadInput` unless ``path`` has one of these ``endings``, if there are any, and is no folder."""
+    """Raise `BadInput` for a folder, and for a path without one of these ``endings``, if there are any."""
     if endings and path.suffix.lower() not in endings:
         raise BadInput(field, str(path), f"the name of a file that ends in {' or '.join(endings)}")
     if path.is_dir():
@@ -72,7 +66,7 @@ def check_output(field: str, path: Path, *endings: str) -> None:
 
 
 def intact(load: Callable[[], T]) -> T | None:
-    """What ``load`` returns; None if its files are missing or damaged, so that they are rebuilt."""
+    """The result of ``load``, or None if its files are missing or damaged."""
     try:
         return load()
     except FedflowError:
@@ -80,7 +74,7 @@ def intact(load: Callable[[], T]) -> T | None:
 
 
 def read_fact(path: Path, name: str) -> Any:
-    """One value of a JSON file; None if there is no such file or value."""
+    """A value of a JSON file, or None without this file or value."""
     try:
         return json.loads(path.read_text())[name]
     except (OSError, ValueError, KeyError, TypeError):
@@ -89,7 +83,7 @@ def read_fact(path: Path, name: str) -> Any:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an `OSError` of this context name a file, which a full disk does not do."""
+    """Let an `OSError` in this context name the file, as errors of a full disk do not."""
     try:
         yield
     except OSError as error:
@@ -105,9 +99,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def replace_files(folder: Path, files: Mapping[str, Write | None], marker: str) -> None:
-    """Replace an older set of files by a complete new one; None stands for a file that the new set lacks.
+    """Replace a set of files by a complete new one; None deletes a file.
 
-    The ``marker``, one of them, is removed before any other file changes and written last. Files are
+    The ``marker``, one of the files, is removed before any other file changes and written last. Files are
     replaced, not overwritten: hard links to earlier files, such as DVC's cache, keep their content.
     Raises `FedflowError` if the folder cannot be written; a full disk leaves the earlier set unchanged.
     """
@@ -139,7 +133,7 @@ def replace_files(folder: Path, files: Mapping[str, Write | None], marker: str) 
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file or the entries of a folder are on the disk."""
+    """Wait until a file, or the entries of a folder, are on the disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -148,24 +142,21 @@ def _sync(path: Path) -> None:
 
 
 def user_folder() -> Path:
-    """Where this user's runs keep what they share: ``fedflow`` in `XDG_CACHE_HOME`, by default ~/.cache."""
+    """The folder that all runs of this user share: ``fedflow`` in `XDG_CACHE_HOME`, by default ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedflow"
 
 
 @contextmanager
 def locked(path: Path, busy: Callable[[], None], name: str = "") -> Iterator[None]:
-    """Hold the lock at ``path``. If another process has it, ``busy`` raises an error, or this one waits.
+    """Hold the lock at ``path``. If another process holds it, ``busy`` may raise an error, or else wait.
 
-    With a ``name``, a note beside the lock says which process does what (`fedflow.project.running`).
+    With a ``name``, a note next to the lock names the run and its process (`fedflow.project.running`).
     """
     make_writable(path.parent)
     lock = FileLock(path)
-    try:
+    with suppress(Timeout):
         lock.acquire(timeout=0)
-        free = True
-    except Timeout:
-        free = False
-    if not free:
+    if not lock.is_locked:
         busy()
         lock.acquire()
     note = path.with_name(f"{path.name}.json")

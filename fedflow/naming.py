@@ -1,10 +1,10 @@
-"""Settings in words, for labels and tables."""
+"""Names of settings in labels and tables."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-PLAIN = ("method", "training", "run")  # sections left out of the names of their fields
+PLAIN = ("method", "training", "run")  # sections that names of fields leave out
 
 
 def flat(params: Mapping[str, Any], prefix: str = "", empty: bool = False) -> dict[str, Any]:
@@ -12,13 +12,13 @@ def flat(params: Mapping[str, Any], prefix: str = "", empty: bool = False) -> di
 
     Mappings without entries are left out, unless ``empty``.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in params.items():
         if isinstance(value, Mapping) and (value or not empty):
-            found |= flat(value, prefix if name == "parameters" else f"{prefix}{name}.", empty)
+            values |= flat(value, prefix if name == "parameters" else f"{prefix}{name}.", empty)
         else:
-            found[f"{prefix}{name}"] = value
-    return found
+            values[f"{prefix}{name}"] = value
+    return values
 
 
 def text(value: Any) -> str:

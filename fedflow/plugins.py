@@ -11,13 +11,13 @@ GROUP = "fedflow.plugins"
 
 
 class Failures:
-    """Errors of plug-ins by name, where they are collected (`fedflow doctor`) and not raised."""
+    """Errors of plug-ins by name, if they are collected (`fedflow doctor`) and not raised."""
 
     collected: dict[str, str] | None = None
 
 
 class Loading:
-    """Whether plug-ins are being imported, when modules above `fedflow.methods` may be half imported."""
+    """``now`` while plug-ins are imported, when modules above `fedflow.methods` may be half imported."""
 
     now = False
 
@@ -39,6 +39,6 @@ def load_plugins() -> None:
 
 
 def _advice(error: Exception) -> str:
-    """For an import from within fedflow, whose modules move from version to version: how plug-ins import."""
+    """Advice for a failed import from a module of fedflow, which may have moved."""
     inside = isinstance(error, ImportError) and (error.name or "").startswith("fedflow.")
     return " (plug-ins import names from `fedflow` alone: docs/api.md)" if inside else ""

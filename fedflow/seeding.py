@@ -1,7 +1,7 @@
 """Counter-based randomness: every random choice has a key, not a position in a sequence.
 
-A generator is keyed by (seed, purpose, round, client), so results do not depend on the number of
-workers, on who finishes first, on resuming, or on who else is in the cohort.
+A generator is keyed by (seed, purpose, round, client), so that results do not depend on the number of
+workers, on the order in which they finish, on resuming, or on the other clients of the cohort.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def undisturbed() -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(array)  # noqa: NPY002
-        if not started and torch.cuda.is_available():  # as if only the caller had seeded: does not start CUDA
+        if not started and torch.cuda.is_available():  # does not start CUDA
             torch.cuda.manual_seed_all(torch.initial_seed())
 
 

@@ -10,6 +10,7 @@ field and raises `BadInput` with the full name of the field and what it accepts:
 import dataclasses
 import functools
 import math
+import operator
 import re
 import types
 import typing
@@ -21,6 +22,12 @@ import numpy as np
 from fedflow.errors import BadInput, place, unknown_name
 
 C = TypeVar("C", bound=type[Any])
+OPERATORS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {  # name of a bound: its sign and its test
+    "ge": (">=", operator.ge),
+    "gt": (">", operator.gt),
+    "le": ("<=", operator.le),
+    "lt": ("<", operator.lt),
+}
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")  # Python's float takes more: 1_0
 
 
@@ -29,10 +36,9 @@ def registering(table: dict[str, Any]) -> Callable[[str, str], Callable[[C], C]]
 
     def register(name: str, label: str) -> Callable[[C], C]:
         def add(cls: C) -> C:
-            if (known := table.get(name)) is not None and known.__module__ != cls.__module__:
-                raise BadInput(
-                    "name", name, f"another name than that of {known.__module__}, as of {cls.__module__}"
-                )
+            if (other := table.get(name)) is not None and other.__module__ != cls.__module__:
+                accepted = f"a name that {other.__module__} does not register, in {cls.__module__}"
+                raise BadInput("name", name, accepted)
             cls.name, cls.label = name, label
             table[name] = cls
             return cls
@@ -56,17 +62,10 @@ def option(
     choices: Collection = (),
     factory: Any = None,  # a function without arguments, or a class
 ) -> Any:
-    """One documented field: its meaning, symbol, source, usual grid, and the values it accepts."""
-    metadata = {
-        "doc": doc,
-        "symbol": symbol,
-        "source": source,
-        "grid": grid,
-        "choices": choices,
-        "bounds": {
-            op: bound for op, bound in (("ge", ge), ("gt", gt), ("le", le), ("lt", lt)) if bound is not None
-        },
-    }
+    """A documented field: meaning, symbol, source, usual grid, and accepted values."""
+    bounds = {op: bound for op, bound in zip(OPERATORS, (ge, gt, le, lt)) if bound is not None}
+    metadata: dict[str, Any] = {"doc": doc, "symbol": symbol, "source": source, "grid": grid}
+    metadata |= {"choices": choices, "bounds": bounds}
     if factory is not None:
         return dataclasses.field(default_factory=factory, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -89,7 +88,7 @@ class Settings:
         super().__init_subclass__(**kwargs)
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
-    def __new__(cls, *args: Any, **values: Any) -> Self:  # before the TypeError of __init__
+    def __new__(cls, *args: Any, **values: Any) -> Self:  # names are checked before the TypeError of __init__
         cls.check_names(values, cls.section)
         return super().__new__(cls)
 
@@ -120,7 +119,7 @@ class Settings:
                 raise BadInput(f"{dot}{name}", None, describe(hints(cls)[name], field.metadata))
         try:
             return cls(**values)
-        except BadInput as error:  # replace this class's name of the field by the user's
+        except BadInput as error:  # name the field as the user does
             if section == cls.section:
                 raise
             name = error.field.removeprefix(f"{cls.section}.")
@@ -128,7 +127,7 @@ class Settings:
 
     @classmethod
     def check_names(cls, values: Mapping[str, Any], section: str) -> None:
-        """Raise `BadInput` for a name that is no field."""
+        """Raise `BadInput` for a name that is not a field."""
         fields = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in values:
             if name not in fields:
@@ -137,12 +136,12 @@ class Settings:
 
     @classmethod
     def keyed(cls) -> Mapping[str, type["Settings"]]:
-        """The classes that the keys of a mapping of such settings name; empty where all have this class."""
+        """The classes by key, if the key of an entry in a mapping of such settings chooses its class."""
         return {}
 
     @classmethod
     def schema(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """The JSON schema of what `parse` accepts, from the schema of the ``fields``."""
+        """The JSON schema of values that `parse` accepts, from the schema of the ``fields``."""
         return fields
 
     def as_dict(self) -> dict[str, Any]:
@@ -158,7 +157,7 @@ class Words(str):
 
 
 def shown(value: Any) -> Any:
-    """``value`` as an error prints it: nested settings, which have many fields, as "a mapping"."""
+    """``value`` for an error, with nested settings as "a mapping"."""
     return Words("a mapping") if isinstance(value, Settings) else value
 
 
@@ -173,9 +172,9 @@ def hints(cls: type) -> Mapping[str, Any]:
 
 
 def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
-    """``value`` converted to ``hint``, NumPy's numbers to Python's, and within its bounds; or `BadInput`."""
+    """``value`` converted to ``hint``, with plain numbers for NumPy's; `BadInput` if it is not accepted."""
     value = _plain(value)
-    accepted = functools.partial(describe, hint, metadata)  # in words, only for an error
+    accepted = functools.partial(describe, hint, metadata)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:
@@ -199,11 +198,9 @@ def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise BadInput(name, key, "names that are text")
-        return (
-            {key: check(f"{name}.{key}", item, args[1], {}) for key, item in value.items()}
-            if args
-            else dict(value)
-        )
+        if not args:
+            return dict(value)
+        return {key: check(f"{name}.{key}", item, args[1], {}) for key, item in value.items()}
     if isinstance(hint, type) and issubclass(hint, Settings):
         return value if isinstance(value, hint) else hint.parse(value, section=name)
     if hint is float and type(value) in (int, str):
@@ -221,19 +218,13 @@ def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
         raise BadInput(name, value, "text without null bytes")
     if metadata.get("choices") and value not in metadata["choices"]:
         raise unknown_name(name, value, map(str, metadata["choices"]))
-    tests = {
-        "ge": lambda b: value >= b,
-        "gt": lambda b: value > b,
-        "le": lambda b: value <= b,
-        "lt": lambda b: value < b,
-    }
-    if not all(tests[op](bound) for op, bound in metadata.get("bounds", {}).items()):
+    if not all(OPERATORS[op][1](value, bound) for op, bound in metadata.get("bounds", {}).items()):
         raise BadInput(name, value, accepted())
     return value
 
 
 def _plain(value: Any) -> Any:
-    """The value with Python's numbers in place of NumPy's, within lists and mappings too."""
+    """The value with plain numbers in place of NumPy's, also within lists and mappings."""
     if isinstance(value, np.generic):
         return value.item()
     if type(value) in (list, tuple):
@@ -244,7 +235,7 @@ def _plain(value: Any) -> Any:
 
 
 def describe(hint: Any, metadata: Mapping[str, Any]) -> str:
-    """What a field accepts, in words: 'a number >= 0', 'one of single, complete'."""
+    """The values that a field accepts, in words: 'a number >= 0', 'one of single, complete'."""
     if metadata.get("choices"):
         return "one of " + ", ".join(map(str, metadata["choices"]))
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -255,36 +246,29 @@ def describe(hint: Any, metadata: Mapping[str, Any]) -> str:
     if origin is dict:
         return f"a mapping of {getattr(args[1], 'plural', 'names')} to their settings"
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a mapping"}
-    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    bounds = " and ".join(f"{signs[op]} {bound:g}" for op, bound in metadata.get("bounds", {}).items())
+    bounds = " and ".join(f"{OPERATORS[op][0]} {bound:g}" for op, bound in metadata.get("bounds", {}).items())
     is_settings = isinstance(hint, type) and issubclass(hint, Settings)
     base = "a mapping" if is_settings else words.get(origin or hint, "a value")
     return f"{base} {bounds}".rstrip()
 
 
 def explain(cls: type[Settings]) -> list[dict[str, Any]]:
-    """One row per field for help pages: name, symbol, default, accepted values, meaning, source, grid."""
+    """A row per field for help pages: name, symbol, default, accepted values, meaning, source, grid."""
     rows = []
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        has_factory = field.default_factory is not dataclasses.MISSING
-        default = field.default_factory() if has_factory else field.default  # type: ignore[operator]
-        meta = field.metadata
-        rows.append(
-            {
-                "name": field.name,
-                "symbol": meta.get("symbol", ""),
-                "default": "required" if default is dataclasses.MISSING else default,
-                "accepts": describe(hints(cls)[field.name], meta),
-                "doc": meta.get("doc", ""),
-                "source": meta.get("source", ""),
-                "grid": meta.get("grid", ()),
-            }
-        )
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        row = {
+            "name": field.name,
+            "default": "required" if default is dataclasses.MISSING else default,
+            "accepts": describe(hints(cls)[field.name], field.metadata),
+        }
+        meta = {"symbol": "", "doc": "", "source": "", "grid": (), **field.metadata}
+        rows.append(row | {name: meta[name] for name in ("symbol", "doc", "source", "grid")})
     return rows
 
 
 def written(value: Any) -> str:
-    """A default as it is written in params.yaml: null, true or false; else as in Python."""
+    """A default as in params.yaml (null, true, false), or as in Python."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -297,15 +281,7 @@ def markdown(options: list[dict[str, Any]]) -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     for o in options:
-        grid = ", ".join(map(str, o["grid"]))
-        cells = (
-            f"`{o['name']}`",
-            o["symbol"],
-            f"`{written(o['default'])}`",
-            o["accepts"],
-            o["doc"],
-            o["source"],
-            grid,
-        )
+        name, default, grid = f"`{o['name']}`", f"`{written(o['default'])}`", ", ".join(map(str, o["grid"]))
+        cells = (name, o["symbol"], default, o["accepts"], o["doc"], o["source"], grid)
         lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
     return lines

@@ -1,4 +1,4 @@
-"""One network on a whole data set: a teacher, an expert, or the reference of federated training."""
+"""One network on a whole dataset: a teacher, an expert, or the reference of federated training."""
 
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from tasks.progress import ProgressBar, link_record, network_table
 
 @flow(name="central", flow_run_name="central · {name}", log_prints=True, validate_parameters=False)
 def central(name: str, settings: list[str] | None = None, root: str = ".") -> dict[str, Any]:
-    """Train a central network, and the data set and the teachers that it needs; returns its metrics.
+    """Train a central network, and make its dataset and teachers; returns its metrics.
 
     Args:
         name: a name under ``central`` in params.yaml

@@ -10,7 +10,7 @@ from fedflow.project.arguments import check_arguments
 from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.experiment import Experiment
 from tasks.gpu import OneGpu, in_blocks
-from tasks.inputs import make_partition, prepare_data, train_network
+from tasks.inputs import TASKS
 from tasks.mistakes import checking
 from tasks.progress import PrefectProgress
 from tasks.shards import executor_for
@@ -54,11 +54,9 @@ def federate(
             Path(out) if out else None,
             executor,
             [page.round],
-            prepare=prepare_data,
-            train=train_network,
-            divide=make_partition,
-            blocks=in_blocks if isinstance(executor, OneGpu) else iter,
-            opened=page.opened,
+            TASKS,
+            in_blocks if isinstance(executor, OneGpu) else iter,
+            page.opened,
         )
         page.finish(metrics)
     return metrics

@@ -16,7 +16,7 @@ NAME = "pipeline"  # of the MLflow parent runs
 
 @flow(name="pipeline", log_prints=True, validate_parameters=False)
 def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
-    """Run what is not finished of the grid, and all that it reads, and write the report; returns its path."""
+    """Run all unfinished cells of the grid, with their inputs, and write the report; returns its path."""
     with checking():
         check_arguments(settings=settings, root=root)
         params = load_params(Path(root) / "params.yaml", settings or [])

@@ -9,7 +9,7 @@ from prefect import flow
 from fedflow.config import load_params
 from fedflow.project.arguments import check_arguments
 from fedflow.stages.procedure import ProcedureRun, run_procedure
-from tasks.inputs import make_partition, prepare_data, train_network
+from tasks.inputs import TASKS
 from tasks.mistakes import checking
 from tasks.progress import ProgressBar, add_tags, link_record, outcome_table
 from tasks.shards import executor_for
@@ -24,7 +24,7 @@ def procedure(
     sweep: str | None = None,
     out: str | None = None,
 ) -> dict[str, Any]:
-    """Run a procedure with one seed, and make what it reads; returns its metrics.
+    """Run a procedure with one seed, and make its inputs; returns its metrics.
 
     Args:
         name: a name under ``procedures`` in params.yaml, or a registered procedure
@@ -44,13 +44,7 @@ def procedure(
     add_tags(name, f"seed {seed}")
     with executor_for(params.engine) as executor:
         metrics = run_procedure(
-            run,
-            executor,
-            [bar.step],
-            prepare=prepare_data,
-            train=train_network,
-            divide=make_partition,
-            opened=partial(link_record, parts=("procedure", name, seed)),
+            run, executor, [bar.step], TASKS, opened=partial(link_record, parts=("procedure", name, seed))
         )
     outcome_table(run)
     return metrics

@@ -1,4 +1,4 @@
-"""``python -m flows.serve``: a server with its UI, the deployments of prefect.yaml, and a worker for them."""
+"""``python -m flows.serve``: a Prefect server with its UI, the deployments of prefect.yaml, and a worker."""
 
 import argparse
 import os
@@ -30,21 +30,20 @@ PROJECT = "FEDFLOW_PROJECT"  # the variable in prefect.yaml
 
 
 def project() -> str:
-    """The name of this project on a server that others may use, too: its folder, and a digest of its place.
+    """The name of this project on a shared server: its folder, and a digest of machine and path.
 
-    It names the work pool and is part of the names of deployments and of what `notify` creates.
+    It names the work pool and is part of the names of deployments and of webhooks.
     """
     folder = Path.cwd()
     label = re.sub("[^a-z0-9]+", "-", folder.name.lower()).strip("-")[:40] or "project"
-    place = f"{socket.gethostname()}:{folder}"
-    return f"{label}-{digest(place, 6)}"
+    return f"{label}-{digest(f'{socket.gethostname()}:{folder}', 6)}"
 
 
 def deploy() -> None:
-    """Create the work pool and the deployments that the API server lacks.
+    """Create the work pool and the deployments, whose runs execute in the current folder.
 
-    Runs execute in the current folder. Raises `FedflowError` if prefect.yaml cannot be deployed, or has the
-    name of a deployment of another folder.
+    Raises `FedflowError` if prefect.yaml cannot be deployed, or has the name of a deployment of another
+    folder.
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
@@ -54,10 +53,10 @@ def deploy() -> None:
     template = ProcessWorker.get_default_base_job_template()
     names = _names()
     with get_client(sync_client=True) as api:
-        for found in _deployments(api, names):
-            if (folder := _folder(found)) not in (None, str(Path.cwd())):
+        for deployment in _deployments(api, names):
+            if (folder := _folder(deployment)) not in (None, str(Path.cwd())):
                 raise FedflowError(
-                    f"prefect.yaml: the deployment {found.name} of this server is of the folder {folder}; "
+                    f"prefect.yaml: the server has the deployment {deployment.name} of the folder {folder}; "
                     f'choose another name, or add "-{{{{ ${PROJECT} }}}}" to it'
                 )
         with suppress(ObjectAlreadyExists):
@@ -74,8 +73,8 @@ def deploy() -> None:
 def _names() -> list[str]:
     """The names of the deployments in prefect.yaml."""
     try:
-        found = yaml.safe_load(Path("prefect.yaml").read_text())["deployments"]
-        names = [str(each["name"]) for each in found]
+        deployments = yaml.safe_load(Path("prefect.yaml").read_text())["deployments"]
+        names = [str(deployment["name"]) for deployment in deployments]
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise FedflowError(f"prefect.yaml cannot be deployed: {reason(error)}") from error
     return [re.sub(rf"{{{{ *\${PROJECT} *}}}}", project(), name) for name in names]
@@ -90,8 +89,8 @@ def _deployments(api: "SyncPrefectClient", names: list[str]) -> "list[Deployment
 
 def _folder(deployment: "DeploymentResponse") -> str | None:
     """The folder in which the runs of a deployment execute, if it names one."""
-    given = [options for step in deployment.pull_steps or [] for options in step.values()]
-    return next((each["directory"] for each in given if "directory" in each), None)
+    steps = [options for step in deployment.pull_steps or [] for options in step.values()]
+    return next((options["directory"] for options in steps if "directory" in options), None)
 
 
 def _offer_choices(api: "SyncPrefectClient") -> None:
@@ -109,16 +108,14 @@ def _offer_choices(api: "SyncPrefectClient") -> None:
         "central": {"name": list(params.central)},
         "procedure": {"name": list(params.procedure_entries)},
     }
-    own = {f"{flow}-{project()}": fields for flow, fields in choices.items()}
-    for deployment in _deployments(api, list(own)):
+    offered = {f"{flow}-{project()}": fields for flow, fields in choices.items()}
+    for deployment in _deployments(api, list(offered)):
         schema = deepcopy(deployment.parameter_openapi_schema) or {}
-        offered = own[deployment.name]
-        for field, names in offered.items():
-            about = schema["properties"][field]
-            lists = [each for each in about.get("anyOf", ()) if each.get("type") == "array"]
-            place = lists[0].setdefault("items", {}) if lists else about
-            place["enum"] = names
-        # The flows check their arguments themselves: other projects have other names.
+        for field, names in offered[deployment.name].items():
+            parameter = schema["properties"][field]
+            lists = [arm for arm in parameter.get("anyOf", ()) if arm.get("type") == "array"]
+            (lists[0].setdefault("items", {}) if lists else parameter)["enum"] = names
+        # The flows check their arguments: other projects have other names.
         update = DeploymentUpdate(parameter_openapi_schema=schema, enforce_parameter_schema=False)
         api.update_deployment(deployment.id, update)
 
@@ -151,18 +148,18 @@ def notify(url: str) -> None:
         posture=Posture.Reactive,
         threshold=1,
     )
-    said = SendNotification(
+    message = SendNotification(
         block_document_id=UUID(str(number)),
         subject="fedflow: {{ flow_run.name }}: {{ flow_run.state.name }}",
         body="{{ flow_run.state.message }}",
     )
     name = f"fedflow {project()}: a run failed"
-    about = "Tells a webhook that a flow run failed or crashed (python -m flows.serve --notify)."
-    wanted = AutomationCore(name=name, description=about, trigger=trigger, actions=[said])
+    doc = "Tells a webhook that a flow run failed or crashed (python -m flows.serve --notify)."
+    automation = AutomationCore(name=name, description=doc, trigger=trigger, actions=[message])
     with get_client(sync_client=True) as api:
-        for found in api.read_automations_by_name(name):
-            api.delete_automation(found.id)
-        api.create_automation(wanted)
+        for earlier in api.read_automations_by_name(name):
+            api.delete_automation(earlier.id)
+        api.create_automation(automation)
 
 
 def prefect(*arguments: str) -> list[str]:
@@ -174,13 +171,13 @@ def serve(port: int, webhook: str | None = None) -> None:
     """Serve until Ctrl-C or SIGTERM; with a ``webhook``, `notify` it of failed runs."""
     require("python -m flows.serve", "prefect")
     check_present(Path(), "prefect.yaml")
-    own = "PREFECT_API_URL" not in os.environ
+    private = "PREFECT_API_URL" not in os.environ
     with prefect_api(port) as url, asking_prefect():
         deploy()
         if webhook:
             notify(webhook)
         print(f"Prefect UI: {url.removesuffix('/api')}  (Ctrl-C stops server and worker)", flush=True)
-        if own:
+        if private:
             print(f"It asks for a password once; paste the line in {password_file(home())}", flush=True)
         worker = subprocess.Popen(prefect("worker", "start", "--pool", project(), "--type", "process"))
         try:
@@ -190,7 +187,7 @@ def serve(port: int, webhook: str | None = None) -> None:
 
 
 def _end(worker: subprocess.Popen) -> None:
-    """End a worker and the flow runs that it started; otherwise it would wait for them."""
+    """End a worker and its flow runs, for which it would wait."""
     try:
         first = psutil.Process(worker.pid)
         processes = [first, *first.children(recursive=True)]

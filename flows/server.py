@@ -1,7 +1,7 @@
-"""A Prefect API server that all runs of a checkout share, so that it is started once.
+"""A Prefect API server that all runs of a checkout share.
 
-The first run starts it in the background on a free local port; later runs find it. It stops when no
-run has used it for a while, or with ``python -m flows.server --stop``. Requests need its password
+The first run starts it in the background on a free local port; later runs find it. It stops when no run has
+used it for a while, or with ``python -m flows.server --stop``. Requests need its password
 (docs/security.md). If `PREFECT_API_URL` is set, that server is used instead.
 """
 
@@ -34,15 +34,15 @@ from fedflow.tracking.addresses import sqlite_url
 START_TIMEOUT = 600.0  # seconds; a first start also makes the database, and a busy machine takes minutes
 PATIENCE = "FEDFLOW_SERVER_TIMEOUT"  # replaces it
 STOP_TIMEOUT = 15.0  # seconds between SIGTERM and SIGKILL
-PAGES = 4200  # the port on which `python -m flows.serve` shows what servers on any free port have recorded
+PAGES = 4200  # port of the pages of `python -m flows.serve`
 CERTIFICATES = "PREFECT_API_SSL_CERT_FILE"
 PASSWORD = "PREFECT_API_AUTH_STRING"
 DATABASE = "PREFECT_API_DATABASE_CONNECTION_URL"
-UI = "PREFECT_UI_URL"  # to which links lead
+UI = "PREFECT_UI_URL"  # target of links
 ALIVE, USERS = "alive.lock", "user-{}.lock"  # locks of the server, and of every process that uses it
-PROBE = 0.05  # seconds that a lock must resist: another process may hold it to see whether it is free
-HOSTS = ("127.0.0.1", "localhost")  # accepted host names: requests with others are refused
-ITSELF = "prefect-in-memory"  # by which the actions of automations call the API, without a network
+PROBE = 0.05  # seconds of waiting for a lock, which another process may hold shortly to probe it
+HOSTS = ("127.0.0.1", "localhost")  # accepted host names
+ITSELF = "prefect-in-memory"  # host name of calls of automations to the API
 IDLE = 180.0  # seconds without a user after which the server stops
 
 
@@ -55,9 +55,9 @@ def home() -> Path:
 def prefect_api(port: int = 0) -> Iterator[str]:
     """Within this context a Prefect API server runs and ``PREFECT_API_URL`` names it; yields its URL.
 
-    ``port`` is for a server that has to be started; 0 is any free port. Enter the context before Prefect
-    is imported: Prefect reads its settings once, and its threads (which forward events of worker
-    processes) see no later change.
+    ``port`` is the port of a new server; 0 is any free port. Enter the context before Prefect is imported:
+    Prefect reads its settings once, and its threads (which forward events of worker processes) ignore later
+    changes.
     """
     before = {
         name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES, DATABASE, PASSWORD, UI)
@@ -102,13 +102,13 @@ def private(folder: Path) -> dict[str, str]:
 
 
 def running(folder: Path) -> str | None:
-    """The URL of this checkout's server; None if there is none or it does not answer."""
+    """The URL of this checkout's server, or None if no server responds."""
     state = _state(folder)
     return state["url"] if state and _healthy(state["url"]) else None
 
 
 def used(folder: Path) -> bool:
-    """Whether a process uses the server of this checkout."""
+    """True if a process uses the server of this checkout."""
     return any(map(_locked, folder.glob(USERS.format("*"))))
 
 
@@ -133,7 +133,7 @@ def stop() -> bool:
 
 
 def _few_certificates(folder: Path) -> Path:
-    """A file with one certificate: our server uses none, but every task would read all of them (40 ms)."""
+    """A file with one certificate: the server needs none, and to read all takes 40 ms per task."""
     import certifi
 
     few = folder / "certificates.pem"
@@ -151,7 +151,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _state(folder: Path) -> dict[str, Any] | None:
-    """Where the server is; None if there is none: a killed server leaves its file, but no lock."""
+    """The address and process of a running server, which holds a lock, or None without one."""
     try:
         state = json.loads((folder / "server.json").read_text())
         return state if _locked(folder / ALIVE) else None
@@ -160,7 +160,7 @@ def _state(folder: Path) -> dict[str, Any] | None:
 
 
 def _locked(file: Path) -> bool:
-    """Whether a living process holds the lock on this file."""
+    """True if a living process holds the lock on this file."""
     try:
         with FileLock(file).acquire(timeout=PROBE, poll_interval=PROBE / 5):
             return False
@@ -191,7 +191,7 @@ def _healthy(url: str) -> bool:
 
 
 def _start(folder: Path, port: int) -> str:
-    """Start the server, or wait for the one that another run has started; two would corrupt the database."""
+    """Start the server, unless another run is starting it: two would corrupt the database."""
     server: subprocess.Popen | None = None
     log = folder / "server.log"
     patience = _patience()
@@ -221,7 +221,7 @@ def _start(folder: Path, port: int) -> str:
 
 
 def _patience() -> float:
-    """The seconds in which the server must start."""
+    """The seconds within which the server must start."""
     given = os.environ.get(PATIENCE) or START_TIMEOUT
     try:
         patience = float(given)

@@ -1,4 +1,4 @@
-"""A whole grid: every partition x method x seed, then every procedure x seed, each on all workers."""
+"""The grid: every partition x method x seed, then every procedure x seed, each on all workers."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from fedflow.stages.grid import cells, finished_metrics, to_do
 from flows.central import central
 from flows.federate import federate
 from flows.procedure import procedure
-from tasks.inputs import make_partition, prepare_data
+from tasks.inputs import TASKS
 from tasks.mistakes import checking
 from tasks.progress import comparison
 
@@ -27,10 +27,10 @@ def sweep(
     root: str = ".",
     name: str = "sweep",
 ) -> list[dict[str, Any]]:
-    """Run what is not finished of a grid (default: params.yaml's) and its procedures; returns all metrics.
+    """Run all unfinished cells of a grid (default: the grid of params.yaml); returns all metrics.
 
-    The runs of a partition or of a procedure share an MLflow parent run. Naming partitions or methods leaves
-    out the procedures.
+    The runs of a partition or of a procedure share an MLflow parent run. Procedures are left out of a grid
+    with other partitions or methods.
     """
     with checking():
         check_arguments(
@@ -38,10 +38,10 @@ def sweep(
         )
         params = load_params(Path(root) / "params.yaml", settings or [])
         grid = cells(params, Path(root), name, partitions, methods, seeds)
-    for cell in counted(to_do(params, Path(root), grid, prepare_data, _train, make_partition)):
+    for cell in counted(to_do(params, Path(root), grid, TASKS | {"networks": _train})):
         federate(**cell.parameters) if isinstance(cell, Experiment) else procedure(**cell.parameters)
     metrics = [finished_metrics(cell) for cell in grid]
-    if runs := [one for one, cell in zip(metrics, grid, strict=True) if isinstance(cell, Experiment)]:
+    if runs := [m for m, cell in zip(metrics, grid, strict=True) if isinstance(cell, Experiment)]:
         comparison(name, runs)
     return metrics
 

@@ -25,7 +25,7 @@ def tune(
 
     Args:
         partition: a name under ``partitions`` in params.yaml
-        methods: names of methods (default: those of the grid)
+        methods: names of methods (default: the methods of the grid)
         settings: changes to params.yaml, such as ``tuning.rounds=10``
         root: the project's folder
         write: write the choice to ``tuned`` in params.yaml

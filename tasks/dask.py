@@ -30,16 +30,16 @@ def environments(workers: int, on_gpus: bool) -> list[dict[str, str]]:
 def local_cluster(environments: Sequence[dict[str, str]]) -> SpecCluster:
     """A cluster of this machine, with a worker process of one thread for each of ``environments``."""
     quiet = {"silence_logs": logging.WARNING}
-    own = HERE | quiet | {"nthreads": 1, "memory_limit": 1 / len(environments)}  # of the whole memory
-    workers = {i: {"cls": Nanny, "options": own | {"env": env}} for i, env in enumerate(environments)}
+    options = HERE | quiet | {"nthreads": 1, "memory_limit": 1 / len(environments)}  # of the whole memory
+    workers = {i: {"cls": Nanny, "options": options | {"env": env}} for i, env in enumerate(environments)}
     return SpecCluster(workers, {"cls": Scheduler, "options": HERE | {"port": 0}}, **quiet)
 
 
 def merged_on_workers(shards: Sequence[Future]) -> list[Future]:
-    """The results of ``shards``, whose states the workers hold, in order; the first one has the sums of all.
+    """The results of ``shards`` in order; the first result has the sums of all.
 
-    Sums go from worker to worker, in pairs, and only the last one comes here. All else stays where it is
-    until it is asked for. If a shard failed, its result raises that error.
+    Sums go from worker to worker, in pairs, and only the last one comes to this process. All other results
+    stay on the workers until they are requested. The result of a failed shard raises its error.
     """
 
     def submit(*call: Any) -> Future:

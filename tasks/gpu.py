@@ -23,7 +23,7 @@ BLOCK = 1.0  # seconds after which a block of rounds ends: a task costs 10 ms
 
 @contextmanager
 def gpu_in_turn() -> Iterator[None]:
-    """Hold this machine's GPU, for which the user's other runs wait. A process that dies frees it."""
+    """Hold this machine's GPU, for which other runs of the user wait. A dead process frees it."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     folder = user_folder()
     make_writable(folder)
@@ -32,7 +32,7 @@ def gpu_in_turn() -> Iterator[None]:
 
 
 class OneGpu:
-    """Trains the whole cohort in this process. Threads would take turns, each with a part of it."""
+    """Trains the whole cohort in this process; threads would take turns with parts of it."""
 
     workers = 1
 

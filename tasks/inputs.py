@@ -1,12 +1,10 @@
-"""Tasks that prepare data sets, train central networks, and divide data sets over clients.
-
-What exists, intact, is not rebuilt.
-"""
+"""Tasks that prepare datasets, train central networks, and divide datasets among clients, unless current."""
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from fedflow.stages.central_network import prepare_network
+from fedflow.stages.inputs import Makers
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 
@@ -18,3 +16,4 @@ train_network = task(name="central", task_run_name="central {name}", cache_polic
 make_partition = task(name="partition", task_run_name="partition {name}", cache_policy=NO_CACHE)(
     prepare_partition
 )
+TASKS: Makers = {"datasets": prepare_data, "networks": train_network, "partitions": make_partition}

@@ -1,4 +1,4 @@
-"""A Prefect server that is away: runs wait for it, and end in one line if it stays away."""
+"""Outages of the Prefect server: runs wait for it, and end with one line if it does not return."""
 
 import logging
 import os
@@ -13,28 +13,28 @@ from fedflow.errors import Unanswered, asking_prefect
 from fedflow.project.terminal import say
 
 TRIES = 9  # after 2, 4, 8, ... s: 17 minutes
-AGAIN = 60.0  # seconds after which another failed request is called another outage
+AGAIN = 60.0  # seconds after which a failed request counts as another outage
 _chosen = "max_retries" in get_current_settings().client.model_fields_set  # by the user
 
 
 def be_patient() -> None:
-    """Let the requests of this flow wait for a server that is away, and say when they do.
+    """Let the requests of this flow wait for a server that is not responding, and print that they wait.
 
-    Not those of Prefect's services, which send what is left when a process ends.
+    Requests of Prefect's services at the end of a process do not wait.
     """
     if not _chosen:
         _try(TRIES)
     client = logging.getLogger("prefect.client")
-    if not any(isinstance(each, _Waiting) for each in client.filters):
+    if not any(isinstance(waiting, _Waiting) for waiting in client.filters):
         client.addFilter(_Waiting())
     client.setLevel(logging.DEBUG)
 
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """Raise `Unanswered` if Prefect's server stays away, and then ask it without further attempts.
+    """Raise `Unanswered` if the Prefect server does not return; later requests are not repeated.
 
-    In a flow run that a worker started, further requests wait as long: its retry needs the server.
+    In a flow run that a worker started, later requests also wait: its retry needs the server.
     """
     try:
         with asking_prefect():
@@ -53,7 +53,7 @@ def _try(times: int) -> None:
 
 
 class _Waiting(logging.Filter):
-    """Says once per outage that requests wait, of which Prefect's client logs every attempt."""
+    """Prints once per outage that requests wait; Prefect's client logs every attempt."""
 
     last = float("-inf")
 
@@ -63,8 +63,7 @@ class _Waiting(logging.Filter):
             if time.monotonic() - self.last > AGAIN + 2**tries:
                 seconds = 2 ** (tries + 1) - 2
                 patience = f"{seconds / 60:.0f} min" if seconds > 100 else f"{seconds} s"
-                say(
-                    f"Prefect's server does not answer: waiting up to {patience} (PREFECT_CLIENT_MAX_RETRIES)"
-                )
+                wait = f"waiting up to {patience} (PREFECT_CLIENT_MAX_RETRIES)"
+                say(f"the Prefect server is not responding: {wait}")
             self.last = time.monotonic()
         return record.levelno > logging.DEBUG

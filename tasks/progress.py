@@ -23,7 +23,7 @@ from fedflow.simulation.outcome import RoundReport
 from fedflow.stages.central_network import TABLE
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.procedure import ProcedureRun, read_summary
-from fedflow.tracking import Record
+from fedflow.tracking.record import Record
 from tasks.outages import asking
 
 BETWEEN = 10  # seconds between two updates of a table during a run
@@ -45,7 +45,7 @@ def artifact_key(*parts: object) -> str:
 
 
 class ProgressBar:
-    """A progress artifact, which moves in steps of at least 5 %. Its key is of these ``parts``."""
+    """A progress artifact, which moves in steps of at least 5 %, with a key of these ``parts``."""
 
     def __init__(self, description: str, *parts: object) -> None:
         self.artifact = create_progress_artifact(0.0, key=artifact_key(*parts), description=description)
@@ -117,8 +117,8 @@ class PrefectProgress:
         )
 
     def _table(self) -> None:
-        table, about = evaluations(self.evaluated), f"Accuracy by round of {self.experiment.title}"
-        create_table_artifact(table=table, key=self._key("accuracy"), description=about)
+        table, title = evaluations(self.evaluated), f"Accuracy by round of {self.experiment.title}"
+        create_table_artifact(table=table, key=self._key("accuracy"), description=title)
         self._shown = time.monotonic()
 
 
@@ -131,7 +131,7 @@ def add_tags(*tags: str) -> None:
 
 @asking()
 def link_record(record: Record, parts: Sequence[object]) -> None:
-    """Link the flow run and MLflow's run both ways; ``parts`` are those of the artifact's key."""
+    """Link the flow run and MLflow's run both ways; ``parts`` make the key of the artifact."""
     record.link(flow_run.id, flow_run.ui_url)
     get_run_logger().info(f"MLflow run: {record.page} (served by `fedflow ui`)")
     create_link_artifact(

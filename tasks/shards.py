@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import torch
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.states import State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from fedflow.errors import BadInput, FedflowError, is_unanswered, reason
@@ -31,16 +30,14 @@ LOST_WORKERS = 3  # replacements of a broken worker pool in one round
 LONG = 30.0  # seconds on threads after which ``auto`` continues on processes, which start in about five
 
 
-def _may_pass(task: Any, run: Any, state: State) -> bool:
-    """Whether a retry may help: not if the machine lacks the data."""
-    return not isinstance(state.result(raise_on_failure=False), FedflowError)
-
-
 @task(
     name="shard",
     task_run_name="{title} · worker {worker} · {content}",
     retries=2,
-    retry_condition_fn=_may_pass,
+    # An error such as missing data would come again.
+    retry_condition_fn=lambda task, run, state: (
+        not isinstance(state.result(raise_on_failure=False), FedflowError)
+    ),
     cache_policy=NO_CACHE,
     persist_result=False,
     log_prints=False,
@@ -56,11 +53,6 @@ def run_shard(
     torch.set_num_threads(1)
     with gpu_in_turn() if in_turn else nullcontext():
         return work(job, shard)
-
-
-def on_gpu(job: Work) -> bool:
-    """Whether the shards of this job compute on a GPU, and are tagged so."""
-    return job.device.startswith("cuda")
 
 
 def executor_for(engine: "EngineSettings") -> AbstractContextManager[Executor]:
@@ -152,7 +144,7 @@ class PrefectExecutor:
                     if self.address is None or not unreachable:
                         raise
                     raise FedflowError(
-                        f"{title}: a worker says: {reason(error)}; start a Prefect server that all workers "
+                        f"{title}: a worker failed: {reason(error)}; start a Prefect server that all workers "
                         "reach and name it with PREFECT_API_URL (docs/clusters.md)"
                     ) from error
             if not lost:
@@ -173,7 +165,7 @@ class PrefectExecutor:
 
     def _submit(self, work: Callable, job: Work, shard: Share, title: str, worker: int) -> Any:
         assert self._runner is not None
-        gpu = on_gpu(job)
+        gpu = job.device.startswith("cuda")
         parameters = {
             "work": work,
             "job": job,
@@ -229,8 +221,8 @@ class PrefectExecutor:
         except failures as error:
             if self.address is None:
                 raise
-            known = f"the address of a {self.kind} cluster that answers ({reason(error)})"
-            raise BadInput("engine.address", self.address, known) from error
+            accepted = f"the address of a {self.kind} cluster that answers ({reason(error)})"
+            raise BadInput("engine.address", self.address, accepted) from error
 
     def _new_runner(self) -> TaskRunner:
         if self.kind == "threads":
@@ -241,11 +233,11 @@ class PrefectExecutor:
             if self.kind == "dask":
                 from prefect_dask import DaskTaskRunner
 
-                own: dict[str, Any] = {} if self.address else {"environments": self._environments}
+                local: dict[str, Any] = {} if self.address else {"environments": self._environments}
                 return DaskTaskRunner(
                     address=self.address,
-                    cluster_class="tasks.dask.local_cluster" if own else None,
-                    cluster_kwargs=own,
+                    cluster_class="tasks.dask.local_cluster" if local else None,
+                    cluster_kwargs=local,
                     client_kwargs={"direct_to_workers": True},  # results do not pass through the scheduler
                 )
             from prefect_ray import RayTaskRunner

@@ -41,6 +41,7 @@ from fedflow.simulation.levels import level, network
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.simulation.settings import RunSettings
+from fedflow.tracking.record import RunRecord, open_record
 
 EVERYONE = {"participation": 1.0, "fine_tune": False, "evaluate_every": 1000}
 TWO_EPOCHS = (
@@ -436,6 +437,9 @@ def run_without_values(
             with OnOneDevice():
                 outputs = call()
         assert {tensor.device.type for tensor in outputs.values()} == {"meta"}
+
+
+open_run = partial(open_record, RunRecord)
 
 
 def finish(record: Any, outcome: Any, folder: Path | None = None, card: Any = None) -> None:

@@ -27,7 +27,7 @@ from fedflow.files import replace_files, write_json
 from fedflow.simulation.executors import Inline
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import perform
-from fedflow.tracking import load_model
+from fedflow.tracking.models import load_model
 
 RUN = ("run", "--partition", "skewed", "--method", "fedavg", "--executor", "inline")
 

@@ -30,7 +30,7 @@ from fedflow.stages.experiment import Experiment
 from fedflow.stages.fingerprints import write_fingerprints
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
-from fedflow.tracking import load_model
+from fedflow.tracking.models import load_model
 from fedflow.tracking.store import open_store
 
 PARAMS = """

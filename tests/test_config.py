@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pickle
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import yaml
 from command import one_line_error
 
 from fedflow.config import check_dvc, load_params, set_value
-from fedflow.errors import BadInput, unknown_name
+from fedflow.errors import BadInput
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
 from fedflow.stages.experiment import Experiment, experiments
@@ -322,10 +321,10 @@ def test_guesses_lead_to_the_right_place(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("training.optimiser=adam", "^training.optimiser: 'optimiser' is now 'optimizer'$"),
-        ("data.digits.normalise=none", "^data.digits.normalise: 'normalise' is now 'normalize'$"),
-        ("methods.fesem.centres=3", "^methods.fesem.centres: 'centres' is now 'centers'$"),
-        ("methods.fedmgda={normalise: true}", "^methods.fedmgda.normalise: 'normalise' is now 'normalize'$"),
+        ("training.optimiser=adam", "^training.optimiser: .*did you mean 'optimizer'"),
+        ("data.digits.normalise=none", "^data.digits.normalise: .*did you mean 'normalize'"),
+        ("methods.fesem.centres=3", "^methods.fesem.centres: .*did you mean 'centers'"),
+        ("methods.fedmgda={normalise: true}", "^methods.fedmgda.normalise: .*did you mean 'normalize'"),
         ("run.optimiser=adam", "^run.optimiser: .*did you mean 'training.optimizer'"),
         ("optimiser=adam", "^optimiser: .*did you mean 'training.optimizer'"),
         ("methods.fesem.noise=3", "^methods.fesem.noise: 'noise' is not accepted; expected one of"),
@@ -334,15 +333,6 @@ def test_guesses_lead_to_the_right_place(change, message):
 def test_british_names_are_refused_with_the_american_ones(change, message):
     with one_line_error(message, BadInput):
         load(change)
-
-
-def test_an_old_spelling_is_the_same_error_in_another_process():
-    error = unknown_name("training.optimiser", "optimiser", ["optimizer"])
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301
-    assert (
-        str(error.renamed("methods.mine.optimiser"))
-        == "methods.mine.optimiser: 'optimiser' is now 'optimizer'"
-    )
 
 
 def test_a_label_in_the_grid_of_dvc_is_refused(file):

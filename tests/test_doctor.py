@@ -145,7 +145,7 @@ def test_a_record_of_your_own_is_named_and_a_prefect_server_of_your_own_must_ans
     findings = found(project)
     finding = findings["Prefect API"]
     assert "http://host:5000" in findings["record"].detail
-    assert finding.status == "bad" and "http://127.0.0.1:1/api does not answer" in finding.detail
+    assert finding.status == "bad" and "http://127.0.0.1:1/api is not responding" in finding.detail
 
 
 def test_a_prefect_address_that_is_none_is_found(project, monkeypatch):

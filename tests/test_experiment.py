@@ -24,7 +24,7 @@ from fedflow.simulation.loop import Simulation
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import prepare_partition
-from fedflow.tracking import load_model
+from fedflow.tracking.models import load_model
 from fedflow.tracking.store import open_store
 
 PARAMS = """
@@ -83,7 +83,7 @@ def test_only_what_a_method_says_is_data_of_the_server(root: Path, monkeypatch: 
 def go(root: Path) -> Callable[..., dict[str, Any]]:
     """Performs the one experiment of the project folder."""
 
-    return lambda **more: perform(experiment(root), Inline(), system_metrics=False, **more)
+    return lambda **more: perform(experiment(root), Inline(), **more).metrics
 
 
 def runs(root: Path) -> list[Any]:
@@ -192,7 +192,7 @@ def test_clients_with_separate_classes_share_a_network_with_all_outputs(root: Pa
     params = load(root, f"partitions.alid={anonymous}", *short)
     made = load_partition(prepare_partition(params, "alid", root))
     ditto = Experiment(params, "alid", "ditto", 0, root)
-    metrics = perform(ditto, Inline(), system_metrics=False)
+    metrics = perform(ditto, Inline()).metrics
     (run,) = runs(root)
     dataset = load_prepared(root / "data" / "prepared" / "digits")
     accuracies = []
@@ -215,7 +215,7 @@ def test_pictures_of_the_partition_and_of_what_grows_are_recorded(root: Path, co
         "run.sampling=easy_first",
         "run.client_curriculum.b=1",
     )
-    perform(experiment(root, HARD, *curriculum, partition="hard"), Inline(), system_metrics=False)
+    perform(experiment(root, HARD, *curriculum, partition="hard"), Inline())
     (run,) = runs(root)
     list_files, recorded = open_store(root).client().list_artifacts, ["partition", "curriculum"]
     files = [file.path for folder in recorded for file in list_files(run.info.run_id, folder)]
@@ -229,7 +229,7 @@ def test_pictures_of_the_partition_and_of_what_grows_are_recorded(root: Path, co
 
 def test_a_run_too_short_for_its_method_is_refused_before_it_is_recorded(root: Path) -> None:
     short = experiment(root, "methods.cfl.warm_up=9", "run.rounds=9", method="cfl")
-    for refused in (short.check, lambda: perform(short, Inline(), system_metrics=False)):
+    for refused in (short.check, lambda: perform(short, Inline())):
         with pytest.raises(BadInput, match=r"^method.warm_up: 9 .*less than 9, the rounds of the run"):
             refused()
     assert runs(root) == []
@@ -238,7 +238,7 @@ def test_a_run_too_short_for_its_method_is_refused_before_it_is_recorded(root: P
 def test_a_global_model_that_is_served_is_the_one_recorded(root: Path) -> None:
     for method in ("ditto", "fedavg"):
         each = experiment(root, "methods.ditto.served=global", method=method)
-        perform(each, Inline(), system_metrics=False)
+        perform(each, Inline())
     states = [load_model(run.info.run_id, "global", root=root).state_dict() for run in runs(root)]
     assert len(states) == 2 and all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
@@ -282,7 +282,7 @@ def test_a_second_process_is_refused_before_it_reads_the_checkpoint(root, go, mo
 
 
 def test_results_say_by_which_settings_they_came(root: Path) -> None:
-    metrics = perform(changed := experiment(root, "training.lr=0.05"), Inline(), system_metrics=False)
+    metrics = perform(changed := experiment(root, "training.lr=0.05"), Inline()).metrics
     params = json.loads((changed.results_folder / "params.json").read_text())
     assert params["method"]["name"] == "fedavg" and "weighting" in params["method"]  # a default
     assert params["training"]["lr"] == 0.05 and params["run"]["rounds"] == 2 and params["seed"] == 0
@@ -307,7 +307,7 @@ def test_an_entry_with_another_name_has_a_folder_and_the_settings_of_its_method(
     assert other.effective == experiment(root, "training.lr=0.05").effective
     assert other.results_folder.name == f"0-{other.digest[:8]}"
 
-    plain, named = (perform(e, Inline(), system_metrics=False) for e in (experiment(root), same))
+    plain, named = (perform(e, Inline()).metrics for e in (experiment(root), same))
     assert (named["method"], named["method_label"]) == ("same", "Ours")
     assert contents(same.results_folder).keys() == contents(experiment(root).results_folder).keys()
     assert {n: v for n, v in named.items() if "method" not in n} == {
@@ -381,6 +381,6 @@ def test_a_named_folder_with_results_of_another_run_is_left_alone(root: Path, go
     kept = contents(folder)
     for other, what in ((experiment(root, "run.rounds=1"), "settings"), (experiment(root, seed=1), "seed")):
         with one_line_error(rf"mine holds results of another run \(other {what}\): name"):
-            perform(other, Inline(), out=folder, system_metrics=False)
+            perform(other, Inline(), out=folder)
     assert contents(folder) == kept
     assert len(runs(root)) == 2

@@ -16,8 +16,8 @@ from command import fedflow, make_project
 
 from fedflow.cli.finished import ls
 from fedflow.project.running import running
-from fedflow.tracking import import_model, load_model
 from fedflow.tracking.lineage import recorded_runs
+from fedflow.tracking.models import import_model, load_model
 
 PARAMS = """
 data: {digits: {source: digits}}
@@ -90,7 +90,7 @@ def test_the_end_of_a_run_is_the_recorded_one_whatever_its_files_say(
 
 
 def test_listing_runs_imports_neither_mlflow_nor_pytorch() -> None:
-    code = "import sys; from fedflow.tracking.ends import ends; ends()"
+    code = "import sys; from fedflow.tracking.lineage import ends; ends()"
     code += "; print({'mlflow', 'torch'} & {*sys.modules})"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 

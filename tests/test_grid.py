@@ -212,11 +212,11 @@ def test_a_server_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "load_flow", lambda name: flow)
     monkeypatch.setattr(module, "server_for", lambda params: nullcontext())
     params = load_params(HOME / "params.yaml")
-    with refused("Prefect's server does not answer; the same command resumes", FedflowError):
+    with refused("the Prefect server is not responding; rerun the command to resume", FedflowError):
         start(params, "run", lambda: None, message="Failed to reach API at http://127.0.0.1:1/api/")
     for message in ("[Errno 111] Connection refused", "500", "503"):
         with one_line_error(
-            rf"Prefect's server does not answer; the same command resumes .*: .*{message[-12:]}"
+            rf"the Prefect server is not responding; rerun the command to resume .*: .*{message[-12:]}"
         ):
             start(params, "run", lambda: None, message=message)
     with pytest.raises(httpx.HTTPStatusError, match="404"):

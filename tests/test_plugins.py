@@ -15,7 +15,7 @@ from fedflow.errors import BadInput
 from fedflow.methods import METHODS
 from fedflow.methods.registry import register
 from fedflow.plugins import load_plugins
-from fedflow.tracking import import_model
+from fedflow.tracking.models import import_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding.md"
 SECTIONS = {"tiny": "A network", "steps": "An extension of a run"}  # of packages with what the page shows

@@ -30,9 +30,9 @@ REFUSED = {
     "x: off": "off is a truth value in YAML 1.1: write true or false, or put it in quotes",
     "x: Yes": "truth value",
     f"x: {'1' * 5000}": "a number of 5000 digits is too long",
-    "x: !!int x": "x is no value of the tag !!int",
-    "x: !!float x": "no value of the tag !!float",
-    "x: !!bool x": "no value of the tag !!bool",
+    "x: !!int x": "x is not a value of the tag !!int",
+    "x: !!float x": "not a value of the tag !!float",
+    "x: !!bool x": "not a value of the tag !!bool",
     "x: !!timestamp x": "the tag !!timestamp is not accepted",
     "x: !!set {32: null}": "the tag !!set",
     "x: !!omap [a: 1]": "the tag !!omap",
@@ -126,4 +126,4 @@ def test_commands_end_with_the_line_and_code_2(capsys, tmp_path, monkeypatch):
     Path("params.yaml").write_text("procedures:\n  mine: !!int x\n")
     for command in (("procedures",), ("prepare", "digits"), ("doctor",)):
         done = fedflow(capsys, *command)
-        assert done.code == 2 and "params.yaml, line 2: x is no value" in done.err + done.out, command
+        assert done.code == 2 and "params.yaml, line 2: x is not a value" in done.err + done.out, command

@@ -50,6 +50,7 @@ def run(
         from fedflow.stages.all_stages import run_experiment
         from fedflow.stages.central_network import prepare_network
         from fedflow.stages.experiment import Experiment
+        from fedflow.stages.inputs import MAKERS
 
         def train(*arguments: Any) -> Path:
             imports.close()
@@ -66,7 +67,8 @@ def run(
         print_line(f"{experiment.title}: {about}; Ctrl-C stops, the same command resumes")
         if params.engine.executor != "inline":
             imports.close()
-        compute = partial(run_experiment, experiment, folder, train=train, opened=lambda _: imports.close())
+        makers = MAKERS | {"networks": train}
+        compute = partial(run_experiment, experiment, folder, makers=makers, opened=lambda _: imports.close())
         metrics = start(params, "federate", compute, **experiment.parameters, out=out)
     print_metrics(metrics, folder or experiment.results_folder)
     if "fid" in metrics:

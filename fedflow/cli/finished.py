@@ -113,7 +113,7 @@ def _newest_first(root: Path, runs: list[Finished]) -> tuple[list[Finished], dic
 
     Times of files are not used: copies, git and `dvc pull` change them.
     """
-    from fedflow.tracking.ends import ends, run_key
+    from fedflow.tracking.lineage import ends, run_key
 
     recorded = {}
     if runs:
@@ -191,7 +191,7 @@ def export(
         raise BadInput("file", str(file), f"a file in an existing folder; {file.parent} is not one")
     check_output("file", file)
 
-    from fedflow.tracking import export_model, served_model  # imports torch and opens the store
+    from fedflow.tracking.models import export_model, served_model  # imports torch and opens the store
 
     about = one.metrics
     tags = {name: about[name] for name in ("partition", "method", "seed", "settings")}
@@ -409,8 +409,7 @@ def _short(value: Any, length: int = 40) -> str:
 
 def _recorded(root: Path, run: Finished) -> dict[str, Any]:
     """What MLflow knows of a run: number, origin, clusters, models, artifacts; empty without a record."""
-    from fedflow.tracking.ends import run_key
-    from fedflow.tracking.lineage import recorded_runs
+    from fedflow.tracking.lineage import recorded_runs, run_key
 
     key = run_key(run.metrics)
     found = recorded_runs(root).get(key) if key else None

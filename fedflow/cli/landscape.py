@@ -44,7 +44,7 @@ def landscape(
     """
     from fedflow.stages.landscape import Grid, draw_landscape
 
-    grid = Grid(points, radius, samples, rho, directions, seed)
+    grid = Grid(points=points, radius=radius, samples=samples, rho=rho, directions=directions, seed=seed)
     measured, files = draw_landscape(runs, grid, between, own, name, root)
     for one in measured:
         print_line(

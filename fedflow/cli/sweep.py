@@ -125,17 +125,16 @@ def _side_by_side(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: in
 
 
 def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
-    """Run one cell, in a flow unless the executor is inline."""
+    """Run one cell, whose inputs `grid.to_do` has made, in a flow unless the executor is inline."""
     from fedflow.stages.all_stages import run_experiment
     from fedflow.stages.experiment import Experiment
     from fedflow.stages.procedure import run_procedure
 
     run = isinstance(cell, Experiment)
     compute: Any = run_experiment if run else run_procedure
-    made = dict.fromkeys(("prepare", "train", "divide"), lambda *of: None)  # by `grid.to_do`
     try:
         flow = "federate" if run else "procedure"
-        return cell.title, start(cell.params, flow, partial(compute, cell, **made), **cell.parameters), ""
+        return cell.title, start(cell.params, flow, partial(compute, cell, makers={}), **cell.parameters), ""
     except (FedflowError, OSError) as error:
         return cell.title, {}, f"failed: {error}"
 

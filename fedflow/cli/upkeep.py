@@ -51,7 +51,8 @@ def ui(
     Example: `fedflow ui --open`. It prints a link to the runs of every experiment, the newest first.
     """
     from fedflow.project.arguments import check_port
-    from fedflow.tracking import runs_pages, ui_command
+    from fedflow.tracking.pages import runs_pages
+    from fedflow.tracking.store import ui_command
 
     command = ui_command(root, check_port("--port", port))
     pages = runs_pages(root, port)
@@ -70,7 +71,7 @@ def move(root: Root = Path()) -> None:
 
     Example: `fedflow store move --root copy`, after `mv` or `cp -r`.
     """
-    from fedflow.tracking import move_store
+    from fedflow.tracking.store import move_store
 
     changed, folder = move_store(root)
     print_line(f"{changed} addresses changed; artifacts: {folder}")

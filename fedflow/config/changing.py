@@ -16,7 +16,7 @@ SETTING = re.compile(rf"({WORD})(\.({WORD}))*")
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file, as `yaml_text` reads it. Raises `FedflowError` if it cannot be read."""
+    """The content of a YAML file. Raises `FedflowError` if it cannot be read."""
     if path.exists() and not path.is_file():  # a pipe would wait for a writer
         raise FedflowError(f"cannot read {path}: not a regular file")
     try:
@@ -29,52 +29,52 @@ def read_yaml(path: Path) -> Any:
 def changed(values: Mapping[str, Any], changes: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """``values`` after ``changes``, and the changes, both with the registered names of methods.
 
-    A changed field of a method takes precedence over its tuned value; what it makes meaningless is dropped.
+    A changed field of a method takes precedence over its tuned value; fields that it replaces are dropped.
     """
-    known, given = deepcopy(dict(values)), dict[str, Any]()
-    changes = [_with_registered_name(change, known) for change in changes]
+    result, given = deepcopy(dict(values)), dict[str, Any]()
+    changes = [_with_registered_name(change, result) for change in changes]
     for change in changes:
-        set_value(known, change)
+        set_value(result, change)
         set_value(given, change)
-        _untune(known, change)
-    known = with_registered_names(known)
-    _drop_replaced(known, given)
-    return known, changes
+        _untune(result, change)
+    result = with_registered_names(result)
+    _drop_replaced(result, given)
+    return result, changes
 
 
 def with_registered_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections of ``params.yaml`` in which methods have their registered names, also where labels were given.
+    """Sections of ``params.yaml`` with the registered names of methods in place of labels.
 
-    Raises `BadInput` if two entries are one method. An entry with ``method:`` keeps the name that it has.
+    Raises `BadInput` if two entries are one method. An entry with ``method:`` keeps its name.
     """
     values, entries = dict(values), values.get("methods")
-    own = {name for name, entry in _section(entries).items() if "method" in _section(entry)}
+    variants = {name for name, entry in _section(entries).items() if "method" in _section(entry)}
 
-    def one(name: Any) -> Any:
-        return name if isinstance(name, str) and name in own else method_name(name)
+    def registered(name: Any) -> Any:
+        return name if isinstance(name, str) and name in variants else method_name(name)
 
     def renamed(field: str, section: Any) -> Any:
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for name, entry in _section(section).items():
-            if one(name) in found:
-                raise BadInput(f"{field}.{name}", name, f"one entry for the method {one(name)}")
-            changed = {"method": method_name(entry["method"])} if "method" in _section(entry) else {}
-            found[one(name)] = {**entry, **changed} if changed else entry
-        return found if isinstance(section, Mapping) else section
+            if (new := registered(name)) in result:
+                raise BadInput(f"{field}.{name}", name, f"one entry for the method {new}")
+            named = "method" in _section(entry)
+            result[new] = {**entry, "method": method_name(entry["method"])} if named else entry
+        return result if isinstance(section, Mapping) else section
 
     if "methods" in values:
         values["methods"] = renamed("methods", entries)
     if isinstance(tuned := values.get("tuned"), Mapping):
-        values["tuned"] = {place: renamed(f"tuned.{place}", entry) for place, entry in tuned.items()}
+        values["tuned"] = {name: renamed(f"tuned.{name}", entry) for name, entry in tuned.items()}
     if "methods" in (tuning := _section(values.get("tuning"))):
         values["tuning"] = {**tuning, "methods": renamed("tuning.methods", tuning["methods"])}
     if isinstance((grid := _section(values.get("grid"))).get("methods"), list):
-        values["grid"] = {**grid, "methods": [one(name) for name in grid["methods"]]}
+        values["grid"] = {**grid, "methods": [registered(name) for name in grid["methods"]]}
     return values
 
 
 def _section(value: Any) -> Mapping[str, Any]:
-    """A section, or {} for what is none: `Params` says what is wrong with it."""
+    """A section, or {} for other values, which `Params` refuses."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -82,9 +82,9 @@ def _with_registered_name(change: str, values: Mapping[str, Any]) -> str:
     """A change with the registered name of the method that it names."""
     path, sign, text = change.partition("=")
     words = [word.strip('"') for word in re.findall(WORD, path)]
-    known = _section(values.get("methods"))
+    entries = _section(values.get("methods"))
     for prefix, at in ((["methods"], 1), (["tuning", "methods"], 2), (["tuned"], 2)):
-        if words[: len(prefix)] == prefix and len(words) > at and words[at] not in known:
+        if words[: len(prefix)] == prefix and len(words) > at and words[at] not in entries:
             words[at] = str(method_name(words[at]))
             return ".".join(f'"{word}"' if "." in word else word for word in words) + sign + text
     return change
@@ -93,8 +93,8 @@ def _with_registered_name(change: str, values: Mapping[str, Any]) -> str:
 def set_value(values: dict, override: str) -> None:
     """Apply one ``a.b.c=value`` (value in YAML) to nested mappings, in place.
 
-    Known names are found with their dots, as in ``partitions.my.part.alpha=1``; new ones with dots
-    need quotes: ``partitions."my.part"={...}``.
+    Existing names may have dots, as in ``partitions.my.part.alpha=1``; new names with dots need quotes:
+    ``partitions."my.part"={...}``.
     """
     name, sign, text = override.partition("=")
     if not sign or not SETTING.fullmatch(name):
@@ -113,9 +113,8 @@ def put(values: dict, words: Sequence[str], value: Any) -> None:
     """
     outer: list[str] = []
     while words:
-        longest = range(len(words), 0, -1)
-        known = next((n for n in longest if ".".join(words[:n]) in values), 1)
-        key, words = ".".join(words[:known]), words[known:]
+        count = next((n for n in range(len(words), 0, -1) if ".".join(words[:n]) in values), 1)
+        key, words = ".".join(words[:count]), words[count:]
         if not words:
             values[key] = value
         elif not isinstance(inner := values.get(key), dict):
@@ -131,16 +130,15 @@ def _untune(values: dict, override: str) -> None:
     section, *path = override.partition("=")[0].split(".")
     if section != "methods" or len(path) < 2:
         return
-    tuned = values.get("tuned")
-    for place in tuned.values() if isinstance(tuned, dict) else ():
+    for entry in _section(values.get("tuned")).values():
         for parent in path[:-1]:
-            place = place.get(parent) if isinstance(place, dict) else None
-        if isinstance(place, dict):
-            place.pop(path[-1], None)
+            entry = _section(entry).get(parent)
+        if isinstance(entry, dict):
+            entry.pop(path[-1], None)
 
 
 def _drop_replaced(values: dict, given: Mapping[str, Any]) -> None:
-    """Reduce every `training` and `run`, in place, to what is `kept` under the ``given`` changes."""
+    """Reduce every `training` and `run`, in place, to the values that are `kept` under the given changes."""
     for name, changes in given.items():
         if not isinstance(changes, Mapping) or not isinstance(values.get(name), dict):
             continue

@@ -9,13 +9,13 @@ from fedflow.errors import BadInput
 from fedflow.settings import Settings
 
 S = TypeVar("S", bound=Settings)
-Layer = tuple[str, Mapping[str, Any]]  # where the user wrote the changes, and the changes
+Layer = tuple[str, Mapping[str, Any]]  # the section with the changes, and the changes
 
 
 def typed(cls: type[S], layers: Sequence[Layer]) -> S:
-    """The settings that all layers give; a later value replaces an earlier one, also if it is a mapping.
+    """The settings of all layers; a later value replaces an earlier one, also if it is a mapping.
 
-    An error names the field in the layer that gave it.
+    An error names the field in the layer that has it.
     """
     values: dict[str, Any] = {}
     for _, changes in layers:
@@ -70,7 +70,7 @@ def _parsed(cls: type[S], values: Mapping[str, Any], layers: Sequence[Layer]) ->
 
 
 def _depth(changes: Any, words: Sequence[str]) -> int:
-    """How many words of the path to a field are in these nested changes."""
+    """The number of words of the path to a field that are in these nested changes."""
     depth = 0
     for word in words:
         if not isinstance(changes, Mapping) or word not in changes:

@@ -1,4 +1,4 @@
-"""The whole of ``params.yaml``, typed: the settings of every stage."""
+"""All settings of ``params.yaml``, typed."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -32,17 +32,17 @@ from fedflow.simulation.federation import FEATURES, need_labels
 from fedflow.simulation.settings import RunSettings
 
 T = TypeVar("T")
-LONGEST = 40  # letters of the settings that the label of a procedure lists, instead of its name
+LONGEST = 40  # letters of the settings in the label of a procedure, or else the label has its name
 
 
 class Params(Settings):
-    """The whole of ``params.yaml``, typed once."""
+    """The sections of ``params.yaml``."""
 
-    data: dict[str, DatasetParams] = option(doc="data set name -> source and preparation")
-    models: dict[str, ModelParams] = option(doc="data set name -> network")
-    partitions: dict[str, PartitionParams] = option(doc="partition name -> data set, scheme, clients")
+    data: dict[str, DatasetParams] = option(doc="dataset name -> source and preparation")
+    models: dict[str, ModelParams] = option(doc="dataset name -> network")
+    partitions: dict[str, PartitionParams] = option(doc="partition name -> dataset, scheme, clients")
     central: dict[str, CentralParams] = option(
-        factory=dict, doc="name -> network trained on a whole data set: a teacher, an expert, a reference"
+        factory=dict, doc="name -> network trained on a whole dataset: a teacher, an expert, a reference"
     )
     training: LocalTraining = option(factory=LocalTraining, doc="local SGD, the same for all methods")
     run: RunSettings = option(factory=RunSettings, doc="rounds, participation, evaluation")
@@ -53,92 +53,92 @@ class Params(Settings):
     procedures: dict[str, ProcedureParams] = option(
         factory=dict, doc="procedure, or another name with `procedure:` -> parameters that differ"
     )
-    tuning: Tuning = option(factory=Tuning, doc="what `fedflow tune` tries, on held-out training data")
+    tuning: Tuning = option(factory=Tuning, doc="tries of `fedflow tune`, on held-out training data")
     tuned: dict[str, dict[str, MethodParams] | None] = option(
         factory=dict, doc="partition -> method -> settings that `fedflow tune` chose; they override methods"
     )
-    grid: Grid = option(doc="what to run")
+    grid: Grid = option(doc="the runs and procedures of `dvc repro`")
     engine: EngineSettings = option(factory=EngineSettings, doc="executor, workers, device")
 
     def dataset(self, name: str) -> DatasetParams:
-        """How to prepare the named data set."""
+        """The source and preparation of the named dataset."""
         return _entry("data", self.data, name)
 
     def model(self, dataset: str) -> ModelParams:
-        """The network for the named data set."""
+        """The network for the named dataset."""
         if dataset not in self.models:
-            known = f"a network for this dataset: one of {', '.join(sorted(ARCHITECTURES))}"
-            raise BadInput(f"models.{dataset}", None, known)
+            accepted = f"a network for this dataset: one of {', '.join(sorted(ARCHITECTURES))}"
+            raise BadInput(f"models.{dataset}", None, accepted)
         return self.models[dataset]
 
     def partition(self, name: str) -> PartitionParams:
-        """How to make the named partition."""
+        """The settings of the named partition."""
         return _entry("partitions", self.partitions, name)
 
     def expert(self, partition: str) -> str | None:
-        """The central network by whose losses the named partition deals samples to clients, if any."""
+        """The central network whose losses decide how the named partition deals samples, if any."""
         difficulty = self.partition(partition).difficulty
         return difficulty.expert if difficulty else None
 
     def network(self, name: str, field: str = "central") -> CentralParams:
-        """How to train the named central network, with its ``model``; ``field`` names it."""
+        """The settings of the named central network, with its ``model``; ``field`` is for errors."""
         entry = _entry(field, self.central, name)
         return entry if entry.model else replace(entry, model=self.model(entry.dataset))
 
     def networks(self, *names: str | None) -> list[str]:
-        """These central networks (None: no network) and their teachers, each after those that it needs."""
-        found: list[str] = []
+        """These central networks (None: no network), each after its teachers."""
+        ordered: list[str] = []
         for name in names:
             if name is not None:
-                found += [*self.networks(self.central[name].teacher), name]
-        return list(dict.fromkeys(found))
+                ordered += [*self.networks(self.central[name].teacher), name]
+        return list(dict.fromkeys(ordered))
 
     def used_networks(self, method: str, partition: str) -> dict[str, str]:
         """The central networks that runs of this method on this partition read, by the field that names them.
 
         Networks that are not needed are checked, and left out. Raises `BadInput` for a network that does not
-        exist, or was trained on another data set or on other labels.
+        exist, or was trained on another dataset or on other labels.
         """
         entry, reads = self.partition(partition), self.reads(method, partition)
-        named = {each.field: each.network for each in reads}
+        named = {read.field: read.network for read in reads}
         if (expert := self.expert(partition)) is not None:
             named[f"partitions.{partition}.difficulty.expert"] = expert
         if (features := self.run_of(method, partition).features) is not None:
             named[FEATURES] = features
         for field, name in named.items():
             self._check_network(field, name, entry.dataset)
-        unused = {each.field for each in reads if not each.needed}
+        unused = {read.field for read in reads if not read.needed}
         used = {field: name for field, name in named.items() if field not in unused}
-        of_losses = {each.field for each in reads if each.losses}
+        of_losses = {read.field for read in reads if read.losses}
         for field, name in used.items():
             noisy = field in of_losses and entry.label_noise is not None
             need_labels(field, name, changed=entry.parameters.renames or noisy)
         first: dict[str, Reads] = {}
-        for each in (each for each in reads if each.needed):
-            if (same := first.setdefault(each.name, each)).network != each.network:
-                raise BadInput(each.field, each.network, f"{same.network!r}, as {same.field}")
+        for read in reads:
+            if read.needed and (same := first.setdefault(read.name, read)).network != read.network:
+                raise BadInput(read.field, read.network, f"{same.network!r}, as {same.field}")
         return used
 
     def reads(self, method: str, partition: str) -> list[Reads]:
-        """What runs of this method on this partition read of central networks in training, unchecked."""
+        """The inputs of training from central networks, for this method on this partition, unchecked."""
         curriculum = self.run_of(method, partition).client_curriculum
         return [*self.method(method, partition)[1].reads, *(curriculum.reads if curriculum else ())]
 
     def _check_network(self, field: str, name: str, dataset: str) -> None:
-        """Raise `BadInput` of ``field`` unless this central network was trained on this data set."""
+        """Raise `BadInput` of ``field`` unless this central network was trained on this dataset."""
         if (its := self.network(name, field).dataset) != dataset:
             raise BadInput(field, name, f"a network under central that is trained on {dataset}, not on {its}")
 
     def method(self, name: str, partition: str | None = None) -> tuple[Method, LocalTraining]:
-        """The named method, and its local training: the shared settings with its own changes.
+        """The named method, and its local training: the shared settings with the changes of its entries.
 
-        With ``partition``, what was tuned for both takes precedence.
+        Values that were tuned for this method on ``partition`` take precedence.
         """
         method, training, _ = self._settings_of(name, partition)
         return method, training
 
     def run_of(self, name: str, partition: str | None = None) -> RunSettings:
-        """The settings of runs of the named method: the shared ones with its own changes, as `method`."""
+        """The settings of runs of the named method: the shared ones with its changes, as `method`."""
         return self._settings_of(name, partition)[2]
 
     def _settings_of(self, name: str, partition: str | None) -> tuple[Method, LocalTraining, RunSettings]:
@@ -146,14 +146,17 @@ class Params(Settings):
         return self._once("method", name, partition if tuned else None, make=self._build)
 
     def _once(self, kind: str, *names: Any, make: Callable[..., T]) -> T:
-        """What ``make`` builds of these names, built once."""
+        """The result of ``make`` for these names, computed once."""
         if (kind, *names) not in self._built:
             self._built[kind, *names] = make(*names)
         return self._built[kind, *names]
 
     @cached_property
     def _built(self) -> dict[tuple, Any]:
-        """Methods by name and by the partition that they are tuned for, and procedures by name."""
+        """Methods by name and by the partition that they are tuned for, and procedures by name.
+
+        Worker processes receive them with the settings, and so import the modules that define them.
+        """
         return {}
 
     def method_name(self, name: str) -> str:
@@ -161,12 +164,12 @@ class Params(Settings):
         return name if name in self.methods else str(method_name(name))
 
     def registered(self, name: str) -> str:
-        """The registered method of a name of the grid: another one if its entry in ``methods`` says so."""
+        """The registered method of a name of the grid, which an entry in ``methods`` may choose."""
         entry = self.methods.get(name, MethodParams())
         method = name if entry.method is None else entry.method
         if method not in METHODS and method == name:
-            known = {*METHODS, *(n for n, e in self.methods.items() if e.method)}
-            raise unknown_name("method.name", name, known, "fedflow methods")
+            names = {*METHODS, *(n for n, e in self.methods.items() if e.method)}
+            raise unknown_name("method.name", name, names, "fedflow methods")
         if method not in METHODS:
             raise unknown_name(f"methods.{name}.method", method, METHODS, "fedflow methods")
         if name in METHODS and method != name:
@@ -174,7 +177,7 @@ class Params(Settings):
         return method
 
     def procedure(self, name: str) -> Procedure:
-        """The named procedure, with its parameters and names of inputs that exist."""
+        """The named procedure, with its parameters. Raises `BadInput` for inputs that do not exist."""
         return self._once("procedure", name, make=self._procedure)
 
     def _procedure(self, name: str) -> Procedure:
@@ -195,54 +198,55 @@ class Params(Settings):
         return procedure
 
     def procedure_networks(self, name: str) -> list[str]:
-        """The central networks that the named procedure and its partitions need, and their teachers."""
+        """The central networks of the named procedure and its partitions, and their teachers."""
         inputs = self.procedure(name).inputs()
         return self.networks(*inputs.networks, *map(self.expert, inputs.partitions))
 
     def procedure_label(self, name: str) -> str:
-        """The name that the report prints: by default the procedure's, and what the entry changes."""
+        """The name in the report: by default the procedure's label and the changes of the entry."""
         entry, procedure = self.procedures.get(name, ProcedureParams()), self.procedure(name)
-        said = ", ".join(entry.words)
-        own = "" if name == procedure.name else f" · {said if 0 < len(said) <= LONGEST else name}"
-        return entry.label or procedure.label + own
+        changes = ", ".join(entry.words)
+        suffix = "" if name == procedure.name else f" · {changes if 0 < len(changes) <= LONGEST else name}"
+        return entry.label or procedure.label + suffix
 
     def label(self, name: str) -> str:
-        """The name that the report prints: by default the method's, and what the entry changes."""
+        """The name in the report: by default the method's label and the changes of the entry."""
         method, entry = self.registered(name), self.methods.get(name, MethodParams())
-        own = "" if name == method else f" · {', '.join(entry.words) or name}"
-        return entry.label or METHODS[method].label + own
+        suffix = "" if name == method else f" · {', '.join(entry.words) or name}"
+        return entry.label or METHODS[method].label + suffix
 
     @property
     def procedure_entries(self) -> dict[str, tuple[str, str]]:
-        """The registered procedure and the label of every entry of ``procedures``, for reports."""
+        """The registered procedure and the label of every entry of ``procedures``."""
         return {name: (self.procedure(name).name, self.procedure_label(name)) for name in self.procedures}
 
     @property
     def labels(self) -> dict[str, str]:
-        """The label of every entry of ``methods``: reports take it from here."""
+        """The label of every entry of ``methods``."""
         return {name: self.label(name) for name in self.methods}
 
     def _build(self, name: str, partition: str | None) -> tuple[Method, LocalTraining, RunSettings]:
         layers = [*self._layers(name, partition)]
 
         def of(part: str, dot: str = "") -> list[Layer]:
-            return [(f"{section}{dot}", own) for section, entry in layers if (own := getattr(entry, part))]
+            parts = [(f"{section}{dot}", getattr(entry, part)) for section, entry in layers]
+            return [(section, changes) for section, changes in parts if changes]
 
         method = typed(METHODS[self.registered(name)], of("parameters") or [(f"methods.{name}", {})])
         training = changed_by(self.training, of("training", ".training"))
         return method, training, changed_by(self.run, of("run", ".run"))
 
     def _layers(self, name: str, partition: str | None) -> Iterator[tuple[str, MethodParams]]:
-        """The entries that make a method, by section, the later over the earlier: first its method's own."""
+        """The sections and entries that make a method; a later one takes precedence."""
         tuned = self.tuned.get(partition or "") or {}
-        for known in dict.fromkeys((self.registered(name), name)):
-            if known in self.methods:
-                yield f"methods.{known}", self.methods[known]
-            if known in tuned:
-                yield f"tuned.{partition}.{known}", tuned[known]
+        for key in dict.fromkeys((self.registered(name), name)):
+            if key in self.methods:
+                yield f"methods.{key}", self.methods[key]
+            if key in tuned:
+                yield f"tuned.{partition}.{key}", tuned[key]
 
     def public(self, method: str, partition: str) -> str | None:
-        """The data set that the server of this method holds, if the method names one."""
+        """The dataset of the server, if the method names one."""
         return server_data(self.method(method, partition)[0]).dataset
 
     def validate(self) -> None:
@@ -250,8 +254,7 @@ class Params(Settings):
             for name in getattr(self, section):
                 check_name(section, name)
         for name, partition in self.partitions.items():
-            if partition.dataset not in self.data:
-                raise unknown_name(f"partitions.{name}.dataset", partition.dataset, self.data)
+            _entry(f"partitions.{name}.dataset", self.data, partition.dataset)
             self.model(partition.dataset)
         for name, network in self.central.items():
             self._check_central(name, network)
@@ -265,51 +268,40 @@ class Params(Settings):
         for name in (*self.procedures, *self.grid.procedures):
             self.procedure(check_name("procedures", name))
         for name in self.tuning.methods:
-            if name not in METHODS and name not in self.methods:
-                raise unknown_name(
-                    f"tuning.methods.{name}", name, {*METHODS, *self.methods}, "fedflow methods"
-                )
+            if name not in (names := {*METHODS, *self.methods}):
+                raise unknown_name(f"tuning.methods.{name}", name, names, "fedflow methods")
         for name, entry in self.tuned.items():
-            if name not in self.partitions:
-                raise unknown_name(f"tuned.{name}", name, self.partitions)
-            for method, own in (entry or {}).items():
+            _entry(f"tuned.{name}", self.partitions, name)
+            for method, tuned in (entry or {}).items():
                 for field in ("method", "label"):
-                    if (value := getattr(own, field)) is not None:
-                        raise BadInput(
-                            f"tuned.{name}.{method}.{field}", value, f"null; set it under methods.{method}"
-                        )
+                    if (value := getattr(tuned, field)) is not None:
+                        accepted = f"null; set it under methods.{method}"
+                        raise BadInput(f"tuned.{name}.{method}.{field}", value, accepted)
                 self.method(method, name)
         for name in self.grid.datasets:
             self.dataset(name)
         for name in self.grid.partitions:
-            uses: list[tuple[str | None, str]] = [(self.partition(name).dataset, f"{name} divides")]
-            uses += [(self.public(method, name), f"{method} reads") for method in self.grid.methods]
-            for dataset, use in uses:
-                if dataset is not None and dataset not in self.grid.datasets:
-                    accepted = f"a list with {dataset!r}, which {use}"
-                    raise BadInput("grid.datasets", self.grid.datasets, accepted)
+            self._need_in_grid("datasets", self.partition(name).dataset, f"{name} divides")
+            for method in self.grid.methods:
+                if (public := self.public(method, name)) is not None:
+                    self._need_in_grid("datasets", public, f"{method} reads")
         for name in self.grid.procedures:
-            self._check_procedure(name)
+            inputs = self.procedure(name).inputs()
+            datasets = [*inputs.datasets, *(self.partition(n).dataset for n in inputs.partitions)]
+            networks = self.procedure_networks(name)
+            read = {"datasets": datasets, "partitions": inputs.partitions, "central": networks}
+            for field, used in ((field, used) for field, names in read.items() for used in names):
+                self._need_in_grid(field, used, f"the procedure {name} reads")
         for name in self.grid.central:
-            if (dataset := self.network(name, "grid.central").dataset) not in self.grid.datasets:
-                accepted = f"a list with {dataset!r}, which {name} is trained on"
-                raise BadInput("grid.datasets", self.grid.datasets, accepted)
+            dataset = self.network(name, "grid.central").dataset
+            self._need_in_grid("datasets", dataset, f"{name} is trained on")
 
-    def _check_procedure(self, name: str) -> None:
-        """Raise `BadInput` unless the grid has all that this procedure of the grid reads."""
-        inputs = self.procedure(name).inputs()
-        datasets = [*inputs.datasets, *(self.partition(each).dataset for each in inputs.partitions)]
-        networks = self.procedure_networks(name)
-        uses = {"datasets": datasets, "partitions": inputs.partitions, "central": networks}
-        for field, names in uses.items():
-            for used in names:
-                if used not in getattr(self.grid, field):
-                    accepted = f"a list with {used!r}, which the procedure {name} reads"
-                    raise BadInput(f"grid.{field}", getattr(self.grid, field), accepted)
+    def _need_in_grid(self, field: str, name: str, use: str) -> None:
+        if name not in (names := getattr(self.grid, field)):
+            raise BadInput(f"grid.{field}", names, f"a list with {name!r}, which {use}")
 
     def _check_central(self, name: str, entry: CentralParams) -> None:
-        if entry.dataset not in self.data:
-            raise unknown_name(f"central.{name}.dataset", entry.dataset, self.data)
+        _entry(f"central.{name}.dataset", self.data, entry.dataset)
         self.network(name)
         field, chain, teacher = f"central.{name}.training.objective.teacher", [name], entry.teacher
         while teacher is not None:
@@ -329,8 +321,8 @@ class Params(Settings):
         for cell in ((partition, method) for partition in grid.partitions for method in grid.methods):
             uses |= dict.fromkeys(self.used_networks(cell[1], cell[0]).values(), " / ".join(cell))
         for name, user in uses.items():
-            if name is not None and name not in grid.central:
-                raise BadInput("grid.central", grid.central, f"a list with {name!r}, which {user} uses")
+            if name is not None:
+                self._need_in_grid("central", name, f"{user} uses")
 
 
 def _entry(section: str, entries: Mapping[str, T], name: str) -> T:

@@ -32,7 +32,7 @@ def params_schema() -> Schema:
 
 
 def _settings(cls: type[Settings]) -> Schema:
-    """What `cls.parse` accepts."""
+    """Values that `cls.parse` accepts."""
     schema = _chosen(cls) if issubclass(cls, Choice) else _object(cls)
     schema = cls.schema(schema)
     if not cls.short:
@@ -54,15 +54,15 @@ def _object(cls: type[Settings], without: tuple[str, ...] = (), merged: bool = F
 
 def _field(hint: Any, field: dataclasses.Field, merged: bool) -> Schema:
     """One field, with its meaning and default."""
-    schema, about = _value(hint, field.metadata, merged), field.metadata.get("doc")
+    schema, doc = _value(hint, field.metadata, merged), field.metadata.get("doc")
     default = field.default_factory() if callable(field.default_factory) else field.default
-    schema = schema | ({"description": about} if about else {})
+    schema = schema | ({"description": doc} if doc else {})
     plain = default is None or isinstance(default, bool | int | float | str | list | dict)
     return schema | ({"default": default} if plain else {})
 
 
 def _value(hint: Any, metadata: Mapping[str, Any], merged: bool = False) -> Schema:
-    """What `fedflow.settings.check` accepts for this type."""
+    """Values that `fedflow.settings.check` accepts for this type."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if chosen := [cls for arm in args if (cls := _choice_of(arm))]:  # changes of entries, without a key
@@ -74,7 +74,7 @@ def _value(hint: Any, metadata: Mapping[str, Any], merged: bool = False) -> Sche
         return {"type": "object"} | _entries(cls)
     if origin is dict and (named := args[1].keyed() if _is_settings(args[1]) else {}):
         null = {"type": "null"}
-        entries = {name: {"anyOf": [_object(each, merged=merged), null]} for name, each in named.items()}
+        entries = {name: {"anyOf": [_object(c, merged=merged), null]} for name, c in named.items()}
         return {"type": "object", "properties": entries, "additionalProperties": False}
     if dict in (hint, origin):
         return {"type": "object"} | ({"additionalProperties": _value(args[1], {})} if args else {})
@@ -115,28 +115,28 @@ def _own(cls: type[Choice]) -> dict[str, Schema]:
     """By name of the entry: the fields of what is chosen, and its changes of shared sections."""
     changed = {name: _object(section, merged=True) for name, section in cls.overrides.items()}
     may_be_null = {"type": ["object", "null"]} if cls.holds() else {}
-    own = {name: _object(chosen) | may_be_null for name, chosen in cls.known().items() if chosen}
-    for entry in own.values():
+    entries = {name: _object(chosen) | may_be_null for name, chosen in cls.known().items() if chosen}
+    for entry in entries.values():
         entry["properties"] |= changed
-    return own
+    return entries
 
 
 def _entries(cls: type[Choice]) -> Schema:
     """Entries with the fields of what they are called, or of what the key names."""
-    own, kind = _own(cls), cls.key
-    shared = {kind: {"type": "string", "enum": sorted(own)}} | (LABEL if "label" in cls.shared() else {})
+    entries, kind = _own(cls), cls.key
+    shared = {kind: {"type": "string", "enum": sorted(entries)}} | (LABEL if "label" in cls.shared() else {})
     named = {
         "type": "object",
         "required": [kind],
         "properties": shared,
         "allOf": [
             {"if": {"properties": {kind: {"const": name}}}, "then": {"properties": entry["properties"]}}
-            for name, entry in own.items()
+            for name, entry in entries.items()
         ],
         "unevaluatedProperties": False,
     }
     plain = {
         name: entry | {"properties": entry["properties"] | shared | {kind: {"enum": [name, None]}}}
-        for name, entry in own.items()
+        for name, entry in entries.items()
     }
     return {"properties": plain, "additionalProperties": named}

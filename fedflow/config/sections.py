@@ -1,4 +1,4 @@
-"""Sections of ``params.yaml`` that no other room defines: engine, networks, entries, grid."""
+"""Sections of ``params.yaml`` that no other package defines: engine, networks, entries, grid."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -24,7 +24,7 @@ EXECUTORS = ("auto", "inline", "threads", "processes", *CLUSTERS)
 
 
 class EngineSettings(Settings):
-    """Who computes, and where. These settings change no result beyond float tolerance."""
+    """The workers and the device. These settings change no result beyond float tolerance."""
 
     section = "engine"
     executor: str = option(
@@ -61,10 +61,10 @@ class EngineSettings(Settings):
 
 
 class ModelParams(Settings):
-    """The network for one data set.
+    """The network for one dataset.
 
-    ``trainable``, patterns of the parameters that are trained, is one of the ``options``: the settings of
-    networks that are trained whole, and their digests, do not change.
+    ``trainable``, patterns of the parameters that are trained, is stored in ``options``, so that the digest
+    of a network without it does not change.
     """
 
     section = "models"
@@ -75,17 +75,17 @@ class ModelParams(Settings):
     @classmethod
     def parse(cls, values: Any, section: str | None = None) -> Self:
         """Build from a mapping, whose ``trainable`` becomes an option, or from an architecture's name."""
-        if isinstance(values, Mapping) and isinstance(options := values.get("options", {}), Mapping):
-            moved = {name: value for name, value in values.items() if name == "trainable"}
-            rest = {name: value for name, value in values.items() if name not in moved}
-            values = rest | {"options": {**options, **moved}} if moved else values
+        options = values.get("options", {}) if isinstance(values, Mapping) else None
+        if isinstance(options, Mapping) and "trainable" in values:
+            rest = {name: value for name, value in values.items() if name != "trainable"}
+            values = rest | {"options": {**options, "trainable": values["trainable"]}}
         return super().parse(values, section)
 
     @classmethod
     def schema(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        names, known = sorted(ARCHITECTURES), fields["properties"]
-        about = "patterns of the parameters that are trained; the others are frozen; default: all are trained"
-        trainable = {"type": "array", "items": {"type": "string"}, "description": about}
+        names, properties = sorted(ARCHITECTURES), fields["properties"]
+        doc = "patterns of the parameters that are trained; the others are frozen; default: all are trained"
+        trainable = {"type": "array", "items": {"type": "string"}, "description": doc}
         of_name = [
             {
                 "if": {"properties": {"name": {"const": name}}},
@@ -94,8 +94,8 @@ class ModelParams(Settings):
             for name in names
             for options in [[*known_options(name), "trainable"]]
         ]
-        known = known | {"name": known["name"] | {"enum": names}, "trainable": trainable}
-        return fields | {"properties": known, "allOf": of_name}
+        properties |= {"name": properties["name"] | {"enum": names}, "trainable": trainable}
+        return fields | {"properties": properties, "allOf": of_name}
 
     def validate(self) -> None:
         if self.name not in ARCHITECTURES:
@@ -111,21 +111,16 @@ class ModelParams(Settings):
 
 
 class CentralParams(Central):
-    """A network that is trained on a whole data set: a teacher, an expert, or a reference."""
+    """A network that is trained on a whole dataset: a teacher, an expert, or a reference."""
 
     section = "central"
     dataset: str = option(doc="a name under data")
-    model: ModelParams | None = option(None, "its network; null = that of `models` for the data set")
+    model: ModelParams | None = option(None, "its network; null = the network of `models` for the dataset")
 
     @property
     def teacher(self) -> str | None:
         """The central network that it learns from, if any."""
-        return teacher_of(self.training)
-
-
-def teacher_of(training: LocalTraining) -> str | None:
-    """The central network that this training learns from, if any."""
-    return None if training.objective is None else training.objective.teacher
+        return None if self.training.objective is None else self.training.objective.teacher
 
 
 def _words(values: Mapping[str, Any]) -> list[str]:
@@ -134,9 +129,9 @@ def _words(values: Mapping[str, Any]) -> list[str]:
 
 
 class MethodParams(Choice):
-    """What one entry of ``methods`` changes: hyper-parameters, and fields of the shared sections.
+    """The changes of one entry of ``methods``: hyper-parameters, and fields of the shared sections.
 
-    An entry under a name of the user's choice names its ``method``, whose entry it starts from.
+    An entry with another name names its ``method``, whose entry it starts from.
     """
 
     section = "methods"
@@ -157,7 +152,7 @@ class MethodParams(Choice):
 
     @property
     def words(self) -> list[str]:
-        """What it changes, such as "mu 0.1" and "curriculum order anti"."""
+        """Its changes in words, such as "mu 0.1" and "curriculum order anti"."""
         sections = {"method": self.parameters, "training": self.training, "run": self.run}
         return _words({name: values for name, values in sections.items() if values})
 
@@ -170,7 +165,7 @@ class MethodParams(Choice):
 
 
 class ProcedureParams(Choice):
-    """An entry of ``procedures``: parameters of the procedure of its name, or of the one that it names."""
+    """An entry of ``procedures``: parameters of the procedure of its name, or of its ``procedure``."""
 
     section = "procedures"
     plural = "procedures"
@@ -189,19 +184,19 @@ class ProcedureParams(Choice):
 
     @property
     def words(self) -> list[str]:
-        """What it changes, such as "picks 3"."""
+        """Its changes in words, such as "picks 3"."""
         return _words(self.parameters)
 
 
 class Grid(Settings):
-    """What `dvc repro` runs: every partition x method x seed, and every procedure x seed."""
+    """The grid of `dvc repro`: every partition x method x seed, and every procedure x seed."""
 
     section = "grid"
     datasets: list[str] = option(doc="names under data")
     partitions: list[str] = option(doc="names under partitions")
     methods: list[str] = option(doc="names under methods, or registered methods")
     seeds: list[int] = option(doc="experiment seeds", ge=0)
-    central: list[str] = option(factory=list, doc="names under central: those that `dvc repro` trains")
+    central: list[str] = option(factory=list, doc="names under central that `dvc repro` trains")
     procedures: list[str] = option(
         factory=list, doc="names under procedures, or registered procedures, each with every seed"
     )

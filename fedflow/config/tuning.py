@@ -13,7 +13,7 @@ MEASURES = {metric.measure: metric.name for metric in yardstick_first(METRICS.va
 
 
 class Tuning(Settings):
-    """What `fedflow tune` tries, and how it judges."""
+    """The settings that `fedflow tune` tries, and the measure."""
 
     section = "tuning"
     validation: float = option(0.2, "share of a client's training samples that is held out", gt=0, lt=1)
@@ -49,7 +49,7 @@ class Tuning(Settings):
                 )
 
     def grid_of(self, *names: str) -> dict[str, list]:
-        """The values to try of every setting, numbers as numbers: the grid's, then those of these methods."""
+        """The values to try of every setting: the grid, then the entries of these methods."""
         grid = self.grid
         for name in names:
             grid = grid | self.methods.get(name, {})
@@ -63,7 +63,7 @@ def combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _number(value: Any) -> Any:
-    """YAML reads 1e-3 as text."""
+    """A number for text such as 1e-3, as YAML reads it."""
     with contextlib.suppress(ValueError):
         return float(value) if isinstance(value, str) else value
     return value

@@ -1,4 +1,4 @@
-"""`dataset`: arrays, tensors and data frames of the caller as a data set."""
+"""`dataset`: arrays, tensors and data frames of the caller as a dataset."""
 
 import hashlib
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ TOKENS = 1 << 31  # tokens are int32
 def dataset(
     x: Any, y: Any = None, x_test: Any = None, y_test: Any = None, classes: Sequence[str] | None = None
 ) -> Dataset:
-    """A data set of your own arrays, tensors or data frames, which are copied.
+    """A dataset of your own arrays, tensors or data frames, which are copied.
 
     ``x`` [n, ...]: uint8 images [n, C, H, W] or [n, H, W], which are scaled to [0, 1], float features, or
     whole numbers [n, L], which are tokens for a network that embeds them. ``y`` [n]: labels 0..K-1, each with
@@ -40,24 +40,24 @@ def dataset(
         if values is None:
             accepted = "an array; all are needed: fedflow.dataset(x[:n], y[:n], x[n:], y[n:])"
             raise BadInput(name, None, accepted)
-    for own in ("", "_test"):
-        _need_same_rows(f"y{own}", given[f"x{own}"], given[f"y{own}"])
+    for part in ("", "_test"):
+        _need_same_rows(f"y{part}", given[f"x{part}"], given[f"y{part}"])
     arrays = {name: _array(name, values) for name, values in given.items()}
     x_train, y_train, x_test, y_test = arrays.values()
-    for own in ("", "_test"):
-        _need_inputs(f"x{own}", arrays[f"x{own}"], arrays[f"y{own}"])
+    for part in ("", "_test"):
+        _need_inputs(f"x{part}", arrays[f"x{part}"], arrays[f"y{part}"])
     if x_train.shape[1:] != x_test.shape[1:]:
         accepted = f"inputs of the shape {x_train.shape[1:]} and type of x"
         raise BadInput("x_test", x_test.shape[1:], accepted)
     if x_train.dtype != x_test.dtype:
         raise BadInput("x_test", Words(x_test.dtype), f"the type of x, {x_train.dtype}")
     tokens = x_train.dtype.kind in "iu" and x_train.dtype != np.uint8
-    for own in ("", "_test"):
-        _need_targets(f"y{own}", arrays[f"y{own}"], x_train.shape[1:] if tokens else ())
+    for part in ("", "_test"):
+        _need_targets(f"y{part}", arrays[f"y{part}"], x_train.shape[1:] if tokens else ())
     real = y_train.dtype.kind == "f"
     if real != (y_test.dtype.kind == "f") or y_train.shape[1:] != y_test.shape[1:]:
-        found = f"{y_train.dtype} {['n', *y_train.shape[1:]]}".replace("'", "")
-        raise BadInput("y_test", Words(_layout(y_test)), f"targets as y, {found}")
+        layout = f"{y_train.dtype} {['n', *y_train.shape[1:]]}".replace("'", "")
+        raise BadInput("y_test", Words(_layout(y_test)), f"targets as y, {layout}")
     if real and classes is not None:
         raise BadInput("classes", list(classes), "None with real targets")
     names = () if real else _classes(arrays, classes, tokens)
@@ -69,27 +69,18 @@ def dataset(
     kind = np.uint8 if images else np.int32 if tokens else np.float32
     inputs = [torch.from_numpy(array.astype(kind)) for array in (x_train, x_test)]
     if images and x_train.ndim == 3:
-        inputs = [own.unsqueeze(1) for own in inputs]
-    own_kind = np.float32 if real else np.int64
-    targets = [torch.from_numpy(array.astype(own_kind)) for array in (y_train, y_test)]
+        inputs = [values.unsqueeze(1) for values in inputs]
+    target_kind = np.float32 if real else np.int64
+    targets = [torch.from_numpy(array.astype(target_kind)) for array in (y_train, y_test)]
     depth = inputs[0].shape[1] if images else 0
-    made = Dataset(
-        OWN,
-        inputs[0],
-        targets[0],
-        inputs[1],
-        targets[1],
-        names,
-        (0.0,) * depth,
-        (1.0,) * depth,
-        content.hexdigest(),
-    )
+    parts = inputs[0], targets[0], inputs[1], targets[1]
+    made = Dataset(OWN, *parts, names, (0.0,) * depth, (1.0,) * depth, content.hexdigest())
     need_classes(made, "y")
     return made
 
 
 def instead(data: Any) -> str:
-    """A hint on what to write instead of a loader, a path or other refused data; empty if unknown."""
+    """A replacement for a loader, a path or other refused data; empty if there is none."""
     kinds = {f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(data).__mro__}
     if "torch.TensorDataset" in kinds:
         return "fedflow.dataset(*train.tensors, *test.tensors)"
@@ -124,7 +115,7 @@ def _need_same_rows(name: str, x: Any, y: Any) -> None:
     """Refuse targets whose index differs from the index of the inputs: their rows would not match."""
     indices = [getattr(values, "index", None) for values in (x, y)]
     if all(hasattr(index, "equals") for index in indices) and not indices[0].equals(indices[1]):  # type: ignore[union-attr]
-        raise BadInput(name, Words("an index other than that of x"), "the rows of x: y.loc[x.index]")
+        raise BadInput(name, Words("an index that differs from x.index"), "the rows of x: y.loc[x.index]")
 
 
 def _array(name: str, values: Any) -> np.ndarray:
@@ -137,28 +128,26 @@ def _array(name: str, values: Any) -> np.ndarray:
     if hasattr(values, "columns") and name.startswith("x"):
         _need_features(name, values)
     try:
-        found = np.asarray(values)
+        array = np.asarray(values)
     except (TypeError, ValueError) as error:
         raise BadInput(name, Words(f"a {type(values).__name__}"), "an array or tensor of numbers") from error
     if np.ma.is_masked(values):
         raise BadInput(name, Words("a masked array"), "numbers without missing values, as in x.filled(0)")
-    if found.dtype.kind not in "biuf":
-        text = found.dtype.kind in "OUST" and name.startswith("y")
-        cast = f"as in {FLOATS}" if name[0] == "x" else f"as in {name}.astype(int)"
-        advice = f", {cast}; text: {NUMBERED}" if text else f", {cast}"
-        raise BadInput(
-            name, type(values).__name__, f"an array or tensor of numbers{advice}; it holds {found.dtype}"
-        )
-    return found.astype(found.dtype.newbyteorder("="), copy=False)
+    if array.dtype.kind not in "biuf":
+        text = array.dtype.kind in "OUST" and name.startswith("y")
+        cast = FLOATS if name[0] == "x" else f"{name}.astype(int)"
+        advice = f", as in {cast}" + (f"; text: {NUMBERED}" if text else "")
+        accepted = f"an array or tensor of numbers{advice}; it holds {array.dtype}"
+        raise BadInput(name, type(values).__name__, accepted)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _need_features(name: str, table: Any) -> None:
-    """Refuse the columns of a data frame that a table in a file may not have as features either."""
+    """Refuse columns of a data frame that cannot be features, as in tables of files."""
     names = unnamed(map(str, table.columns))
-    found = unfit(table) or ", ".join(f"{column!r} (an index)" for column in names)
-    if found:
+    if refused := unfit(table) or ", ".join(f"{column!r} (an index)" for column in names):
         accepted = f"measured numbers; leave other columns out with {name}.drop(columns=[...])"
-        raise BadInput(name, Words(f"columns {found}"), accepted)
+        raise BadInput(name, Words(f"columns {refused}"), accepted)
 
 
 def _layout(array: np.ndarray) -> str:
@@ -166,31 +155,23 @@ def _layout(array: np.ndarray) -> str:
 
 
 def _need_inputs(name: str, x: np.ndarray, y: np.ndarray) -> None:
-    """Refuse inputs that are no images, features or tokens for the targets ``y``."""
+    """Refuse inputs that are neither images, features nor tokens for the targets ``y``."""
     shape, count = x.shape, len(y) if y.ndim else 0
     if x.ndim < 2 or len(x) != count or not x.size:
-        one = f"; of one feature: {name}[:, None]" if x.ndim == 1 and len(x) == count else ""
-        raise BadInput(name, shape, f"inputs [n, ...] with n = {count} > 0 targets{one}")
+        advice = f"; of one feature: {name}[:, None]" if x.ndim == 1 and len(x) == count else ""
+        raise BadInput(name, shape, f"inputs [n, ...] with n = {count} > 0 targets{advice}")
     if x.dtype == np.uint8:
         gray, color = x.ndim == 3, x.ndim == 4 and shape[1] in (1, 3)
         if not (gray or color):
-            last = (
-                f"; channels first: {name}.transpose(0, 3, 1, 2)"
-                if x.ndim == 4 and shape[3] in (1, 3)
-                else ""
-            )
-            table = f"; a table: {FLOATS}" if x.ndim == 2 else ""
-            raise BadInput(
-                name, shape, f"uint8 images [n, H, W] or [n, C, H, W] with C = 1 or 3{last}{table}"
-            )
+            last = x.ndim == 4 and shape[3] in (1, 3)
+            advice = f"; channels first: {name}.transpose(0, 3, 1, 2)" if last else ""
+            advice += f"; a table: {FLOATS}" if x.ndim == 2 else ""
+            raise BadInput(name, shape, f"uint8 images [n, H, W] or [n, C, H, W] with C = 1 or 3{advice}")
     elif x.dtype.kind in "iu" and (x.ndim != 2 or x.min() < 0 or x.max() >= TOKENS):
-        found = _layout(x) if x.ndim != 2 else f"{x.dtype} {x.min()} to {x.max()}"
-        raise BadInput(
-            name,
-            Words(found),
-            f"uint8 images, {name}.astype('uint8') if pixels are 0 to 255; float "
-            f"features, {name}.astype('float32'); or tokens [n, L] from 0",
-        )
+        layout = _layout(x) if x.ndim != 2 else f"{x.dtype} {x.min()} to {x.max()}"
+        accepted = f"uint8 images, {name}.astype('uint8') if pixels are 0 to 255; float features, "
+        accepted += f"{name}.astype('float32'); or tokens [n, L] from 0"
+        raise BadInput(name, Words(layout), accepted)
     elif x.dtype.kind == "b":
         raise BadInput(name, Words(_layout(x)), f"float features: {name}.astype('float32')")
     elif x.dtype.kind == "f":
@@ -205,18 +186,18 @@ def _need_finite(name: str, array: np.ndarray) -> None:
 
 
 def _need_targets(name: str, y: np.ndarray, sequence: tuple[int, ...]) -> None:
-    """Refuse targets that are no labels [n], real values [n] or [n, k], or next tokens [n, *sequence]."""
+    """Refuse targets other than labels [n], real values [n] or [n, k], or next tokens [n, *sequence]."""
     rows, size = Words(_layout(y)), y.shape[1:]
     if y.dtype.kind == "f":
         _need_finite(name, y)
-        if found := labels_as_reals(y):
+        if labels := labels_as_reals(y):
             accepted = f"labels as whole numbers, {name}.astype(int); real targets, {name}[:, None]"
-            raise BadInput(name, Words(f"floats {found}"), accepted)
+            raise BadInput(name, Words(f"floats {labels}"), accepted)
     elif y.ndim == 1 or (y.ndim == 2 and size == sequence):
         return
     if y.ndim == 2 and size[0] > 1 and (kind := binary_rows(y)):
-        one = f"{name}.argmax(1)" if kind == "one-hot" else "several labels of a sample are not supported"
-        raise BadInput(name, Words(f"{kind} {rows}"), f"one label per sample [n]: {one}")
+        advice = f"{name}.argmax(1)" if kind == "one-hot" else "several labels of a sample are not supported"
+        raise BadInput(name, Words(f"{kind} {rows}"), f"one label per sample [n]: {advice}")
     if y.dtype.kind != "f" or y.ndim not in (1, 2) or not y.size:
         accepted = "labels [n], or float targets [n] or [n, k]"
         single = f": np.ravel({name})" if y.size == len(y) else ""
@@ -233,9 +214,9 @@ def _classes(arrays: dict[str, np.ndarray], classes: Sequence[str] | None, token
         count = len(classes) if classes is not None else 1 + max(int(array.max()) for array in whole)
     else:
         count = len(classes) if classes is not None else 0
-    if found := misfit(y_train, y_test, count, complete=classes is None and not tokens):
-        name = "y" if found.split == "train" else "y_test"
+    if wrong := misfit(y_train, y_test, count, complete=classes is None and not tokens):
+        name = "y" if wrong.split == "train" else "y_test"
         more = "; `classes` names labels without training samples" if classes is None else ""
-        accepted = f"labels 0 to {found.classes - 1}{found.remedy}{more}"
-        raise BadInput(name, Words(found.shown), accepted)
+        accepted = f"labels 0 to {wrong.classes - 1}{wrong.remedy}{more}"
+        raise BadInput(name, Words(wrong.shown), accepted)
     return tuple(map(str, classes if classes is not None else range(count or int(y_train.max()) + 1)))

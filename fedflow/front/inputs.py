@@ -1,4 +1,4 @@
-"""What `fedflow.run` accepts as data, division, network and method, as objects of the engine."""
+"""The data, division, network and method of `fedflow.run` as objects of the engine."""
 
 import copy
 import hashlib
@@ -48,12 +48,12 @@ IMAGES = 28  # height from which images get a convolutional network
 
 
 def cache() -> Path:
-    """Where prepared data and compiled steps are kept: `FEDFLOW_CACHE`, or ``~/.cache/fedflow``."""
+    """The folder of prepared data and compiled steps: `FEDFLOW_CACHE`, or ``~/.cache/fedflow``."""
     return Path(os.environ.get("FEDFLOW_CACHE") or Path.home() / ".cache" / "fedflow")
 
 
 def as_data(data: Data) -> Source:
-    """The caller's samples as they are, or named data as an entry of ``data`` in params.yaml."""
+    """The caller's samples unchanged, or named data as an entry of ``data`` in params.yaml."""
     if isinstance(data, Dataset | DatasetParams):
         return data
     if not isinstance(data, str | Mapping):
@@ -77,12 +77,12 @@ def prepared(data: Source, telling: bool = False) -> Dataset:
         return data
     folder = cache() / "notebook" / f"{data.source}-{digest(data.as_dict(), 12)}"
     samples = intact(lambda: load_prepared(folder, verify=True)) if is_current(folder, data) else None
-    made = samples is None
     if samples is None:
+        telling = True
         with within("data"):
             samples = prepare(data, folder)
     need_classes(samples, "data")
-    for note in samples.notes if made or telling else ():
+    for note in samples.notes if telling else ():
         say(f"{samples.name}: {note}")
     return samples
 
@@ -104,25 +104,25 @@ def divided(division: Division, data: Dataset) -> Partition:
     if isinstance(division, PartitionParams):
         return make_partition(division, Samples.of(data), data.hash)
     rows = _lists(division)
-    for k, own in enumerate(rows):
-        _need_rows(f"partition[{k}]", own, len(data.y_train))
+    for k, held in enumerate(rows):
+        _need_rows(f"partition[{k}]", held, len(data.y_train))
     holder = np.full(len(data.y_train), -1)
-    for k, own in enumerate(rows):
-        if (taken := own[holder[own] >= 0]).size:
+    for k, held in enumerate(rows):
+        if (taken := held[holder[held] >= 0]).size:
             clients = f"clients {holder[taken[0]]} and {k} both hold it"
             raise BadInput("partition", int(taken[0]), f"every training sample at most once; {clients}")
-        holder[own] = k
+        holder[held] = k
     labels, tested = data.y_train.numpy(), data.y_test.numpy()
     if labels.ndim > 1 or labels.dtype.kind == "f":
-        pools, own_pools = [np.arange(len(tested))], [np.array([0])] * len(rows)
+        pools, pools_of = [np.arange(len(tested))], [np.array([0])] * len(rows)
     else:
         pools = [np.flatnonzero(tested == label) for label in range(data.num_classes)]
-        own_pools = [np.unique(labels[own]) for own in rows]
-    return Partition.from_lists(rows, pools, own_pools, dataset_hash=data.hash)
+        pools_of = [np.unique(labels[held]) for held in rows]
+    return Partition.from_lists(rows, pools, pools_of, dataset_hash=data.hash)
 
 
 def as_division(given: Any) -> Any:
-    """The division: lists of rows as they are, a mapping of a scheme parsed."""
+    """The division: a parsed mapping of a scheme, or unchanged lists of rows."""
     if not isinstance(given, Mapping):
         return given
     if "scheme" not in given:
@@ -137,24 +137,23 @@ def _lists(division: Any) -> list[np.ndarray]:
         given = None if isinstance(division, str | bytes) else list(division)
     except TypeError:
         given = None
-    if not given or all(isinstance(own, int | float | np.number) for own in given):
+    if not given or all(isinstance(rows, int | float | np.number) for rows in given):
         shown = division if isinstance(division, str | int | float) else Words(type(division).__name__)
         accepted = "a scheme such as fedflow.dirichlet(clients=20), or a list of row numbers per client"
         if given:
             accepted += ": of the client of every row, [np.flatnonzero(owner == k) for k in range(clients)]"
         raise BadInput("partition", shown, accepted)
-    rows = []
-    for k, own in enumerate(given):
+    arrays = []
+    for k, rows in enumerate(given):
         try:
-            found = np.asarray(own)
+            array = np.asarray(rows)
         except (TypeError, ValueError):
-            found = np.empty((), object)
-        if found.ndim != 1 or found.dtype.kind not in "biuf":
+            array = np.empty((), object)
+        if array.size and (array.ndim != 1 or array.dtype.kind not in "biuf"):
             accepted = "row numbers of training samples, a list or an array [n]"
-            if found.size:
-                raise BadInput(f"partition[{k}]", Words(f"a {type(own).__name__}"), accepted)
-        rows.append(np.sort(found.ravel()) if found.dtype.kind != "b" else found)
-    return rows
+            raise BadInput(f"partition[{k}]", Words(f"a {type(rows).__name__}"), accepted)
+        arrays.append(np.sort(array.ravel()) if array.dtype.kind != "b" else array)
+    return arrays
 
 
 def _need_rows(name: str, rows: np.ndarray, count: int) -> None:
@@ -185,32 +184,27 @@ def built_method(method: str | Method | type[Method] | Mapping[str, Any]) -> Met
 
 
 def titles(method: Method) -> tuple[str, str]:
-    """Name and label; of a class that is not registered, its Python name, as it may inherit both."""
+    """Name and label of a method; an unregistered class, which may inherit both, has its Python name."""
     registered = METHODS.get(method.name) is type(method)
     return (method.name, method.label) if registered else (type(method).__name__,) * 2
 
 
 def default_network(data: Dataset) -> str:
-    """The network where none is named, by the kind of the inputs and targets.
+    """The default network for the kind of inputs and targets.
 
-    Raises `BadInput` for whole numbers in the caller's arrays, as only the caller knows whether they are
-    tokens, for images with their channels last, and for several real targets.
+    Raises `BadInput` for whole numbers in the caller's arrays, which may be tokens or not, and for images
+    with their channels last.
     """
     if _tokens(data) and data.name == OWN:
-        raise BadInput(
-            "x",
-            Words(f"whole numbers {list(data.input_shape)}"),
-            "float features, x.astype('float32'), or uint8 images; tokens need a `model` that embeds them",
-        )
+        accepted = "float features, x.astype('float32'), or uint8 images; "
+        accepted += "tokens need a `model` that embeds them"
+        raise BadInput("x", Words(f"whole numbers {list(data.input_shape)}"), accepted)
     if _tokens(data) and data.classes:
         return "stacked_lstm" if data.y_train.ndim > 1 else "char_lstm"
     if _channels_last(data.input_shape) and min(data.input_shape[:2]) >= 8:
+        field, shape = "x" if data.name == OWN else "data", ", ".join(map(str, data.input_shape))
         accepted = "images [n, C, H, W], x.transpose(0, 3, 1, 2); or features [n, d], x.reshape(len(x), -1)"
-        raise BadInput(
-            "x" if data.name == OWN else "data",
-            Words(f"[n, {', '.join(map(str, data.input_shape))}]"),
-            accepted,
-        )
+        raise BadInput(field, Words(f"[n, {shape}]"), accepted)
     if not data.classes:
         return "linear" if data.num_classes == 1 else "mlp"
     image = len(data.input_shape) == 3 and min(data.input_shape[1:]) >= IMAGES
@@ -222,16 +216,16 @@ def network_entry(network: str | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(network, Mapping):
         return {"name": network, "options": {}}
     if "name" not in network:
-        found = Words(f"a {type(network).__name__} without `name`")
-        raise BadInput("model", found, "a mapping with the name of an architecture")
+        given = Words(f"a {type(network).__name__} without `name`")
+        raise BadInput("model", given, "a mapping with the name of an architecture")
     options = {name: value for name, value in network.items() if name not in ("name", "options")}
     return {"name": network["name"], "options": {**network.get("options", {}), **options}}
 
 
 def flat_model(network: Network | None, data: Dataset, device: torch.device, convolution: str) -> FlatModel:
-    """The network: by name, as a mapping with ``name`` and options, as a module, or as what makes a module.
+    """The network: from a name, a mapping with ``name`` and options, a module, or a factory of modules.
 
-    A module itself is the first model for every seed; what makes one is called once per seed.
+    A module itself is the first model for every seed; a factory is called once per seed.
     """
     if network is None or isinstance(network, str | Mapping):
         entry = network_entry(default_network(data) if network is None else network)
@@ -246,24 +240,24 @@ def flat_model(network: Network | None, data: Dataset, device: torch.device, con
         factory = network
         _need_module(network, getattr(network, "__name__", type(network).__name__))
     else:
-        found = network if isinstance(network, int | float) else Words(f"a {type(network).__name__}")
+        given = network if isinstance(network, int | float) else Words(f"a {type(network).__name__}")
         accepted = "the name of a network, a torch.nn.Module, or a function that makes one"
-        raise BadInput("model", found, accepted)
+        raise BadInput("model", given, accepted)
     return FlatModel(factory, device=device, convolution=convolution)
 
 
 def _tokens(data: Dataset) -> bool:
-    """Return whether the inputs are whole numbers, but not pixels."""
+    """True if the inputs are whole numbers, but not pixels."""
     return not (data.x_train.is_floating_point() or data.x_train.dtype == torch.uint8)
 
 
 def _channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether an input looks like an image [H, W, C]."""
+    """True if an input looks like an image [H, W, C]."""
     return len(shape) == 3 and shape[2] in (1, 3) and shape[0] not in (1, 3)
 
 
 def _need_layout(data: Dataset, network: str, error: BadInput) -> None:
-    """Raise ``error`` in terms of the caller's arrays, where their layout explains why ``network`` fails."""
+    """Raise ``error`` in terms of the caller's arrays, if ``network`` fails because of their layout."""
     shape = data.input_shape
     if data.name != OWN:
         return
@@ -279,7 +273,7 @@ def _need_layout(data: Dataset, network: str, error: BadInput) -> None:
 
 
 def _need_module(factory: Callable[[], Any], name: str) -> None:
-    """Raise `BadInput` unless ``factory``, a function or class of this name or a copy, makes a module."""
+    """Raise `BadInput` unless ``factory`` makes a module: a copy, or a function or class of this name."""
     try:
         made = factory()
     except BadInput:
@@ -290,9 +284,8 @@ def _need_module(factory: Callable[[], Any], name: str) -> None:
             accepted = f"an object such as {name}(...), or {accepted}"
         elif isinstance(factory, partial):
             accepted = "a network that can be copied"
-        raise BadInput(
-            "model", Words(name), f"{accepted} ({type(error).__name__}: {reason(error)})"
-        ) from error
+        accepted += f" ({type(error).__name__}: {reason(error)})"
+        raise BadInput("model", Words(name), accepted) from error
     if not isinstance(made, nn.Module):
         raise BadInput("model", type(made).__name__, "a function that returns a torch.nn.Module")
 
@@ -305,7 +298,7 @@ def federation(
     device: str,
     convolution: str,
 ) -> Federation:
-    """All that stays the same over the rounds."""
+    """The data, the network and the partition of a run."""
     where = torch.device(device)
     partition = divided(division, samples)
     if partition.classes:
@@ -328,7 +321,7 @@ def federation(
 
 
 def _public(method: Method, train: Examples, partition: Partition) -> Examples | None:
-    """The server's own inputs, of methods that use some."""
+    """The inputs of the server, for methods that need some."""
     declared = server_data(method)
     if declared.dataset:
         return prepared(as_data(declared.dataset)).train.to(train.device)
@@ -342,15 +335,15 @@ def _public(method: Method, train: Examples, partition: Partition) -> Examples |
 def described(
     data: Source, division: Division, network: Network | None, whole: Federation
 ) -> dict[str, dict[str, Any]]:
-    """The settings of data, division and network; content hashes of those that have no settings."""
-    about = {"data": {"hash": whole.partition.dataset_hash}, "partition": {"hash": whole.partition.hash}}
+    """The settings of data, division and network, or content hashes of arrays, lists and modules."""
+    settings = {"data": {"hash": whole.partition.dataset_hash}, "partition": {"hash": whole.partition.hash}}
     if not isinstance(data, Dataset):
-        about["data"] = data.flat()
+        settings["data"] = data.flat()
     if isinstance(division, PartitionParams):
-        about["partition"] = {k: v for k, v in division.flat().items() if k != "dataset"}
+        settings["partition"] = {k: v for k, v in division.flat().items() if k != "dataset"}
     if network is None or isinstance(network, str | Mapping):
         entry = network_entry(whole.model.title if network is None else network)
-        return about | {"model": {"name": entry["name"], **entry["options"]}}
+        return settings | {"model": {"name": entry["name"], **entry["options"]}}
     content = hashlib.blake2b(whole.model.architecture.encode(), digest_size=4)
     content.update(whole.model.init(0).cpu().numpy().data)
-    return about | {"model": {"name": whole.model.title, "hash": content.hexdigest()}}
+    return settings | {"model": {"name": whole.model.title, "hash": content.hexdigest()}}

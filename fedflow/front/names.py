@@ -1,4 +1,4 @@
-"""The names of ``import fedflow as ff``: those that ``fedflow/__init__.pyi`` imports, and registered ones.
+"""The names of ``import fedflow as ff``: imports of ``fedflow/__init__.pyi``, and registered classes.
 
 A plug-in adds its methods and schemes: `ff.Halfway`, `ff.in_order`.
 """
@@ -34,15 +34,15 @@ def exported() -> dict[str, tuple[str, str]]:
 
     As type checkers read a stub: ``from module import name as name``, and ``name = other`` for an import.
     """
-    found, public = {}, {}
+    imported, public = {}, {}
     for node in ast.parse(STUB.read_text()).body:
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                found[alias.asname or alias.name] = (node.module or "", alias.name)
+                imported[alias.asname or alias.name] = (node.module or "", alias.name)
                 if alias.asname == alias.name:
-                    public[alias.name] = found[alias.name]
+                    public[alias.name] = imported[alias.name]
         elif isinstance(node, ast.Assign):
-            public |= {ast.unparse(name): found[ast.unparse(node.value)] for name in node.targets}
+            public |= {ast.unparse(name): imported[ast.unparse(node.value)] for name in node.targets}
     return public
 
 
@@ -72,7 +72,7 @@ def lookup(name: str) -> Any:
 
 
 def _renamed(old: str, new: str, version: str) -> str:
-    """The new name, with a warning in ``version`` and an error from the next minor version on."""
+    """The new name, with a warning in ``version`` and an error in later minor versions."""
     now, then = (tuple(map(int, text.split(".")[:2])) for text in (fedflow.__version__, version))
     if now > then:
         raise AttributeError(f"fedflow.{old} is now fedflow.{new}")
@@ -82,7 +82,7 @@ def _renamed(old: str, new: str, version: str) -> str:
 
 
 def _check_time(public: str, module: str) -> None:
-    """Refuse a name for running while plug-ins are imported, as its module may be half imported then."""
+    """Refuse a name while plug-ins are imported if its module may be half imported then."""
     if Loading.now and module.startswith(ABOVE) and module not in LIGHT:
         when = "once plug-ins are imported: use it within a function"
         raise AttributeError(f"fedflow.{public} is there {when}")
@@ -90,22 +90,22 @@ def _check_time(public: str, module: str) -> None:
 
 def _imported(module: str, name: str) -> Any:
     """``from module import name``: a name within the module, or a module below it."""
-    found = import_module(module)
-    return getattr(found, name) if name in vars(found) else import_module(f"{module}.{name}")
+    package = import_module(module)
+    return getattr(package, name) if name in vars(package) else import_module(f"{module}.{name}")
 
 
 def _methods() -> dict[str, Any]:
-    """The registered methods by the names of their classes, with those of plug-ins and of the user."""
+    """All registered methods, by the names of their classes."""
     return {cls.__name__: cls for cls in import_module("fedflow.methods").METHODS.values()}
 
 
 def _schemes() -> dict[str, Any]:
-    """The registered schemes, likewise."""
+    """All registered schemes."""
     return dict(import_module("fedflow.partition").SCHEMES)
 
 
 def _with_page(value: Any) -> Any:
-    """A settings class with its page as docstring, in place of the signature that dataclasses write."""
+    """A settings class with its page as docstring, in place of the signature of the dataclass."""
     if isinstance(value, type) and (value.__doc__ or "").startswith(f"{value.__name__}("):
         from fedflow.front.pages import keywords, page
         from fedflow.settings import Settings

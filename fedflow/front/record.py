@@ -1,4 +1,4 @@
-"""`run(record=folder)`: the settings as params.yaml of a project folder, and the run through its pipeline."""
+"""`run(record=folder)`: adds the settings to params.yaml of a project, and runs as `fedflow run` does."""
 
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -41,11 +41,11 @@ def recorded(
     changes: Sequence[str],
     listeners: Sequence[Listener],
 ) -> tuple[Simulation, Outcome, Path]:
-    """Add the run to ``params.yaml`` in the folder ``root``, and do it as ``fedflow run`` would.
+    """Add the run to ``params.yaml`` in the folder ``root``, and run it as ``fedflow run`` does.
 
-    ``changes`` are those of `load_params`. Returns the finished simulation and the folder of the results.
-    Raises `BadInput` for what ``params.yaml`` cannot name (own arrays, modules and methods, lists of rows),
-    and if ``root`` has a ``params.yaml`` that `fedflow.run` did not write.
+    ``changes`` are as for `load_params`. Returns the finished simulation and the folder of the results.
+    Raises `BadInput` for arrays, modules, unregistered methods and lists of rows, which ``params.yaml``
+    cannot name, and if ``root`` has a ``params.yaml`` that `fedflow.run` did not write.
     """
     if isinstance(data, Dataset):
         accepted = "named data: save arrays with numpy.savez, and name them as {'source': 'npz', 'path': ...}"
@@ -57,7 +57,7 @@ def recorded(
     if network is not None and not isinstance(network, str | Mapping):
         raise BadInput("record", Words("a run of an own network"), "the name of a network")
     make_writable(root)
-    with locked(root / ".fedflow" / "params", lambda: None):  # waits for another run that adds itself
+    with locked(root / ".fedflow" / "params", lambda: None):
         values = _read(root / PARAMS)
         model = network_entry(default_network(prepared(data)) if network is None else network)
         names = _added(values, data, division, model, method, training, run, seed)
@@ -68,23 +68,18 @@ def recorded(
     for name in experiment.datasets:
         prepare_dataset(params, name, root)
     prepare_partition(params, experiment.partition, root)
-    ends: list[tuple[Simulation, Outcome]] = []
-    perform(experiment, Inline(), listeners, ended=lambda *end: ends.append(end))
-    return (*ends[0], experiment.results_folder)
+    work = perform(experiment, Inline(), listeners)
+    return work.simulation, work.outcome, experiment.results_folder
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The sections of ``params.yaml``; a new one without any. Raises `BadInput` for one of another writer."""
+    """The sections of ``params.yaml``, if it exists. Raises `BadInput` if `fedflow.run` did not write it."""
     if not file.exists():
         return {}
     values = read_yaml(file)
     if not file.read_text().startswith(HEAD) or not isinstance(values, dict):
-        raise BadInput(
-            "record",
-            str(file.parent),
-            "a folder without a params.yaml of yours, whose comments "
-            "would be lost; run such settings with `fedflow run`",
-        )
+        accepted = "a folder without your own params.yaml, whose comments would be lost; use `fedflow run`"
+        raise BadInput("record", str(file.parent), accepted)
     return values
 
 
@@ -106,7 +101,7 @@ def _added(
     run: RunSettings,
     seed: int,
 ) -> tuple[str, str]:
-    """Add to the sections what they lack, in place; the names of partition and method."""
+    """Add missing entries to the sections, in place; returns the names of partition and method."""
     entry = _given(data.flat(), DatasetParams, type(data.parameters))
     if data.path:
         entry["path"] = str(Path(data.path).resolve())
@@ -115,23 +110,23 @@ def _added(
         values["data"].setdefault(public, {"source": public})
     shared = _given(division.flat() | {"dataset": source}, PartitionParams, type(division.parameters))
     partition = _put(values, f"{source}-{division.scheme}", partitions=shared)
-    if "grid" not in values:  # the first run: its settings are those of all methods
+    if "grid" not in values:  # the first run: all methods share its settings
         values["training"] = _given(training.as_dict(), LocalTraining)
         values["run"] = _given(run.as_dict(), RunSettings)
     grid = values.setdefault("grid", {})
     cell = {"datasets": source, "partitions": partition, "methods": method.name, "seeds": seed}
-    for section, name in cell.items():
-        grid[section] = list(dict.fromkeys([*grid.get(section, []), name]))
+    for section, item in cell.items():
+        grid[section] = list(dict.fromkeys([*grid.get(section, []), item]))
     if public:
         grid["datasets"] = list(dict.fromkeys([*grid["datasets"], public]))
     values.setdefault("engine", {"executor": "inline"})
-    own = _method(values, method, training, run)
-    grid["methods"] = list(dict.fromkeys([*(n for n in grid["methods"] if n in values["methods"]), own]))
-    return partition, own
+    name = _method(values, method, training, run)
+    grid["methods"] = list(dict.fromkeys([*(n for n in grid["methods"] if n in values["methods"]), name]))
+    return partition, name
 
 
 def _method(values: dict[str, Any], method: Method, training: LocalTraining, run: RunSettings) -> str:
-    """The entry of ``methods`` with these settings, made if there is none."""
+    """The name of the entry of ``methods`` with these settings, which is added if necessary."""
     entries = values.setdefault("methods", {})
     params, wanted = Params.parse(values), (method, training, run)
     for name, entry in entries.items():
@@ -157,14 +152,13 @@ def _settings(params: Params, name: str) -> tuple[Settings, ...]:
 
 
 def _put(values: dict[str, Any], name: str, **entries: Mapping[str, Any]) -> str:
-    """Add one entry to each of these sections, under ``name`` or, where that has others, a name like it."""
+    """Add an entry to each of these sections, under ``name`` or, if it has other entries, a similar name."""
     for section in entries:
         values.setdefault(section, {})
     if any(values[section].get(name, entry) != entry for section, entry in entries.items()):
-        same = (
-            n for n in values[next(iter(entries))] if all(values[s].get(n) == e for s, e in entries.items())
-        )
-        name = next(same, None) or _free(values[next(iter(entries))], name)
+        names = values[next(iter(entries))]
+        same = (n for n in names if all(values[s].get(n) == e for s, e in entries.items()))
+        name = next(same, None) or _free(names, name)
     for section, entry in entries.items():
         values[section][name] = dict(entry)
     return name
@@ -175,7 +169,7 @@ def _free(names: Mapping[str, Any], name: str) -> str:
 
 
 def _given(values: Mapping[str, Any], *classes: type[Settings]) -> dict[str, Any]:
-    """``values`` without those that are the defaults of these settings."""
+    """``values`` without the defaults of these settings."""
     defaults = {row["name"]: row["default"] for cls in classes for row in explain(cls)}
     plain = {k: v.as_dict() if isinstance(v, Settings) else v for k, v in defaults.items()}
     return {name: value for name, value in values.items() if plain.get(name, "required") != value}

@@ -1,6 +1,7 @@
 """The result of `fedflow.run`: tables, models and pictures."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,15 +30,10 @@ if TYPE_CHECKING:  # matplotlib takes a second
 WIDTH = 560  # pixels of a picture in a notebook
 COLUMNS = 6  # numbers in a table in a notebook
 CELL = 'style="text-align:right;white-space:nowrap;padding:2px 8px"'
-COLORS = ";".join(
-    [  # pictures take the colors of the notebook, which may be dark
-        "stroke-linejoin:round",
-        "stroke-linecap:butt",
-        "--ink:currentColor",
-        "--muted:color-mix(in srgb,currentColor 65%,transparent)",
-        "--card:transparent",
-        "--line:color-mix(in srgb,currentColor 15%,transparent)",
-    ]
+COLORS = (  # pictures take the colors of the notebook, which may be dark
+    "stroke-linejoin:round;stroke-linecap:butt;--ink:currentColor;--card:transparent"
+    ";--muted:color-mix(in srgb,currentColor 65%,transparent)"
+    ";--line:color-mix(in srgb,currentColor 15%,transparent)"
 )
 SHOWN = ("local_accuracy", "global_accuracy", "local_loss", "global_loss")  # the first one measured is drawn
 
@@ -45,8 +41,7 @@ SHOWN = ("local_accuracy", "global_accuracy", "local_loss", "global_loss")  # th
 class Result:
     """A finished run.
 
-    ``metrics``: final numbers by name; ``rounds``: a row per round; ``clients``: a row per client. ``label``
-    is the method's name, ``folder`` that of the result files, None if the run was not recorded.
+    ``label`` is the method's name; ``folder`` has the result files, or is None if the run was not recorded.
     """
 
     def __init__(
@@ -56,10 +51,10 @@ class Result:
         simulation: Simulation,
         reports: Sequence[RoundReport],
         outcome: Outcome,
-        about: Mapping[str, Mapping[str, Any]],
+        inputs: Mapping[str, Mapping[str, Any]],
         folder: Path | None = None,
     ) -> None:
-        self.label, self.seed, self.folder, self._about = label, seed, folder, about
+        self.label, self.seed, self.folder, self._inputs = label, seed, folder, inputs
         self._simulation, self._reports, self._outcome = simulation, list(reports), outcome
 
     @property
@@ -78,7 +73,7 @@ class Result:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """A row per client: samples, scores, cluster, rounds that it took part in.
+        """A row per client: samples, scores, cluster, number of its rounds.
 
         Columns that no client has are left out.
         """
@@ -87,7 +82,7 @@ class Result:
 
     @property
     def partition(self) -> Partition:
-        """Who holds which samples."""
+        """The samples of every client."""
         return self._simulation.federation.partition
 
     @property
@@ -95,14 +90,14 @@ class Result:
         """Data, partition, model, method, training and run, with all defaults."""
         job = self._simulation.job
         return {
-            **{section: dict(values) for section, values in self._about.items()},
+            **{section: dict(values) for section, values in self._inputs.items()},
             "method": {"name": titles(job.method)[0], **job.method.as_dict()},
             "training": job.training.as_dict(),
             "run": self._simulation.settings.as_dict(),
         }
 
     def model(self, client: int | None = None) -> nn.Module:
-        """The model that a ``client`` is served, in evaluation mode; without one, the only global model.
+        """The model for a ``client``, in evaluation mode; without a client, the only global model.
 
         Raises `BadInput` for a client that does not exist, or if clients have different models.
         """
@@ -139,28 +134,28 @@ class Result:
         return compare(self).plot(metric, x)
 
     def __repr__(self) -> str:
-        found = ", ".join(_said(name, self.metrics[name]) for name in _headline([self]))
+        numbers = ", ".join(_in_words(name, self.metrics[name]) for name in _headline([self]))
         rounds = f"{len(self._reports)} round{'s' if len(self._reports) > 1 else ''}"
-        return f"<{self.label}, seed {self.seed}, {rounds}: {found}>"
+        return f"<{self.label}, seed {self.seed}, {rounds}: {numbers}>"
 
     def _repr_html_(self) -> str:
         return compare(self)._repr_html_()
 
 
 class Comparison:
-    """Several runs side by side: ``results`` has those of every label, which differ in their seeds."""
+    """Several runs side by side: ``results`` of every label, which differ in their seeds."""
 
     def __init__(self, results: Mapping[str, Sequence[Result]]) -> None:
-        self.results = {label: list(own) for label, own in results.items()}
+        self.results = {label: list(group) for label, group in results.items()}
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """A row per label: seeds, mean and sample standard deviation (``_std``) of the headline metrics."""
         rows = {}
-        for label, own in self.results.items():
-            row: dict[str, Any] = {"seeds": len(own)}
+        for label, group in self.results.items():
+            row: dict[str, Any] = {"seeds": len(group)}
             for name in self._columns:
-                values = [one.metrics[name] for one in own if one.metrics.get(name) is not None]
+                values = [r.metrics[name] for r in group if r.metrics.get(name) is not None]
                 row[name] = float(np.mean(values)) if values else float("nan")
                 row[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
             rows[label] = row
@@ -175,12 +170,12 @@ class Comparison:
 
     def _metric(self, metric: str | None) -> str:
         """``metric``, or the first one of `SHOWN` that a round measured."""
-        tables = [one.rounds for own in self.results.values() for one in own]
-        there = list(dict.fromkeys(str(name) for table in tables for name in table if name != "round"))
+        tables = [result.rounds for group in self.results.values() for result in group]
+        measured = list(dict.fromkeys(str(name) for table in tables for name in table if name != "round"))
         if metric is None:
-            return next((name for name in SHOWN if name in there), "train_loss")
-        if metric not in there:
-            raise unknown_name("metric", metric, there)
+            return next((name for name in SHOWN if name in measured), "train_loss")
+        if metric not in measured:
+            raise unknown_name("metric", metric, measured)
         return metric
 
     def _drawn(self, metric: str | None, x: str, name: str) -> "Drawing":
@@ -189,12 +184,12 @@ class Comparison:
 
         if x not in AXES:
             raise BadInput("x", x, f"one of {', '.join(AXES)}")
-        places = {label: i for i, label in enumerate(self.results)}
-        named = {label: [_Named(label, one.rounds) for one in own] for label, own in self.results.items()}
+        colors = {label: i for i, label in enumerate(self.results)}
+        lines = {label: [_Line(label, r.rounds) for r in group] for label, group in self.results.items()}
         metric = self._metric(metric)
-        of = metric_of(metric)
-        words = f"{title(of, x)}{', %' * of.label.endswith(', %')}" if of else f"{metric} by {x}"
-        return curve(named, places, metric, x, name, title=words)
+        facts = metric_of(metric)
+        words = f"{title(facts, x)}{', %' * facts.label.endswith(', %')}" if facts else f"{metric} by {x}"
+        return curve(lines, colors, metric, x, name, title=words)
 
     def __repr__(self) -> str:
         return repr(self.table)
@@ -211,7 +206,7 @@ class Comparison:
                 cells.append(printed(name, mean) + ("" if spread is None else f" ± {printed(name, spread)}"))
             lines.append("".join(f"<td {CELL}>{cell}</td>" for cell in cells))
         table = "".join(f"<tr>{line}</tr>" for line in lines)
-        # All outputs of a notebook are one page, so that the ids in a picture must be its own.
+        # All outputs of a notebook are one page, so that ids in a picture must be unique.
         name = f"n{digest(table, 12)}"
         colors = ";".join([COLORS, *(f"--s{i}:{color}" for i, color in enumerate(SERIES))])
         picture = self._drawn(None, "round", name).svg
@@ -222,55 +217,58 @@ class Comparison:
 
     @cached_property
     def _columns(self) -> list[str]:
-        return _headline([one for own in self.results.values() for one in own])
+        return _headline([result for group in self.results.values() for result in group])
 
 
-class _Named:
-    def __init__(self, label: str, rounds: pd.DataFrame) -> None:
-        self.label, self.rounds = label, rounds
+@dataclass(frozen=True)
+class _Line:
+    """A run for `curve`."""
+
+    label: str
+    rounds: pd.DataFrame
 
 
 def compare(*results: Result, **named: Result | Sequence[Result]) -> Comparison:
     """Compare runs: ``compare(a, b)`` by their methods, or ``compare(small=a, large=[b, c])`` by names.
 
-    Runs that differ only in their seeds are one row. Those of one method with different settings are rows
-    named after what differs. Raises `BadInput` for two runs of equal settings and seed, and for runs of
-    different settings under one name.
+    Runs that differ only in their seeds are one row. Runs of one method with different settings are rows
+    named after the differences. Raises `BadInput` for two runs with equal settings and seed, and for runs
+    with different settings under one name.
     """
     groups: dict[str, list[Result]] = {}
-    for label in dict.fromkeys(one.label for one in results):
-        own = [one for one in results if one.label == label]
-        for one, words in zip(own, _differences(own)):
-            groups.setdefault(" · ".join([label, *words]), []).append(one)
+    for label in dict.fromkeys(result.label for result in results):
+        group = [result for result in results if result.label == label]
+        for result, words in zip(group, _differences(group)):
+            groups.setdefault(" · ".join([label, *words]), []).append(result)
     for name, given in named.items():
-        own = [given] if isinstance(given, Result) else list(given)
-        if differ := next((words for words in _differences(own) if words), None):
+        group = [given] if isinstance(given, Result) else list(given)
+        if differ := next((words for words in _differences(group) if words), None):
             raise BadInput(name, Words(differ[0]), "runs that differ only in their seeds")
-        groups.setdefault(name, []).extend(own)
+        groups.setdefault(name, []).extend(group)
     if not any(groups.values()):
         raise BadInput("results", None, "at least one result of fedflow.run")
-    for label, own in groups.items():
-        seeds = [one.seed for one in own]
+    for label, group in groups.items():
+        seeds = [result.seed for result in group]
         if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
             raise BadInput("results", Words(f"{label} twice with seed {twice[0]}"), "different seeds")
     return Comparison(groups)
 
 
 def _differences(results: Sequence[Result]) -> list[list[str]]:
-    """Of every run, the settings that are not the same in all, in words; nothing if they all are."""
-    settings = [flat(one.settings, empty=True) for one in results]
-    names = dict.fromkeys(name for own in settings for name in own)
-    differ = [name for name in names if any(own.get(name) != settings[0].get(name) for own in settings)]
-    return [[", ".join(say(name, own.get(name)) for name in differ)] if differ else [] for own in settings]
+    """For every run, the settings that differ between the runs, in words."""
+    settings = [flat(result.settings, empty=True) for result in results]
+    names = dict.fromkeys(name for values in settings for name in values)
+    differ = [name for name in names if any(v.get(name) != settings[0].get(name) for v in settings)]
+    return [[", ".join(say(name, v.get(name)) for name in differ)] if differ else [] for v in settings]
 
 
 def _headline(results: Sequence[Result]) -> list[str]:
     """The headline metrics that some of these runs have."""
-    numbers = {n for one in results for n, v in one.metrics.items() if isinstance(v, int | float)}
+    numbers = {n for r in results for n, v in r.metrics.items() if isinstance(v, int | float)}
     return headlines(filter(metric_of, numbers))[:COLUMNS]
 
 
-def _said(name: str, value: float) -> str:
+def _in_words(name: str, value: float) -> str:
     """A number as "Local 89.6 %"."""
     words, _, unit = heading(name).rpartition(", ")
     return f"{words} {printed(name, value)} {unit}" if words else f"{unit} {printed(name, value)}"

@@ -128,15 +128,12 @@ def run(
     if type(rounds) is int:
         settings.setdefault("evaluate_every", max(1, rounds // 20))
     wanted = _run_settings({"rounds": rounds, "participation": participation, **settings})
-    built, place = built_method(method), pick_device(device)
+    built, target = built_method(method), pick_device(device)
     source, division = as_data(data), as_division(partition)
     if partition is None:
         division = scheme("dirichlet", alpha=0.5, clients=10)
-    local = (
-        training
-        if isinstance(training, LocalTraining)
-        else LocalTraining.parse({} if training is None else training)
-    )
+    training = {} if training is None else training
+    local = training if isinstance(training, LocalTraining) else LocalTraining.parse(training)
     check_settings(wanted, built, local)  # before data are downloaded
     if isinstance(model, str | Mapping):
         check_architecture(built, network_entry(model)["name"])
@@ -145,7 +142,7 @@ def run(
     label, reports, folder = titles(built)[1], list[RoundReport](), None
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
-        whole = federation(prepared(source, telling=progress), division, model, built, place, "matmul")
+        whole = federation(prepared(source, telling=progress), division, model, built, target, "matmul")
         simulation = Simulation(Job(whole, built, local, seed), wanted)  # checks all of it
         if record is None:
             simulation.job, _ = with_compiled(simulation.job, wanted, compile, cache() / "compiled")
@@ -161,16 +158,16 @@ def run(
             simulation, outcome, folder = recorded(
                 Path(record), source, division, model, built, local, wanted, seed, changes, listeners
             )
-    about = described(source, division, model, whole)
-    return Result(label, seed, simulation, reports, outcome, about, folder)
+    inputs = described(source, division, model, whole)
+    return Result(label, seed, simulation, reports, outcome, inputs, folder)
 
 
 def _explained(function: Any) -> None:
     """Let the signature and the docstring of `run` list the fields of `RunSettings` too, for notebooks."""
-    given = inspect.signature(function)
-    own = [one for one in given.parameters.values() if one.kind != inspect.Parameter.VAR_KEYWORD]
-    rows = [row for row in keywords(RunSettings) if row["name"] not in given.parameters]
-    function.__signature__ = given.replace(parameters=[*own, *parameters(rows)])
+    signature = inspect.signature(function)
+    named = [p for p in signature.parameters.values() if p.kind != inspect.Parameter.VAR_KEYWORD]
+    rows = [row for row in keywords(RunSettings) if row["name"] not in signature.parameters]
+    function.__signature__ = signature.replace(parameters=[*named, *parameters(rows)])
     function.__doc__ = "\n".join([inspect.getdoc(function) or "", "", *listed(rows)])
 
 
@@ -179,7 +176,7 @@ _explained(run)
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Within this context torch computes in one thread, which is what makes runs bit-identical."""
+    """Within this context torch computes in one thread, so that runs are bit-identical."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -189,15 +186,18 @@ def _one_thread() -> Iterator[None]:
 
 
 def _run_settings(given: dict[str, Any]) -> RunSettings:
-    """The fields of `run`; the error for another keyword says where it belongs."""
-    known, local = ({field.name for field in fields(cls)} for cls in (RunSettings, LocalTraining))
-    ours = {*known, *inspect.signature(run).parameters}
-    for name in given.keys() - known:
-        if (own := meant(name, local)) and not meant(name, ours):
-            raise BadInput(name, given[name], f"within training={{{own!r}: ...}}", "" if own == name else own)
-        if (own := meant(name, DIVISION)) and not meant(name, ours):
-            raise BadInput(name, given[name], f"within the partition, such as fedflow.dirichlet({own}=...)")
-        if (where := place(name)).startswith("engine.") and not meant(name, ours):
+    """The fields of `run`. The error for another keyword names the place where it belongs."""
+    of_run, local = ({field.name for field in fields(cls)} for cls in (RunSettings, LocalTraining))
+    ours = {*of_run, *inspect.signature(run).parameters}
+    for name in given.keys() - of_run:
+        if meant(name, ours):
+            raise unknown_name("fedflow.run", name, ours)
+        if field := meant(name, local):
+            guess = "" if field == name else field
+            raise BadInput(name, given[name], f"within training={{{field!r}: ...}}", guess)
+        if field := meant(name, DIVISION):
+            raise BadInput(name, given[name], f"within the partition, such as fedflow.dirichlet({field}=...)")
+        if (where := place(name)).startswith("engine."):
             accepted = f"no such keyword: {where} is for `fedflow run`, in the folder of record="
             raise BadInput(name, given[name], accepted)
         raise unknown_name("fedflow.run", name, ours)

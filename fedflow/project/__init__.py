@@ -1,1 +1,1 @@
-"""What stages share: checked arguments, YAML, the terminal, code digests, and the runs that are running."""
+"""Shared by stages: checked arguments, YAML, the terminal, identities, templates, active runs."""

@@ -1,4 +1,4 @@
-"""Parameters of experiments and flows, checked as strictly as the options of the command line."""
+"""Checks of parameters of experiments and flows."""
 
 import re
 import socket
@@ -10,8 +10,8 @@ from fedflow.errors import BadInput
 from fedflow.settings import check
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{,127}")  # file systems allow 255 bytes, suffixes included
-NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, halves of characters
-PART, PATH = 255, 4096  # bytes that file systems allow in one part of a path, and in all of it
+NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, surrogates
+PART, PATH = 255, 4096  # bytes that file systems allow in one part of a path, and in the whole path
 WHOLE = {"bounds": {"ge": 0}}
 
 ARGUMENTS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -45,7 +45,7 @@ def argument(name: str, value: Any) -> Any:
 
 
 def _check_text(name: str, text: str) -> None:
-    """Raise `BadInput` for text that can be no name and no path."""
+    """Raise `BadInput` for text that is neither a name nor a path."""
     if text == "":
         raise BadInput(name, text, "text that is not empty")
     if NO_TEXT.search(text):
@@ -63,16 +63,15 @@ def check_arguments(**given: Any) -> None:
 
 
 def check_name(field: str, value: Any) -> str:
-    """``value`` if it can name a data set, partition or sweep: such names become folders. Else `BadInput`."""
+    """``value`` if it can name a dataset, partition or sweep, which become folders; else `BadInput`."""
     if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise BadInput(
-            field, value, "a name of letters, digits and - _ . that does not start with a dot, 128 at most"
-        )
+        accepted = "a name of letters, digits and - _ . that does not start with a dot, 128 at most"
+        raise BadInput(field, value, accepted)
     return value
 
 
 def check_address(field: str, value: str) -> str:
-    """``value`` if it is the address of a web server, with a host and a possible port; else `BadInput`."""
+    """``value`` if it is the address of a web server; else `BadInput`."""
     try:
         address = urlsplit(value)
         good = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
@@ -86,9 +85,9 @@ def check_address(field: str, value: str) -> str:
 def check_port(field: str, port: int) -> int:
     """``port`` if a server can listen there on localhost, 0 being any free port; else `BadInput`."""
     try:
-        with socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(("127.0.0.1", port))
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", port))
     except OverflowError:
         raise BadInput(field, port, "a port from 0 to 65535") from None
     except OSError as error:
@@ -97,7 +96,7 @@ def check_port(field: str, port: int) -> int:
 
 
 def check_once(field: str, values: list[Any]) -> None:
-    """Raise `BadInput` for an item that comes twice, also in other capitals: names become folders."""
+    """Raise `BadInput` for a repeated item; names become folders and must differ in more than capitals."""
     seen: dict[Any, Any] = {}
     for value in values:
         key = value.casefold() if isinstance(value, str) else value

@@ -1,10 +1,10 @@
-"""The code of a result: a digest of its modules and all that they import.
+"""The code of a result: a digest of its modules and all their imports.
 
 A run is resumed, a partition kept and a stage of ``dvc.yaml`` skipped only while this digest is the same.
-Imports are read from the sources, also those inside functions. ``from package import name`` leads to the
-module that defines the name, not to all that the package's ``__init__`` imports: methods, schemes and
-networks that are registered there count only if they are used. Comments, docstrings, layout and the
-version of Python do not count, because the digest is of syntax trees.
+Imports are read from the sources, also inside functions. ``from package import name`` leads to the module
+that defines the name, not to all imports of the package's ``__init__``: registered methods, schemes and
+networks count only if they are used. Comments, docstrings, layout and the version of Python do not count,
+because the digest is of syntax trees.
 """
 
 import ast
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedflow.project.digest import digest
 
-# No result depends on them: what they parse is part of the settings; the rest reports or records.
+# Packages on which no result depends: they parse settings, report or record.
 ASIDE = ("config", "errors", "pictures", "project", "report", "tracking")
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields with statements, in syntax trees
 PUBLIC = "fedflow"  # `import fedflow as ff`, as plug-ins import it
@@ -30,29 +30,29 @@ def code_digest(*modules: str, aside: tuple[str, ...] = ASIDE) -> str:
 
 
 def modules_of(*settings: object) -> list[str]:
-    """The modules that define these settings and the settings in their fields: what params.yaml chose."""
-    found: set[str] = set()
+    """The modules that define these settings and the settings in their fields."""
+    modules: set[str] = set()
     left = list(settings)
     while left:
         value = left.pop()
         if is_dataclass(value) and not isinstance(value, type):
-            found.add(type(value).__module__)
+            modules.add(type(value).__module__)
             left += [getattr(value, field.name) for field in fields(value)]
         elif isinstance(value, list | tuple):
             left += value
         elif isinstance(value, dict):
             left += value.values()
-    return sorted(found)
+    return sorted(modules)
 
 
 def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:
-    """These modules and all that they import, directly or not, with their files.
+    """These modules and their direct and indirect imports, with their files.
 
-    Only modules of fedflow and of the packages of ``modules`` are followed, never PyTorch's, and in fedflow
-    none in or below ``aside``. `LOADERS` are not followed unless they are among ``modules``. Raises
-    `ModuleNotFoundError` for one of ``modules`` that fedflow does not have.
+    Only modules of fedflow and of the packages of ``modules`` are followed, without PyTorch and the packages
+    of fedflow in ``aside``. `LOADERS` are not followed unless they are among ``modules``. Raises
+    `ModuleNotFoundError` for a missing module of fedflow.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     followed = {"fedflow", *(_top(name) for name in modules)} - {"torch"}
     left = set(modules)
     while left:
@@ -63,10 +63,10 @@ def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:
             raise ModuleNotFoundError(f"there is no module {name}")
         if file is None or skipped or _top(name) not in followed:
             continue
-        found[name] = file
+        files[name] = file
         if name in modules or name not in LOADERS:
-            left |= set(_imports(name)) - found.keys()
-    return found
+            left |= set(_imports(name)) - files.keys()
+    return files
 
 
 def _top(module: str) -> str:
@@ -75,7 +75,7 @@ def _top(module: str) -> str:
 
 @cache
 def _file(module: str) -> Path | None:
-    """The source of a module; None for a name within a module, and for modules that are not Python files."""
+    """The source of a module, or None for names within modules and for modules without Python source."""
     top, *rest = module.split(".")
     package = sys.modules.get(top)
     if not rest and not hasattr(package, "__path__"):
@@ -120,29 +120,26 @@ def _imports(module: str) -> tuple[str, ...]:
     """The modules that the source of a module imports when it runs."""
     file = _file(module)
     nodes = [] if file is None else _statements(_tree(file))
-    found: list[str] = []
+    modules: list[str] = []
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 used = _used(file, alias.asname or PUBLIC) if file and alias.name == PUBLIC else []
-                found += [_definer(PUBLIC, name) for name in used] or [alias.name]
+                modules += [_definer(PUBLIC, name) for name in used] or [alias.name]
         elif isinstance(node, ast.ImportFrom):
             base = _base(node, module)
-            found += [_definer(base, alias.name) for alias in node.names]
-    return tuple(found)
+            modules += [_definer(base, alias.name) for alias in node.names]
+    return tuple(modules)
 
 
 def _statements(node: ast.AST) -> list[ast.AST]:
-    """All statements below this one, except those that only type checkers read."""
-    found, left = [], [node]
-    while left:
-        of = left.pop()
-        for block in BLOCKS:
-            for child in getattr(of, block, ()):
-                if not (isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")):
-                    found.append(child)
-                    left.append(child)
-    return found
+    """All statements within a node, except those for type checkers."""
+    statements = []
+    for block in BLOCKS:
+        for child in getattr(node, block, ()):
+            if not (isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")):
+                statements += [child, *_statements(child)]
+    return statements
 
 
 def _base(node: ast.ImportFrom, module: str) -> str:
@@ -157,13 +154,9 @@ def _base(node: ast.ImportFrom, module: str) -> str:
 
 @cache
 def _used(file: Path, name: str) -> list[str]:
-    """The attributes of a module that is called ``name`` in a source: `FedAvg` and others of ``ff``."""
-    found = {
-        node.attr
-        for node in ast.walk(_tree(file))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
-    }
-    return sorted(found)
+    """The attributes in a source of the module that is called ``name`` there, such as ``ff``."""
+    nodes = (node for node in ast.walk(_tree(file)) if isinstance(node, ast.Attribute))
+    return sorted({n.attr for n in nodes if isinstance(n.value, ast.Name) and n.value.id == name})
 
 
 @cache
@@ -175,12 +168,12 @@ def _values(stub: Path) -> dict[str, str]:
 
 @cache
 def _definer(base: str, name: str) -> str:
-    """The module that ``from base import name`` needs: ``name`` itself, or what a package takes it from."""
+    """The module that defines ``name`` in ``from base import name``, or ``name`` if it is a module."""
     if _file(f"{base}.{name}"):
         return f"{base}.{name}"
     file = _file(base)
     if file is not None and file.name == "__init__.py":
-        if base == PUBLIC:  # whose names are imported when they are used
+        if base == PUBLIC:  # imports its names lazily
             file = file.with_suffix(".pyi")
             name = _values(file).get(name, name)
         for node in _tree(file).body:

@@ -1,6 +1,6 @@
 """The installed distribution of fedflow. Its name is set in pyproject.toml, and read here only.
 
-The name may differ from that of the package: on public package indexes, fedflow is another project.
+It may differ from the name of the package: on public package indexes, fedflow is another project.
 """
 
 import re
@@ -20,14 +20,14 @@ def installed() -> Distribution | None:
 
 def name() -> str:
     """Return the distribution's name."""
-    found = installed()
-    return found.name if found else "fedflow"
+    distribution = installed()
+    return distribution.name if distribution else "fedflow"
 
 
 def wheel() -> str:
     """Return the file name of the distribution's wheel."""
-    found = installed()
-    version = found.version if found else "VERSION"
+    distribution = installed()
+    version = distribution.version if distribution else "VERSION"
     return f"{re.sub('[-_.]+', '_', name()).lower()}-{version}-py3-none-any.whl"
 
 

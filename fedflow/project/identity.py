@@ -14,7 +14,7 @@ from typing import Any
 
 from fedflow.naming import flat, text
 from fedflow.project.code import ASIDE, code_digest, modules_of
-from fedflow.project.digest import KEY, SHORT, canonical, digest
+from fedflow.project.digest import KEY, canonical, digest
 
 FILE = "identity.json"  # in a folder of results
 ENVIRONMENT = Path("data") / "fingerprints" / "environment.json"  # on which stages depend
@@ -28,13 +28,13 @@ NONE = "(none)"  # a setting that one of two identities lacks
 class Identity:
     """Everything that decides a result; equal identities give equal results on equal machines.
 
-    ``settings`` are the effective ones, defaults included; ``inputs`` the content hashes of what is read, by
-    its name in words ("data of mnist5k"); ``code`` a digest of all code that computes the result;
-    ``libraries`` the versions of `LIBRARIES`, whatever the build.
+    ``settings`` are all settings, defaults included; ``inputs`` the content hashes of all inputs, by their
+    names in words ("data of mnist5k"); ``code`` a digest of all code that computes the result; ``libraries``
+    the versions of `LIBRARIES`, whatever the build.
     """
 
     settings: Mapping[str, Any]
-    seed: int | None  # None: a part of the settings, or nothing is random
+    seed: int | None  # None if it is part of the settings, or nothing is random
     inputs: Mapping[str, str]
     code: str
     libraries: Mapping[str, str]
@@ -51,14 +51,14 @@ class Identity:
         networks: Iterable[Any] = (),
         aside: tuple[str, ...] = ASIDE,
     ) -> "Identity":
-        """Return the identity of what is computed now, with the code and the libraries of this process.
+        """Return the identity of a result, with the code and the libraries of this process.
 
-        Code is that of the modules ``roots``, of the classes of ``chosen`` settings and of all settings in
-        them, of the ``networks`` (architectures), and of all that these import. ``aside`` as in `closure`.
+        The code consists of the modules ``roots``, the classes of ``chosen`` settings and of all settings in
+        them, the ``networks`` (architectures), and all imports of these. ``aside`` as in `closure`.
         """
         networks = [*networks]
-        modules = {*roots, *modules_of(*chosen), *(each.build.__module__ for each in networks)}
-        code = digest([code_digest(*modules, aside=aside), [each.options for each in networks]], KEY)
+        modules = {*roots, *modules_of(*chosen), *(network.build.__module__ for network in networks)}
+        code = digest([code_digest(*modules, aside=aside), [network.options for network in networks]], KEY)
         return cls(settings, seed, inputs, code, environment())
 
     @classmethod
@@ -72,20 +72,14 @@ class Identity:
         return read if all(isinstance(part, dict) for part in parts) else None
 
     @property
-    def short(self) -> str:
-        """8 digits of the settings, which all seeds share: they name the folder of a changed run."""
-        return digest(self.settings, SHORT)
-
-    @property
     def key(self) -> str:
-        """24 digits of everything: they name checkpoint, lock and the recorded run."""
+        """24 digits of everything, which name checkpoint, lock and the recorded run."""
         return digest(asdict(self))
 
     def on(self, **traits: Any) -> "Identity":
-        """Return the identity on one machine: ``traits`` are what is only known there, and changes bits.
+        """Return the identity on a machine with ``traits`` that change bits, such as compiled steps.
 
-        An interrupted run resumes only if they are the same, for example if its steps are compiled. A
-        finished result is current whatever they are.
+        An interrupted run resumes only if they are the same. A finished result is current whatever they are.
         """
         return replace(self, machine=traits)
 
@@ -102,31 +96,30 @@ class Identity:
         settings = _changes(flat(old["settings"], empty=True), flat(new["settings"], empty=True))
         libraries = _changes(old["libraries"], new["libraries"])
         return [
-            *(f"settings: {each}" for each in settings),
+            *(f"settings: {change}" for change in settings),
             *([f"seed {self.seed} -> {now.seed}"] if self.seed != now.seed else []),
             *(name for name, *_ in _differing(old["inputs"], new["inputs"])),
             *(["code"] if self.code != now.code else []),
-            *(f"libraries: {each}" for each in libraries),
+            *(f"libraries: {change}" for change in libraries),
         ]
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Values that differ, as "name old -> new"."""
-    return [f"{name} {one} -> {other}" for name, one, other in _differing(old, new)]
+    return [f"{name} {before} -> {after}" for name, before, after in _differing(old, new)]
 
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Name, old and new value, in words, of the entries that differ."""
-    before, after = ({name: canonical(value) for name, value in each.items()} for each in (old, new))
     return [
         (name, text(old[name]) if name in old else NONE, text(new[name]) if name in new else NONE)
         for name in sorted({*old, *new})
-        if before.get(name) != after.get(name)
+        if (name in old) != (name in new) or canonical(old[name]) != canonical(new[name])
     ]
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of `LIBRARIES`, with the build: to resume a run, even that must be the same."""
+    """Return the versions of `LIBRARIES` with their builds, which must be the same to resume a run."""
     return {name: _version(name) for name in LIBRARIES}
 
 

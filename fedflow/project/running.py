@@ -1,4 +1,4 @@
-"""Which runs of a project are running on this machine, and how to stop them."""
+"""Active runs of a project on this machine."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-STARTED = 1.0  # seconds by which a process may seem to start after its own note
+STARTED = 1.0  # seconds; clocks may date the start of a process after its note
 
 
 @dataclass(frozen=True)
@@ -25,23 +25,23 @@ class Running:
         return f"{datetime.fromtimestamp(self.since):%Y-%m-%d %H:%M}"
 
     def interrupt(self) -> None:
-        """What Ctrl-C does: the run can be resumed from its last checkpoint."""
+        """Interrupt it like Ctrl-C; it can be resumed from its last checkpoint."""
         with suppress(psutil.NoSuchProcess):
             psutil.Process(self.pid).send_signal(signal.SIGINT)
 
     def terminate(self) -> None:
-        """End a process that ignores interrupts, as those started in the background of a script do."""
+        """End a process that ignores interrupts, such as a background process of a script."""
         with suppress(psutil.NoSuchProcess):
             psutil.Process(self.pid).terminate()
 
 
 def running(root: Path) -> list[Running]:
-    """The runs of a project that are running, by name; notes of killed processes are left out."""
-    found = []
+    """The active runs of a project, by name; notes of killed processes are left out."""
+    runs = []
     for note in sorted((root / ".fedflow" / "locks").glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError, psutil.Error):
             facts = json.loads(note.read_text())
-            one = Running(str(facts["name"]), int(facts["pid"]), float(facts["since"]))
-            if psutil.Process(one.pid).create_time() <= one.since + STARTED:
-                found.append(one)
-    return sorted(found, key=lambda one: one.name)
+            run = Running(str(facts["name"]), int(facts["pid"]), float(facts["since"]))
+            if psutil.Process(run.pid).create_time() <= run.since + STARTED:
+                runs.append(run)
+    return sorted(runs, key=lambda run: run.name)

@@ -1,7 +1,7 @@
-"""The files that `fedflow init` writes, and how those of a project differ from them.
+"""The files that `fedflow init` writes, compared with the files of a project.
 
-The first line of dvc.yaml and prefect.yaml names the version of fedflow that wrote the file, and a digest of
-the other lines: so an upgrade can tell a file that was edited from one that only is of an earlier version.
+The first line of dvc.yaml and prefect.yaml has the version of fedflow that wrote the file, and a digest of
+the other lines, so that an upgrade recognizes edited files.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ def write(root: Path, *names: str) -> None:
 
 
 def check_present(root: Path, name: str) -> None:
-    """Raise `FedflowError` if a folder lacks a file that `fedflow init` writes."""
+    """Raise `FedflowError` if a folder lacks this file of a project."""
     if not (root / name).is_file():
         how = "`fedflow init FOLDER` makes a project, `fedflow init --upgrade` adds what one lacks"
         raise FedflowError(f"{root / name}: no such file; {how}")
@@ -53,15 +53,15 @@ def write_plots(root: Path) -> None:
 
 @dataclass(frozen=True)
 class ProjectFile:
-    """A file of a project, compared with what this version of fedflow writes.
+    """A file of a project, compared with the file that this version of fedflow writes.
 
-    Its ``state`` is "same"; "older", if fedflow wrote it, and this version writes another; "edited", if it is
-    only edited; or "both".
+    Its ``state`` is "same"; "older", if this version writes other text; "edited", if the user edited it; or
+    "both".
     """
 
     name: str
     text: str
-    version: str | None  # of fedflow, which wrote the file; None if the first line does not say so
+    version: str | None  # of fedflow, or None without it in the first line
     state: str
 
     @classmethod
@@ -76,7 +76,7 @@ class ProjectFile:
 
     @property
     def difference(self) -> str:
-        """The lines by which the file differs from what this version writes."""
+        """The difference from the file that this version writes."""
         new = rendered(self.name).splitlines(keepends=True)
         old = self.text.splitlines(keepends=True)
         return "".join(unified_diff(old, new, self.name, f"{self.name} of fedflow {__version__}"))

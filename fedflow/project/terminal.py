@@ -22,16 +22,15 @@ def say(line: str) -> None:
 
 
 def time_left(began: float, done: int, total: int) -> str:
-    """How long the rest takes at the pace since ``began``: ", about 5 min left" if it is a minute or more.
+    """The remaining time at the pace since ``began``: ", about 5 min left"; empty below a minute.
 
     ``began`` is in seconds of `time.monotonic`.
     """
     seconds = (time.monotonic() - began) / max(1, done) * (total - done)
     if done == 0 or seconds < 60:
         return ""
-    return (
-        f", about {seconds / 60:.0f} min left" if seconds < 5400 else f", about {seconds / 3600:.1f} h left"
-    )
+    left = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return f", about {left} left"
 
 
 class Titled(Protocol):
@@ -56,7 +55,7 @@ T = TypeVar("T", bound=Titled)
 
 
 def counted(items: Sequence[T]) -> Iterator[T]:
-    """``items``, each announced by number and title, from the second on with the time that is left."""
+    """``items``; prints the number and title of every item, and the remaining time."""
     began = time.monotonic()
     for done, item in enumerate(items):
         say(f"{done + 1} of {len(items)}: {item.title}{time_left(began, done, len(items))}")
@@ -64,7 +63,7 @@ def counted(items: Sequence[T]) -> Iterator[T]:
 
 
 class RoundBar:
-    """Shows a run's rounds or epochs, its accuracy when measured, and every client that is left out."""
+    """A progress bar over rounds or epochs, with accuracies and with clients that are left out."""
 
     def __init__(self, title: str) -> None:
         self.title, self.console = title, plain()
@@ -78,8 +77,8 @@ class RoundBar:
             disable=not self.console.is_terminal,
         )
         self.task = self.bar.add_task(title, total=None, note="")
-        self._first: tuple[int, float] | None = None  # the first step that was computed here, and when
-        self._estimated = False  # whether the time that is left could be told before
+        self._first: tuple[int, float] | None = None  # the first step that was computed here, and its time
+        self._estimated = False  # an estimate of the remaining time was printed
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -97,7 +96,7 @@ class RoundBar:
         self.step("round", report.round, rounds, note, silent=report.replayed)
 
     def step(self, what: str, number: int, total: int, note: str, silent: bool = False) -> None:
-        """Advance the bar; where there is none, print the ``note``, if any, unless ``silent``."""
+        """Advance the bar, or print the ``note``, if any, unless the output is a terminal or ``silent``."""
         left = self._left(number, total, silent)
         news = note or (left and not self._estimated)  # the first estimate does not wait for an evaluation
         self._estimated |= bool(left)
@@ -108,7 +107,7 @@ class RoundBar:
         self.bar.update(self.task, completed=number, total=total)
 
     def _left(self, number: int, total: int, silent: bool) -> str:
-        """How long the rest will take; the first step computed here does not count, as it warms up."""
+        """The remaining time, without the first step that is computed here, which is slower."""
         if silent or self._first is None:
             self._first = None if silent else (number, time.monotonic())
             return ""

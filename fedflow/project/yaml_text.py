@@ -1,10 +1,11 @@
-"""YAML as fedflow reads it everywhere: maps with names, lists, text, numbers, truth values and nulls.
+"""Strict YAML: maps with names, lists, text, numbers, truth values and nulls.
 
 YAML 1.1, YAML 1.2 and DVC disagree about values such as ``010``, ``1:30``, ``off`` and dates. Such a value is
-refused unless it is quoted. Every error is one line with the number of the line in the file.
+refused unless it is quoted. Every error is one line with the line number.
 """
 
 import re
+from collections import ChainMap
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,10 @@ TRUTHS = {
 }
 WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+")
 REAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-NEWER = re.compile(r"[-+]?0o?[0-9_]+")  # at most text in YAML 1.1, a number in YAML 1.2
-OLD = yaml.SafeLoader("")  # says how YAML 1.1 reads a value
+NEWER = re.compile(r"[-+]?0o?[0-9_]+")  # text in YAML 1.1, a number in YAML 1.2
+OLD = yaml.SafeLoader("")  # resolves values as in YAML 1.1
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-UNCLEAR = {  # values that YAML 1.1 reads in its own way
+UNCLEAR = {  # values that versions of YAML read differently, by their tag in YAML 1.1
     "bool": "is a truth value in YAML 1.1: write true or false, or put it in quotes",
     "int": "is not read alike by all versions of YAML: write a decimal number, or put it in quotes",
     "float": "is not read alike by all versions of YAML: write a decimal number, or put it in quotes",
@@ -98,7 +99,7 @@ def _invalid(problem: str, line: int) -> YamlError:
 
 
 class _Composer(yaml.SafeLoader):
-    """Nodes of the text, in which a value without quotes and tag has the tag `PLAIN`."""
+    """Composes nodes, in which a value without quotes and tag has the tag `PLAIN`."""
 
     depth = 0
 
@@ -116,7 +117,7 @@ class _Composer(yaml.SafeLoader):
 
 
 class _Builder:
-    """Values of nodes; an alias gives a copy, so that a change of one place changes no other."""
+    """Builds values from nodes; aliases are copied, so that one can change without the others."""
 
     def __init__(self, exact: bool) -> None:
         self.exact = exact
@@ -145,7 +146,7 @@ class _Builder:
 
     def mapping(self, node: MappingNode) -> dict[str, Any]:
         merged: dict[str, Any] = {}
-        own: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         marks = set()
         for key, value in node.value:
             merges = key.tag == PLAIN and key.value == "<<"
@@ -156,28 +157,25 @@ class _Builder:
             if merges:
                 merged = self.merged(key, value)
             else:
-                own[name] = self.build(value)
-        return merged | own
+                entries[name] = self.build(value)
+        return merged | entries
 
     def merged(self, key: Node, value: Node) -> dict[str, Any]:
         """The entries that ``<<`` adds; of several maps, the first one with a key counts."""
-        found = self.build(value)
-        maps = found if isinstance(found, list) else [found]
-        if not all(isinstance(each, dict) for each in maps):
+        built = self.build(value)
+        maps = built if isinstance(built, list) else [built]
+        if not all(isinstance(entries, dict) for entries in maps):
             raise _error(key, "<< needs a map, or a list of maps, such as *name")
-        entries: dict[str, Any] = {}
-        for each in reversed(maps):
-            entries |= each
-        return entries
+        return dict(ChainMap(*maps))
 
     def key(self, node: Node) -> str:
         if not isinstance(node, ScalarNode):
             raise _error(node, f"the key is a {_kind(node)}; expected a name")
-        found = self.scalar(node, "the key ")
-        if isinstance(found, str):
-            return found
+        key = self.scalar(node, "the key ")
+        if isinstance(key, str):
+            return key
         if self.exact:
-            raise _error(node, f"the key {_cut(node.value)} {KEYS[type(found)]}")
+            raise _error(node, f"the key {_cut(node.value)} {KEYS[type(key)]}")
         return str(node.value)
 
     def scalar(self, node: ScalarNode, what: str = "") -> Any:
@@ -191,10 +189,10 @@ class _Builder:
         kind = node.tag.removeprefix(CORE)
         if not node.tag.startswith(CORE) or kind not in KINDS:
             raise _tag(node)
-        found = self.plain(node, what)
-        if type(found) not in KINDS[kind]:
-            raise _error(node, f"{what}{_cut(text)} is no value of the tag !!{kind}")
-        return float(found) if kind == "float" else found
+        value = self.plain(node, what)
+        if type(value) not in KINDS[kind]:
+            raise _error(node, f"{what}{_cut(text)} is not a value of the tag !!{kind}")
+        return float(value) if kind == "float" else value
 
     def plain(self, node: ScalarNode, what: str) -> Any:
         text = node.value

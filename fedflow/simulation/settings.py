@@ -1,5 +1,7 @@
 """The settings of a run, and the checks of a method against them that need no data."""
 
+from typing import Any
+
 from fedflow.errors import BadInput
 from fedflow.local.extensions.adaptation import Adaptation
 from fedflow.local.extensions.extension import Extension
@@ -195,3 +197,12 @@ def check_division(method: Method, selection: float, public: int) -> None:
     data = server_data(method)
     check_selection(method, selection > 0)
     check_server_data(method, bool(public or data.dataset or data.noise))
+
+
+def decisive(method: Method, training: LocalTraining, run: RunSettings) -> dict[str, dict[str, Any]]:
+    """By section: the settings of a run that can change its numbers."""
+    return {
+        "method": {"name": method.name, **method.as_dict()},
+        "training": training.as_dict(),
+        "run": {name: value for name, value in run.as_dict().items() if name != "checkpoint_every"},
+    }

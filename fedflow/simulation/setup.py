@@ -32,7 +32,13 @@ from fedflow.simulation.messages import Messages, pack
 from fedflow.simulation.remembered import RememberedScores
 from fedflow.simulation.returned import of_tensors
 from fedflow.simulation.sampling import cohort_size
-from fedflow.simulation.settings import RunSettings, check_selection, check_server_data, check_settings
+from fedflow.simulation.settings import (
+    RunSettings,
+    check_selection,
+    check_server_data,
+    check_settings,
+    decisive,
+)
 from fedflow.simulation.state import State
 from fedflow.simulation.updates.path import UpdatePath
 
@@ -105,11 +111,7 @@ class RunSetup:
         job, federation = self.job, self.federation
         read = {**federation.inputs, "features": federation.features}
         return Identity.of(
-            {
-                "method": {"name": job.method.name, **job.method.as_dict()},
-                "training": job.training.as_dict(),
-                "run": {k: v for k, v in self.settings.as_dict().items() if k != "checkpoint_every"},
-            },
+            decisive(job.method, job.training, self.settings),
             job.seed,
             {
                 "partition": federation.partition.hash,

@@ -1,4 +1,4 @@
-"""From a named source to results: all stages that one experiment needs."""
+"""All stages of one experiment, from named sources to results."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,13 +8,10 @@ from fedflow.files import read_fact
 from fedflow.project.terminal import RoundBar, say
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.loop import Simulation
-from fedflow.stages.central_network import prepare_network
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import Blocks, Listener, perform
-from fedflow.stages.inputs import make_inputs
-from fedflow.stages.partition import prepare_partition
-from fedflow.stages.prepare import prepare_dataset
-from fedflow.tracking import RunRecord
+from fedflow.stages.inputs import MAKERS, Makers, make_inputs
+from fedflow.tracking.record import RunRecord
 
 
 def run_experiment(
@@ -22,20 +19,17 @@ def run_experiment(
     out: Path | None = None,
     executor: Executor | None = None,
     listeners: Sequence[Listener] = (),
-    prepare: Callable[..., Any] = prepare_dataset,
-    train: Callable[..., Any] = prepare_network,
-    divide: Callable[..., Any] = prepare_partition,
+    makers: Makers = MAKERS,
     blocks: Blocks = iter,
     opened: Callable[[RunRecord], None] = lambda record: None,
 ) -> dict[str, Any]:
-    """Prepare the data, train central networks, partition, run the rounds; returns the metrics.
+    """Make the inputs of an experiment and run it; returns its metrics.
 
-    ``executor`` trains the clients (default: this process); ``prepare``, ``train`` and ``divide`` are the
-    earlier stages, for example as Prefect tasks; ``blocks`` are those of `perform`; ``opened`` is
-    called with the record before the first round.
+    ``executor`` trains the clients (default: this process). ``opened`` is called with the record before the
+    first round. The other arguments are as for `make_inputs` and `perform`.
     """
     experiment.check()
-    make_inputs([experiment], prepare, train, divide)
+    make_inputs([experiment], makers)
 
     def begun(simulation: Simulation, record: RunRecord) -> None:
         clients = f"{simulation.cohort_size:,} of {simulation.clients:,} clients per round"
@@ -47,6 +41,5 @@ def run_experiment(
         opened(record)
 
     with RoundBar(experiment.title) as bar:
-        return perform(
-            experiment, executor or Inline(), [*listeners, bar.round], out, blocks=blocks, begun=begun
-        )
+        work = perform(experiment, executor or Inline(), [*listeners, bar.round], out, blocks, begun)
+        return work.metrics

@@ -1,4 +1,4 @@
-"""From prepared samples to a network that is trained on all of them: a teacher, an expert, a reference."""
+"""Trains a network on all prepared samples: a teacher, an expert, a reference."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,8 @@ from fedflow.data import Dataset, Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import central_folder, intact, locked, prepared_folder, write_json
 from fedflow.local.central_training import Central, SmoothedModel, epochs, evaluate
-from fedflow.local.extensions.extension import Reads
 from fedflow.local.precision import need_float32
-from fedflow.local.trained import TrainedNetwork, load_network, save_network
+from fedflow.local.trained import load_network, save_network
 from fedflow.models import ARCHITECTURES, build
 from fedflow.models.flat import FlatModel
 from fedflow.procedures.interface import Row, State
@@ -28,11 +27,12 @@ from fedflow.project.terminal import say
 from fedflow.simulation.checkpoint import drop_checkpoint
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.fits import need_fit
-from fedflow.stages.driver import Experiment, Result, outdated
-from fedflow.stages.experiment import contents, pick_device
+from fedflow.stages.driver import Description, Result, outdated
+from fedflow.stages.experiment import contents, pick_device, recorded_inputs
 from fedflow.stages.prepare import prepare_dataset
 from fedflow.stages.steps import Listener, PartWork, Progress, run_parts
-from fedflow.tracking import ModelCard, Record
+from fedflow.tracking.models import ModelCard
+from fedflow.tracking.record import Record
 
 TABLE = "epochs.csv"
 FINAL = ("parameters", "train_loss", "test_loss", "test_accuracy")  # metrics of the end
@@ -48,18 +48,19 @@ def prepare_network(
 ) -> Path:
     """Make ``data/central/<name>`` unless it exists, intact, from the same data, settings and code.
 
-    Its data set and its teachers are made first if necessary. Resumes an interrupted training from its last
-    epoch, and records one MLflow run; ``opened`` is called with its record before the first epoch. Returns
-    the folder. Raises `FedflowError`, for example if the training diverges.
+    Its dataset and its teachers are made first if necessary. An interrupted training resumes from its last
+    epoch. One MLflow run is recorded; ``opened`` is called with it before the first epoch. Returns the
+    folder. Raises `FedflowError`, for example if the training diverges.
     """
     params.network(name)
     for needed in params.networks(name):
         prepare(params, params.network(needed).dataset, root)
         training = CentralRun(params, needed, root)
-        with locked(root / ".fedflow" / "locks" / f"central-{needed}", partial(_wait, training.title)):
+        waiting = partial(say, f"{training.title}: waiting for another process that trains it")
+        with locked(root / ".fedflow" / "locks" / f"central-{needed}", waiting):
             if not training.is_current():
                 training.run(listeners, opened)
-            drop_checkpoint(training.checkpoint)  # of a process that was killed after the end was recorded
+            drop_checkpoint(training.checkpoint)  # of a process that was killed after it recorded the end
     return central_folder(root, name)
 
 
@@ -71,7 +72,7 @@ def results(root: Path, name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CentralRun:
-    """The training of one central network: its data set, and the networks that it reads, exist."""
+    """The training of one central network, whose dataset and input networks exist."""
 
     params: Params
     name: str
@@ -97,21 +98,15 @@ class CentralRun:
     def dataset(self) -> Dataset:
         return load_prepared(prepared_folder(self.root, self.settings.dataset))
 
-    @cached_property
-    def read(self) -> dict[Reads, TrainedNetwork]:
-        """The networks that its training reads."""
-        reads = self.settings.training.reads
-        return {each: load_network(central_folder(self.root, each.network)) for each in reads}
-
     @property
     def identity(self) -> Identity:
-        """The identity of the network: settings, data, the networks that it reads, and code."""
-        settings, root = self.settings, self.root
-        inputs = contents(root, [settings.dataset], networks=[one.network for one in settings.training.reads])
+        """The identity of the network, from settings, data, input networks and code."""
+        settings = self.settings
+        networks = [read.network for read in settings.training.reads]
         return Identity.of(
             {"central": settings.as_dict()},
             None,
-            inputs,
+            contents(self.root, [settings.dataset], networks=networks),
             [Central.__module__],
             [settings.training],
             [ARCHITECTURES[self.network.name]],
@@ -127,9 +122,9 @@ class CentralRun:
         return self.root / ".fedflow" / "checkpoints" / self.key
 
     def is_current(self) -> bool:
-        """Whether the network exists, intact, was trained from the same things, and is recorded."""
-        there = intact(lambda: load_network(self.folder)) is not None
-        return there and not outdated(self.root, self.folder, self.identity)
+        """True if the network is intact, recorded, and was trained from the same identity."""
+        exists = intact(lambda: load_network(self.folder)) is not None
+        return exists and not outdated(self.root, self.folder, self.identity)
 
     def run(self, listeners: Sequence[Listener], opened: Callable[[Record], None]) -> None:
         """Train, record and write the network."""
@@ -143,8 +138,12 @@ class CentralRun:
         try:
             model = kind(factory, device=device)
             need_fit(model, train, network.name, len(dataset.classes))
-            read = self.read.items()
-            inputs = {each.name: known.read(each.losses, device, model.dtype) for each, known in read}
+            inputs = {
+                read.name: load_network(central_folder(self.root, read.network)).read(
+                    read.losses, device, model.dtype
+                )
+                for read in settings.training.reads
+            }
             settings.training.check(model, train, inputs)
         except BadInput as error:
             field = f"central.{self.name}.{error.field.removeprefix('central.')}"
@@ -155,7 +154,7 @@ class CentralRun:
             "name": self.name,
             "params": {"central": settings.as_dict(), "device": str(device)},
             "tags": {"central": self.name, "dataset": settings.dataset, "seed": settings.seed},
-            "datasets": [self._input()],
+            "datasets": recorded_inputs(self.root, [settings.dataset]),
         }
         work = PartWork(
             Here(steps, str(device)),
@@ -166,7 +165,7 @@ class CentralRun:
             note=_note,
             seconds=0,  # an epoch is a block
         )
-        described = Experiment(self.title, self.root, self.folder, self.identity, self.key, None, record)
+        described = Description(self.title, self.root, self.folder, self.identity, self.key, None, record)
         run_parts(described, work, listeners, opened)
 
     def _result(self, model: FlatModel, train: Examples, progress: Progress) -> Result:
@@ -183,15 +182,15 @@ class CentralRun:
         facts = self._facts(model, rows[-1])
 
         def write(folder: Path) -> None:
-            about = partial(write_json, value=self.identity.as_dict())
+            identity = partial(write_json, value=self.identity.as_dict())
             table = partial(pd.DataFrame(rows).to_csv, index=False, float_format="%.9g")
-            save_network(folder, w, losses, facts, {TABLE: table, IDENTITY: about}, model.frozen)
+            save_network(folder, w, losses, facts, {TABLE: table, IDENTITY: identity}, model.frozen)
 
         final = {metric: facts[metric] for metric in FINAL}
         return Result(final, len(rows), write, models={0: w}, card=self._card())
 
     def _facts(self, model: FlatModel, last: dict[str, Any]) -> dict[str, Any]:
-        """What ``metrics.json`` says, except the hash."""
+        """The entries of ``metrics.json``, except the hash."""
         settings, network, dataset = self.settings, self.network, self.dataset
         return {
             "name": self.name,
@@ -212,13 +211,8 @@ class CentralRun:
             "settings": settings.as_dict(),
         }
 
-    def _input(self) -> dict[str, Any]:
-        folder = prepared_folder(self.root, self.settings.dataset)
-        about = {"name": self.settings.dataset, "digest": self.dataset.hash}
-        return about | {"source": str(folder), "context": "data"}
-
     def _card(self) -> ModelCard:
-        """How to rebuild the model; its registered name is ``central.<name>``."""
+        """The card of the model, whose registered name is ``central.<name>``."""
         return ModelCard.of(
             self.dataset,
             self.network.name,
@@ -231,7 +225,7 @@ class CentralRun:
 
 @dataclass(frozen=True)
 class CentralSteps:
-    """The epochs of a central training, one part of steps."""
+    """The epochs of a central training, as steps of one part."""
 
     model: FlatModel
     train: Examples
@@ -259,11 +253,6 @@ class CentralSteps:
 
 
 def _note(values: Row) -> str:
-    """What the terminal shows of an epoch."""
+    """One-line summary of an epoch."""
     name = "test_accuracy" if "test_accuracy" in values else "test_loss"
     return f"{name.replace('_', ' ')} {values[name]:.3f}"
-
-
-def _wait(title: str) -> None:
-    """The network of the other process will be the one that is wanted."""
-    say(f"{title}: waiting for another process that trains it")

@@ -1,12 +1,11 @@
-"""Runs one experiment to its end, whatever kind it is: lock, record, steps, files, pictures, models.
+"""Runs one experiment of any kind to its end: lock, record, steps, files, pictures, models.
 
 A run steps by rounds, a procedure and a central network by steps of their parts (`fedflow.stages.steps`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeVar
@@ -17,7 +16,8 @@ from torch import Tensor
 from fedflow.errors import FedflowError
 from fedflow.files import locked, make_writable, read_fact
 from fedflow.project.identity import FILE, Identity
-from fedflow.tracking import ModelCard, Record, open_record
+from fedflow.tracking.models import ModelCard
+from fedflow.tracking.record import Record, open_record
 
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
@@ -44,10 +44,11 @@ class Result:
 
 
 class Work(Protocol[S_co]):
-    """An experiment that was opened. ``resumes``: whether there is a checkpoint."""
+    """An experiment that was opened."""
 
     @property
-    def resumes(self) -> bool: ...
+    def resumes(self) -> bool:
+        """True if there is a checkpoint."""
 
     @property
     def total(self) -> int:
@@ -64,11 +65,11 @@ class Work(Protocol[S_co]):
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """The names of an experiment, and the folder of its result.
+class Description:
+    """The names of an experiment, and the folder of its results.
 
-    ``identity`` decides the result, ``key`` is that on this machine: the lock and the MLflow run have its
-    name. ``lock`` names the experiment for others that find it locked; None if it is locked already.
+    ``identity`` decides the results; ``key`` also depends on this machine, and names the lock and the MLflow
+    run. ``lock`` names the experiment for others that find it locked, or is None if it is locked already.
     ``record`` are further arguments of `open_record`.
     """
 
@@ -82,7 +83,7 @@ class Experiment:
 
 
 def drive(
-    experiment: Experiment,
+    described: Description,
     work: Work[S],
     kind: type[R],
     step: Callable[[R, S], object],
@@ -90,22 +91,23 @@ def drive(
     begun: Callable[[R], object] = lambda record: None,
     blocks: Callable[[Iterator[S]], Iterator[S]] = iter,
 ) -> Result:
-    """Do all steps of the experiment, write its files and record it; returns the result.
+    """Do all steps of an experiment, write its files and record it; returns the result.
 
     ``step`` records one; ``listeners`` are called after it, with the number of all steps. ``begun`` is called
-    with the record before the first step. ``blocks`` iterates over the steps, for example in Prefect's tasks.
+    with the record before the first step. ``blocks`` iterates over the steps, for example in Prefect tasks.
     Raises `FedflowError`, also if the experiment is already running.
     """
     torch.set_num_threads(1)
-    make_writable(experiment.folder)
-    root = experiment.root
-    with _locked(experiment):
-        usual: dict[str, Any] = {
-            "key": experiment.key,
-            "params_file": root / "params.yaml",
-            "resumes": work.resumes,
-        }
-        record = open_record(kind, root, **usual | experiment.record)
+    root, folder, key = described.root, described.folder, described.key
+    make_writable(folder)
+
+    def busy() -> None:
+        raise FedflowError(f"{described.title} is already running in another process")
+
+    name = described.lock
+    with nullcontext() if name is None else locked(root / ".fedflow" / "locks" / key, busy, name):
+        usual = {"key": key, "params_file": root / "params.yaml", "resumes": work.resumes}
+        record = open_record(kind, root, **{**usual, **described.record})
         with record:
             begun(record)
             for done in blocks(work.steps()):
@@ -113,25 +115,23 @@ def drive(
                 for listener in listeners:
                     listener(done, work.total)
             result = work.result()
-            unrecorded = _unrecorded(root, experiment.identity)
+            unrecorded = _unrecorded(root, described.identity)
             unrecorded.parent.mkdir(parents=True, exist_ok=True)
             unrecorded.touch()
-            result.write(experiment.folder)
-            with TemporaryDirectory() as name:
-                for folder, files in result.pictures(Path(name)):
-                    record.attach(files, folder)
-            record.end(
-                result.metrics, result.steps, experiment.folder, result.card, result.models, result.clusters
-            )
+            result.write(folder)
+            with TemporaryDirectory() as temporary:
+                for target, files in result.pictures(Path(temporary)):
+                    record.attach(files, target)
+            record.end(result.metrics, result.steps, folder, result.card, result.models, result.clusters)
         unrecorded.unlink()
         work.forget()
     return result
 
 
 def outdated(root: Path, folder: Path, now: Identity) -> list[str]:
-    """Why a folder of results is not the finished one of the identity ``now``; empty if it is.
+    """Reasons why a folder does not hold the finished results of the identity ``now``, if there are any.
 
-    "missing", or what differs. An input file that is gone counts as unchanged, as it cannot be read again.
+    An input file that is gone counts as unchanged, as it cannot be read again.
     """
     made, metrics = Identity.read(folder), folder / "metrics.json"
     files = [metrics, *(folder / name for name in read_fact(metrics, "files") or ())]
@@ -140,8 +140,8 @@ def outdated(root: Path, folder: Path, now: Identity) -> list[str]:
     if made is None:
         return [f"no valid {FILE}"]
     gone = [name for name, content in now.inputs.items() if name.startswith("file ") and not content]
-    known = {name: made.inputs.get(name, "") for name in gone}
-    if differences := made.differences(replace(now, inputs={**now.inputs, **known})):
+    unchanged = {name: made.inputs.get(name, "") for name in gone}
+    if differences := made.differences(replace(now, inputs={**now.inputs, **unchanged})):
         return differences
     return ["killed before its record ended"] if _unrecorded(root, now).exists() else []
 
@@ -149,14 +149,3 @@ def outdated(root: Path, folder: Path, now: Identity) -> list[str]:
 def _unrecorded(root: Path, identity: Identity) -> Path:
     """A file that exists from before results are written until they are recorded."""
     return root / ".fedflow" / "unrecorded" / identity.key
-
-
-def _locked(experiment: Experiment) -> AbstractContextManager[None]:
-    if experiment.lock is None:
-        return nullcontext()
-    file = experiment.root / ".fedflow" / "locks" / experiment.key
-    return locked(file, partial(_refuse, experiment.title), experiment.lock)
-
-
-def _refuse(title: str) -> None:
-    raise FedflowError(f"{title} is already running in another process")

@@ -1,14 +1,13 @@
-"""What the stages of ``dvc.yaml`` depend on, as small files: a stage is called when its file changes.
+"""Dependencies of the stages of ``dvc.yaml`` as small files: a stage is called when its file changes.
 
 DVC sees neither files outside the project nor defaults, tuned values and code. ``fedflow fingerprint`` writes
 these files to ``data/fingerprints``; the commands themselves compare contents:
 
-* ``environment.json``: the versions of the libraries that stages use;
-* ``datasets/<dataset>.json``: how the data set is prepared, the SHA-256 of all files it is read from, and the
-  code that reads them;
+* ``environment.json``: the versions of the libraries;
+* ``datasets/<dataset>.json``: the preparation of the dataset, the SHA-256 of its files, and the code;
 * ``central/<network>.json``, ``partitions/<partition>.json``: the `Identity`, without the content of data and
-  networks, on which the stages depend as well; that of a network also has those of its teachers;
-* ``grid.json``: the keys of such identities of all runs and procedures of the grid;
+  networks, on which the stages depend as well, and the identities of a network's teachers;
+* ``grid.json``: the keys of the identities of all runs and procedures of the grid;
 * ``report.json``: the code of the report, its claims, tuning and labels.
 """
 
@@ -33,31 +32,32 @@ from fedflow.stages.partition import partition_identity
 
 MAY_BE_EMPTY = "data/central"  # a folder; DVC warns of empty ones, and git does not keep them
 FOLDER = ENVIRONMENT.parent
-FILES = "file "  # begins the names of inputs that are files
+FILES = "file "  # prefix of the names of inputs that are files
 
 
 def write_fingerprints(params: Loaded, root: Path = Path()) -> None:
-    """Write the files for the grid, and delete those of an earlier one.
+    """Write the files for the grid, and delete files of an earlier one.
 
-    A deleted file keeps the checksum of its last fingerprint: a clone of the project that pulls prepared
-    data does not need the files they were read from.
+    A deleted file keeps the checksum of its last fingerprint: a clone that pulls prepared data does not need
+    the original files.
     """
     params.check_grid()
     grid, folder = params.grid, root / FOLDER
     files: dict[Path, Any] = {root / ENVIRONMENT: environment()}
     for name in grid.datasets:
         file, entry = folder / "datasets" / f"{name}.json", params.dataset(name)
-        known = {key: value for key, value in _sums(file).items() if key in entry.files()}
+        earlier = {key: value for key, value in _sums(file).items() if key in entry.files()}
         code = code_digest(prepare.__module__)
-        files[file] = {"data": entry.as_dict(), "files": known | origin_sums(entry), "code": code}
+        files[file] = {"data": entry.as_dict(), "files": earlier | origin_sums(entry), "code": code}
     for name in grid.central:
-        chain = {each: CentralRun(params, each, root).identity for each in params.networks(name)}
-        files[folder / "central" / f"{name}.json"] = {each: _plain(one) for each, one in chain.items()}
+        chain = params.networks(name)
+        plain = {network: _plain(CentralRun(params, network, root).identity) for network in chain}
+        files[folder / "central" / f"{name}.json"] = plain
     for name in grid.partitions:
         file, identity = folder / "partitions" / f"{name}.json", partition_identity(params, name, root)
         files[file] = _plain(identity) | {"files": _read([identity], file)}
-    file, found = folder / "grid.json", cells(params, root, "grid")
-    identities = {cell.title: cell.identity for cell in found}
+    file = folder / "grid.json"
+    identities = {cell.title: cell.identity for cell in cells(params, root, "grid")}
     keys = {title: digest(_plain(identity)) for title, identity in identities.items()}
     files[file] = {"cells": keys, "files": _read(identities.values(), file)}
     claims = [root / CLAIMS] if (root / CLAIMS).is_file() else []
@@ -80,16 +80,16 @@ def _plain(identity: Identity) -> dict[str, Any]:
 
 
 def _read(identities: Iterable[Identity], file: Path) -> dict[str, str]:
-    """The SHA-256 of the files that are read, as inputs; of a deleted one, that in the last fingerprint."""
-    read = {name: content for one in identities for name, content in one.inputs.items()}
-    known = _sums(file)
-    return {name: content or known.get(name, "") for name, content in read.items() if name.startswith(FILES)}
+    """The SHA-256 of all input files; for a deleted file, the one in the last fingerprint."""
+    read = {name: content for identity in identities for name, content in identity.inputs.items()}
+    last = _sums(file)
+    return {name: content or last.get(name, "") for name, content in read.items() if name.startswith(FILES)}
 
 
 def _sums(file: Path) -> dict[str, str]:
     """The checksums of an earlier fingerprint; empty if there is no valid one."""
-    found = read_fact(file, "files")
-    return found if isinstance(found, dict) else {}
+    sums = read_fact(file, "files")
+    return sums if isinstance(sums, dict) else {}
 
 
 def _write(folder: Path, files: dict[Path, Any]) -> None:

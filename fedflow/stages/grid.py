@@ -1,4 +1,4 @@
-"""The grid of ``params.yaml``: its runs and procedures, which are finished, and what it no longer has."""
+"""The grid of ``params.yaml``: its runs and procedures, and those that are finished or left over."""
 
 import json
 import shutil
@@ -12,16 +12,15 @@ from fedflow.data import is_current
 from fedflow.files import prepared_folder
 from fedflow.project.identity import Identity
 from fedflow.project.terminal import say
-from fedflow.stages.central_network import CentralRun, prepare_network
+from fedflow.stages.central_network import CentralRun
 from fedflow.stages.driver import outdated
 from fedflow.stages.experiment import Experiment, experiments
-from fedflow.stages.inputs import Make, make_inputs
-from fedflow.stages.partition import is_divided, prepare_partition
-from fedflow.stages.prepare import prepare_dataset
+from fedflow.stages.inputs import MAKERS, Makers, make_inputs
+from fedflow.stages.partition import is_divided
 from fedflow.stages.procedure import ProcedureRun, procedure_runs
 
 Cell = Experiment | ProcedureRun
-RESULTS, OUTCOMES = "results", "outcomes"
+RESULTS, OUTCOMES = Experiment.home, ProcedureRun.home
 
 
 def cells(
@@ -32,39 +31,33 @@ def cells(
     methods: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[Cell]:
-    """The runs, then the procedures of a grid (default: that of ``params``), all checked.
+    """The runs, then the procedures of a grid (default: the grid of ``params``), all checked.
 
-    ``name`` is that of their MLflow parent runs. Naming partitions or methods leaves out the procedures.
+    ``name`` is the name of their MLflow parent runs. Procedures are left out of a grid with other partitions
+    or methods.
     """
     runs = experiments(params, root, name, partitions, methods, seeds)
     part = partitions is not None or methods is not None
     return [*runs, *([] if part else procedure_runs(params, root, name, seeds))]
 
 
-def to_do(
-    params: Loaded,
-    root: Path,
-    grid: Sequence[Cell],
-    prepare: Make = prepare_dataset,
-    train: Make = prepare_network,
-    divide: Make = prepare_partition,
-) -> list[Cell]:
-    """Return the cells that are not finished, after all that they read is made, and `left_over` is deleted.
+def to_do(params: Loaded, root: Path, grid: Sequence[Cell], makers: Makers = MAKERS) -> list[Cell]:
+    """Make the inputs of the grid and delete `left_over` results; returns the cells that are not finished.
 
-    Also trains the other central networks of the grid. The makers are as for `make_inputs`.
+    All central networks of the grid are trained. ``makers`` are as for `make_inputs`.
     """
     for name in params.grid.central:
-        train(params, name, root)
-    make_inputs(grid, prepare, train, divide)
+        makers["networks"](params, name, root)
+    make_inputs(grid, makers)
     for home in (RESULTS, OUTCOMES):  # outputs of a stage of dvc.yaml; DVC warns of empty ones
         (root / home).mkdir(exist_ok=True)
         (root / home / ".gitkeep").touch()
     for folder in left_over(params, root):
         _remove(folder)
         say(f"{folder}: deleted, not in the grid")
-    found = [cell for cell in grid if outdated(root, folder_of(cell), cell.identity)]
-    say(counts(found, grid))
-    return found
+    todo = [cell for cell in grid if outdated(root, cell.results_folder, cell.identity)]
+    say(counts(todo, grid))
+    return todo
 
 
 def counts(todo: Sequence[object], grid: Sequence[Cell]) -> str:
@@ -72,15 +65,10 @@ def counts(todo: Sequence[object], grid: Sequence[Cell]) -> str:
     return f"{len(todo)} of {len(grid)} runs to do, {len(grid) - len(todo)} up to date"
 
 
-def folder_of(cell: Cell) -> Path:
-    """The folder of its results."""
-    return cell.results_folder if isinstance(cell, Experiment) else cell.folder
-
-
 def expected(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[tuple[Cell, list[str]]]:
-    """The cells that may run, with the reasons that can be told before inputs are made; nothing is made.
+    """The cells that may run, with the reasons, as far as they are known before inputs are made.
 
-    A cell whose only reason is an input that is made first does not run if that turns out as it was.
+    A cell whose only reason is an outdated input does not run if that input turns out unchanged.
     """
     checks: dict[str, tuple[str, Callable[[Loaded, str, Path], bool]]] = {
         "datasets": ("data of", lambda *of: is_current(prepared_folder(root, of[1]), params.dataset(of[1]))),
@@ -89,25 +77,25 @@ def expected(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[tuple[Cel
     }
     named = {(kind, name) for cell in grid for kind in checks for name in getattr(cell, kind)}
     old = {(kind, name) for kind, name in named if not checks[kind][1](params, name, root)}
-    found = []
+    reasons = []
     for cell in grid:
         read = [(kind, name) for kind in checks for name in getattr(cell, kind) if (kind, name) in old]
         first = [f"{checks[kind][0]} {name}, if it changes" for kind, name in read]
-        why = outdated(root, folder_of(cell), cell.identity) or first
-        found += [(cell, why)] if why else []
-    return found
+        why = outdated(root, cell.results_folder, cell.identity) or first
+        reasons += [(cell, why)] if why else []
+    return reasons
 
 
 def left_over(params: Loaded, root: Path) -> list[Path]:
-    """The folders of results that fedflow wrote, and that the grid of params.yaml itself no longer has."""
+    """The folders of results that fedflow wrote for cells that the grid of params.yaml no longer has."""
     if params.plain is None:
         return []
     grid = params.plain.grid
     runs = product([RESULTS], grid.partitions, grid.methods, map(str, grid.seeds))
     outcomes = product([OUTCOMES], grid.procedures, map(str, grid.seeds))
-    known = {root.joinpath(*names) for names in (*runs, *outcomes)}
-    found = [*root.glob(f"{RESULTS}/*/*/*"), *root.glob(f"{OUTCOMES}/*/*")]
-    return [one for one in sorted(found) if one.name.isdecimal() and one not in known and Identity.read(one)]
+    wanted = {root.joinpath(*names) for names in (*runs, *outcomes)}
+    others = {*root.glob(f"{RESULTS}/*/*/*"), *root.glob(f"{OUTCOMES}/*/*")} - wanted
+    return [folder for folder in sorted(others) if folder.name.isdecimal() and Identity.read(folder)]
 
 
 def _remove(folder: Path) -> None:
@@ -121,5 +109,5 @@ def _remove(folder: Path) -> None:
 
 def finished_metrics(cell: Cell) -> dict[str, Any]:
     """The metrics of a finished cell, as running it returns them."""
-    facts: dict[str, Any] = json.loads((folder_of(cell) / "metrics.json").read_text())
+    facts: dict[str, Any] = json.loads((cell.results_folder / "metrics.json").read_text())
     return facts if isinstance(cell, Experiment) else dict(facts["metrics"])

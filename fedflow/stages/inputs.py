@@ -1,42 +1,23 @@
-"""Makes what runs and procedures read: data sets, central networks, partitions."""
+"""Makes the inputs of runs and procedures."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from fedflow.config import Loaded
 from fedflow.stages.central_network import prepare_network
+from fedflow.stages.experiment import Cell
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 
 Make = Callable[..., Any]  # of the settings, a name and the project's folder; keeps what is current
+Makers = dict[str, Make]  # by kind of input, in order
+MAKERS: Makers = {"datasets": prepare_dataset, "networks": prepare_network, "partitions": prepare_partition}
 
 
-class Reader(Protocol):
-    """A run or a procedure, with the names of all that it reads."""
+def make_inputs(cells: Sequence[Cell], makers: Makers = MAKERS) -> None:
+    """Make the inputs of the cells of one project, once each, unless they are current.
 
-    @property
-    def params(self) -> Loaded: ...
-    @property
-    def root(self) -> Path: ...
-    @property
-    def datasets(self) -> list[str]: ...
-    @property
-    def networks(self) -> list[str]: ...
-    @property
-    def partitions(self) -> list[str]: ...
-
-
-def make_inputs(
-    readers: Sequence[Reader],
-    prepare: Make = prepare_dataset,
-    train: Make = prepare_network,
-    divide: Make = prepare_partition,
-) -> None:
-    """Make what these of one project read, once each, unless it is current.
-
-    ``prepare``, ``train`` and ``divide`` may be tasks of Prefect. Raises `FedflowError`.
+    ``makers`` may be Prefect tasks. Raises `FedflowError`.
     """
-    for make, names in ((prepare, "datasets"), (train, "networks"), (divide, "partitions")):
-        for name in dict.fromkeys(name for reader in readers for name in getattr(reader, names)):
-            make(readers[0].params, name, readers[0].root)
+    for kind, make in makers.items():
+        for name in dict.fromkeys(name for cell in cells for name in getattr(cell, kind)):
+            make(cells[0].params, name, cells[0].root)

@@ -1,7 +1,6 @@
-"""From recorded models to pictures of the loss around or between them; nothing is trained."""
+"""Draws the loss around or between recorded models; nothing is trained."""
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,41 +23,28 @@ from fedflow.partition import load_partition
 from fedflow.project.arguments import check_name
 from fedflow.project.terminal import say
 from fedflow.seeding import generator
+from fedflow.settings import Settings, option
 from fedflow.stages.experiment import pick_device
-from fedflow.tracking import attach, load_served
+from fedflow.tracking.models import attach, load_served
 
 FOLDER = Path("report") / "landscapes"
 FORM = "PARTITION/METHOD/SEED, as below results/ or runs/, with :CLIENT for the model of a cluster or client"
 
 
-@dataclass(frozen=True)
-class Grid:
-    """What is computed around or between models.
+class Grid(Settings):
+    """The points at which models around or between recorded ones are scored."""
 
-    ``points`` along each axis; ``radius`` of a plane, relative to the norm of each filter; ``samples``: at
-    most that many test samples (0: all). Sharpness is measured at relative distance ``rho`` along
-    ``directions`` random directions. ``seed`` draws directions and samples.
-    """
-
-    points: int = 21
-    radius: float = 1.0
-    samples: int = 1000
-    rho: float = 0.2
-    directions: int = 10
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("points", 3), ("samples", 0), ("directions", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise BadInput(name, getattr(self, name), f"a whole number >= {least}")
-        for name in ("radius", "rho"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise BadInput(name, getattr(self, name), "a number > 0")
+    points: int = option(21, "points along each axis", ge=3)
+    radius: float = option(1.0, "half the width of a plane, relative to the norm of each filter", gt=0)
+    samples: int = option(1000, "largest number of test samples; 0 = all", ge=0)
+    rho: float = option(0.2, "relative distance at which sharpness is measured", gt=0)
+    directions: int = option(10, "random directions for sharpness", ge=1)
+    seed: int = option(0, "seed of directions and samples", ge=0)
 
 
 @dataclass(frozen=True)
 class RecordedModel:
-    """A model [D] that a run recorded, and the test samples that it is scored on."""
+    """A recorded model [D], and the test samples that it is scored on."""
 
     run: str
     label: str
@@ -71,7 +57,7 @@ class RecordedModel:
 
 @dataclass(frozen=True)
 class Sharpness:
-    """Test loss and accuracy of a model, and the rise of the loss around it: mean and std over directions."""
+    """Test loss and accuracy of a model, and mean and std of the rise of the loss over directions."""
 
     label: str
     loss: float
@@ -93,7 +79,7 @@ def draw_landscape(
     It shows a plane around the model of each of ``runs``, side by side; or, ``between`` two or three models,
     the segment or the plane through them, scored on the test samples of the first. With ``own``, models are
     scored on the test samples of the run's client, not on the complete test set. Returns the sharpness of
-    every model, and the files. Raises `FedflowError` for runs without a recorded model, and for models that
+    every model, and the files. Raises `FedflowError` for runs without recorded models, and for models that
     cannot be compared.
     """
     if between and len(runs) not in (2, 3):
@@ -141,14 +127,13 @@ def _recorded(run: str, own: bool, grid: Grid, root: Path) -> RecordedModel:
     if colon and not number.isdecimal():
         raise BadInput("run", run, FORM)
     client = int(number) if colon else None
-    known = {"/".join(each.parts[-3:]): each for each in finished_folders(root / "results", 2)}
-    folder = known.get(name)
-    if folder is None or not (folder / MARKER).is_file():
-        names = [name for name, each in known.items() if (each / MARKER).is_file()]
-        raise (
-            unknown_name("run", name, names) if names else BadInput("run", run, f"{FORM}; none has finished")
-        )
-    facts = read_json(folder / MARKER)
+    folders = finished_folders(root / "results", 2)
+    facts_of = {"/".join(f.parts[-3:]): f / MARKER for f in folders if (f / MARKER).is_file()}
+    if not facts_of:
+        raise BadInput("run", run, f"{FORM}; none has finished")
+    if name not in facts_of:
+        raise unknown_name("run", name, facts_of)
+    facts = read_json(facts_of[name])
     experiment = f"{facts['dataset']}/{facts['partition']}"
     tags = {name: facts[name] for name in ("partition", "method", "seed", "settings")}
     try:
@@ -166,20 +151,19 @@ def _test(facts: dict[str, Any], client: int | None, own: bool, grid: Grid, root
     """At most `Grid.samples` samples of the complete test set, or of the ``client``'s own."""
     dataset = load_prepared(prepared_folder(root, facts["dataset"]))
     partition = load_partition(partition_folder(root, facts["partition"]))
-    for what, found in (("data", dataset.hash), ("partition", partition.hash)):
-        if found != facts[f"{what}_hash"]:
+    for what, content in (("data", dataset.hash), ("partition", partition.hash)):
+        if content != facts[f"{what}_hash"]:
             raise FedflowError(
                 f"the {what} of {facts['partition']} has changed since this run; run the experiment again"
             )
-    if not own:
-        examples = dataset.test.relabeled(partition.test_labels)
-        rows = np.arange(len(examples))
-    elif client is None:
-        raise BadInput("--own", True, f"runs with a client: {FORM}")
-    elif partition.held_out:
-        examples, rows = dataset.train.relabeled(partition.train_labels), partition.test(client)
-    else:
-        examples, rows = dataset.test.relabeled(partition.test_labels), partition.test(client)
+    examples = dataset.test.relabeled(partition.test_labels)
+    rows = np.arange(len(examples))
+    if own:
+        if client is None:
+            raise BadInput("--own", True, f"runs with a client: {FORM}")
+        if partition.held_out:
+            examples = dataset.train.relabeled(partition.train_labels)
+        rows = partition.test(client)
     if not len(rows):
         raise BadInput("--own", True, f"a client with test samples; client {client} has none")
     if 0 < grid.samples < len(rows):
@@ -188,13 +172,11 @@ def _test(facts: dict[str, Any], client: int | None, own: bool, grid: Grid, root
 
 
 def _check_comparable(models: Sequence[RecordedModel], between: bool) -> None:
-    """Raise `FedflowError` unless the models have one data set and, if ``between`` them, one network."""
+    """Raise `FedflowError` unless the models have the same dataset and, if ``between``, the same network."""
     first = models[0]
     for other in models[1:]:
         if other.data_hash != first.data_hash:
-            raise FedflowError(
-                f"{first.run} and {other.run} have different data sets: no scale is common to both"
-            )
+            raise FedflowError(f"{first.run} and {other.run} have different datasets and share no scale")
         if between and other.network.architecture != first.network.architecture:
             raise FedflowError(f"{first.run} and {other.run} have different networks: no line connects them")
 
@@ -206,15 +188,16 @@ def _write(
     from fedflow.pictures import drawing  # imports matplotlib, which is slow
     from fedflow.pictures import landscape as pictures
 
+    labels = [sharpness.label for sharpness in measured]
     if not between:
-        titles = [f"{one.label}\nsharpness {one.rise:.3g}" for one in measured]
+        titles = [f"{sharpness.label}\nsharpness {sharpness.rise:.3g}" for sharpness in measured]
         axes = ("relative distance, direction 1", "relative distance, direction 2")
         figure = pictures.planes(dict(zip(titles, surfaces.values())), axes)
     elif len(measured) == 2:
-        figure = pictures.segment(next(iter(surfaces.values())), [one.label for one in measured])
+        figure = pictures.segment(next(iter(surfaces.values())), labels)
     else:
         axes = ("distance between parameters", "distance")
-        figure = pictures.planes({"": next(iter(surfaces.values()))}, axes, [one.label for one in measured])
+        figure = pictures.planes({"": next(iter(surfaces.values()))}, axes, labels)
     png, svg, csv = (folder / f"{stem}.{kind}" for kind in ("png", "svg", "csv"))
     drawing.save_png(figure, png, drawing.PNG_DPI)
     drawing.save_svg(figure, svg, stem)

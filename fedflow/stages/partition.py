@@ -1,4 +1,4 @@
-"""From prepared samples to clients."""
+"""Divides prepared samples among clients."""
 
 import json
 from pathlib import Path
@@ -31,18 +31,17 @@ LARGEST = 2_000_000  # clients times labels in the table of labels
 def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     """Make ``data/partitions/<name>`` unless it exists, intact, for the same data and parameters.
 
-    Returns the folder. The key of its identity is in ``.fedflow/partitions``, so that it need not be rebuilt
-    for a comparison, and not in the folder, where DVC would track it.
+    Returns the folder. The key of its identity is in ``.fedflow/partitions``, because DVC tracks the folder.
     """
     wanted, folder = params.partition(name), partition_folder(root, name)
     dataset = load_prepared(prepared_folder(root, wanted.dataset))
-    there = intact(lambda: load_partition(folder))
-    if there is not None and is_divided(params, name, root):
+    existing = intact(lambda: load_partition(folder))
+    if existing is not None and is_divided(params, name, root):
         return folder
     samples = Samples.of(dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, root))
     made = make_partition(wanted, samples, dataset.hash)
     tabled = made.label_counts is None or (folder / COUNTS).exists()
-    if there is None or there.summary() != made.summary() or not tabled:
+    if existing is None or existing.summary() != made.summary() or not tabled:
         from fedflow.pictures.difficulty import draw_difficulty  # import matplotlib, which is slow
         from fedflow.pictures.labels import draw_labels
 
@@ -59,10 +58,10 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
 
 
 def is_divided(params: Params, name: str, root: Path = Path()) -> bool:
-    """Whether the partition was made from the same data, parameters and code, as its note says."""
+    """True if the partition was made from the same data, parameters and code, according to its note."""
     note, made = _note(name, root), read_fact(partition_folder(root, name) / "summary.json", "hash")
-    known = [read_fact(note, "partition"), read_fact(note, "identity")]
-    return made is not None and known == [made, partition_identity(params, name, root).key]
+    noted = [read_fact(note, "partition"), read_fact(note, "identity")]
+    return made is not None and noted == [made, partition_identity(params, name, root).key]
 
 
 def _note(name: str, root: Path) -> Path:
@@ -70,7 +69,7 @@ def _note(name: str, root: Path) -> Path:
 
 
 def _write_counts(made: Partition, path: Path) -> None:
-    """A row per client with its training samples of every label; none without labels, or of huge tables."""
+    """Write a row per client with its training samples of every label, unless the table would be huge."""
     path.unlink(missing_ok=True)
     counts = made.label_counts
     if counts is not None and counts.size <= LARGEST:
@@ -80,7 +79,7 @@ def _write_counts(made: Partition, path: Path) -> None:
 
 
 def partition_identity(params: Params, name: str, root: Path = Path()) -> Identity:
-    """The identity of a partition: parameters, their files, data, an expert, and the scheme's code."""
+    """The identity of a partition, from parameters, their files, data, an expert, and code."""
     wanted, expert = params.partition(name), params.expert(name)
     inputs = contents(root, [wanted.dataset], networks=[expert] if expert else [], files=wanted.files())
     settings = {"partition": wanted.as_dict()}
@@ -88,7 +87,7 @@ def partition_identity(params: Params, name: str, root: Path = Path()) -> Identi
 
 
 def _losses(difficulty: Difficulty, dataset: Dataset, root: Path) -> np.ndarray:
-    """A loss per training sample [n]: of an expert, or from a file."""
+    """The losses [n] of the training samples, from an expert or a file."""
     if difficulty.expert is not None:
         network = load_network(central_folder(root, difficulty.expert))
         network.need_data(dataset.hash, f"{difficulty.section}.expert")

@@ -1,4 +1,4 @@
-"""From a named source to prepared samples."""
+"""Prepares the samples of a named source."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +14,14 @@ def prepare_dataset(
 ) -> Path:
     """Make ``data/prepared/<name>`` unless it exists, intact, from the same files and parameters.
 
-    Its notes are given to ``tell`` when it is made. Returns the folder.
+    ``tell`` receives the notes of a dataset that is made. Returns the folder.
     """
     folder, wanted = prepared_folder(root, name), params.dataset(name)
-    made = intact(lambda: load_prepared(folder, verify=True)) if is_current(folder, wanted) else None
-    if made is None:
+    dataset = intact(lambda: load_prepared(folder, verify=True)) if is_current(folder, wanted) else None
+    if dataset is None:
         with within(f"data.{name}"):
-            made = prepare(wanted, folder)
-        for note in made.notes:
+            dataset = prepare(wanted, folder)
+        for note in dataset.notes:
             tell(f"{name}: {note}")
-    need_classes(made, f"data.{name}")
+    need_classes(dataset, f"data.{name}")
     return folder

@@ -1,4 +1,4 @@
-"""From results to the report."""
+"""Writes the report and the files for a paper."""
 
 import subprocess
 from datetime import date
@@ -17,7 +17,7 @@ from fedflow.report.compared import Recorded
 from fedflow.report.page import build_report
 from fedflow.report.paper import write_paper
 from fedflow.report.sources import TRIED
-from fedflow.tracking import attach_to_sweep
+from fedflow.tracking.models import attach_to_sweep
 
 
 def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
@@ -61,13 +61,13 @@ def _commit(root: Path) -> str:
 
 
 def _recorded(root: Path) -> Recorded:
-    """Runs in MLflow; without a readable store the report has no links, and prints one line."""
+    """The facts on runs in MLflow; an error is printed, as the report does not need them."""
     from fedflow.tracking.lineage import recorded_runs
 
     try:
         return recorded_runs(root)
     except FedflowError as error:
-        say(f"the report says nothing of the record: {error}")
+        say(f"the report omits MLflow links: {error}")
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Runs parts to their last steps: workers, checkpoints and record of central networks and procedures."""
+"""Runs procedures and central networks, whose steps belong to parts: workers, checkpoints, record."""
 
 import math
 import re
@@ -14,8 +14,8 @@ from fedflow.procedures.steps import Block, StepsJob, advance
 from fedflow.project.terminal import RoundBar
 from fedflow.simulation.checkpoint import drop_checkpoint, load_checkpoint, save_checkpoint
 from fedflow.simulation.executors import Executor
-from fedflow.stages.driver import Experiment, Result, drive
-from fedflow.tracking import Record
+from fedflow.stages.driver import Description, Result, drive
+from fedflow.tracking.record import Record
 
 BLOCK = 3.0  # seconds between checkpoints, unless a step takes longer
 
@@ -24,9 +24,9 @@ Listener = Callable[[int, int], None]  # called with the number of steps done an
 
 @dataclass
 class Progress:
-    """The parts so far: the state of each (None: not started), and the rows of its steps.
+    """The state of every part (None: not started), and the rows of its steps.
 
-    ``seconds``: what each step took that all parts that have it have done.
+    ``seconds`` has the duration of every step that all parts with this step have done.
     """
 
     states: dict[str, State | None] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Progress:
         return sum(map(len, self.rows.values()))
 
     def row(self, number: int) -> Row:
-        """The numbers of one step of all parts that have it, as ``<name>/<part>``, if they were measured."""
+        """The measured numbers of one step of all parts that have it, as ``<name>/<part>``."""
         return {
             f"{name}/{part}" if part else name: value
             for part, rows in self.rows.items()
@@ -59,17 +59,19 @@ def load_progress(folder: Path) -> Progress | None:
         raise FedflowError(f"the checkpoint {folder} is of another version; delete this folder to start over")
     progress = Progress(rows=facts["rows"], seconds=facts["seconds"])
     for i, (part, started) in enumerate(facts["started"].items()):
-        own = {name.partition("/")[2]: t for name, t in tensors.items() if name.startswith(f"{i}/")}
-        progress.states[part] = own if started else None
+        state = {name.partition("/")[2]: t for name, t in tensors.items() if name.startswith(f"{i}/")}
+        progress.states[part] = state if started else None
     return progress
 
 
 def save_progress(folder: Path, progress: Progress) -> None:
     """Replace the checkpoint."""
-    states = list(progress.states.values())
     # Copies, because a file cannot hold a tensor that several parts share, such as their first model.
-    parts = ({f"{i}/{name}": t.clone() for name, t in (s or {}).items()} for i, s in enumerate(states))
-    tensors = {name: tensor for part in parts for name, tensor in part.items()}
+    tensors = {
+        f"{i}/{name}": tensor.clone()
+        for i, state in enumerate(progress.states.values())
+        for name, tensor in (state or {}).items()
+    }
     started = {part: state is not None for part, state in progress.states.items()}
     facts = {"rows": progress.rows, "seconds": progress.seconds, "started": started}
     save_checkpoint(folder, tensors, facts)
@@ -92,11 +94,11 @@ class Advance:
 
 @dataclass
 class PartWork:
-    """The steps of all parts of a job, from the checkpoint in ``folder``; every block leaves one.
+    """The steps of all parts of a job, from the checkpoint in ``folder``; every block writes one.
 
-    ``finish`` makes the result. A block lasts ``seconds`` (default: `BLOCK`; 0: one step). A step is recorded
-    when all parts that have it have done it, with the seconds that a step of its block took. ``note`` says
-    what the terminal shows of the last row (default: how many parts are complete, when one is).
+    ``finish`` makes the result. A block lasts ``seconds`` (default: `BLOCK`), at least one step. A step is
+    recorded when all parts that have it have done it, with the mean duration of a step of its block. ``note``
+    is the text in the terminal for the last row (default: the number of complete parts, when it grows).
     """
 
     job: StepsJob
@@ -109,7 +111,7 @@ class PartWork:
 
     @cached_property
     def parts(self) -> dict[str, int]:
-        """The parts, and how many steps each has."""
+        """The number of steps of every part."""
         opened = self.job.open()
         names = opened.names()
         for part in names:
@@ -121,7 +123,6 @@ class PartWork:
 
     @property
     def total(self) -> int:
-        """Steps of all parts."""
         return sum(self.parts.values())
 
     @cached_property
@@ -130,16 +131,14 @@ class PartWork:
 
     @property
     def resumes(self) -> bool:
-        """True if there is a checkpoint."""
         return self._saved is not None
 
     @cached_property
     def progress(self) -> Progress:
-        """The parts so far."""
         return self._saved or Progress(dict.fromkeys(self.parts), {part: [] for part in self.parts})
 
     def steps(self) -> Iterator[Advance]:
-        """Every block; first what the checkpoint has, as a killed process may not have sent it."""
+        """Every block; first the rows of the checkpoint, as a killed process may not have sent them."""
         now = self.progress
         if now.seconds:
             yield Advance(self._rows(1, len(now.seconds)), now.done, replayed=True)
@@ -157,11 +156,9 @@ class PartWork:
             yield Advance(self._rows(first, last), now.done, text)
 
     def result(self) -> Result:
-        """The result, after the last step."""
         return self.finish(self.progress)
 
     def forget(self) -> None:
-        """Delete the checkpoint."""
         drop_checkpoint(self.folder)
 
     def _left(self) -> list[str]:
@@ -179,24 +176,24 @@ class PartWork:
         seconds = BLOCK if self.seconds is None else self.seconds
         shards = [left[i::workers] for i in range(min(workers, len(left)))]
         blocks = [
-            Block(own, [len(now.rows[part]) for part in own], [now.states[part] for part in own], seconds)
-            for own in shards
+            Block(parts, [len(now.rows[p]) for p in parts], [now.states[p] for p in parts], seconds)
+            for parts in shards
         ]
-        found = self.executor.map(advance, self.job, blocks, f"{self.step_name} {len(now.seconds) + 1}")
-        for own, results in zip(shards, found, strict=True):
-            for part, result in zip(own, results, strict=True):
+        done = self.executor.map(advance, self.job, blocks, f"{self.step_name} {len(now.seconds) + 1}")
+        for parts, results in zip(shards, done, strict=True):
+            for part, result in zip(parts, results, strict=True):
                 now.states[part] = result.state
                 now.rows[part] += result.rows
 
 
 def run_parts(
-    experiment: Experiment,
+    described: Description,
     work: PartWork,
     listeners: Sequence[Listener] = (),
     begun: Callable[[Record], object] = lambda record: None,
 ) -> Result:
     """`drive`, with a bar in the terminal; ``listeners`` are called with the steps done and all steps."""
-    with RoundBar(experiment.title) as bar:
+    with RoundBar(described.title) as bar:
 
         def show(block: Advance, total: int) -> None:
             if block.replayed:
@@ -205,4 +202,4 @@ def run_parts(
             for listener in listeners:
                 listener(block.done, total)
 
-        return drive(experiment, work, Record, lambda record, block: block.record(record), [show], begun)
+        return drive(described, work, Record, lambda record, block: block.record(record), [show], begun)

@@ -1,12 +1,12 @@
-"""Tuning: each method's grid of settings is tried with a part of the training data held out.
+"""Tuning: tries a grid of settings for every method, on held-out training data.
 
 The rule is the same for every method. A share ``tuning.validation`` of every client's training samples is
-held out and replaces the test set: a client is scored on what all clients hold out of its labels, as
-the report scores it on all test images of its labels. Every combination of the grid is run on the rest; the
-highest value of ``tuning.measure`` is chosen, the first of equals. While that is at an edge of the grid, the
-grid is widened. With ``tuning.search: random`` or ``tpe`` (Optuna), every method gets ``tuning.trials`` tries
-instead, with numbers between the smallest and the largest of the grid. Neither test data nor newcomers play
-a part. The choice is written to ``params.yaml`` under ``tuned``, by partition and method; all scores to
+held out and replaces the test set: a client is scored on the held-out samples of all clients with its labels,
+as the report scores it on all test images with its labels. Every combination of the grid is run on the rest;
+the highest value of ``tuning.measure`` is chosen, the first of equals. While it is at an edge of the grid,
+the grid is widened. With ``tuning.search: random`` or ``tpe`` (Optuna), every method gets ``tuning.trials``
+tries instead, with numbers between the smallest and the largest of the grid. Test data and newcomers are not
+used. The choice is written to ``params.yaml`` under ``tuned``, by partition and method; all scores to
 ``tuning/<partition>/<method>.csv``.
 """
 
@@ -22,6 +22,7 @@ import pandas as pd
 from filelock import FileLock
 
 from fedflow.config import Loaded, MethodParams
+from fedflow.config.changing import put
 from fedflow.config.tuning import MEASURES, combinations
 from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.files import naming
@@ -46,8 +47,8 @@ def tune(
     """Try the grid of every method (default: the methods of the grid); returns the choices.
 
     Every try is a recorded run of the partition ``<name>-validation``, by ``federate``. ``write`` puts the
-    choice under ``tuned`` in ``params.yaml``. Raises `FedflowError` before the first run if a grid cannot
-    be tried or its values give the same settings, and after the first runs if they give the same results.
+    choice under ``tuned`` in ``params.yaml``. Raises `FedflowError` before the first run if a grid is invalid
+    or its values give the same settings, and after the first runs if they give the same results.
     """
     chosen = {}
     for search in searches(params, partition, methods, root):
@@ -79,7 +80,7 @@ class Score:
     spread: float | None = None  # population std over clients
 
     def value(self, measure: str) -> float | None:
-        """The higher the better: the measured accuracy, or minus the loss if there is no accuracy."""
+        """The measured accuracy, or minus the loss if there is no accuracy: higher is better."""
         if self.metrics is None:
             return None
         accuracy, loss = self.metrics[MEASURES[measure]], self.metrics["loss"]
@@ -103,9 +104,9 @@ class Search:
     def check(self) -> None:
         """Raise `BadInput` if a combination cannot be run, or if all of them are the same settings."""
         tries = [self.experiment(tried) for tried in combinations(self.grid)]
-        for each in tries:
-            self._check_rounds(each)
-        digests = [each.digest for each in tries]
+        for experiment in tries:
+            self._check_rounds(experiment)
+        digests = [experiment.digest for experiment in tries]
         if len(digests) > 1 and len(set(digests)) == 1:
             raise BadInput("tuning.grid", self.grid, f"values that change a setting of {self.method}")
         for name, values in self.grid.items():
@@ -115,7 +116,7 @@ class Search:
     def _check_rounds(self, tried: Experiment) -> None:
         """Raise `BadInput` if the rounds of a try are too few for the updates of its client curriculum."""
         run, entry = tried.run, self.params.partition(self.partition)
-        if run.client_curriculum is None or entry.clients is None:  # the data say how many clients there are
+        if run.client_curriculum is None or entry.clients is None:  # their number depends on the data
             return
         clients = entry.clients - round(entry.newcomers * entry.clients)
         try:
@@ -125,9 +126,9 @@ class Search:
             raise error.renamed(field) from None
 
     def run(self, federate: Federate) -> dict[str, Any]:
-        """Try the grid, widen it while the best value is at an edge, keep the scores; returns the best.
+        """Try the grid, widened while its best value is at an edge, and keep the scores; returns the best.
 
-        With another `Tuning.search`, try its samples; the best is then named if it is near an edge.
+        With another `Tuning.search`, try samples; a best value near an edge is printed.
         """
         if self.params.tuning.search != "grid":
             return self._sample(federate)
@@ -140,16 +141,15 @@ class Search:
         best = self.best().tried
         for name, value in best.items():
             if beyond(self.grid[name], value) is not None:
-                tried = ", ".join(map(str, self.grid[name]))
-                say(f"{self.method}: the best {name}, {value}, is at the edge of the values tried: {tried}")
+                values = ", ".join(map(str, self.grid[name]))
+                say(f"{self.method}: the best {name}, {value}, is at the edge of the values tried: {values}")
         return best
 
     def best(self) -> Score:
         """The highest score, the first of equals. Raises `FedflowError` if every try diverged."""
-        found = self._best()
-        if found is None:
+        if (best := self._best()) is None:
             raise FedflowError(f"tuning: every try of {self.method} diverged; try smaller values")
-        return found
+        return best
 
     def _best(self) -> Score | None:
         values = [(score.value(self.params.tuning.measure), score) for score in self.scores]
@@ -179,10 +179,9 @@ class Search:
             study.tell(trial, value) if value is not None else study.tell(trial, state=failed)
         best = self.best().tried
         results = [score.metrics and {**score.metrics, "settings": ""} for score in self.scores]
-        if len(results) > 1 and all(each == results[0] for each in results):
-            raise FedflowError(
-                f"tuning: no value of {', '.join(self.grid)} changes any result of {self.method}"
-            )
+        if len(results) > 1 and all(result == results[0] for result in results):
+            names = ", ".join(self.grid)
+            raise FedflowError(f"tuning: no value of {names} changes any result of {self.method}")
         for name, value in best.items():
             if near_edge(self.grid[name], value):
                 low, high = min(self.grid[name]), max(self.grid[name])
@@ -216,7 +215,7 @@ class Search:
         return more
 
     def _accepts(self, grid: Mapping[str, Sequence[Any]]) -> bool:
-        """Whether all of a grid can be run; settings may have bounds."""
+        """True if all values of a grid are within the bounds of their settings."""
         with contextlib.suppress(BadInput):
             return all(self.experiment(tried) for tried in combinations(grid))
         return False
@@ -234,7 +233,7 @@ class Search:
             say(f"{self.method}: no value of {name} changes any result")
 
     def _is_idle(self, name: str) -> bool:
-        """Whether runs that differ only in this setting have the same results, to the last bit."""
+        """True if all runs that differ only in this setting have equal results, to the last bit."""
         results: dict[str, list] = {}
         for score in self.scores:
             others = {n: v for n, v in score.tried.items() if n != name}
@@ -263,13 +262,13 @@ class Search:
         return experiment
 
     def _tuned(self) -> dict[str, MethodParams]:
-        """What was tuned on the partition for the method that a named entry starts from, as in its runs."""
+        """The tuned values of the method that a named entry starts from, as in its runs."""
         base = self.params.registered(self.method)
         tuned = self.params.tuned.get(self.partition) or {}
         return {base: tuned[base]} if base != self.method and base in tuned else {}
 
     def _save(self) -> None:
-        """Write all scores so far; small enough to commit with a study."""
+        """Write all scores so far to a small file, which a study can commit."""
         measure = self.params.tuning.measure
         best = self._best()
         rows = [
@@ -290,7 +289,7 @@ class Search:
 
 
 def scores_file(root: Path, partition: str, method: str) -> Path:
-    """Where the scores of a method's candidates are kept."""
+    """The file with the scores of a method's candidates."""
     return root / "tuning" / partition / f"{method}.csv"
 
 
@@ -302,8 +301,8 @@ def scores(root: Path, partition: str, method: str) -> pd.DataFrame:
 def beyond(values: Sequence[Any], best: Any) -> float | None:
     """The next value of a grid whose ``best`` is its smallest or largest; otherwise None.
 
-    By the mean ratio of the grid's values, to two digits. Also None unless they are two or more positive
-    numbers.
+    It follows by the mean ratio of the grid's values, to two digits. Also None unless the grid has two or
+    more positive numbers.
 
     >>> beyond([0.01, 0.03, 0.1], 0.1), beyond([2, 4, 8], 2), beyond([0.01, 0.03, 0.1], 0.03)
     (0.32, 1, None)
@@ -320,7 +319,7 @@ def beyond(values: Sequence[Any], best: Any) -> float | None:
 
 
 def near_edge(values: Sequence[Any], best: Any) -> bool:
-    """Whether ``best`` is in the outer twentieth of the range of ``values``, on the scale of `space`.
+    """True if ``best`` is in the outer twentieth of the range of ``values``, on the scale of `space`.
 
     >>> near_edge([0.001, 1], 0.9), near_edge([0.001, 1], 0.03), near_edge(["a", "b"], "a")
     (True, False, False)
@@ -334,7 +333,7 @@ def near_edge(values: Sequence[Any], best: Any) -> bool:
 
 
 def space(values: Sequence[Any]) -> Any:
-    """What Optuna draws from: the range of numbers, on a logarithmic scale if positive, or a choice."""
+    """Optuna's distribution: the range of numbers, on a logarithmic scale if positive, or a choice."""
     distributions = import_optuna().distributions
     if not _is_range(values):
         return distributions.CategoricalDistribution(values)
@@ -345,7 +344,7 @@ def space(values: Sequence[Any]) -> Any:
 
 
 def _is_range(values: Sequence[Any]) -> bool:
-    """Whether these are two or more different numbers."""
+    """True for two or more different numbers."""
     return len(set(map(str, values))) > 1 and all(type(value) in (int, float) for value in values)
 
 
@@ -363,32 +362,22 @@ def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str,
     """Put ``chosen`` under ``tuned`` in params.yaml, replacing earlier values; keeps comments and order."""
     from ruamel.yaml import YAML
 
-    editor = YAML()
+    editor, section = YAML(), dict[str, Any]()
     editor.width, editor.preserve_quotes = 110, True
+    for name, value in chosen.items():
+        put(section, name.split("."), value)
     lock = params.parent / ".fedflow" / "params.lock"
     lock.parent.mkdir(exist_ok=True)
-    with FileLock(lock):  # others may be tuning other partitions
-        _edit(params, editor, partition, method, chosen)
+    with FileLock(lock):  # other processes may be tuning other partitions
+        document = editor.load(params.read_text())
+        document["tuned"] = document.get("tuned") or {}
+        document["tuned"][partition] = document["tuned"].get(partition) or {}
+        document["tuned"][partition][method] = section
+        partial = params.with_suffix(".partial")
+        with naming(partial), partial.open("w") as file:
+            editor.dump(document, file)
+        partial.replace(params)
 
 
 def _words(tried: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in tried.items())
-
-
-def _edit(params: Path, editor: Any, partition: str, method: str, chosen: Mapping[str, Any]) -> None:
-    document = editor.load(params.read_text())
-    if document.get("tuned") is None:
-        document["tuned"] = {}
-    section: dict[str, Any] = {}
-    document["tuned"][partition] = document["tuned"].get(partition) or {}
-    document["tuned"][partition][method] = section
-    for name, value in chosen.items():
-        *parents, last = name.split(".")
-        place = section
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = value
-    partial = params.with_suffix(".partial")
-    with naming(partial), partial.open("w") as file:
-        editor.dump(document, file)
-    partial.replace(params)

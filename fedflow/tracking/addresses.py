@@ -1,4 +1,4 @@
-"""Addresses of MLflow stores: files of SQLite as URLs and back, and addresses without their passwords."""
+"""Addresses of MLflow stores: SQLite files as URLs and back, databases, and addresses without passwords."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,18 @@ from fedflow.errors import FedflowError
 
 SQLITE = re.compile(r"sqlite(\+pysqlite)?:///")
 SPECIAL = re.compile(r"[%?\x00-\x1f\x7f]")  # characters of a path that mean something else in a URL
+DATABASE = re.compile(r"(postgresql|mysql|mssql)(\+\w+)?://")
+ANSWER_TIMEOUT = 10  # seconds
+PACKAGES = {  # by module
+    "psycopg": "psycopg[binary] (extra postgres)",
+    "psycopg2": "psycopg2-binary",
+    "MySQLdb": "mysqlclient, or pymysql with an address that begins with mysql+pymysql://",
+}
+LIMITS = {  # arguments by which drivers limit how long they wait for an answer
+    **dict.fromkeys(("psycopg", "psycopg2", "asyncpg"), ("connect_timeout",)),
+    **dict.fromkeys(("pymysql", "mysqldb"), ("connect_timeout", "read_timeout")),
+    "pyodbc": ("timeout",),
+}
 PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/]*@|(?<=[?&]password=)[^&]*")
 
 
@@ -20,18 +32,16 @@ def absolute(folder: Path | str) -> Path:
         str(path).encode()
     except UnicodeEncodeError as error:
         byte = f"0x{ord(str(path)[error.start]) & 0xFF:02x}"
-        shown = str(path).encode(errors="backslashreplace").decode()
-        raise FedflowError(
-            f"{shown}: the byte {byte} is not UTF-8, and MLflow cannot use this path"
-        ) from None
+        text = str(path).encode(errors="backslashreplace").decode()
+        raise FedflowError(f"{text}: the byte {byte} is not UTF-8, and MLflow cannot use this path") from None
     return path
 
 
 def sqlite_url(file: Path, driver: str = "pysqlite") -> str:
     """The URL by which SQLAlchemy opens a SQLite file with any name.
 
-    MLflow makes the folder of what follows ``sqlite:///``, as it is: a URL with quoted characters has to
-    name its driver, so that no folder with a quoted name is made.
+    MLflow makes the folder that follows ``sqlite:///``, unquoted: a URL with quoted characters has to name
+    its driver, so that no folder with a quoted name is made.
     """
     if not SPECIAL.search(str(file)) and driver == "pysqlite":
         return f"sqlite:///{file}"
@@ -39,13 +49,13 @@ def sqlite_url(file: Path, driver: str = "pysqlite") -> str:
 
     url = URL.create(f"sqlite+{driver}", database=str(file)).render_as_string()
     if make_url(url).database != str(file):  # SQLAlchemy before 2.1
-        found = "".join(sorted({*SPECIAL.findall(str(file))}))
-        raise FedflowError(f"{file}: SQLAlchemy before 2.1 cannot open a path with {found!r}")
+        special = "".join(sorted({*SPECIAL.findall(str(file))}))
+        raise FedflowError(f"{file}: SQLAlchemy before 2.1 cannot open a path with {special!r}")
     return url
 
 
 def database(uri: str) -> Path | None:
-    """The file of a SQLite store, None for any other store."""
+    """The file of a SQLite store, or None for any other store."""
     if not (scheme := SQLITE.match(uri)):
         return None
     if not SPECIAL.search(uri):
@@ -56,12 +66,42 @@ def database(uri: str) -> Path | None:
 
 
 def is_server(uri: str) -> bool:
-    """Whether a store is an MLflow server."""
     return uri.startswith(("http://", "https://"))
 
 
 def shown(uri: str) -> str:
-    """A store as messages name it: without a password, and a file by its path."""
+    """A store for messages: without a password, and a file by its path."""
     if SQLITE.match(uri) and (file := database(uri)):
         return f"sqlite:///{file}"
-    return PASSWORD.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else "***", uri)
+    return PASSWORD.sub(lambda match: f"{match[1]}:***@" if match[1] is not None else "***", uri)
+
+
+def is_database(uri: str) -> bool:
+    """True for a database other than SQLite."""
+    return DATABASE.match(uri) is not None
+
+
+def ask(uri: str) -> None:
+    """Connect to a database once, before MLflow retries for minutes. Raises `FedflowError` if that fails."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        url = make_url(uri)
+        limits = LIMITS.get(url.get_dialect().driver, ())
+        engine = create_engine(url, connect_args=dict.fromkeys(limits, ANSWER_TIMEOUT))
+    except ImportError as error:
+        package = PACKAGES.get(error.name or "", error.name)
+        raise FedflowError(
+            f"MLflow store {shown(uri)}: the driver of this database is missing; install {package}"
+        ) from None
+    try:
+        engine.connect().close()
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", error)).strip() or type(error).__name__
+        raise FedflowError(
+            f"MLflow store {shown(uri)}: cannot connect ({shown(reason.splitlines()[0])})"
+        ) from None
+    finally:
+        engine.dispose()

@@ -1,4 +1,4 @@
-"""The pictures of a finished run in its record: a function and a folder for each kind."""
+"""The pictures of a finished run in MLflow: a function and a folder for each kind."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,16 +21,17 @@ Draw = Callable[[Run, Path, Path], None]  # a run, the folder of its partition, 
 
 def by_cluster(run: Run, partition: Path, out: Path) -> None:
     """The clusters by round, and how the server compared clients."""
-    known = clusters(run)
-    if not known.history:
+    history = clusters(run)
+    if not history.history:
         return
     from fedflow.pictures.clusters import Grouping, draw_clusters  # imports matplotlib, which is slow
 
-    found = {step["round"]: step["assignment"] for step in known.history}
+    steps = {step["round"]: step["assignment"] for step in history.history}
     last, rounds = run.clients["cluster"].tolist(), run.metrics["rounds"]
-    if found[max(found)] != last:
-        found[rounds] = last
-    draw_clusters(out, Grouping(found, rounds, known.groups or None, known.dissimilarity, known.stable_ids))
+    if steps[max(steps)] != last:
+        steps[rounds] = last
+    grouping = Grouping(steps, rounds, history.groups or None, history.dissimilarity, history.stable_ids)
+    draw_clusters(out, grouping)
 
 
 def cluster_labels(run: Run, partition: Path, out: Path) -> None:
@@ -112,9 +113,9 @@ FOLDERS: tuple[tuple[str, Draw], ...] = (
 def drawn(
     results: Path, facts: Mapping[str, Any], partition: Path, out: Path
 ) -> Iterator[tuple[str, list[Path]]]:
-    """The folder in the record and the pictures of every kind that a run has, written below ``out``.
+    """Draw the pictures of a run below ``out``; yields the folder in MLflow and the files of every kind.
 
-    ``results`` is the folder of its results, ``facts`` identify it, ``partition`` is that of its partition.
+    ``results`` and ``partition`` are the folders of the run and its partition; ``facts`` identify the run.
     """
     run = read_run(results, facts)
     for name, draw in FOLDERS:

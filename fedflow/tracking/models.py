@@ -1,10 +1,9 @@
-"""Trained models in the record: logged from code with safetensors weights, and loaded again.
+"""Trained models in MLflow: logged from code with safetensors weights, and loaded again.
 
-A run logs ``global``, or ``cluster-<j>`` for every cluster, or one model for every level, by its name, or
-``personal`` (all clients in one).
-Each has three artifacts: ``weights.safetensors`` with the vectors [n, D] and the frozen parameters,
-``model.json`` with the network and the client or cluster of each row, and the code of the networks. No pickle
-is written or read.
+A run logs ``global``, or ``cluster-<j>`` for every cluster, or a model for every level, by its name, or
+``personal`` (all clients in one model). Each has three artifacts: ``weights.safetensors`` with the vectors
+[n, D] and the frozen parameters, ``model.json`` with the network and the client or cluster of every row, and
+the code of the networks. No pickle is written or read.
 """
 
 import json
@@ -34,6 +33,7 @@ from fedflow.project.terminal import say
 from fedflow.tracking.addresses import database, is_server, shown
 from fedflow.tracking.shared import (
     RUNS,
+    SERVES,
     Owner,
     again,
     every,
@@ -55,23 +55,22 @@ if TYPE_CHECKING:
 
 NEWEST, CHAMPION = "newest", "champion"  # aliases; MLflow reserves "latest"
 SCORE = "accuracy on held-out training samples"  # tag of a version, by which the champion is chosen
-SERVES = ", serves "  # in the description of a version, before its clients
 FORBIDDEN = str.maketrans("/:", "--")  # in registered names
-CARD = ("architecture", "classes", "clients", "ids", "input_shape", "options", "serves")  # in model.json
+CARD = ("architecture", "classes", "clients", "ids", "input_shape", "options", "parameters", "serves")
 CODE = Path(__file__).with_name("served.py")
 REQUIREMENTS = ("mlflow", "numpy", "safetensors", "torch")
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """How to build the network of a run, how its inputs were normalized, and where it comes from.
+    """The network of a run, the normalization of its inputs, and its origin.
 
     ``input_shape`` is (C, H, W) for images; ``mean`` and ``std`` have one value per channel, for pixels in
     [0, 1]. Without them (features, tokens, images with constants per domain), inputs of ``input_type`` are
     used unchanged: such images must already be normalized. ``serves`` is "global", "cluster", "level" or
-    "personal", as the method declares it. ``levels`` has the options of the network of each level, which
-    replace ``options``, and its clients. ``held_out``: accuracies are those of held-out training samples, so
-    that they may choose the champion among the versions of a model.
+    "personal", as the method declares it. ``levels`` has the clients of each level and the options of its
+    network, which replace ``options``. ``held_out``: accuracies were measured on held-out training samples,
+    so that they may choose the champion among the versions of a model.
     """
 
     architecture: str
@@ -95,9 +94,9 @@ class ModelCard:
         architecture: str,
         options: Mapping[str, Any],
         classes: tuple[str, ...] | None = None,
-        **about: Any,
+        **origin: Any,
     ) -> "ModelCard":
-        """That of a network for ``dataset``; ``classes`` replace those of the data set."""
+        """The card of a network for ``dataset``; ``classes`` replace the classes of the dataset."""
         normalizes = bool(dataset.mean) and not dataset.by_domain
         tokens = dataset.x_train.dtype == torch.int32
         return cls(
@@ -108,7 +107,7 @@ class ModelCard:
             mean=dataset.mean if normalizes else None,
             std=dataset.std if normalizes else None,
             input_type="uint8" if normalizes else "int64" if tokens else "float32",
-            **about,
+            **origin,
         )
 
 
@@ -121,14 +120,14 @@ def load_model(
 ) -> nn.Module:
     """The trained network of a run, in evaluation mode, on the CPU.
 
-    ``load_model(run_id)`` is the global model, ``load_model(run_id, "cluster-1")`` that of cluster 1,
-    ``load_model(run_id, "personal", client=7)`` that of client 7, ``load_model(run_id, "simple")`` that of
-    the level simple, if clients hold networks of several sizes. It takes inputs as in training:
-    images scaled to [0, 1], minus the mean, divided by the standard deviation of the data set (or of their
-    domain). With ``compact``, it is the network without its removed channels: the same outputs
-    (`fedflow.models.channels.smaller`). Its attribute ``size`` has its parameters, their share of those of
-    the network of the run, and its bytes.
-    Raises `FedflowError` for a run, model or client that is not in the store, naming those that are.
+    ``load_model(run_id)`` is the global model, ``load_model(run_id, "cluster-1")`` the model of cluster 1,
+    ``load_model(run_id, "personal", client=7)`` of client 7, and ``load_model(run_id, "simple")`` of the
+    level simple, if clients hold networks of several sizes. It takes inputs as in training: images scaled to
+    [0, 1], minus the mean, divided by the standard deviation of the dataset (or of their domain). With
+    ``compact``, its removed channels are left out, with the same outputs
+    (`fedflow.models.channels.smaller`). Its attribute ``size`` has the number of its parameters, the share of
+    the parameters of the run's network, and its bytes.
+    Raises `FedflowError` for a run, model or client that is not in the store, and names those that are.
     """
     return _loaded(*_recorded(run_id, which, client, root), compact)
 
@@ -136,9 +135,9 @@ def load_model(
 def export_model(
     file: Path | str, run_id: str, which: str = "global", client: int | None = None, root: Path | str = "."
 ) -> nn.Module:
-    """Write the compact network of `load_model` to one safetensors ``file`` with its card; returns it.
+    """Write the compact network of `load_model` to one safetensors ``file``; returns the network.
 
-    The card, JSON in the header, says how the network is built and how its inputs were normalized.
+    The header of the file holds its card as JSON: how it is built, and how its inputs were normalized.
     """
     card, weights, row = _recorded(run_id, which, client, root)
     network = _loaded(card, weights, row, compact=True)
@@ -157,32 +156,29 @@ def import_model(file: Path | str) -> nn.Module:
     Raises `FedflowError` for any other file.
     """
     try:
-        with safe_open(file, "pt") as found:
-            card = json.loads((found.metadata() or {})["model"])
-            state = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
+        with safe_open(file, "pt") as content:
+            card = json.loads((content.metadata() or {})["model"])
+            state = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise FedflowError(f"{file} is not a network that export_model wrote ({reason(error)})") from None
-    whole = factory(card)()
-    return _sized(load_smaller(whole, state).eval(), whole, card)
+    return _sized(load_smaller(factory(card)(), state).eval(), card)
 
 
 def _loaded(card: Mapping[str, Any], weights: Path, row: int, compact: bool) -> nn.Module:
     network = rebuild(card, weights, row)
-    return _sized(smaller(network) if compact else network, network, card)
+    return _sized(smaller(network) if compact else network, card)
 
 
-def _sized(network: Any, own: nn.Module, card: Mapping[str, Any]) -> nn.Module:
-    """``network`` with its ``size``. ``own`` is it before channels were removed, and the whole network in
-    cards of earlier versions, which do not have its size."""
-    whole = card.get("parameters", sum(p.numel() for p in own.parameters()))
-    network.size = size_of(network, whole)
+def _sized(network: Any, card: Mapping[str, Any]) -> nn.Module:
+    """Set the ``size`` of a network; returns the network."""
+    network.size = size_of(network, card["parameters"])
     return network
 
 
 def _recorded(
     run_id: str, which: str, client: int | None, root: Path | str
 ) -> tuple[dict[str, Any], Path, int]:
-    """The card of a recorded model, its file of weights, and the row of ``client``."""
+    """The card of a recorded model, its weights file, and the row of ``client``."""
     store = open_store(root)
     api = store.client()
     with reporting(store.uri):
@@ -210,10 +206,10 @@ def _recorded(
 def load_served(
     tags: Mapping[str, Any], experiment: str, client: int | None = None, root: Path | str = "."
 ) -> tuple[str, nn.Module]:
-    """The newest finished run with these ``tags``: its id, and the network that it serves to ``client``.
+    """The id of the newest finished run with these ``tags``, and the network that it serves to ``client``.
 
-    That is the global model, or the cluster's or the client's own, for which a client must be given.
-    Raises `FedflowError` if no such run has recorded models, or none for this client.
+    A client must be given for the model of a cluster or client. Raises `FedflowError` if no such run has
+    recorded models, or none for this client.
     """
     run_id, name = served_model(tags, experiment, client, root)
     return run_id, load_model(run_id, name, client, root)
@@ -222,15 +218,15 @@ def load_served(
 def served_model(
     tags: Mapping[str, Any], experiment: str, client: int | None = None, root: Path | str = "."
 ) -> tuple[str, str]:
-    """The run's id and the name of the model of `load_served`."""
+    """The id of the run and the name of the model that `load_served` loads."""
     store = open_store(root)
     api = store.client()
     with reporting(store.uri):
         run = _newest(api, experiment, tags)
         logged = recorded_models(api, run) if run else {}
         if run is None or not logged:
-            about = ", ".join(f"{name} {value}" for name, value in tags.items())
-            raise FedflowError(f"no model of a finished run with {about} is recorded in {shown(store.uri)}")
+            wanted = ", ".join(f"{name} {value}" for name, value in tags.items())
+            raise FedflowError(f"no model of a finished run with {wanted} is recorded in {shown(store.uri)}")
         cards = {name: _card(_artifact(model, "model.json", store)) for name, model in logged.items()}
     served = sorted({k for card in cards.values() for k in card["clients"]})
     everyone = {card["serves"] for card in cards.values()} == {"global"}
@@ -252,10 +248,10 @@ def _card(file: Path) -> dict[str, Any]:
 
 
 def _newest(api: "MlflowClient", experiment: str, tags: Mapping[str, Any]) -> "Run | None":
-    found = [each for name in names(experiment, "/") if (each := api.get_experiment_by_name(name))]
+    named = [entry for name in names(experiment, "/") if (entry := api.get_experiment_by_name(name))]
     query = " and ".join([RUNS, *(f"tags.`{name}` = {quoted(str(value))}" for name, value in tags.items())])
-    runs = found and api.search_runs(
-        [each.experiment_id for each in found],
+    runs = named and api.search_runs(
+        [entry.experiment_id for entry in named],
         f"{query} and attributes.status = 'FINISHED'",
         max_results=1,
         order_by=["attributes.start_time DESC"],
@@ -281,11 +277,11 @@ def attach_to_sweep(sweep: str, files: Sequence[Path], folder: str, root: Path |
     store = open_store(root)
     with reporting(store.uri):
         api = store.client()
-        found = list(parents(api, experiments(api), sweep, Owner.here(store, root)))
-        for parent in found:
+        sweeps = list(parents(api, experiments(api), sweep, Owner.here(store, root)))
+        for parent in sweeps:
             for file in files:
                 api.log_artifact(parent.info.run_id, str(file), folder)
-    return len(found)
+    return len(sweeps)
 
 
 @dataclass(frozen=True)
@@ -311,9 +307,10 @@ def log_models(
 
     A kill can come between any two calls: each model is logged once, registered once and aliased, whatever
     was done before, and unfinished models are deleted. ``models`` are vectors [D] by number (0, cluster,
-    level or client); ``cluster`` is that of every client. The registered name is ``<partition>.<method>``,
-    plus ``.cluster-<j>`` or ``.<level>`` for models of clusters and levels. The alias ``newest`` is the last
-    version; with ``accuracy`` of held-out samples, ``champion`` is the one with the highest.
+    level or client); ``cluster`` has the cluster of every client. The registered name is
+    ``<partition>.<method>``, followed by ``.cluster-<j>`` or ``.<level>`` for models of clusters and levels.
+    The alias ``newest`` names the last version, and ``champion`` the one with the highest ``accuracy`` on
+    held-out samples.
     """
     served = []
     api = store.client()
@@ -331,9 +328,9 @@ def log_models(
             facts |= {"run_id": run.info.run_id, "package": package}
             options, _ = facts.pop("levels").get(name, ({}, []))
             facts["options"] |= options
-            own = network.variant(**options) if options else network
+            frozen = (network.variant(**options) if options else network).frozen
             weights = {"models": torch.stack([models[i] for i in ids]).cpu()}
-            weights |= {f"{FROZEN}{name}": p.contiguous() for name, p in own.frozen.items()}
+            weights |= {f"{FROZEN}{name}": p.contiguous() for name, p in frozen.items()}
             logged = _log(api, run, name, facts, weights, step)
         suffix = f".{name}" if card.serves in ("cluster", "level") else ""
         registered = f"{card.partition}.{card.method}{suffix}".translate(FORBIDDEN)
@@ -348,11 +345,6 @@ def log_models(
     return served
 
 
-def served_clients(description: str) -> str:
-    """Whom a registered version serves, by its description: "clients 0-9"; empty for nobody."""
-    return description.partition(SERVES)[2]
-
-
 def recorded_models(api: "MlflowClient", run: "Run") -> dict[str, "LoggedModel"]:
     """The complete models of a run, by name."""
     outputs = run.outputs.model_outputs if run.outputs else []
@@ -361,10 +353,10 @@ def recorded_models(api: "MlflowClient", run: "Run") -> dict[str, "LoggedModel"]
 
 
 def _delete_unfinished(api: "MlflowClient", run: "Run", complete: Mapping[str, "LoggedModel"]) -> None:
-    """Delete the models of this run that a kill left half logged: only its outputs are complete."""
-    own = f"source_run_id = '{run.info.run_id}'"
+    """Delete the models of this run that a killed process left incomplete."""
+    query = f"source_run_id = '{run.info.run_id}'"
     kept = {model.model_id for model in complete.values()}
-    for model in every(api.search_logged_models, [run.info.experiment_id], own):
+    for model in every(api.search_logged_models, [run.info.experiment_id], query):
         if model.model_id not in kept:
             api.delete_logged_model(model.model_id)
 
@@ -390,7 +382,7 @@ def _served(
 def _log(
     api: "MlflowClient", run: "Run", name: str, facts: dict[str, Any], weights: dict[str, Tensor], step: int
 ) -> "LoggedModel":
-    """Write one model; it counts as logged once the run lists it, which is the last step."""
+    """Log one model; it is complete when the run lists it, which is the last step."""
     from mlflow import pyfunc
     from mlflow.entities import LoggedModelOutput
     from mlflow.models import Model
@@ -443,16 +435,18 @@ def _signature(facts: Mapping[str, Any]) -> Any:
 def _register(
     store: Store, api: "MlflowClient", name: str, logged: "LoggedModel", tags: Mapping[str, Any], text: str
 ) -> tuple[str, int]:
-    """Register one model, unless it is, and set the aliases; returns its registered name and version.
+    """Register a model unless it is registered, and set the aliases; returns its name and version.
 
-    The champion is replaced by a better one; a version that has no score was made champion by hand.
+    A better model replaces the champion, but not a version without a score, which was made champion by hand.
     """
     # A database client resolves models:/ through MLflow's global store, which may be another one.
     source = f"models:/{logged.model_id}" if is_server(store.uri) else logged.artifact_location
     with store.lock("registry"):
         name = registered_model(api, name)
         of_run = every(api.search_model_versions, f"run_id = '{logged.source_run_id}'")
-        made = next((found for found in of_run if found.name == name), None) or api.create_model_version(
+        made = next(
+            (version for version in of_run if version.name == name), None
+        ) or api.create_model_version(
             name,
             source,
             logged.source_run_id,
@@ -462,7 +456,7 @@ def _register(
             await_creation_for=0,
         )
         aliases = api.get_registered_model(name).aliases
-        if int(made.version) > int(aliases.get(NEWEST, 0)):  # otherwise a later run has it
+        if int(made.version) > int(aliases.get(NEWEST, 0)):
             api.set_registered_model_alias(name, NEWEST, made.version)
         if SCORE in tags:
             best: float | None = -math.inf
@@ -470,7 +464,7 @@ def _register(
                 best = number(api.get_model_version(name, aliases[CHAMPION]).tags, SCORE)
             if best is not None and float(tags[SCORE]) > best:
                 api.set_registered_model_alias(name, CHAMPION, made.version)
-    # By this tag MLflow's pages link a logged model to its registered version.
+    # MLflow's pages link a logged model to its registered version by this tag.
     link = json.dumps([{"name": name, "version": made.version}])
     api.set_logged_model_tags(logged.model_id, {"mlflow.modelVersions": link})
     return name, int(made.version)

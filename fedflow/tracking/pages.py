@@ -16,43 +16,38 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment
 
 VIEW = "fedflow"
-QUERY = "workflowType=machine_learning"  # otherwise the pages are those about traces of language models
-TAG = f"mlflow.sharedViewState.{VIEW}"  # of an experiment: a view of its runs, in the words of MLflow's pages
+QUERY = "workflowType=machine_learning"  # otherwise MLflow shows pages on traces of language models
+TAG = f"mlflow.sharedViewState.{VIEW}"  # of an experiment: a view of its runs, as MLflow's pages encode it
 
 
 def runs_pages(root: Path | str = ".", port: int = PORT) -> dict[str, str]:
-    """The address of the runs of every experiment in these pages, by name.
+    """The address of the runs of every experiment on a local server, by name.
 
     The experiment of the newest federated run comes first, then the others, last changed first.
     """
     store = open_store(root)
     with reporting(store.uri):
         api = store.client()
-        found = list(every(api.search_experiments, order_by=["last_update_time DESC"]))
-        ids, order = [each.experiment_id for each in found], ["attributes.start_time DESC"]
+        experiments = list(every(api.search_experiments, order_by=["last_update_time DESC"]))
+        ids, order = [experiment.experiment_id for experiment in experiments], ["attributes.start_time DESC"]
         newest = [run.info.experiment_id for run in api.search_runs(ids, FEDERATED, 1, 1, order)]
-    found.sort(key=lambda each: each.experiment_id not in newest)
+    experiments.sort(key=lambda experiment: experiment.experiment_id not in newest)
     server = f"http://127.0.0.1:{port}/"
-    return {each.name: server + runs_page(each) for each in found if each.name != "Default"}
+    return {item.name: server + _runs_page(item) for item in experiments if item.name != "Default"}
 
 
-def runs_page(experiment: "Experiment") -> str:
-    """The address of an experiment's runs on a server, with the view of `show_first` if there is one."""
+def _runs_page(experiment: "Experiment") -> str:
+    """The path to an experiment's runs, with the view of `show_first` if there is one."""
     view = f"&viewStateShareKey={VIEW}" if TAG in experiment.tags else ""
     return f"#/experiments/{experiment.experiment_id}/runs?{QUERY}{view}"
 
 
 def address(store: Store) -> str:
-    """Of the pages of ``store``: the server that it is, else where ``fedflow ui`` shows it."""
-    if not is_served(store):
+    """The address of the pages of ``store``: the server itself, or the one of ``fedflow ui``."""
+    if not is_server(store.uri):
         return f"http://127.0.0.1:{PORT}"
     given = urlsplit(store.uri.rstrip("/"))
     return given._replace(netloc=given.netloc.rpartition("@")[2]).geturl()  # without a password
-
-
-def is_served(store: Store) -> bool:
-    """Whether ``store`` is a server, whose pages are always there."""
-    return is_server(store.uri)
 
 
 def run_page(store: Store, experiment: str, run: str) -> str:
@@ -71,7 +66,7 @@ def model_page(store: Store, name: str, version: int | str) -> str:
 
 
 def show_first(api: "MlflowClient", experiment: str, names: Sequence[str]) -> None:
-    """Let `runs_page` show the metrics ``names`` by method and seed, the best run first."""
+    """Let the page of an experiment show the metrics ``names`` by method and seed, the best run first."""
     view: dict[str, Any] = {
         "selectedColumns": [
             *("tags.`method`", "tags.`seed`"),

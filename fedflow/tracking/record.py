@@ -1,6 +1,6 @@
-"""One run in MLflow: parameters, data, metrics by step, results and models; of a federated run, clusters.
+"""One run in MLflow: parameters, data, metrics by step, results, models and clusters.
 
-Everything goes through a client of one store; MLflow's global "active run" is never used. A run has
+Everything goes through the client of one store; MLflow's global "active run" is never used. A run has
 one writer, its metrics are sent in batches, and an unfinished run of the same key is resumed.
 """
 
@@ -15,7 +15,6 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from numbers import Real
 from pathlib import Path
 from types import TracebackType
@@ -27,10 +26,9 @@ from fedflow import __version__
 from fedflow.errors import FedflowError, reason
 from fedflow.metrics.table import heading, headlines, metric_of, printed, recorded_name
 from fedflow.project.digest import digest
-from fedflow.tracking.comparison import log_comparison, measured
-from fedflow.tracking.databases import is_database
+from fedflow.tracking.addresses import is_database
+from fedflow.tracking.comparison import NOTE, PARENT, log_comparison, log_orders, measured
 from fedflow.tracking.models import ModelCard, Served, log_models, ranges
-from fedflow.tracking.orders import NOTE, log_orders
 from fedflow.tracking.pages import run_page, show_first
 from fedflow.tracking.shared import (
     KEY,
@@ -81,11 +79,10 @@ def open_record(
 ) -> "R":
     """Open the record of one run: a new one, or the unfinished one of the same ``key``.
 
-    ``experiment`` is the MLflow experiment (one per data set and partition), ``sweep`` the parent run that
-    groups this one, with the parameters ``grid``, ``key`` the fingerprint of what is computed. ``params`` may
-    be nested; their names are joined with dots. ``datasets`` have ``name``, ``digest``, ``source``,
-    ``context`` and may have ``schema`` and ``profile`` (JSON-like). The SHA-256 of ``params_file`` becomes a
-    tag. With ``resumes``, the last run of the key is resumed even if it is finished: an existing checkpoint
+    ``experiment`` is the MLflow experiment (one per dataset and partition), ``sweep`` the parent run that
+    groups this one, with the parameters ``grid``. ``params`` may be nested; their names are joined with dots.
+    ``datasets`` have ``name``, ``digest``, ``source`` and ``context``. The SHA-256 of ``params_file`` becomes
+    a tag. With ``resumes``, the last run of the key is resumed even if it is finished: an existing checkpoint
     means that it was killed after that. ``kind`` is the class of the record.
     Raises `FedflowError` if the store fails, or while another process records the same run.
     """
@@ -101,18 +98,18 @@ def open_record(
             api = store.client()
             with store.lock("experiments"):
                 number = experiment_id(api, store, experiment)
-                found = unfinished(api, number, key, owner, finished=resumes)
-                about = _about(Path(root), params_file) | owner.tags
-                parent = _parent(api, number, sweep, grid or {}, about, owner) if sweep else None
-                run = found or api.create_run(number, tags={KEY: key} | owner.tags, run_name=name)
-                if found:
-                    api.update_run(found.info.run_id, status=RUNNING)
+                earlier = unfinished(api, number, key, owner, finished=resumes)
+                source = _source(Path(root), params_file) | owner.tags
+                parent = _parent(api, number, sweep, grid or {}, source, owner) if sweep else None
+                run = earlier or api.create_run(number, tags={KEY: key} | owner.tags, run_name=name)
+                if earlier:
+                    api.update_run(earlier.info.run_id, status=RUNNING)
                 if is_database(store.uri):
                     say(f"{name}: artifacts in {run.info.artifact_uri}")
                 if parent:
-                    api.set_tag(run.info.run_id, "mlflow.parentRunId", parent)
+                    api.set_tag(run.info.run_id, PARENT, parent)
             record = kind(store, api, run, writer, parent)
-            record._begin(params, dict(tags or {}) | about, datasets, resumed=found is not None)
+            record._begin(params, dict(tags or {}) | source, datasets, resumed=earlier is not None)
             if system_metrics:
                 record._monitor_system()
         except BaseException:
@@ -122,13 +119,13 @@ def open_record(
 
 
 class Record:
-    """The one writer of a run: rows of metrics by step, and how it ends.
+    """The one writer of a run.
 
-    Use it as a context: an exception marks the run as failed, an interrupt as killed. ``recorded`` holds the
+    Use it as a context: an exception marks the run as failed, an interrupt as killed. ``recorded`` has the
     steps (rounds, epochs) that MLflow already has; they are not logged again.
     """
 
-    ALWAYS: ClassVar[str] = "seconds"  # a metric of every step, which shows the steps that MLflow has
+    ALWAYS: ClassVar[str] = "seconds"  # a metric of every step, by which recorded steps are found
 
     def __init__(
         self, store: Store, api: "MlflowClient", run: "Run", writer: FileLock, parent: str | None
@@ -141,7 +138,7 @@ class Record:
         self._waiting: dict[int, Mapping[str, float]] = {}
         self._flushed = time.monotonic()
         self._monitor: Any = None
-        self._link = ""  # of the description, to where the run was started
+        self._link = ""  # to the flow run in Prefect, in Markdown
         self._open = True
 
     def __enter__(self) -> Self:
@@ -164,7 +161,7 @@ class Record:
         return run_page(self.store, self.experiment_id, self.run_id)
 
     def link(self, flow_run: str, page: str | None) -> None:
-        """Name the Prefect flow run that records this one, with its page, in tags and in the description."""
+        """Link the Prefect flow run that records this run, in tags and in the description."""
         self._link = f"[Flow run in Prefect]({page})" if page else f"Prefect flow run `{flow_run}`"
         tags = {"prefect.flow_run_id": flow_run, "prefect.flow_run_url": page, NOTE: self._link}
         with reporting(self.store.uri):
@@ -213,8 +210,8 @@ class Record:
     ) -> None:
         """Log the final ``metrics`` at the last ``step``, files and models, and close the run as finished.
 
-        All files of ``folder`` are logged under ``results/``. ``card`` describes how to rebuild ``models``
-        (`log_models`); without it, none are logged. ``cluster`` is that of every client.
+        All files of ``folder`` are logged under ``results/``, and ``models`` if there is a ``card``
+        (`log_models`). ``cluster`` has the cluster of every client.
         """
         self.flush()
         with reporting(self.store.uri):
@@ -249,7 +246,7 @@ class Record:
         datasets: Sequence[Mapping[str, Any]],
         resumed: bool,
     ) -> None:
-        """Log what is known at the start; for a resumed run, only what is missing."""
+        """Log parameters, tags and inputs, for a resumed run only the missing ones."""
         had, tags = self._run.data.tags, dict(tags)
         if resumed:
             self.recorded = {m.step for m in self.api.get_metric_history(self.run_id, self.ALWAYS)}
@@ -260,12 +257,12 @@ class Record:
         self._log_inputs(datasets)
 
     def _log_inputs(self, datasets: Sequence[Mapping[str, Any]]) -> None:
-        """Log the ``datasets`` that the run has not as inputs yet."""
+        """Log the ``datasets`` that are not inputs of the run yet."""
         from mlflow.entities import Dataset, DatasetInput
         from mlflow.entities.input_tag import InputTag
 
         inputs = self.api.get_run(self.run_id).inputs
-        known = {(i.dataset.name, i.dataset.digest) for i in (inputs.dataset_inputs if inputs else [])}
+        logged = {(i.dataset.name, i.dataset.digest) for i in (inputs.dataset_inputs if inputs else [])}
         entities = [
             DatasetInput(
                 Dataset(
@@ -273,14 +270,12 @@ class Record:
                     digest=str(data["digest"])[:DIGEST_LENGTH],
                     source_type="local",
                     source=json.dumps({"uri": str(data["source"])}),
-                    schema=json.dumps(data["schema"]) if data.get("schema") else None,
-                    profile=json.dumps(data["profile"]) if data.get("profile") else None,
                 ),
                 [InputTag("mlflow.data.context", str(data["context"]))],
             )
             for data in datasets
         ]
-        if new := [e for e in entities if (e.dataset.name, e.dataset.digest) not in known]:
+        if new := [e for e in entities if (e.dataset.name, e.dataset.digest) not in logged]:
             self.api.log_inputs(self.run_id, new)
 
     def _monitor_system(self) -> None:
@@ -293,7 +288,7 @@ class Record:
         self._monitor.start()
 
     def _log_final(self, metrics: Mapping[str, Any], rounds: int) -> None:
-        """Log the final numbers at the last step, except those that it already has."""
+        """Log the final numbers at the last step, except those that are logged already."""
         from mlflow.entities import Metric
 
         had = self.api.get_run(self.run_id).data.metrics
@@ -304,13 +299,13 @@ class Record:
             self.api.log_batch(self.run_id, metrics=new[start : start + METRICS_BATCH])
 
     def _log_more(self, folder: Path | None) -> None:
-        """Log what only some kinds of runs have, before the final numbers."""
+        """Log further files and tables, before the final numbers."""
 
     def _ended(self) -> None:
         """Follow up, when the run has finished."""
 
     def _log_served(self, served: Sequence[Served], cluster: Sequence[int], card: ModelCard) -> None:
-        """Log what the registered models have to do with each other."""
+        """Log how the registered models belong together."""
 
     def _named(self, name: str) -> str:
         """The name of a metric in MLflow."""
@@ -333,7 +328,7 @@ class Record:
 
 
 class RunRecord(Record):
-    """The one writer of a federated run: its steps are rounds."""
+    """The one writer of a federated run, whose steps are rounds."""
 
     ALWAYS = recorded_name("bytes_down")
 
@@ -367,7 +362,7 @@ class RunRecord(Record):
             self._log_table(folder / "clients.parquet")
 
     def _ended(self) -> None:
-        """Update what compares runs; an error is a warning."""
+        """Update the comparisons of runs; an error is a warning."""
         with self._afterwards("the orders of its curriculum are not drawn"):
             log_orders(self.api, self.run_id)
         if not self.parent:
@@ -379,7 +374,7 @@ class RunRecord(Record):
 
     @contextlib.contextmanager
     def _afterwards(self, what: str) -> Iterator[None]:
-        """Warn of ``what`` on an error; one run after the other, so that the last that ends finds all."""
+        """Warn of ``what`` on an error. Runs take turns, so that the last one to end finds all others."""
         try:
             with self.store.lock(f"afterwards-{self.experiment_id}"):
                 yield
@@ -390,7 +385,7 @@ class RunRecord(Record):
         return recorded_name(name)
 
     def _log_final(self, metrics: Mapping[str, Any], rounds: int) -> None:
-        """Numbers that no metric is, such as the size of the network, are parameters."""
+        """Log numbers that are not metrics, such as the size of the network, as parameters."""
         constants = {n: v for n, v in _numbers(metrics).items() if metric_of(n) is None and "/" not in n}
         _log_params(self.api, self.run_id, {name: str(value) for name, value in constants.items()})
         super()._log_final({name: v for name, v in metrics.items() if name not in constants}, rounds)
@@ -401,32 +396,31 @@ class RunRecord(Record):
             return
         assignment = list(map(int, cluster))
         content = digest(assignment)
-        self._log_json(
-            "clusters/clusters.json",
+        clusters = [
             {
-                "digest": content,
-                "assignment": assignment,
-                "clusters": [
-                    {
-                        "cluster": each.name,
-                        "clients": each.clients,
-                        "model": each.registered,
-                        "version": each.version,
-                    }
-                    for each in served
-                ],
-            },
-        )
+                "cluster": model.name,
+                "clients": model.clients,
+                "model": model.registered,
+                "version": model.version,
+            }
+            for model in served
+        ]
+        facts = {"digest": content, "assignment": assignment, "clusters": clusters}
+        self._log_json("clusters/clusters.json", facts)
         name = f"{card.partition}.{card.method}.clusters"
         source = f"{self._run.info.artifact_uri}/clusters/clusters.json"
         self._log_inputs([{"name": name, "digest": content, "source": source, "context": "clusters"}])
-        lines = [f"- {_served_line(each)}" for each in served]
+        lines = [
+            f"- {model.name} → `{model.registered}` version {model.version} → clients {clients}"
+            for model in served
+            for clients in [ranges(model.clients) or "none"]
+        ]
         had = self.api.get_run(self.run_id).data.tags.get(NOTE, "")
         note = "\n".join([had, "", f"Clusters `{content}`:", "", *lines]).strip()
         self.api.set_tag(self.run_id, NOTE, note[:TAG_LENGTH])
 
     def _log_table(self, parquet: Path) -> None:
-        """Log the table of clients in the form that MLflow's pages show."""
+        """Log the table of clients in a form that MLflow's pages show."""
         present = {file.path for file in self.api.list_artifacts(self.run_id)}
         if parquet.is_file() and "clients.json" not in present:  # MLflow would append to it
             import pandas as pd
@@ -434,21 +428,13 @@ class RunRecord(Record):
             self.api.log_table(self.run_id, pd.read_parquet(parquet), "clients.json")
 
 
-open_run = partial(open_record, RunRecord)  # of a federated run
-
-
 def described(metrics: Mapping[str, Any], folder: Path) -> str:
-    """The description of a finished run on its page, in Markdown: headline numbers, and where the rest is."""
+    """The description of a finished run in Markdown: headline numbers, and the folder of its results."""
     names = [name for name in headlines(metrics) if metric_of(name) and metrics[name] is not None]
     rows = [f"| {heading(name)} | {printed(name, metrics[name])} |" for name in names]
     table = ["| | |", "|---|---:|", *rows, ""] if rows else []
     name = "/".join(folder.parts[-3:])
     return "\n".join([*table, f"Result files: `{folder}`. On a terminal: `fedflow show {name}`."])
-
-
-def _served_line(each: Served) -> str:
-    clients = ranges(each.clients) or "none"
-    return f"{each.name} → `{each.registered}` version {each.version} → clients {clients}"
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -460,23 +446,23 @@ def _parent(
     experiment: str,
     sweep: str,
     grid: Mapping[str, Any],
-    about: Mapping[str, str],
+    tags: Mapping[str, str],
     owner: Owner,
 ) -> str:
-    """The owner's parent run of a sweep, running; created if necessary. ``about``: tags of its newest run."""
+    """The owner's running parent run of a sweep, created if necessary, with these ``tags``."""
     if run := next(parents(api, [experiment], sweep, owner), None):
         api.update_run(run.info.run_id, status=RUNNING)
     else:
         note = f"The runs of `{sweep}`; `fedflow report` compares them."
         run = api.create_run(experiment, tags={SWEEP: sweep, NOTE: note} | owner.tags, run_name=sweep)
-    _log_start(api, run, {"grid": grid} if grid else {}, about)
+    _log_start(api, run, {"grid": grid} if grid else {}, tags)
     return run.info.run_id
 
 
 def _log_start(api: "MlflowClient", run: "Run", params: Mapping[str, Any], tags: Mapping[str, Any]) -> None:
-    """Log tags, and the parameters that the run has not yet.
+    """Log tags, and parameters that the run does not have yet.
 
-    MLflow's parameters cannot change, but some of ours may, such as workers and grids: those are in a tag.
+    Parameters in MLflow cannot change, but workers and grids may: changed values are in a tag.
     """
     from mlflow.entities import RunTag
 
@@ -484,7 +470,7 @@ def _log_start(api: "MlflowClient", run: "Run", params: Mapping[str, Any], tags:
     _log_params(api, run.info.run_id, {n: value for n, value in values.items() if n not in had.params})
     if changed := {n: value for n, value in values.items() if had.params.get(n, value) != value}:
         tags = {**tags, CHANGED: json.dumps(changed)}
-    elif values and CHANGED in had.tags:  # without values, nothing is known of them
+    elif values and CHANGED in had.tags:
         api.delete_tag(run.info.run_id, CHANGED)
     new = [RunTag(name, str(value)[:TAG_LENGTH]) for name, value in tags.items()]
     api.log_batch(run.info.run_id, tags=new)
@@ -500,26 +486,24 @@ def _log_params(api: "MlflowClient", run_id: str, values: Mapping[str, str]) -> 
 
 def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
     """End a sweep with its last running child; a child that starts later reopens it."""
-    running = f"{RUNS} and tags.`mlflow.parentRunId` = '{parent}' and attributes.status = '{RUNNING}'"
+    running = f"{RUNS} and tags.`{PARENT}` = '{parent}' and attributes.status = '{RUNNING}'"
     if not api.search_runs([experiment], running, max_results=1):
         api.set_terminated(parent)
 
 
-def _about(root: Path, params_file: Path | None) -> dict[str, str]:
-    """Tags with the code version and the parameter file of a run."""
-    tags = {"fedflow.version": __version__} | _source(root)
-    if params_file is not None and params_file.is_file():
-        tags["fedflow.params_sha256"] = hashlib.sha256(params_file.read_bytes()).hexdigest()
-    return tags
+def _source(root: Path, params_file: Path | None) -> dict[str, str]:
+    """Tags with the version, the parameter file, the command, the user and the commit of a run.
 
-
-def _source(root: Path) -> dict[str, str]:
-    """Tags that MLflow's pages show as source and creator; without a source, they hide the commit too."""
+    MLflow's pages hide the commit of a run without a source.
+    """
     program, *arguments = sys.argv or [""]
     tags = {
+        "fedflow.version": __version__,
         "mlflow.source.name": shlex.join([Path(program).name, *arguments])[:TAG_LENGTH],
         "mlflow.source.type": "LOCAL",
     }
+    if params_file is not None and params_file.is_file():
+        tags["fedflow.params_sha256"] = hashlib.sha256(params_file.read_bytes()).hexdigest()
     if user := user_name():
         tags["mlflow.user"] = user
     if revision := _git(root, "rev-parse", "HEAD"):
@@ -530,7 +514,7 @@ def _source(root: Path) -> dict[str, str]:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """The output of git; None without git or outside a repository."""
+    """The output of git, or None without git or outside a repository."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=30, check=False

@@ -1,7 +1,7 @@
-"""The code by which MLflow serves a recorded model ("models from code": nothing is unpickled).
+"""The code with which MLflow serves a recorded model ("models from code": nothing is unpickled).
 
-MLflow keeps a copy of this file with every model and runs it to load the model. It imports the code of the
-networks from the model, so fedflow need not be installed.
+MLflow keeps a copy of this file with every model and runs it to load the model. The code of the networks is
+imported from the model, so that fedflow need not be installed.
 """
 
 import json
@@ -26,7 +26,7 @@ class ServedModel(PythonModel):
         self.code = self._code(Path(context.artifacts["code"]))
 
     def _code(self, archive: Path) -> str:
-        """The name of the package with the code of the networks; it can be imported from now on."""
+        """Make the code of the networks importable; returns the name of its package."""
         if package := self.card.get("package"):  # of a plug-in
             try:
                 import_module("fedflow.methods")  # which imports the plug-ins
@@ -47,8 +47,7 @@ class ServedModel(PythonModel):
     ) -> np.ndarray:
         """Outputs [n, K] for uint8 images [n, C, H, W] (or floats already scaled to [0, 1]).
 
-        Without one mean and std for all images, inputs must be as in training: normalized, or tokens.
-
+        If the card has no mean and std, inputs must be as in training: normalized, or tokens.
         ``params={"client": k}`` chooses among personal models; `BadInput` if client k has none.
         """
         ids = self.card["ids"]

@@ -1,4 +1,4 @@
-"""Stores that others use too: what fedflow has made there, and which runs belong to this project."""
+"""MLflow stores that others use too: objects that fedflow has made there, and runs of this project."""
 
 import getpass
 import math
@@ -17,7 +17,7 @@ from fedflow.tracking.addresses import absolute
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Run
 
     from fedflow.tracking.store import Store
 
@@ -26,6 +26,7 @@ T = TypeVar("T")
 ATTEMPTS = 3
 KEY, SWEEP = "fedflow.key", "fedflow.sweep"  # tags of every run, and of every parent run
 MADE = "fedflow.made"  # tag of experiments and registered models that fedflow has created
+SERVES = ", serves "  # in the description of a registered version, before its clients
 RUNS = f"tags.`{KEY}` LIKE '%'"  # filters
 FEDERATED = f"{RUNS} and tags.method LIKE '%'"
 RUNNING = "RUNNING"
@@ -34,7 +35,7 @@ USER, HOST, PROCESS, PROJECT = (f"fedflow.{name}" for name in ("user", "host", "
 
 @dataclass(frozen=True)
 class Owner:
-    """Who records runs: a user, on a machine, in a project."""
+    """A user on a machine, in a project, who records runs."""
 
     user: str
     host: str
@@ -42,24 +43,23 @@ class Owner:
 
     @classmethod
     def here(cls, store: "Store", root: Path | str) -> "Owner":
-        """This process, in the project at ``root``."""
         folder = absolute(root)
         inside = store.folder.is_relative_to(folder) and store.is_file
         return cls(user_name() or str(os.getuid()), socket.gethostname(), "." if inside else str(folder))
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags of a run of this process."""
+        """The tags of a run of this process."""
         return {USER: self.user, HOST: self.host, PROJECT: self.project, PROCESS: str(os.getpid())}
 
     def has(self, tags: Mapping[str, str]) -> bool:
-        """Whether a run with these tags was started by this user in this project."""
+        """True for the tags of a run that this user started in this project."""
         return (tags.get(USER), tags.get(PROJECT)) == (self.user, self.project)
 
     def may_resume(self, run: "Run") -> bool:
-        """Whether no other process can be recording this run, whose lock in the project is held.
+        """True if no other process can be recording this run, whose lock in the project is held.
 
-        A lock holds on one machine: a run that another machine has not ended may still be running there.
+        The lock excludes this machine only: a run that another one has not ended may still be running there.
         """
         tags = run.data.tags
         return self.has(tags) and (run.info.status != RUNNING or tags.get(HOST) == self.host)
@@ -73,7 +73,7 @@ def user_name() -> str:
 
 
 def every(search: Callable[..., Any], *given: Any, **named: Any) -> Iterator[Any]:
-    """The results of a search of MLflow's client, from all pages."""
+    """All results of a search of MLflow's client, which returns them in pages."""
     token = None
     while True:
         page = search(*given, **named, page_token=token)
@@ -84,7 +84,7 @@ def every(search: Callable[..., Any], *given: Any, **named: Any) -> Iterator[Any
 
 def experiments(api: "MlflowClient") -> list[str]:
     """The ids of all experiments."""
-    return [found.experiment_id for found in every(api.search_experiments)]
+    return [experiment.experiment_id for experiment in every(api.search_experiments)]
 
 
 def again(action: Callable[[], T]) -> T:
@@ -99,7 +99,7 @@ def again(action: Callable[[], T]) -> T:
 
 
 def names(name: str, mark: str) -> tuple[str, str]:
-    """The name of an experiment or model, and the one for stores where something else has it."""
+    """The name of an experiment or model, and its replacement where others use the name."""
     return name, f"fedflow{mark}{name}"
 
 
@@ -111,32 +111,20 @@ def experiment_id(api: "MlflowClient", store: "Store", name: str) -> str:
     from mlflow.exceptions import MlflowException
 
     for candidate in names(name, "/"):
-        found = api.get_experiment_by_name(candidate)
-        if found is None:
+        existing = api.get_experiment_by_name(candidate)
+        if existing is None:
             try:
                 return api.create_experiment(candidate, store.artifacts(candidate), {MADE: "experiment"})
             except MlflowException:
-                found = api.get_experiment_by_name(candidate)  # another process may have just made it
-                if found is None:
+                existing = api.get_experiment_by_name(candidate)  # another process may have just made it
+                if existing is None:
                     raise
-        if _is_made(api, found):
-            if found.lifecycle_stage == "deleted":
-                api.restore_experiment(found.experiment_id)
-            return found.experiment_id
+        if MADE in existing.tags:
+            if existing.lifecycle_stage == "deleted":
+                api.restore_experiment(existing.experiment_id)
+            return existing.experiment_id
         say(f"experiment {candidate!r} in MLflow was not made by fedflow and is left alone")
     raise FedflowError(f"MLflow has other experiments named {' and '.join(map(repr, names(name, '/')))}")
-
-
-def _is_made(api: "MlflowClient", found: "Experiment") -> bool:
-    """Whether fedflow has made an experiment. Earlier versions set no tag; one without runs may be used."""
-    from mlflow.entities import ViewType
-
-    def has(query: str) -> bool:
-        return bool(api.search_runs([found.experiment_id], query, ViewType.ALL, max_results=1))
-
-    if MADE in found.tags or has(RUNS) or has(f"tags.`{SWEEP}` LIKE '%'"):
-        return True
-    return found.lifecycle_stage != "deleted" and not has("")
 
 
 def registered_model(api: "MlflowClient", name: str) -> str:
@@ -153,7 +141,7 @@ def registered_model(api: "MlflowClient", name: str) -> str:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        if _is_model_made(api, candidate):
+        if MADE in api.get_registered_model(candidate).tags:
             return candidate
         say(f"registered model {candidate!r} in MLflow was not made by fedflow and is left alone")
     raise FedflowError(
@@ -161,32 +149,16 @@ def registered_model(api: "MlflowClient", name: str) -> str:
     )
 
 
-def _is_model_made(api: "MlflowClient", name: str) -> bool:
-    """Whether fedflow has made a registered model; earlier versions set no tag, but its runs have one."""
-    from mlflow.exceptions import MlflowException
-
-    if MADE in api.get_registered_model(name).tags:
-        return True
-    versions = every(api.search_model_versions, f"name = {quoted(name)}")
-    first = min(versions, key=lambda found: int(found.version), default=None)
-    if first is None or not first.run_id:
-        return False
-    try:
-        return KEY in api.get_run(first.run_id).data.tags
-    except MlflowException:  # the run is gone
-        return False
-
-
 def parents(api: "MlflowClient", ids: list[str], sweep: str, owner: Owner) -> Iterator["Run"]:
     """The parent runs of a sweep that ``owner`` has started."""
-    found = every(api.search_runs, ids, f"tags.`{SWEEP}` = {quoted(sweep)}")
-    return (run for run in found if owner.has(run.data.tags))
+    runs = every(api.search_runs, ids, f"tags.`{SWEEP}` = {quoted(sweep)}")
+    return (run for run in runs if owner.has(run.data.tags))
 
 
 def unfinished(api: "MlflowClient", experiment: str, key: str, owner: Owner, finished: bool) -> "Run | None":
     """The last unfinished run of the key that ``owner`` may resume; with ``finished``, of any status.
 
-    Without one, a line names the owner of another's unfinished run.
+    If only others have an unfinished one, a line names its owner.
     """
     query = f"tags.`{KEY}` = {quoted(key)}" + ("" if finished else " and attributes.status != 'FINISHED'")
     others = None
@@ -197,9 +169,9 @@ def unfinished(api: "MlflowClient", experiment: str, key: str, owner: Owner, fin
     if others:
         tags = others.data.tags
         whose = tags.get(USER) or tags.get("mlflow.user") or "somebody"
-        place = f" on {tags[HOST]}" if HOST in tags else ""
+        machine = f" on {tags[HOST]}" if HOST in tags else ""
         say(
-            f"{others.info.run_name}: {whose}{place} has an unfinished run of these settings "
+            f"{others.info.run_name}: {whose}{machine} has an unfinished run of these settings "
             f"({others.info.run_id}); this is recorded as a new run"
         )
     return None
@@ -218,9 +190,14 @@ def quoted(text: str) -> str:
 
 
 def number(tags: Mapping[str, str], name: str) -> float | None:
-    """The finite number in a tag; None without one, as another version of fedflow may have written it."""
+    """The finite number in a tag, or None without one: others may edit tags."""
     try:
-        found = float(tags[name])
+        value = float(tags[name])
     except (KeyError, ValueError):
         return None
-    return found if math.isfinite(found) else None
+    return value if math.isfinite(value) else None
+
+
+def served_clients(description: str) -> str:
+    """The clients of a registered version, from its description: "clients 0-9", or empty."""
+    return description.partition(SERVES)[2]

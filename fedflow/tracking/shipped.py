@@ -1,8 +1,8 @@
 """The code of the networks, which every recorded model holds as one file.
 
 MLflow installs the requirements of a model from a package index, where the name fedflow belongs to another
-project. So no model requires it. The copy has a name with a digest: models that were recorded with different
-code can be loaded in one process, also where fedflow is installed.
+project, so that no model requires it. The copied package has a digest in its name: models that were recorded
+with different code can be loaded in one process, also where fedflow is installed.
 """
 
 import re
@@ -30,7 +30,7 @@ def write_code(folder: Path) -> Path:
 
 
 def package_of(architecture: str) -> str | None:
-    """The package of a plug-in that defines this network, which models do not hold; None for fedflow's."""
+    """The package of the plug-in that defines this network, or None for fedflow's networks."""
     package = ARCHITECTURES[architecture].build.__module__.partition(".")[0]
     return None if package == "fedflow" else package
 
@@ -45,9 +45,9 @@ def _code() -> tuple[str, Mapping[str, str]]:
         path = home.joinpath(*left.pop().split(".")[1:])
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         text = texts[file.relative_to(home).as_posix()] = file.read_text()
-        found = {f"fedflow{module}" for _, module in IMPORT.findall(text)} - seen
-        seen |= found
-        left += found
+        new = {f"fedflow{module}" for _, module in IMPORT.findall(text)} - seen
+        seen |= new
+        left += new
     name = f"fedflow_{digest(texts, 8)}"
     renamed = {path: IMPORT.sub(rf"\1{name}\2", text) for path, text in sorted(texts.items())}
     return name, {"__init__.py": ""} | renamed

@@ -1,12 +1,12 @@
-"""Where runs are recorded: a SQLite database and an artifact folder in ``mlruns/``, or any MLflow server.
+"""The MLflow store of a project: a SQLite database and an artifact folder in ``mlruns/``, or any server.
 
-MLflow takes seconds to import, so it is imported inside functions; its telemetry is switched off
-before that. The environment variable ``MLFLOW_TRACKING_URI`` chooses another store.
+MLflow takes seconds to import, so it is imported inside functions; its telemetry is switched off before. The
+environment variable ``MLFLOW_TRACKING_URI`` chooses another store.
 
 The database holds absolute addresses of artifacts, so a copied or renamed project would write into the folder
-of the original. MLflow has no relocatable addresses: it resolves relative ones against the working directory,
-and ``mlflow-artifacts:`` needs a running server, which `fedflow run` and ``mlflow.pyfunc.load_model`` do not
-have. So `open_store` refuses a store whose addresses are elsewhere, and `move_store` rewrites them.
+of the original. MLflow resolves relative addresses against the working directory, and ``mlflow-artifacts:``
+needs a running server. So `open_store` refuses a store whose artifacts are elsewhere, and `move_store`
+rewrites their addresses.
 """
 
 import contextlib
@@ -29,8 +29,7 @@ from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError
 from fedflow.project.distribution import require
-from fedflow.tracking.addresses import absolute, database, is_server, shown, sqlite_url
-from fedflow.tracking.databases import ask, is_database
+from fedflow.tracking.addresses import absolute, ask, database, is_database, is_server, shown, sqlite_url
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -48,10 +47,10 @@ ADDRESSES = (  # all columns of MLflow's tables that say where artifacts are
     ("model_versions", "storage_location"),
 )
 
-TABLES = {"alembic_version", "experiments", "runs"}  # that MLflow's databases have
+TABLES = {"alembic_version", "experiments", "runs"}  # of every MLflow database
 
 CHATTY = ("mlflow.pyfunc", "alembic")  # loggers
-# They write tracebacks of errors that are also raised; the monitor's store is that of the run.
+# They log tracebacks of errors that are also raised.
 REPEATING = ("mlflow.store.db.utils", "mlflow.system_metrics")
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -63,7 +62,7 @@ os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # for jobs
 
 @dataclass(frozen=True)
 class Store:
-    """An MLflow store that exists. ``folder`` holds lock files and, with SQLite, everything else."""
+    """An MLflow store. ``folder`` holds lock files and, with SQLite, everything else."""
 
     uri: str
     folder: Path
@@ -78,19 +77,17 @@ class Store:
 
     @property
     def is_file(self) -> bool:
-        """Whether the store is a SQLite database."""
         return database(self.uri) is not None
 
     @property
     def artifact_folder(self) -> Path:
-        """The folder of a project's artifacts."""
         return self.folder / "artifacts"
 
     @property
     def artifact_root(self) -> str:
-        """The address below which new experiments keep their artifacts, in a store that is no server.
+        """The parent address of the artifacts of new experiments, unless the store is a server.
 
-        That is the project's folder, or for a database, ``MLFLOW_DEFAULT_ARTIFACT_ROOT``.
+        ``MLFLOW_DEFAULT_ARTIFACT_ROOT`` for a database, by default the project's folder.
         """
         given = "" if self.is_file else os.environ.get("MLFLOW_DEFAULT_ARTIFACT_ROOT", "")
         if "://" in given:
@@ -98,7 +95,7 @@ class Store:
         return (absolute(given) if given else self.artifact_folder).as_uri()
 
     def artifacts(self, experiment: str) -> str | None:
-        """Where a new experiment keeps its artifacts; None: the server decides."""
+        """The address of the artifacts of a new experiment, or None if a server decides."""
         if is_server(self.uri):
             return None
         name = "".join(c if c.isalnum() or c in "-_." else "_" for c in experiment)
@@ -106,7 +103,7 @@ class Store:
 
     def query(self, statement: str) -> list[tuple]:
         """Rows of a SQLite store, read without MLflow."""
-        # Not read-only: SQLite may have to undo what a killed process left half written.
+        # Not read-only: SQLite may have to undo an incomplete transaction of a killed process.
         file = database(self.uri)
         if file is None:
             raise FedflowError(f"MLflow store {shown(self.uri)}: not a SQLite database")
@@ -145,7 +142,10 @@ def open_store(root: Path | str = ".") -> Store:
         if is_server(uri):
             _reach(uri)
         elif file is None:
-            _open_database(store)
+            if is_database(uri):
+                ask(uri)
+            with store.lock("schema"):
+                store.client().search_experiments(max_results=1)  # MLflow makes or checks the tables
         elif not file.exists():
             with store.lock("schema"):
                 if not file.exists():
@@ -166,7 +166,7 @@ def check_store(root: Path | str = ".") -> None:
 
 
 def move_store(root: Path | str = ".") -> tuple[int, Path]:
-    """Rewrite the addresses of a moved or copied store to the artifacts beside it, in one transaction.
+    """Rewrite the addresses of a moved or copied store to the artifacts next to it, in one transaction.
 
     Returns the number of changed addresses, and their folder. Raises `FedflowError` if there is no SQLite
     store, or if its artifacts were left behind.
@@ -184,19 +184,14 @@ def move_store(root: Path | str = ".") -> tuple[int, Path]:
             connection.execute("BEGIN IMMEDIATE")
             for uri in elsewhere:
                 for table, column in ADDRESSES:
-                    beside = f"? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
+                    moved = f"? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
                     values = (here, len(uri) + 1, len(uri) + 1, f"{uri}/")
-                    changed += connection.execute(f"UPDATE {table} SET {column} = {beside}", values).rowcount
+                    changed += connection.execute(f"UPDATE {table} SET {column} = {moved}", values).rowcount
     return changed, store.artifact_folder
 
 
-def initialize(root: Path | str = ".") -> str:
-    """`open_store`, and its URI: call it once before any fan-out."""
-    return open_store(root).uri
-
-
 def ui_command(root: Path | str = ".", port: int = PORT) -> list[str]:
-    """The command line that shows this store's runs at http://127.0.0.1:<port>.
+    """The command line of a server of MLflow's pages at http://127.0.0.1:<port>.
 
     Raises `FedflowError` for a store that is a server already.
     """
@@ -222,25 +217,21 @@ def reporting(uri: str) -> Iterator[None]:
         file = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         raise _failed(uri, f"{file}{getattr(error, 'strerror', None) or error}") from error
     except Exception as error:
-        if not _of_the_store(error):
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        if not isinstance(error, MlflowException | SQLAlchemyError):
             raise
         raise _failed(uri, _reason(error, database(uri))) from error
 
 
 def _failed(uri: str, reason: str) -> FedflowError:
-    """The error of a store; libraries repeat its address in their words, with the password."""
+    """The error of a store, without the password that addresses in ``reason`` may have."""
     return FedflowError(f"MLflow store {shown(uri)}: {shown(reason.replace(uri, shown(uri)))}")
 
 
-def _of_the_store(error: Exception) -> bool:
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    return isinstance(error, MlflowException | SQLAlchemyError)
-
-
 def _reason(error: Exception, file: Path | None) -> str:
-    """The first line of the database's error, if there is one; else of the error itself."""
+    """The first line of the database's error, or of the error itself."""
     cause: BaseException | None = error
     while cause is not None and not hasattr(cause, "orig"):
         cause = cause.__cause__
@@ -264,15 +255,15 @@ def _check_place(store: Store) -> None:
     for folder in _elsewhere(store).values():
         raise FedflowError(
             f"MLflow store {shown(store.uri)} was moved or copied: its artifacts are recorded in {folder}; "
-            "run `fedflow store move` to use those beside it"
+            "run `fedflow store move` to use those next to it"
         )
 
 
 def _elsewhere(store: Store) -> dict[str, Path]:
     """Artifact folders of other stores that experiments of this database name: address and path.
 
-    They are recognized by the names that `Store.artifacts` gives to experiments; experiments that were put
-    elsewhere on purpose have other names.
+    They have the names that `Store.artifacts` gives; experiments that were put elsewhere on purpose have
+    others.
     """
     file = database(store.uri)
     if file is None or not file.exists():
@@ -285,41 +276,32 @@ def _elsewhere(store: Store) -> dict[str, Path]:
         raise FedflowError(
             f"MLflow store {shown(store.uri)}: a SQLite database of another program (tables: {named})"
         )
-    rows = store.query("SELECT name, artifact_location FROM experiments")
-    found = {}
-    for name, location in rows:
+    folders = {}
+    for name, location in store.query("SELECT name, artifact_location FROM experiments"):
         uri, _, last = str(location).rpartition("/")
         ours = last == str(store.artifacts(name)).rpartition("/")[2]
         if ours and uri.startswith("file:///") and uri.endswith("/artifacts"):
             folder = Path(unquote(urlsplit(uri).path))
             if folder.resolve() != store.artifact_folder.resolve():
-                found[uri] = folder
-    return found
+                folders[uri] = folder
+    return folders
 
 
 def _drafts(file: Path) -> list[Path]:
-    """The files of a `_create` in progress, and those that killed processes left."""
+    """The files of a `_create` in progress, and of killed processes."""
     return list(file.parent.glob(f".{file.name}.*.draft*"))
 
 
 def _sweep(file: Path, store: Store) -> None:
-    """Delete the drafts of killed processes; one that is alive holds the lock."""
+    """Delete the drafts of killed processes; a living one holds the lock."""
     if _drafts(file):
         with contextlib.suppress(OSError, Timeout), store.file_lock("schema", timeout=0):
             for leftover in _drafts(file):
                 leftover.unlink(missing_ok=True)
 
 
-def _open_database(store: Store) -> None:
-    """Let MLflow make or check the tables of a database that answers."""
-    if is_database(store.uri):
-        ask(store.uri)
-    with store.lock("schema"):
-        store.client().search_experiments(max_results=1)
-
-
 def _create(file: Path, store: Store) -> None:
-    """Make the database beside its final place and move it there when it is complete."""
+    """Make the database under another name and rename it when it is complete."""
     require("the record of runs", "mlflow")
     # A new name for every attempt, because MLflow keeps connections to a database that failed.
     draft = file.with_name(f".{file.name}.{uuid4().hex}.draft")
@@ -337,19 +319,19 @@ def _create(file: Path, store: Store) -> None:
 
 
 def _reach(uri: str) -> None:
-    """Fail at once if no server answers; MLflow itself would retry for minutes."""
+    """Raise `FedflowError` at once if no server answers; MLflow would retry for minutes."""
     try:
         given = urlsplit(uri.rstrip("/"))
         address = given._replace(netloc=given.netloc.rpartition("@")[2]).geturl()  # urllib knows no passwords
         urllib.request.urlopen(f"{address}/health", timeout=REACH_TIMEOUT).close()
     except urllib.error.HTTPError:
-        pass  # it answers; MLflow reports a refused access
+        pass  # it answers
     except (OSError, ValueError, HTTPException) as error:
         raise _failed(uri, f"no server answers ({getattr(error, 'reason', error)})") from error
 
 
 def _quiet() -> None:
-    """Silence MLflow's lines about its own steps; warnings stay."""
+    """Silence MLflow's messages on its steps, except warnings."""
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
     for name in REPEATING:

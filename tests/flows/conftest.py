@@ -75,7 +75,7 @@ def _inline(factory: pytest.TempPathFactory, method: str, seed: int = 0, setting
 
         root = factory.mktemp("inline")
         params = prepared_project(root, PARAMS, "digits-6", settings)
-        perform(Experiment(params, "digits-6", method, seed, root), Inline(), system_metrics=False)
+        perform(Experiment(params, "digits-6", method, seed, root), Inline())
         _made[method, seed, settings] = results(root, method, seed)
     return _made[method, seed, settings]
 

@@ -108,9 +108,7 @@ def test_two_projects_on_one_server_keep_their_deployments(api, clone, monkeypat
     taken = next(iter(own))
     file = Path("prefect.yaml")
     file.write_text(file.read_text().replace("federate-{{ $FEDFLOW_PROJECT }}", taken))
-    with refused(
-        rf"the deployment {taken} of this server is of the folder .*alice/my project;", FedflowError
-    ):
+    with refused(rf"the server has the deployment {taken} of the folder .*alice/my project;", FedflowError):
         deploy()
     assert placed() == own
 

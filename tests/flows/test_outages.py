@@ -10,7 +10,7 @@ import pytest
 from services import Relay, wait_for
 
 ROUNDS = "run.rounds=100"
-AWAY = "Prefect's server does not answer"
+AWAY = "the Prefect server is not responding"
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_run_waits_for_the_server_and_ends_in_one_line_if_it_stays_away(
     relay.close()
     assert run.wait(240) == 2
     (line,) = errors.read_text().splitlines()
-    assert line.startswith(f"fedflow: {AWAY}; the same command resumes")
+    assert line.startswith(f"fedflow: {AWAY}; rerun the command to resume")
     (record,) = mlflow_runs(root)
     assert record.info.status == "FAILED" and record.data.tags["fedflow.error"].startswith(AWAY)
     relay.open()
@@ -81,7 +81,7 @@ def test_a_flow_run_of_a_worker_is_retried_when_the_server_is_back(relay, begin,
         PREFECT__FLOW_ENTRYPOINT=f"{Path(__file__).parents[2] / 'flows' / 'federate.py'}:federate",
     )
     relay.close()
-    wait_for(lambda: f"{AWAY}; the same command resumes" in errors.read_text(), run)
+    wait_for(lambda: f"{AWAY}; rerun the command to resume" in errors.read_text(), run)
     relay.open()
     assert run.wait(240) == 0, errors.read_text()
     with get_client(sync_client=True) as client:

@@ -137,6 +137,6 @@ def test_nothing_is_written_of_a_run_that_cannot_start(tmp_path: Path) -> None:
 
 def test_a_params_file_of_the_user_is_kept(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("# mine\ndata: {}\n")
-    with one_line_error("record: .* without a params.yaml of yours", BadInput):
+    with one_line_error("record: .* without your own params.yaml", BadInput):
         go(record=tmp_path)
     assert (tmp_path / "params.yaml").read_text() == "# mine\ndata: {}\n"

@@ -327,8 +327,8 @@ def test_generators_of_the_caller_are_as_before(tmp_path: Path) -> None:
         ({"learning_rate": 0.1}, r"learning_rate: 0.1 .*did you mean 'lr'.* within training={'lr': ...}"),
         ({"optimizer": "adam"}, "optimizer: 'adam' .* within training="),
         ({"optimiser": "adam"}, "optimiser: .*did you mean 'optimizer'.* within training={'optimizer': ...}"),
-        ({"training": {"optimiser": "adam"}}, "^training.optimiser: 'optimiser' is now 'optimizer'$"),
-        ({"method": {"method": "fesem", "centres": 2}}, "^method.centres: 'centres' is now 'centers'$"),
+        ({"training": {"optimiser": "adam"}}, "^training.optimiser: .*did you mean 'optimizer'"),
+        ({"method": {"method": "fesem", "centres": 2}}, "^method.centres: .*did you mean 'centers'"),
         ({"clients": 10}, r"clients: 10 .* within the partition, such as fedflow.dirichlet\(clients=...\)"),
         ({"num_rounds": 10}, "did you mean 'rounds'"),
         ({"fraction_fit": 1}, "did you mean 'participation'"),
@@ -514,7 +514,7 @@ def test_data_frames_are_arrays_without_index_and_warning(recwarn: pytest.Warnin
         own(x=frame.assign(**{"Unnamed: 0": 1.5}))
     with one_line_error(r"x: columns 'town' \('a' in row 1\), 'row' .* x.drop\(columns", BadInput):
         own(x=frame.assign(town="a", row=range(60)))
-    with one_line_error("y: an index other than that of x .* y.loc", BadInput):
+    with one_line_error("y: an index that differs from x.index .* y.loc", BadInput):
         own(x=frame, y=pd.Series(y).sample(frac=1, random_state=0))
 
 

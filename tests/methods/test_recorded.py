@@ -22,7 +22,7 @@ from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
-from fedflow.tracking import load_model
+from fedflow.tracking.models import load_model
 from fedflow.tracking.store import open_store
 
 PARAMS = """
@@ -55,7 +55,7 @@ def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> No
     network, options = NETWORKS.get(name, ("mlp", {"hidden": [8]}))
     changes = [f"models.digits={json.dumps({'name': network, 'options': options})}"]
     experiment = Experiment(load_params(root / "params.yaml", changes), "few", name, 0, root)
-    metrics = perform(experiment, Inline(), system_metrics=False)
+    metrics = perform(experiment, Inline()).metrics
     assert metrics["newcomers"] == 1 and metrics["newcomer_accuracy"] is not None
     partition, test = (
         load_partition(experiment.partition_folder),

@@ -69,7 +69,7 @@ def test_a_run_of_an_earlier_version_is_left_out(tmp_path):
     folder = write_run(tmp_path, "p", "ifca", 0)
     training = json.loads((folder / "params.json").read_text())["training"]
     change(folder / "params.json", training=training | {"optimiser": "sgd"})
-    with pytest.warns(UserWarning, match=r"params\.json: .*is now 'optimizer'.*: left out; delete .*ifca/0"):
+    with pytest.warns(UserWarning, match=r"params\.json: .*did you mean 'optimizer'.* left out; .*ifca/0"):
         assert [run.method for run in collect_runs(tmp_path)] == ["fedavg"]
 
 

@@ -3,7 +3,7 @@
 import re
 
 from result_folders import write_run
-from support import refused
+from support import open_run, refused
 
 from fedflow.errors import FedflowError
 from fedflow.finished.collect import collect_runs
@@ -11,7 +11,6 @@ from fedflow.report.compared import grouped
 from fedflow.report.page import build_report
 from fedflow.report.sections.lineage import chain_of, made
 from fedflow.stages.report import write_report
-from fedflow.tracking import open_run
 from fedflow.tracking.lineage import recorded_runs
 
 FACTS = {
@@ -83,5 +82,5 @@ def test_a_record_that_cannot_be_read_is_one_line_and_the_report_is_written(tmp_
     with refused("file is not a database", FedflowError):
         recorded_runs(tmp_path)
     page = write_report(tmp_path).read_text()
-    assert "the report says nothing of the record: MLflow store" in " ".join(capsys.readouterr().out.split())
+    assert "the report omits MLflow links: MLflow store" in " ".join(capsys.readouterr().out.split())
     assert "not in an MLflow store" in page

@@ -17,7 +17,8 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.outcome import Outcome, RoundReport
-from fedflow.tracking import ModelCard, initialize
+from fedflow.tracking.models import ModelCard
+from fedflow.tracking.store import open_store
 
 SHAPE, CLASSES = (1, 16, 16), tuple("abc")
 NETWORK = ("lenet5", SHAPE, len(CLASSES))  # with BatchNorm, so that a round trip must keep buffers too
@@ -34,12 +35,13 @@ def default_store():
 KILLED_RUN = """
 import json, os, signal, sys
 from fedflow.simulation.outcome import RoundReport
-from fedflow.tracking import initialize, open_run
+from fedflow.tracking.record import RunRecord, open_record
+from fedflow.tracking.store import open_store
 imported = "mlflow" in sys.modules
-print(json.dumps({"imported": imported, "uri": initialize(sys.argv[1])}), flush=True)
-record = open_run(
-    sys.argv[1], experiment="killed", name="fedavg-0", key="k1", params={"workers": 1}, sweep="first",
-    system_metrics=False,
+print(json.dumps({"imported": imported, "uri": open_store(sys.argv[1]).uri}), flush=True)
+record = open_record(
+    RunRecord, sys.argv[1], experiment="killed", name="fedavg-0", key="k1", params={"workers": 1},
+    sweep="first", system_metrics=False,
 )
 for t in range(1, 5):
     record.round(RoundReport(t, [0, 1], values={"train_loss": 1 / t, "bytes_down": 100 * t}))
@@ -76,7 +78,7 @@ def other_process(tmp_path_factory, real) -> dict:
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     with real():
-        mine = initialize(root)
+        mine = open_store(root).uri
     out, err = other.communicate(timeout=120)
     assert other.returncode == -signal.SIGKILL, err.decode()
     return json.loads(out) | {"root": root, "stderr": err.decode(), "mine": mine}

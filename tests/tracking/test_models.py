@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from support import finish, refused
+from support import finish, open_run, refused
 
 from fedflow.errors import FedflowError
 from fedflow.models import ARCHITECTURES, build
 from fedflow.models.flat import FlatModel
-from fedflow.tracking import export_model, import_model, load_model, open_run
+from fedflow.tracking.models import export_model, import_model, load_model
 from fedflow.tracking.store import open_store
 
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from filelock import Timeout
-from support import finish, refused
+from support import finish, open_run, refused
 
 from fedflow.errors import FedflowError
-from fedflow.tracking import open_run
 from fedflow.tracking.pages import TAG
 from fedflow.tracking.record import described
 from fedflow.tracking.store import open_store
@@ -17,13 +16,7 @@ from fedflow.tracking.store import open_store
 PARAMS = {"run": {"rounds": 11, "lrs": [0.1, 0.01]}, "method": {"name": "fedavg", "note": "x" * 9000}}
 DATASETS = [
     {"name": "digits", "digest": "0123456789abcdef", "source": "data/prepared/digits", "context": "training"},
-    {
-        "name": "digits-6",
-        "digest": "feedbeef",
-        "source": "data/partitions/digits-6",
-        "context": "partition",
-        "profile": {"clients": 6},
-    },
+    {"name": "digits-6", "digest": "feedbeef", "source": "data/partitions/digits-6", "context": "partition"},
 ]
 
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import finish, refused
+from support import finish, open_run, refused
 
 from fedflow.errors import FedflowError
-from fedflow.tracking import attach_to_sweep, load_model, load_served, open_run
-from fedflow.tracking.ends import ends
-from fedflow.tracking.lineage import recorded_runs
+from fedflow.tracking.lineage import ends, recorded_runs
+from fedflow.tracking.models import attach_to_sweep, load_model, load_served
 from fedflow.tracking.pages import runs_pages
 from fedflow.tracking.shared import HOST, KEY, USER
 from fedflow.tracking.store import open_store

@@ -12,11 +12,11 @@ from urllib.parse import unquote
 
 import pytest
 from command import fedflow
-from support import finish, refused
+from support import finish, open_run, refused
 
 from fedflow.errors import FedflowError
-from fedflow.tracking import check_store, initialize, load_model, move_store, open_run, ui_command
-from fedflow.tracking.store import Store, open_store, tracking_uri
+from fedflow.tracking.models import load_model
+from fedflow.tracking.store import Store, check_store, move_store, open_store, tracking_uri, ui_command
 
 
 def test_two_processes_make_one_store(other_process, root):
@@ -32,14 +32,14 @@ def test_mlflow_is_imported_late_and_says_nothing(other_process):
 
 def test_an_existing_store_is_opened_without_mlflow(root, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    assert initialize(root).startswith("sqlite:///")
+    assert open_store(root).uri.startswith("sqlite:///")
 
 
 def test_the_environment_chooses_another_store(monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert tracking_uri("anywhere") == "http://127.0.0.1:9"
     with refused(r"^MLflow store http://127.0.0.1:9: no server answers", FedflowError):
-        initialize("anywhere")
+        open_store("anywhere")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_database_without_its_driver_is_one_line(tmp_path, monkeypatch, scheme
     for module in ("psycopg2", "MySQLdb"):
         monkeypatch.setitem(sys.modules, module, None)  # as where it is not installed
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{scheme}://ada:secret@127.0.0.1:9/runs")
-    for use in (initialize, check_store, lambda root: open_run(root, **RUN)):
+    for use in (open_store, check_store, lambda root: open_run(root, **RUN)):
         with refused(
             rf"{scheme.replace('+', '.')}://ada:\*\*\*@127.* is missing; install {package}", FedflowError
         ):
@@ -60,13 +60,13 @@ def test_postgres_is_the_extra_that_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql+psycopg://127.0.0.1:9/runs")
     with refused(r"install psycopg\[binary\] \(extra postgres\)$", FedflowError):
-        initialize(tmp_path)
+        open_store(tmp_path)
 
 
 @pytest.mark.parametrize("listens", [True, False])
 def test_a_database_that_does_not_answer_is_asked_once(tmp_path, monkeypatch, listens):
     pytest.importorskip("psycopg")
-    monkeypatch.setattr("fedflow.tracking.databases.ANSWER_TIMEOUT", 2)
+    monkeypatch.setattr("fedflow.tracking.addresses.ANSWER_TIMEOUT", 2)
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         if listens:
@@ -74,7 +74,7 @@ def test_a_database_that_does_not_answer_is_asked_once(tmp_path, monkeypatch, li
         address = f"127.0.0.1:{port.getsockname()[1]}/runs"
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql+psycopg://ada:secret@{address}")
         with refused(rf"ada:\*\*\*@{address}: cannot connect \((?!.*secret)", FedflowError):
-            initialize(tmp_path)
+            open_store(tmp_path)
 
 
 @pytest.mark.parametrize("given", [None, "s3://bucket/runs/", "artifacts of all"])
@@ -108,7 +108,7 @@ def test_a_read_only_folder_is_one_line_and_leaves_nothing(real):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o555)
         with real(), without_rights(), refused(r"Permission denied$", FedflowError):
-            initialize(folder)
+            open_store(folder)
         assert list(Path(folder).iterdir()) == []
         Path(folder).chmod(0o755)
 
@@ -129,11 +129,11 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_made_store(tmp_path, real):
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))  # the schema takes more
     try:
         with real(), refused("MLflow store sqlite", FedflowError):
-            initialize(tmp_path)
+            open_store(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [p.name for p in (tmp_path / "mlruns").iterdir()] == ["locks"]
-    assert initialize(tmp_path).startswith("sqlite:///")  # and with space again it is made
+    assert open_store(tmp_path).uri.startswith("sqlite:///")  # and with space again it is made
 
 
 @pytest.mark.parametrize("suffix", ["", "-journal"])
@@ -142,9 +142,9 @@ def test_drafts_of_killed_processes_are_swept_from_an_existing_store_too(root, s
     store = open_store(root)
     draft.touch()
     with store.file_lock("schema"):  # as a process holds it that is making a store
-        initialize(root)
+        open_store(root)
         assert draft.exists()
-    initialize(root)
+    open_store(root)
     assert not draft.exists()
 
 
@@ -182,9 +182,9 @@ def test_a_copied_project_is_refused_until_its_store_is_moved(recorded, tmp_path
     before = files(recorded / "mlruns" / "artifacts")
     line = (
         f"MLflow store sqlite:///{copy}/mlruns/mlflow.db was moved or copied: its artifacts are recorded in "
-        f"{recorded}/mlruns/artifacts; run `fedflow store move` to use those beside it"
+        f"{recorded}/mlruns/artifacts; run `fedflow store move` to use those next to it"
     )
-    for use in (initialize, ui_command, check_store, lambda root: open_run(root, **RUN)):
+    for use in (open_store, ui_command, check_store, lambda root: open_run(root, **RUN)):
         with pytest.raises(FedflowError) as error:
             use(copy)
         assert str(error.value) == line
@@ -252,8 +252,8 @@ def test_a_project_in_a_folder_with_any_name_has_a_record_inside(root, tmp_path,
 def test_a_store_is_made_in_a_folder_whose_name_must_be_quoted(tmp_path, real):
     project = tmp_path / "a?b%20c"
     with real():
-        assert initialize(project).startswith("sqlite+pysqlite:///")
-    assert initialize(project) == initialize(project)
+        assert open_store(project).uri.startswith("sqlite+pysqlite:///")
+    assert open_store(project) == open_store(project)
     assert [path.name for path in tmp_path.iterdir()] == ["a?b%20c"]
     assert (project / "mlruns" / "mlflow.db").stat().st_size > 100_000
 
@@ -266,7 +266,7 @@ def test_a_folder_that_mlflow_cannot_name_is_one_line_and_stays_empty(tmp_path):
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff"))
     folder.mkdir()
     with refused(r"/a\\udcff: the byte 0xff is not UTF-8", FedflowError):
-        initialize(folder)
+        open_store(folder)
     assert not list(folder.iterdir())
 
 
@@ -281,7 +281,7 @@ def test_a_folder_that_mlflow_cannot_name_is_one_line_and_stays_empty(tmp_path):
 def test_no_message_holds_a_password(tmp_path, monkeypatch, uri):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     with pytest.raises(FedflowError) as error:
-        initialize(tmp_path)
+        open_store(tmp_path)
     assert not re.search("secret|se%2Fcr", str(error.value)) and "MLflow store" in str(error.value)
 
 
@@ -311,7 +311,7 @@ def test_a_file_that_is_no_database_is_one_line(tmp_path):
     (tmp_path / "mlruns").mkdir()
     (tmp_path / "mlruns" / "mlflow.db").write_bytes(b"\xff" * 5000)
     with refused(r"^MLflow store .*: file is not a database$", FedflowError):
-        initialize(tmp_path)
+        open_store(tmp_path)
 
 
 def test_a_database_of_another_program_is_refused_unchanged(tmp_path):
@@ -320,7 +320,7 @@ def test_a_database_of_another_program_is_refused_unchanged(tmp_path):
     with sqlite3.connect(file) as database:
         database.execute("CREATE TABLE photos (name TEXT)")
     before = file.read_bytes()
-    for use in (initialize, check_store, move_store, lambda root: open_run(root, **RUN)):
+    for use in (open_store, check_store, move_store, lambda root: open_run(root, **RUN)):
         with refused(r"a SQLite database of another program \(tables: photos\)$", FedflowError):
             use(tmp_path)
     assert file.read_bytes() == before

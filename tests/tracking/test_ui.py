@@ -13,10 +13,11 @@ import urllib.error
 import urllib.request
 
 import pytest
-from support import finish
+from support import finish, open_run
 
-from fedflow.tracking import Record, move_store, open_record, open_run, runs_pages, ui_command
-from fedflow.tracking.pages import TAG
+from fedflow.tracking.pages import TAG, runs_pages
+from fedflow.tracking.record import Record, open_record
+from fedflow.tracking.store import move_store, ui_command
 
 RUN = {"experiment": "digits/é", "name": "n", "key": "k", "params": {}, "system_metrics": False}
 
