@@ -58,7 +58,7 @@ def test_a_partition_counts_its_own_scheme_only() -> None:
         return {name for name, scheme in SCHEMES.items() if scheme.__module__ in found}
 
     assert schemes("natural") == {"natural"}
-    assert schemes("iid") == {"iid", "dirichlet"}  # which draws sizes
+    assert schemes("iid") == {"iid"}
     assert not [m for m in closure("fedflow.partition.partition") if m.startswith("fedflow.local")]
 
 
