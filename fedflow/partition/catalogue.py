@@ -1,4 +1,4 @@
-"""Descriptions of schemes, read from their code: for ``fedflow schemes NAME`` and ``docs/partitions.md``."""
+"""Descriptions of schemes, read from their code: for ``fedflow schemes`` and the docs site."""
 
 import sys
 from collections.abc import Mapping
@@ -217,10 +217,8 @@ def catalogue() -> str:
     pages = [describe(SCHEMES[name]) for name in sorted(SCHEMES)]
     shared = [row for row in explain(PartitionParams) if row["name"] in PartitionParams.shared()]
     head = [
-        "# Partitions",
+        "# Partition schemes",
         "",
-        "Generated from the code by `fedflow schemes --markdown > docs/partitions.md` and",
-        f"`fedflow schemes --pictures docs/{PICTURES}`; do not edit by hand.",
         "A partition is one line under `partitions` in `params.yaml`; `dvc repro` or `fedflow partition",
         "NAME` makes it, `fedflow partitions compare A B` measures how heterogeneous it is against others.",
         "Labels have no order there: their earth mover's distance is the total variation; a 1-D Wasserstein",
@@ -244,7 +242,7 @@ def catalogue() -> str:
         "PFLDyn flip and crop images of CIFAR (`training.augment: flip_crop`); IFCA also changes their",
         "contrast and standardizes each image, which the constants here approximate.",
         "",
-        "| what | where | under `data` | under `partitions`, beside `dataset:` |",
+        "| what | where | under `data` | under `partitions`, besides `dataset:` |",
         "|---|---|---|---|",
         *(f"| {what} | {where} | `{data}` | `{entry}` |" for what, where, data, entry in RECIPES),
     ]
