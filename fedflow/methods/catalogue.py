@@ -157,11 +157,13 @@ def table(grouped: list[Family], link: str = "#{}") -> str:
     for family in grouped:
         lines += ["", f"## {family.title}", "", family.about, ""]
         lines += ["| name | method | serves | down | up | idea |", "|---|---|---|---:|---:|---|"]
-        lines += [
-            f"| [`{p.name}`]({link.format(p.name)}) | {p.label} | {p.serves} | {p.down:,} | {p.up:,} | {p.idea} |"
-            for p in family.pages
-        ]
+        lines += [_row(page, link) for page in family.pages]
     return "\n".join(lines) + "\n"
+
+
+def _row(page: MethodPage, link: str) -> str:
+    cells = [f"[`{page.name}`]({link.format(page.name)})", page.label, page.serves]
+    return f"| {' | '.join(cells)} | {page.down:,} | {page.up:,} | {page.idea} |"
 
 
 def section(page: MethodPage) -> str:
