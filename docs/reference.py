@@ -5,6 +5,7 @@
 
 import dataclasses
 import inspect
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ from fedflow.report.citing import sources
 from fedflow.settings import Settings, explain, hints, markdown
 
 INDEX = Path(__file__).with_name("methods.md")
+KEPT = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)|<a [^>]*>|(?<=\w)_(?=\w)", re.DOTALL)
+LABEL = re.compile(r"\s+(?=\*[A-Z][\w' ]*\*|(?:Client|Server|Objective|Target|Recorded): )")
 ELSEWHERE = {  # sections of params.yaml whose entries are explained on pages of their own
     "methods": "The hyperparameters of each method are on [its page](../methods.md).",
     "partitions": "The parameters of each scheme are under [partition schemes](../partitions.md).",
@@ -40,7 +43,7 @@ ELSEWHERE = {  # sections of params.yaml whose entries are explained on pages of
 def pages() -> dict[str, str]:
     """Every generated page by its path in docs/; methods.md takes the place of the index."""
     grouped = methods.families()
-    return {
+    written = {
         "methods.md": methods.table(grouped, "methods/{}.md"),
         **{f"methods/{page.name}.md": method(page) for family in grouped for page in family.pages},
         "partitions.md": schemes.catalogue(),
@@ -50,6 +53,12 @@ def pages() -> dict[str, str]:
         "reference/commands.md": commands(),
         "reference/names.md": public_names(),
     }
+    return {path: KEPT.sub(_literal, text) for path, text in written.items()}
+
+
+def _literal(match: re.Match[str]) -> str:
+    """An underscore within a word, such as x_k, is not the start of emphasis."""
+    return "\\_" if match[0] == "_" else match[0]
 
 
 def index() -> str:
@@ -87,7 +96,9 @@ def _paper(name: str) -> str:
 
 def method(page: methods.MethodPage) -> str:
     """The page of one method."""
-    title, _, text = methods.section(page).partition("\n")
+    title, _, rest = methods.section(page).partition("\n")
+    text, *table = rest.partition("\n| field |")
+    text = LABEL.sub("\n\n", text) + "".join(table)
     traffic = f"Serves: {page.serves}. {page.down:,} bytes down and {page.up:,} up per client and round"
     return f"# {title}\n\n{traffic} ([how](../methods.md)).\n{text}{_within(METHODS[page.name], 2)}"
 

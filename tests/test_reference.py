@@ -85,7 +85,8 @@ def described(schema: Any) -> Iterator[tuple[str, str]]:
 
 def has_row(text: str, name: str, about: str) -> bool:
     cell = about.replace("|", "\\|")
-    return any(line.startswith(f"| `{name}` |") and f"| {cell} |" in line for line in text.splitlines())
+    lines = text.replace("\\_", "_").splitlines()
+    return any(line.startswith(f"| `{name}` |") and f"| {cell} |" in line for line in lines)
 
 
 def test_every_command_and_option_is_listed(pages: dict[str, str]) -> None:
