@@ -31,7 +31,7 @@ from fedflow.report.citing import sources
 from fedflow.settings import Settings, explain, hints, markdown
 
 INDEX = Path(__file__).with_name("methods.md")
-KEPT = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)|<a [^>]*>|(?<=\w)_(?=\w)", re.DOTALL)
+KEPT = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)|</?a\b[^>]*>|<(?=\w)|(?<=\w)_(?=\w)", re.DOTALL)
 LABEL = re.compile(r"\s+(?=\*[A-Z][\w' ]*\*|(?:Client|Server|Objective|Target|Recorded): )")
 ELSEWHERE = {  # sections of params.yaml whose entries are explained on pages of their own
     "methods": "The hyperparameters of each method are on [its page](../methods.md).",
@@ -57,8 +57,8 @@ def pages() -> dict[str, str]:
 
 
 def _literal(match: re.Match[str]) -> str:
-    """An underscore within a word, such as x_k, is not the start of emphasis."""
-    return "\\_" if match[0] == "_" else match[0]
+    """Underscores within words, such as x_k, start no emphasis, and <name> is no element."""
+    return {"_": r"\_", "<": "&lt;"}.get(match[0], match[0])
 
 
 def index() -> str:

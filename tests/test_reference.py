@@ -1,5 +1,6 @@
 """The generated reference pages have every method, option, command, metric and public name."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,7 +86,7 @@ def described(schema: Any) -> Iterator[tuple[str, str]]:
 
 def has_row(text: str, name: str, about: str) -> bool:
     cell = about.replace("|", "\\|")
-    lines = text.replace("\\_", "_").splitlines()
+    lines = text.replace("\\_", "_").replace("&lt;", "<").splitlines()
     return any(line.startswith(f"| `{name}` |") and f"| {cell} |" in line for line in lines)
 
 
@@ -109,6 +110,13 @@ def test_every_command_and_option_is_listed(pages: dict[str, str]) -> None:
 def test_every_metric_and_public_name_is_listed(pages: dict[str, str]) -> None:
     assert not [name for name in METRICS if f"| `{name}` |" not in pages["reference/metrics.md"]]
     assert not [name for name in names.exported() if f"| `ff.{name}` |" not in pages["reference/names.md"]]
+
+
+def test_no_text_becomes_an_element(pages: dict[str, str]) -> None:
+    assert "&lt;class>/&lt;image>" in pages["reference/settings.md"]
+    for name, text in pages.items():
+        outside = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+        assert not re.findall(r"<(?!a id=|/a>)\w+", outside), name
 
 
 def test_links_lead_to_generated_pages(pages: dict[str, str]) -> None:
