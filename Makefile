@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
 export PYTHONDONTWRITEBYTECODE :=  # compiling all imports again would double the time of a small command
 
-.PHONY: help setup repro smoke test test-full experiments lint ui serve docs bench clean
+.PHONY: help setup repro smoke test test-full experiments lint ui serve docs release bench lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
@@ -56,10 +56,16 @@ serve: $(SETUP) ## start the Prefect server with its UI, the deployments and a w
 docs: $(SETUP) ## write the docs site to site/
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict -q
 
+# The version is in pyproject.toml and CITATION.cff; CONTRIBUTING.md has the steps around this one.
+release: $(SETUP) ## build a wheel and a source archive in dist/ and check them
+	rm -rf dist
+	python -m build
+	twine check --strict dist/*
+
 bench: $(SETUP) ## measure speed and memory, also against other simulators (some minutes)
 	python -m benchmarks
 
-lock: ## update requirements.lock from pyproject.toml
+lock: $(SETUP) ## update requirements.lock from pyproject.toml
 	$(BIN)/uv pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 \
 		--no-annotate --no-header -o requirements.lock
 

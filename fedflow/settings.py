@@ -268,20 +268,28 @@ def explain(cls: type[Settings]) -> list[dict[str, Any]]:
 
 
 def written(value: Any) -> str:
-    """A default as in params.yaml (null, true, false), or as in Python."""
+    """A default as it is written in params.yaml: null, true, false or a mapping; else as in Python."""
+    if isinstance(value, Settings):
+        return f"{{{', '.join(f'{name}: {written(inner)}' for name, inner in value.as_dict().items())}}}"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def markdown(options: list[dict[str, Any]]) -> list[str]:
-    """The rows of `explain` as the lines of a Markdown table."""
-    if not options:
-        return []
-    lines = [
-        "| field | symbol | default | accepts | meaning | source | grid |",
-        "|---|---|---|---|---|---|---|",
+    """The rows of `explain` as the lines of a Markdown table, without empty columns."""
+    rows = [
+        {
+            "field": f"`{row['name']}`",
+            "symbol": row["symbol"],
+            "default": f"`{written(row['default'])}`",
+            "accepts": row["accepts"],
+            "meaning": row["doc"],
+            "source": row["source"],
+            "grid": ", ".join(map(written, row["grid"])),
+        }
+        for row in options
     ]
-    for o in options:
-        name, default, grid = f"`{o['name']}`", f"`{written(o['default'])}`", ", ".join(map(str, o["grid"]))
-        cells = (name, o["symbol"], default, o["accepts"], o["doc"], o["source"], grid)
-        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
-    return lines
+    columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
+    if not columns:
+        return []
+    lines = [" | ".join(str(row[name]).replace("|", "\\|") for name in columns) for row in rows]
+    return [f"| {line} |" for line in (" | ".join(columns), "|".join("---" for _ in columns), *lines)]

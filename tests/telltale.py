@@ -13,7 +13,7 @@ PHRASES = {
     "that of": re.compile(r"\bth(?:at|ose) of\b", re.I),
     "beside": re.compile(r"\bbeside\b", re.I),
     "; None if": re.compile(r"; None (?:if|for|where|without|=)"),
-    "question as a heading": re.compile(r"^#+ (?:What|Which|Where|How|Whether|Who|When)\b", re.M),
+    "question as a heading": re.compile(r"^#+ (?!How-to)(?:What|Which|Where|How|Whether|Who|When)\b", re.M),
 }
 QUESTION = re.compile(r"(?:What|Which|Where|How|Whether|Who|Whose|When|By what|In what)\b")
 VAGUE = {"own", "found", "each", "one", "known", "about", "place", "places"}

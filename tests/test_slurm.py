@@ -1,8 +1,12 @@
-"""The batch script of docs/clusters.md runs, with an `srun` that starts the tasks on this machine."""
+"""The batch script of docs/clusters.md runs, with an `srun` that starts the tasks on this machine.
+
+So does the last command that docs/tutorials/cluster.md gives it, and results are reported at home.
+"""
 
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import fedflow
 
 HOME = Path(__file__).parents[1]
 PARAMS = """
@@ -34,6 +39,14 @@ def script() -> str:
     return text.split("## Submit to SLURM")[1].split("```bash\n")[1].split("```")[0]
 
 
+def tutorial() -> tuple[str, list[str]]:
+    """The command for a whole grid, and the commands at home."""
+    text = (HOME / "docs" / "tutorials" / "cluster.md").read_text()
+    _, sweep, *_ = re.split(r"```bash\n|```\n", text.split("## 4. On SLURM")[1])
+    _, home, *_ = text.split("## 5. Bring the results home")[1].split("```")
+    return sweep, home.split("\n")
+
+
 def options() -> dict[str, str]:
     """What the job asks for, by the names of sbatch."""
     return dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", script(), re.M))
@@ -46,7 +59,10 @@ def test_the_job_asks_for_as_many_tasks_as_its_nodes_have():
 
 
 @pytest.mark.slow  # minutes: a Prefect server, a scheduler and workers are started
-def test_the_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("whole_grid", [False, True])
+def test_the_job_runs(
+    whole_grid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "params.yaml").write_text(PARAMS)
     bin = tmp_path / ".venv" / "bin"
     bin.mkdir(parents=True)
@@ -56,6 +72,8 @@ def test_the_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (bin / name).write_text(text)
         (bin / name).chmod(0o755)
     job = script()
+    if whole_grid:
+        job = job[: job.index("fedflow run ")] + tutorial()[0]
     with socket.socket() as a, socket.socket() as b:
         for port, free in (("4200", a), ("8786", b)):
             free.bind(("127.0.0.1", 0))
@@ -87,3 +105,24 @@ def test_the_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 0, told
     assert (tmp_path / "results/cifar10-skew20/fedavg/0/metrics.json").exists()
     assert told.count("Registered to") == 2, told
+    if whole_grid:
+        bring_home(tmp_path, tmp_path / "home", monkeypatch, capsys)
+
+
+def bring_home(
+    there: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands of the tutorial, with copies instead of `rsync`; there are no runs outside the grid."""
+    here.mkdir()
+    shutil.copy(there / "params.yaml", here)
+    monkeypatch.chdir(here)
+    called = []
+    for words in (shlex.split(line, comments=True) for line in tutorial()[1]):
+        if words[:1] == ["rsync"] and "results" in words[-1]:
+            assert words[2:] == ["cluster:project/results/", "results/"]
+            shutil.copytree(there / "results", here / "results")
+        if words[:1] == ["fedflow"]:
+            done = fedflow(capsys, *words[1:])
+            assert done.code == 0, done.err
+            called.append(words[1])
+    assert called == ["ls", "report"] and (here / "report" / "index.html").is_file()

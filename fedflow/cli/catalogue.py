@@ -25,7 +25,7 @@ from fedflow.errors import BadInput, FedflowError, called, reason, unknown_name
 def methods(
     name: Annotated[str | None, typer.Argument(help="Explain this method.")] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the whole catalogue in Markdown (docs/methods.md).")
+        bool, typer.Option("--markdown", help="Print the whole catalogue in Markdown.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -90,7 +90,7 @@ def _method(name: str) -> dict[str, Any]:
 def procedures(
     name: Annotated[str | None, typer.Argument(help="Explain this procedure.")] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the whole catalogue in Markdown (docs/procedures.md).")
+        bool, typer.Option("--markdown", help="Print the whole catalogue in Markdown.")
     ] = False,
     as_json: Json = False,
     root: Root = Path(),
@@ -176,7 +176,7 @@ def _mapping(value: Any, field: str) -> dict[str, Any]:
 def schemes(
     name: Annotated[str | None, typer.Argument(help="Explain this scheme.")] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the whole catalogue in Markdown (docs/partitions.md).")
+        bool, typer.Option("--markdown", help="Print the whole catalogue in Markdown.")
     ] = False,
     as_json: Json = False,
     pictures: Annotated[

@@ -1,4 +1,4 @@
-"""Descriptions of methods, read from their code: for ``fedflow methods NAME`` and ``docs/methods.md``."""
+"""Descriptions of methods, read from their code: for ``fedflow methods`` and the docs site."""
 
 import sys
 from dataclasses import dataclass
@@ -141,28 +141,36 @@ def _title(package: ModuleType) -> str:
 
 def catalogue() -> str:
     """The method catalogue in Markdown: one table per family, then one section per registered method."""
+    grouped = families()
+    pages = [page for family in grouped for page in family.pages]
+    return table(grouped) + "".join(f'\n<a id="{page.name}"></a>\n\n## {section(page)}' for page in pages)
+
+
+def table(grouped: list[Family], link: str = "#{}") -> str:
+    """One table per family in Markdown, with links to the sections or pages of the methods."""
     lines = [
         "# Methods",
         "",
-        "Written by `fedflow methods --markdown > docs/methods.md` from the code; do not edit by hand.",
         f"Traffic is bytes per client and round at the defaults, with {_network(Method)}",
         "if the section of a method names no other network.",
     ]
-    grouped = families()
     for family in grouped:
         lines += ["", f"## {family.title}", "", family.about, ""]
         lines += ["| name | method | serves | down | up | idea |", "|---|---|---|---:|---:|---|"]
-        lines += [
-            f"| [`{p.name}`](#{p.name}) | {p.label} | {p.serves} | {p.down:,} | {p.up:,} | {p.idea} |"
-            for p in family.pages
-        ]
-    return "\n".join([*lines, *(_section(page) for family in grouped for page in family.pages)]) + "\n"
+        lines += [_row(page, link) for page in family.pages]
+    return "\n".join(lines) + "\n"
 
 
-def _section(page: MethodPage) -> str:
-    lines = ["", f'<a id="{page.name}"></a>', "", f"## {page.label} (`{page.name}`)", "", page.text, ""]
+def _row(page: MethodPage, link: str) -> str:
+    cells = [f"[`{page.name}`]({link.format(page.name)})", page.label, page.serves]
+    return f"| {' | '.join(cells)} | {page.down:,} | {page.up:,} | {page.idea} |"
+
+
+def section(page: MethodPage) -> str:
+    """Title, text, published tables and hyper-parameters of a method in Markdown."""
+    lines = [f"{page.label} (`{page.name}`)", "", page.text, ""]
     if page.network != _network(Method):
         lines += [f"*Traffic* in the table: with {page.network}.", ""]
     if page.published:
         lines += [f"*Published results*: {'; '.join(page.published)}.", ""]
-    return "\n".join(lines + markdown(page.options))
+    return "\n".join(lines + markdown(page.options)).rstrip("\n") + "\n"

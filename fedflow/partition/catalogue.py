@@ -1,4 +1,4 @@
-"""Descriptions of schemes from their code, for ``fedflow schemes`` and the catalogue of partitions."""
+"""Descriptions of schemes, read from their code: for ``fedflow schemes`` and the docs site."""
 
 import sys
 from collections.abc import Mapping
@@ -104,10 +104,8 @@ def catalogue() -> str:
     pages = [describe(SCHEMES[name]) for name in sorted(SCHEMES)]
     shared = [row for row in explain(PartitionParams) if row["name"] in PartitionParams.shared()]
     head = [
-        "# Partitions",
+        "# Partition schemes",
         "",
-        "Generated from the code by `fedflow schemes --markdown > docs/partitions.md` and",
-        f"`fedflow schemes --pictures docs/{PICTURES}`; do not edit by hand.",
         "A partition is one line under `partitions` in `params.yaml`; `dvc repro` or `fedflow partition",
         "NAME` makes it, and `fedflow partitions compare A B` compares the heterogeneity of several. Labels",
         "have no order there: their earth mover's distance is the total variation.",

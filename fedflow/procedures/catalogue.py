@@ -1,4 +1,4 @@
-"""Descriptions of procedures from their code, for ``fedflow procedures`` and the catalogue."""
+"""Descriptions of procedures, read from their code: for ``fedflow procedures`` and the docs site."""
 
 import inspect
 import sys
@@ -65,7 +65,6 @@ def catalogue() -> str:
     lines = [
         "# Procedures",
         "",
-        "Written by `fedflow procedures --markdown > docs/procedures.md` from the code; do not edit by hand.",
         "How to run them: [Procedures](howto/procedures.md); how to write one: "
         "[A procedure](adding.md#a-procedure).",
         "",

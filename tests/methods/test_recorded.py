@@ -13,7 +13,6 @@ from support import NETWORKS
 from fedflow.config import load_params
 from fedflow.data import load_prepared
 from fedflow.methods import METHODS
-from fedflow.methods.catalogue import catalogue
 from fedflow.methods.protocols import Clustered, Leveled, Pruning
 from fedflow.partition import load_partition
 from fedflow.simulation.executors import Inline
@@ -105,8 +104,3 @@ def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> No
         with torch.no_grad():
             hits = network(test.inputs(rows)).argmax(-1) == test.targets(rows)
         assert hits.double().mean().item() == pytest.approx(accuracy)
-
-
-def test_the_catalogue_in_docs_is_that_of_the_code() -> None:
-    page = Path(__file__).parents[2] / "docs" / "methods.md"
-    assert page.read_text() == catalogue()

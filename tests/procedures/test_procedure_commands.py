@@ -11,7 +11,6 @@ from command import fedflow, make_project, one_line_error
 from fedflow.config import check_dvc, load_params
 from fedflow.config.schema import params_schema
 from fedflow.procedures import PROCEDURES
-from fedflow.procedures.catalogue import catalogue
 from fedflow.stages.procedure import ProcedureRun, run_procedure
 from fedflow.tracking.store import open_store
 
@@ -69,11 +68,6 @@ def test_a_summary_is_printed_as_a_table(root: Path, capsys) -> None:
         assert any(line.startswith(f"{row} ") for line in done.out.splitlines())
     done = fedflow(capsys, "procedure", "nowhere", "--root", root)
     assert done.code == 2 and done.err.count("\n") == 1
-
-
-def test_the_page_in_docs_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(PROCEDURES, "walk")
-    assert (Path(__file__).parents[2] / "docs" / "procedures.md").read_text() == catalogue()
 
 
 def test_the_example_of_the_documentation_estimates_pi(root: Path) -> None:
