@@ -34,7 +34,7 @@ LONG = 30.0  # seconds on threads after which ``auto`` continues on processes, w
     name="shard",
     task_run_name="{title} · worker {worker} · {content}",
     retries=2,
-    # An error such as missing data would come again.
+    # An error such as missing data would recur.
     retry_condition_fn=lambda task, run, state: (
         not isinstance(state.result(raise_on_failure=False), FedflowError)
     ),
