@@ -37,9 +37,7 @@ class ClientCentric(Buffered[C]):
         1e-8, "added to sqrt(v)", symbol="eps", gt=0, grid=(1e-8, 1e-3), source="code of FADAS"
     )
     normalize: bool = option(
-        True,
-        "divide updates by the number K of local steps; by the sum of their eta_i / eta with lr_within",
-        source="Algorithm 3",
+        True, "divide updates by K; with lr_within, by the sum of eta_i / eta", source="Algorithm 3"
     )
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> C:

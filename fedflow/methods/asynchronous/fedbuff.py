@@ -27,11 +27,7 @@ class FedBuff(Serving, Buffered):
     gathers = True
 
     staleness: str = option(
-        "sqrt",
-        "s(tau), the weight of stale updates: 1 / sqrt(1 + tau), or 1 (none)",
-        symbol="s",
-        choices=("sqrt", "none"),
-        source="experiments: 1 / sqrt(1 + tau)",
+        "sqrt", "s(tau): 1 / sqrt(1 + tau), or 1", symbol="s", choices=("sqrt", "none"), source="experiments"
     )
 
     def broadcast(self, now: Round, server: GlobalModel, client: int) -> Message:

@@ -56,19 +56,12 @@ class FedEff(Onboarding, Sampling, VariableEpochs, FedAvg[State]):
         source="UEC; random is a baseline",
     )
     tau: float = option(
-        0.5,
-        "epoch deciding factor: the share of E_b that the mean client trains",
-        symbol="tau",
-        gt=0,
-        le=1,
-        grid=(0.2, 0.4, 0.8, 1),
+        0.5, "share of E_b that the mean client trains", symbol="tau", gt=0, le=1, grid=(0.2, 0.4, 0.8, 1)
     )
     base_epochs: int = option(5, "epochs of the mean client when tau = 1", symbol="E_b", ge=1)
     unit: float = option(1.0, "the estimated round time is rounded up to a multiple of this", gt=0)
     slow: str = option(
-        "clamp",
-        "clients too slow for one epoch train one anyway (clamp), or do not take part (skip)",
-        choices=("clamp", "skip"),
+        "clamp", "clients too slow for an epoch train one anyway, or are left out", choices=("clamp", "skip")
     )
     most_epochs: int | None = option(None, "upper limit of epochs; null = none", symbol="E_max", ge=1)
 

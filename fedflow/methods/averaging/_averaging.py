@@ -1,5 +1,7 @@
 """Base of methods whose server averages what the clients send."""
 
+from typing import Any
+
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
@@ -8,10 +10,14 @@ from fedflow.methods.protocols import Weighted
 from fedflow.settings import option
 
 
+def weights(default: str, source: str = "") -> Any:
+    """The option ``weighting`` of a method."""
+    choices = ("samples", "uniform")
+    return option(default, "weights p_k: n_k or uniform", symbol="p_k", choices=choices, source=source)
+
+
 class Averaging(Weighted, Method[S]):
-    weighting: str = option(
-        "samples", "weights p_k: n_k or uniform", symbol="p_k", choices=("samples", "uniform")
-    )
+    weighting: str = weights("samples")
 
     def weight(self, client: Client) -> Tensor | float:
         """The client's weight, not normalized."""

@@ -24,21 +24,21 @@ class FedOpt(FedAvg[State]):
     """m <- beta1 m + (1 - beta1) d; v <- `second`; w <- w + eta_s m / (sqrt(v) + tau)."""
 
     server_lr: float = option(
-        0.01, "server learning rate", symbol="eta_s", gt=0, grid=(0.001, 0.01, 0.1, 1, 10), source=ALGORITHM
+        0.01,
+        "server learning rate",
+        symbol="eta_s",
+        gt=0,
+        grid=(1e-3, 0.01, 0.1, 1, 10),
+        source="Algorithm 2",
     )
     beta1: float = option(
         0.9, "decay of the first moment m", symbol="beta1", ge=0, lt=1, source="experiments: 0.9"
     )
     tau: float = option(
-        1e-3,
-        "added to sqrt(v): how adaptive the steps are",
-        symbol="tau",
-        gt=0,
-        grid=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
-        source="experiments: 1e-3",
+        1e-3, "added to sqrt(v)", symbol="tau", gt=0, grid=(1e-5, 1e-4, 1e-3, 0.01, 0.1), source="experiments"
     )
     v0: float | None = option(
-        None, "first value of v; null = tau^2 (public code: 0)", symbol="v_0", ge=0, source=ALGORITHM
+        None, "first value of v; null = tau^2", symbol="v_0", ge=0, source="Algorithm 2; public code: 0"
     )
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:

@@ -32,13 +32,7 @@ class State(GlobalModel):
 @register("fedavgm", "FedAvgM")
 class FedAvgM(FedAvg[State]):
     beta: float = option(
-        0.9,
-        "server momentum",
-        symbol="beta",
-        ge=0,
-        lt=1,
-        grid=(0, 0.7, 0.9, 0.97, 0.99, 0.997),
-        source="grid of the paper",
+        0.9, "server momentum", symbol="beta", ge=0, lt=1, grid=(0, 0.7, 0.9, 0.97, 0.99, 0.997)
     )
     form: str = option("polyak", "form of momentum", choices=("polyak", "nesterov", "damped"))
 

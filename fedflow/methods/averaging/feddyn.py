@@ -45,36 +45,22 @@ class State(GlobalModel):
 @register("feddyn", "FedDyn")
 class FedDyn(Serving, Method[State]):
     alpha: float = option(
-        0.1,
-        "weight of the dynamic regularizer",
-        symbol="alpha",
-        gt=0,
-        grid=(0.001, 0.01, 0.1),
-        source="appendix; 0.01 in the authors' example",
+        0.1, "weight of the regularizer", symbol="alpha", gt=0, grid=(0.001, 0.01, 0.1), source="appendix"
     )
     weighting: str = option(
         "uniform",
-        "objective: clients count equally, or in proportion to n_k",
+        "the objective's client weights: equal or n_k",
         choices=("uniform", "samples"),
-        source="Algorithm 1: uniform",
+        source="Algorithm 1",
     )
     served: str = option(
-        "broadcast",
-        "the model served and scored: theta, or the mean of the last cohort's models",
-        choices=("broadcast", "mean"),
-        source="Algorithm 1; authors' code: means",
+        "broadcast", "theta, or the mean of the last cohort's models", choices=("broadcast", "mean")
     )
     clip: str = option(
-        "whole",
-        "what training.clip_norm limits: the changed gradient, or that without its term alpha w",
-        choices=("whole", "replicate"),
-        source="authors' code: replicate",
+        "whole", "clip_norm limits the changed gradient, or all but alpha w", choices=("whole", "replicate")
     )
     failed: str = option(
-        "exclude",
-        "clients that fail: left out of the mean, or replaced in it by the previous mean",
-        choices=("exclude", "replace"),
-        source="PFLDyn: exclude; its code: replace",
+        "exclude", "failed clients: left out, or replaced by the last mean", choices=("exclude", "replace")
     )
 
     def check(self, run: Conditions) -> None:

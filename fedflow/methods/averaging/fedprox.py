@@ -25,12 +25,7 @@ from fedflow.settings import option
 @register("fedprox", "FedProx")
 class FedProx(FedAvg[M]):
     mu: float = option(
-        0.01,
-        "weight of the proximal term",
-        symbol="mu",
-        ge=0,
-        grid=(0.001, 0.01, 0.1, 1),
-        source="section 5.1",
+        0.01, "weight of the proximal term", symbol="mu", ge=0, grid=(1e-3, 0.01, 0.1, 1), source="section 5"
     )
 
     def local(self, client: Client) -> Update:

@@ -31,40 +31,19 @@ from fedflow.settings import option
 @register("fedsplit", "FedSplit")
 class FedSplit(Method[GlobalModel]):
     s: float = option(
-        10.0,
-        "step size of the proximal operator; 1 / sqrt(l L) if known",
-        symbol="s",
-        gt=0,
-        grid=(0.1, 1, 10, 100),
-        source="public code: 10; Theorem 1: 1 / sqrt(l L)",
+        10.0, "step size of the proximal operator", symbol="s", gt=0, grid=(0.1, 1, 10, 100), source="code"
     )
     relax: float = option(
-        1.0,
-        "length of the reflections; 1/2 for networks",
-        symbol="gamma",
-        gt=0,
-        le=1,
-        grid=(0.5, 1),
-        source="1 in the paper",
+        1.0, "length of the reflections; 1/2 for networks", symbol="gamma", gt=0, le=1, grid=(0.5, 1)
     )
     reg: float = option(
-        0.0,
-        "weight of a pull towards the initial model, for losses that are convex but not strongly",
-        symbol="lambda",
-        ge=0,
-        source="Theorem 2",
+        0.0, "pull to the initial model, if not strongly convex", symbol="lambda", ge=0, source="Theorem 2"
     )
     weighting: str = option(
-        "samples",
-        "objective: clients count in proportion to n_k, or equally",
-        choices=("samples", "uniform"),
-        source="f_k are sums over samples",
+        "samples", "the objective's client weights: n_k or equal", choices=("samples", "uniform")
     )
     server: str = option(
-        "all",
-        "x is the mean of z_k over all clients, or over the active ones, the cohort",
-        choices=("all", "active"),
-        source="FedDyn, A.1.1: both",
+        "all", "x: mean of z_k over all clients or the cohort", choices=("all", "active"), source="FedDyn"
     )
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
-from fedflow.methods.averaging._averaging import Averaging
+from fedflow.methods.averaging._averaging import Averaging, weights
 from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Message, Passes, Round
 from fedflow.methods.protocols import Serving
 from fedflow.methods.registry import register
@@ -43,31 +43,16 @@ class State(GlobalModel):
 
 @register("scaffold", "SCAFFOLD")
 class Scaffold(Serving, Averaging[State]):
-    weighting: str = option(
-        "uniform",
-        "weights p_k of clients, and of their control variates in c: uniform or n_k",
-        symbol="p_k",
-        choices=("uniform", "samples"),
-        source="Algorithm 1: uniform",
-    )
+    weighting: str = weights("uniform", "Algorithm 1: uniform")
     variate: str = option(
-        "II",
-        "new control variate: gradient at the received model (I) or from the local steps (II)",
-        choices=("I", "II"),
-        source="Algorithm 1, line 12",
+        "II", "new c_k: the gradient at x, or from the local steps", choices=("I", "II"), source="line 12"
     )
     server_lr: float = option(1.0, "server learning rate", symbol="eta_g", gt=0, source="1 in the paper")
     control_lr: str = option(
-        "current",
-        "learning rate in the divisor of option II: the rate of the round, or training.lr",
-        choices=("current", "initial"),
-        source="FedDyn's code: initial",
+        "current", "eta in option II: of the round, or training.lr", choices=("current", "initial")
     )
     clip: str = option(
-        "gradient",
-        "what training.clip_norm limits: the gradient, or the corrected gradient as a whole",
-        choices=("gradient", "whole"),
-        source="FedDyn's code: whole",
+        "gradient", "clip_norm limits the gradient, or the corrected one", choices=("gradient", "whole")
     )
 
     def validate(self) -> None:

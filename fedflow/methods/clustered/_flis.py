@@ -16,16 +16,13 @@ class FLIS(Pretrained, Method[S]):
     """The server's inputs, and the inferences of models on them."""
 
     public: str | None = option(
-        None,
-        "the server's inputs: a data set under `data`; null = those that the partition sets aside",
-        source="thesis: of the test split, of another data set, or noise",
+        None, "the server's inputs: a dataset under `data`; null = what the partition sets aside"
     )
-    noise: int = option(0, "uniform random inputs, instead of a data set", ge=0, source="thesis: 2500")
+    noise: int = option(
+        0, "number of uniform random inputs, instead of a dataset", ge=0, source="thesis: 2500"
+    )
     inference: str = option(
-        "one_hot",
-        "what is compared: predicted classes (one_hot) or probabilities (soft)",
-        choices=("one_hot", "soft"),
-        source="authors' code: one_hot",
+        "one_hot", "compared: predicted classes, or probabilities", choices=("one_hot", "soft")
     )
 
     def validate(self) -> None:

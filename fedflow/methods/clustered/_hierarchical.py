@@ -43,17 +43,12 @@ class Hierarchical(Onboarding, Assigned[H]):
     unit: ClassVar[str] = "dissimilarity"
 
     linkage: str = option(
-        "wpgma",
-        "distance between clusters; wpgma = the mean of two rows, regardless of cluster sizes",
-        choices=tuple(LINKAGES),
-        source="authors' code of PACFL",
+        "wpgma", "distance between clusters", choices=tuple(LINKAGES), source="authors' code of PACFL"
     )
     assign: str = option(
         "attach",
-        "newcomers join the closest cluster within the threshold, or else form a new one (attach); "
-        "or all clients are clustered again (rehc)",
+        "newcomers join the closest cluster within the threshold or form one; or all are clustered again",
         choices=("attach", "rehc"),
-        source="rehc: PACFL, Algorithm 9",
     )
 
     def measure(self, now: Round, server: H, cohort: Cohort) -> H:

@@ -45,37 +45,23 @@ class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[Mul
     clusters: int = option(2, "number of models", symbol="k", ge=1, grid=(2, 3, 4), source="section 5")
     shared: str = option(
         "none",
-        "lower layers that all clusters share: none; averaged over the cohort; or frozen",
+        "lower layers that clusters share: none; averaged over the cohort; or frozen",
         choices=("none", "averaged", "frozen"),
-        source="authors' code for FEMNIST: frozen",
+        source="code: frozen",
     )
     own: list[str] | None = option(
-        None,
-        "name patterns of the layers that are then not shared; null = the architecture's classifier",
-        source="authors' code for FEMNIST: the last dense layer",
+        None, "names of the layers that are not shared; null = the classifier", source="authors' code"
     )
     pretraining: int = option(0, "rounds of FedAvg first", ge=0, source="authors' code for FEMNIST: 2000")
     random_assignment_rounds: int = option(
-        0,
-        "rounds after pretraining in which a random part of the clients trains each model",
-        ge=0,
-        source="authors' code for FEMNIST: 20",
+        0, "rounds after pretraining in which random clients train each model", ge=0, source="code: 20"
     )
     restarts: int = option(
-        1,
-        "number of starts; the one with the lowest training loss is kept",
-        ge=1,
-        grid=(1, 5, 10),
-        source="authors' code for synthetic data: 10",
+        1, "starts, of which the one with the lowest loss is kept", ge=1, grid=(1, 5, 10), source="code: 10"
     )
-    trial: int = option(10, "rounds of training for each of several starts before they are compared", ge=1)
+    trial: int = option(10, "rounds of each start before the comparison", ge=1)
     min_init_share: float = option(
-        0.0,
-        "a start is redrawn unless each model is best for at least this share of clients",
-        ge=0,
-        le=1,
-        grid=(0, 0.1, 0.35),
-        source="authors' code for CIFAR: 0.35 for k = 2, 0.1 for k = 4",
+        0.0, "redraw unless each model is best for this share of clients", ge=0, le=1, grid=(0, 0.1, 0.35)
     )
 
     def validate(self) -> None:

@@ -52,70 +52,41 @@ class Related(Onboarding, Assigned[R]):
     """Subclasses define the points of a client that are clustered into means (`points`)."""
 
     case: str = option(
-        "graph",
-        "which clients are averaged: a client and its relatives, or disjoint clusters of relatives",
-        choices=("graph", "clusters"),
-        source="FLT, equations of cases I and II",
+        "graph", "averaged: a client and its relatives, or disjoint clusters", choices=("graph", "clusters")
     )
     clusters: int | None = option(
-        None,
-        "number of clusters in Ward's clustering of the graph; null = its connected components",
-        symbol="C",
-        ge=1,
-        source="FLT, Table 3: 2, 3, 5",
+        None, "clusters of Ward's clustering; null = the graph's components", symbol="C", ge=1
     )
     k: int | None = option(
-        5,
-        "means in a signature; null = one for each label of the client",
-        symbol="k",
-        ge=1,
-        source="FLT, section 4; null: authors' code",
+        5, "means in a signature; null = one per label of the client", symbol="k", ge=1, source="section 4"
     )
     reducer: str = option(
-        "none", "embedding of all means before clients are compared", choices=REDUCERS, source="FLT: umap"
+        "none", "embedding of all means before the comparison", choices=REDUCERS, source="FLT: umap"
     )
     dimensions: int = option(
         2, "dimensions of that embedding", symbol="u", ge=1, grid=(2, 3), source="FLT: 2 or 3"
     )
     distance: str = option(
         "matching",
-        "between signatures: of means matched one to one, its square, or of the closest pair",
+        "between signatures: of matched means, its square, or of the closest pair",
         symbol="A",
         choices=DISTANCES,
-        source="authors' code; min_pair: as FLT prints it",
+        source="authors' code; min_pair: as printed",
     )
     gamma: float | None = option(
-        None,
-        "clients closer than this are related; null = 1 after umap, else the middle of the largest gap",
-        symbol="gamma",
-        gt=0,
-        source="FLT: 1",
+        None, "related below this; null = 1 after umap, else the largest gap", symbol="gamma", gt=0
     )
     absent: str = option(
-        "omit",
-        "absent clients: left out, or counted with their last model",
-        choices=("omit", "stale"),
-        source="stale: FLT and its code",
+        "omit", "absent clients: left out, or counted with their last model", choices=("omit", "stale")
     )
     members: str = option(
-        "right",
-        "members of Ward's clusters; leaf_order repeats a bug of the code, which takes the i-th "
-        "leaf of the tree for client i",
-        choices=("right", "leaf_order"),
-        source="leaf_order: FLT's code",
+        "right", "leaf_order: the code's bug, client i in leaf i's cluster", choices=("right", "leaf_order")
     )
     averaging: str = option(
-        "at_once",
-        "in_place repeats a bug of the code: clients are averaged one after the other, over the "
-        "means of earlier ones",
-        choices=("at_once", "in_place"),
-        source="in_place: FLT's code",
+        "at_once", "in_place: the code's bug, one after the other", choices=("at_once", "in_place")
     )
     assign: str = option(
-        "attach",
-        "newcomers are related to the clients that took part, or all clients are related again",
-        choices=("attach", "all"),
-        source="all: FLT, Algorithm 3",
+        "attach", "newcomers are related to earlier clients, or all again", choices=("attach", "all")
     )
 
     def validate(self) -> None:

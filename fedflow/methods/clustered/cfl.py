@@ -29,6 +29,7 @@ from torch.nn.functional import normalize
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
 from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round
 from fedflow.methods.registry import register
@@ -51,42 +52,22 @@ class State(AssignedState):
 @register("cfl", "CFL")
 class CFL(Assigned[State]):
     eps1: float = option(
-        0.4,
-        "a cluster is split when the norm of its mean update is below this",
-        symbol="eps_1",
-        ge=0,
-        source="authors' code; about a tenth of the first mean update's",
+        0.4, "largest norm of the mean update of a split", symbol="eps_1", ge=0, source="authors' code"
     )
     eps2: float = option(
-        1.6, "and the norm of its longest update is above this", symbol="eps_2", ge=0, source="authors' code"
+        1.6, "smallest norm of its longest update", symbol="eps_2", ge=0, source="authors' code"
     )
     gamma: float | None = option(
-        None,
-        "bound on the relative noise of updates; null = no such condition",
-        symbol="gamma_max",
-        ge=0,
-        source="equation 31; not in the authors' code",
+        None, "bound on relative noise; null = none", symbol="gamma_max", ge=0, source="equation 31"
     )
     linkage: str = option(
-        "single",
-        "how updates are split: single linkage, which is optimal, or complete",
-        choices=("single", "complete"),
-        source="Algorithm 1; authors' code: complete",
+        "single", "how updates are split; single is optimal", choices=("single", "complete")
     )
     warm_up: int = option(0, "rounds before the first split", ge=0, source="authors' code: 20")
     min_size: int = option(3, "smallest cluster, in updates, that may be split", ge=2, source="authors' code")
-    weighting: str = option(
-        "uniform",
-        "weights within a cluster: n_k or uniform",
-        symbol="p_k",
-        choices=("samples", "uniform"),
-        source="authors' code: uniform",
-    )
+    weighting: str = weights("uniform", "authors' code: uniform")
     absent: str = option(
-        "omit",
-        "absent clients: left out, or counted with their last update",
-        choices=("omit", "stale"),
-        source="stale: public code",
+        "omit", "absent clients: left out, or counted with their last update", choices=("omit", "stale")
     )
 
     def check(self, run: Conditions) -> None:

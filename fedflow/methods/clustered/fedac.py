@@ -94,36 +94,19 @@ class FedAC(Clustered, Serving, Method[State]):
         0.1, "pull of embeddings to their mean", symbol="lambda", ge=0, grid=(0, 0.01, 0.1, 1), source="Eq. 3"
     )
     decision: list[str] | None = option(
-        None,
-        "name patterns of the decision h; null = the architecture's classifier",
-        source="the paper: the deep, fully connected part",
+        None, "names of the parameters of h; null = the architecture's classifier"
     )
     rank: int = option(
-        2,
-        "number of principal directions; less than the cohort size",
-        symbol="D",
-        ge=1,
-        grid=(2, 5, 10),
-        source="Algorithm 2",
+        2, "number of principal directions", symbol="D", ge=1, grid=(2, 5, 10), source="Algorithm 2"
     )
     center: bool = option(False, "subtract the cohort's mean model before projecting models")
     refresh_every: int = option(5, "rounds between refreshes of M", ge=1, source="Algorithm 2: sparsely")
     tune_every: int = option(10, "rounds between merges or splits; 0 = never", ge=0, source="Algorithm 3")
     merge_below: float | None = option(
-        None,
-        "a cluster is merged when its G is below this; 0 = never, null = when G is 0 (a single client)",
-        symbol="a",
-        ge=0,
-        grid=(0, 0.001, 0.01, 0.1),
-        source="measured, see above",
+        None, "clusters below this G merge; null = if G is 0", symbol="a", ge=0, grid=(0, 1e-3, 0.01, 0.1)
     )
     split_above: float | None = option(
-        None,
-        "a cluster is split when its G is above this; null = when its halves are separate",
-        symbol="b",
-        gt=0,
-        grid=(0.01, 0.1, 1),
-        source="measured, see above",
+        None, "clusters above this G split; null = if halves are separate", symbol="b", gt=0
     )
     protect_singletons: bool = option(False, "do not merge clusters of one client, whose G is 0")
     allow_split_from_one: bool = option(False, "allow splitting a cluster of all clients, which has no G")

@@ -45,18 +45,11 @@ class FedCluster(Cyclic, Onboarding, FedProx[State]):
     gathers: ClassVar[bool] = False
 
     mu: float = option(
-        0.0,
-        "weight of the clients' proximal term, as in FedProx",
-        symbol="mu",
-        ge=0,
-        grid=(0, 0.001, 0.01, 0.1),
-        source="abstract: a variety of local optimizers",
+        0.0, "weight of the proximal term", symbol="mu", ge=0, grid=(0, 1e-3, 0.01, 0.1), source="abstract"
     )
     clusters: int = option(2, "clusters, and cycles per round", symbol="M", ge=1, grid=(2, 5, 10))
     grouping: str = option(
-        "random",
-        "how clients are clustered, once: at random into equal parts, or by similar labels",
-        choices=("random", "similar"),
+        "random", "clustering: equal parts at random, or by similar labels", choices=("random", "similar")
     )
     given: list[int] | None = option(None, "the cluster 0..M-1 of every client, instead of a grouping")
     order: str = option(

@@ -32,6 +32,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.centers import k_means
 from fedflow.local.client import Client
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
 from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round
 from fedflow.methods.registry import register
@@ -54,19 +55,12 @@ class FeSEM(Assigned[State]):
     first_iterations: ClassVar[int] = 5  # as in the authors' code
 
     centers: int = option(2, "number of centers", symbol="M", ge=1, grid=(2, 3, 4), source="section 5")
-    weighting: str = option(
-        "uniform", "weights: n_k or uniform", choices=("samples", "uniform"), source="equation 6: uniform"
-    )
+    weighting: str = weights("uniform", "equation 6: uniform")
     cluster_over: str = option(
-        "cohort",
-        "models that are assigned and averaged: the cohort's, or all clients' by k-means",
-        choices=("cohort", "all"),
-        source="all: FLT's code",
+        "cohort", "models that are clustered: the cohort's or all clients'", choices=("cohort", "all")
     )
     compared: list[str] | None = option(
-        None,
-        "name patterns of the parameters that are compared; null = all",
-        source="authors' code: the last dense layer",
+        None, "names of the compared parameters; null = all", source="authors' code: the last dense layer"
     )
     recluster_every: int = option(
         1, "rounds between assignments", ge=1, source="Algorithm 1; authors' code: 150 of 60 rounds"
@@ -78,9 +72,7 @@ class FeSEM(Assigned[State]):
         source="authors' code: random",
     )
     empty: str = option(
-        "farthest",
-        "a center without clients moves to the model farthest from all others, or stays",
-        choices=("farthest", "keep"),
+        "farthest", "an empty center moves to the farthest model, or stays", choices=("farthest", "keep")
     )
 
     def validate(self) -> None:

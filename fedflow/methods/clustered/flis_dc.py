@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.clustered._flis import FLIS, similarity
 from fedflow.methods.method import Cohort, Diagnostics, Message, Passes, Round, ServerState
 from fedflow.methods.protocols import Clustered, Dissimilarity, Selecting
@@ -51,26 +52,11 @@ class FLISDC(Clustered, Selecting, FLIS[State]):
     stable_cluster_ids: ClassVar[bool] = False
 
     beta: float = option(
-        0.4,
-        "smallest similarity of clients that are averaged",
-        symbol="beta",
-        ge=0,
-        grid=(0.1, 0.3, 0.5, 0.7),
-        source="authors' code; best on CIFAR-10: 0.3",
+        0.4, "smallest averaged similarity", symbol="beta", ge=0, grid=(0.1, 0.3, 0.5, 0.7), source="code"
     )
-    weighting: str = option(
-        "samples",
-        "weights within a cluster: n_k or uniform",
-        symbol="p_k",
-        choices=("samples", "uniform"),
-        source="Algorithm 4",
-    )
+    weighting: str = weights("samples", "Algorithm 4")
     select_on: str = option(
-        "train",
-        "samples by which a client chooses its model: its training samples; held-out ones; or, for "
-        "the model that it is served only, its test samples, which is optimistic",
-        choices=("train", "heldout", "test"),
-        source="test: thesis and code",
+        "train", "samples by which clients choose; test is optimistic", choices=("train", "heldout", "test")
     )
 
     def selects(self) -> str:

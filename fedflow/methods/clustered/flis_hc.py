@@ -55,18 +55,10 @@ class FLISHC(FLIS[State], Hierarchical[State]):
     unit: ClassVar[str] = "1 − inference similarity"
 
     beta: float = option(
-        0.45,
-        "smallest similarity of clients in one cluster",
-        symbol="beta",
-        ge=0,
-        grid=(0.1, 0.3, 0.5, 0.7),
-        source="authors' code",
+        0.45, "smallest similarity in a cluster", symbol="beta", ge=0, grid=(0.1, 0.3, 0.5, 0.7)
     )
     variant: str = option(
-        "clusters",
-        "disjoint clusters, or neighbors of every client",
-        choices=("clusters", "neighborhood"),
-        source="neighborhood: authors' code",
+        "clusters", "disjoint clusters, or neighbors of every client", choices=("clusters", "neighborhood")
     )
 
     def validate(self) -> None:

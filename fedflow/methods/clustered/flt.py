@@ -71,8 +71,8 @@ class State(RelatedState):
 class FLT(Pretrained, Related[State]):
     encoder: str | None = option(
         None,
-        "auto-encoder; null = conv for gray images, residual for color; pixels: none; labels: clients "
-        "with the same set of labels are related (an upper bound)",
+        "auto-encoder; null = conv for gray images, residual for color; pixels = none; labels = clients with "
+        "the same labels are related (an upper bound)",
         choices=(*ENCODERS, *UNTRAINED),
         symbol="G",
         source="Table 13; the others: authors' code",
@@ -84,15 +84,11 @@ class FLT(Pretrained, Related[State]):
     )
     finetune: str = option(
         "per_client",
-        "training of the encoder in these epochs: each client its own; one by all clients in "
-        "turn; or one by the server, on images that all clients send",
+        "who trains the encoder: each client its own, all clients one in turn, or the server on all images",
         choices=FINETUNE,
-        source="Algorithm 2; the others: authors' code, 2021 and 2023",
     )
     public: str | None = option(
-        None,
-        "the server's images: a data set under `data`; null = those that the partition sets aside",
-        source="EMNIST, Fashion-MNIST, CIFAR-100",
+        None, "the server's images: a dataset under `data`; null = what the partition sets aside"
     )
 
     def validate(self) -> None:

@@ -30,6 +30,7 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.clustered._multi_model import PRETRAINING, RANDOM_ASSIGNMENT, MultiModel, MultiModelState
 from fedflow.methods.method import Cohort, Conditions, Diagnostics, Passes, Round
 from fedflow.methods.registry import register
@@ -41,18 +42,9 @@ class IFCA(MultiModel):
     chooses_on_test: ClassVar[bool] = False
 
     averaging: str = option(
-        "model",
-        "what is averaged: trained models (option II) or gradients (option I)",
-        choices=("model", "gradient"),
-        source="Algorithm 1",
+        "model", "trained models (option II) or gradients (option I)", choices=("model", "gradient")
     )
-    weighting: str = option(
-        "uniform",
-        "weights p_k within a cluster: uniform or n_k",
-        symbol="p_k",
-        choices=("uniform", "samples"),
-        source="authors' code: uniform; n_k on FEMNIST",
-    )
+    weighting: str = weights("uniform", "authors' code: uniform; n_k on FEMNIST")
     denominator: str = option(
         "cohort",
         "D of gradient averaging: all clients, the cohort, or the cluster's part of it",

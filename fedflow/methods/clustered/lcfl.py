@@ -51,11 +51,7 @@ class LCFL(Onboarding, Assigned[State]):
     )
     warmup: int = option(5, "warm-up rounds", ge=1, source="authors' code: 5")
     distance: str = option(
-        "loss",
-        "what D compares: losses, models (L2), or the warm-up's last updates (1 - cosine)",
-        symbol="D",
-        choices=("loss", "model", "update"),
-        source="authors' code: the last two are baselines",
+        "loss", "what D compares; the others are baselines", symbol="D", choices=("loss", "model", "update")
     )
     eps: float | None = option(
         None, "radius of DBSCAN, instead of k-medoids", gt=0, source="authors' code: an alternative"

@@ -49,10 +49,7 @@ class OneShot(Onboarding, Assigned[State]):
 
     clusters: int = option(2, "number of clusters", symbol="k", ge=1, grid=(2, 3, 4), source="section 6")
     features: str = option(
-        "model",
-        "what is clustered: trained models, or coefficients of logistic regressions",
-        choices=("model", "logistic"),
-        source="Algorithm 1; authors' code for FEMNIST",
+        "model", "what is clustered: models, or logistic regressions", choices=("model", "logistic")
     )
 
     def check(self, run: Conditions) -> None:

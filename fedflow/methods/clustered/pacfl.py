@@ -50,27 +50,17 @@ class PACFL(Hierarchical[State]):
     unit: ClassVar[str] = "angle, degrees"
 
     beta: float | None = option(
-        None,
-        "clusters up to this many degrees apart are merged; null = the largest gap",
-        symbol="beta",
-        ge=0,
-        source="authors' code: 4.9 for CIFAR-10, 42 for MIX-4",
+        None, "merge up to this angle in degrees; null = the largest gap", symbol="beta", ge=0
     )
     clusters: int | None = option(
         None, "number of clusters, instead of beta", symbol="Z", ge=1, grid=(2, 3, 4)
     )
     p: int = option(3, "singular vectors", symbol="p", ge=1, grid=(3, 4, 5), source="Tables 3.8 to 3.11")
     signature: str = option(
-        "whole",
-        "singular vectors of all data of a client, or of each label's data",
-        choices=("whole", "per_class"),
-        source="Algorithm 7; authors' code: per_class",
+        "whole", "singular vectors of a client's data, or of each label's", choices=("whole", "per_class")
     )
     input: str = option(
-        "raw",
-        "pixels 0..255, or as the network receives them",
-        choices=("raw", "normalized"),
-        source="authors' code; normalized for MIX-4",
+        "raw", "pixels 0..255, or as the network reads them", choices=("raw", "normalized"), source="code"
     )
     proximity: str = option(
         "principal_min", "angle between two signatures", choices=tuple(MODES), source="equation 3.1"

@@ -50,23 +50,14 @@ class State(RelatedState):
 @register("pca_km_hc", "PCA+kM+HC")
 class PCAKMHC(Pretrained, Related[State]):
     gamma: float | None = option(
-        None,
-        "clients closer than this are related; null = 1 after umap, else 2/3 of the median distance",
-        symbol="gamma",
-        gt=0,
-        source="authors' code: 1.2 (see above)",
+        None, "related below this; null = 1 after umap, else 2/3 of the median distance", symbol="gamma", gt=0
     )
     p: int = option(128, "principal components", symbol="p", ge=1, source="authors' code: 128")
     basis: str = option(
-        "per_client",
-        "components of every client's own data, or of the server's",
-        choices=("per_client", "shared"),
-        source="authors' code: per_client",
+        "per_client", "components of each client's data, or of the server's", choices=("per_client", "shared")
     )
     public: str | None = option(
-        None,
-        "the server's images, for basis: shared: a data set under `data`; null = those that the "
-        "partition sets aside",
+        None, "images for basis: shared, of a dataset under `data`; null = what the partition sets aside"
     )
 
     def server_data(self) -> ServerData:

@@ -42,11 +42,7 @@ P = TypeVar("P", bound=Played)
 
 class AAggFF(Weighing[P], Generic[P]):
     cdf: str = option(
-        "normal",
-        "distribution function that maps a loss, divided by the mean loss, to [0, 1]",
-        choices=tuple(CDFS),
-        grid=tuple(CDFS),
-        source="tuned by data set",
+        "normal", "maps F_k / mean F to [0, 1]", choices=tuple(CDFS), grid=tuple(CDFS), source="tuned"
     )
 
     def step(self, now: Round, own: P, p: np.ndarray, ids: list[int], u: np.ndarray) -> Moved:

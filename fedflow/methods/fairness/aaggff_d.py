@@ -47,17 +47,10 @@ class State(Played):
 @register("aaggff_d", "AAggFF-D")
 class AAggFFD(AAggFF[State]):
     largest: str = option(
-        "share",
-        "the largest response: C, the share of clients that report, or 1/K as in AAggFF-S",
-        choices=("share", "1/K"),
-        source="section 5.2: C",
+        "share", "largest response: C, or 1/K as in AAggFF-S", choices=("share", "1/K"), source="section 5.2"
     )
     lipschitz: float | None = option(
-        None,
-        "constant L of the step; null = c + 2 c / C, c the largest response: by default 2 + C",
-        symbol="L",
-        gt=0,
-        source="Lemma 3.5",
+        None, "L; null = c + 2 c / C, c the largest response", symbol="L", gt=0, source="Lemma 3.5"
     )
 
     def first(self) -> State:

@@ -47,11 +47,7 @@ class State(Played):
 class AAggFFS(AAggFF[State]):
     alpha: float = option(4.0, "weight of ||p||^2 / 2", symbol="alpha", gt=0, source="4 K L, L = 1/K")
     beta: float | None = option(
-        None,
-        "weight of the squares; null = K/4 (the theorem holds for at most 1/2)",
-        symbol="beta",
-        gt=0,
-        source="1 / (4 L), L = 1/K",
+        None, "weight of the squares; null = K/4", symbol="beta", gt=0, source="1 / (4 L), L = 1/K"
     )
 
     def first(self) -> State:

@@ -48,16 +48,10 @@ class AFL(Serving, Method[State]):
         "uniform", "initial lambda: uniform, or in proportion to n_k", choices=("uniform", "samples")
     )
     lambda_used: str = option(
-        "new",
-        "weights of the models: lambda after this round's step, or before it",
-        choices=("new", "old"),
-        source="FairFL, AAggFF: new; the paper: old",
+        "new", "lambda after or before this round's step", choices=("new", "old"), source="the paper: old"
     )
     served: str = option(
-        "last",
-        "the model served and scored: w, or the mean of w over all rounds so far",
-        choices=("last", "average"),
-        source="the paper: average",
+        "last", "w, or its mean over all rounds so far", choices=("last", "average"), source="paper: average"
     )
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:

@@ -21,6 +21,7 @@ import numpy as np
 import scipy
 import torch
 
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.methods.registry import register
@@ -31,13 +32,7 @@ from fedflow.settings import option
 class FedMGDA(FedAvg):
     gathers: ClassVar[bool] = True  # the weights come from inner products of the updates
 
-    weighting: str = option(
-        "uniform",
-        "the weights p_k that lambda stays near: n_k or uniform",
-        symbol="p_k",
-        choices=("samples", "uniform"),
-        source="Algorithm 1: uniform",
-    )
+    weighting: str = weights("uniform", "Algorithm 1: uniform")
     eps: float = option(
         0.1, "largest |lambda_k - p_k|", symbol="eps", ge=0, le=1, grid=(0.1, 0.5, 1), source="grid of AAggFF"
     )

@@ -34,16 +34,10 @@ class PropFair(FedAvg):
         0.2, "distance to M below which the log becomes a line", symbol="eps", gt=0, source="experiments"
     )
     beyond: str = option(
-        "plain",
-        "slope of the line: 1/M (plain) or 1/eps (huber)",
-        choices=("plain", "huber"),
-        source="authors' code: plain by default; the paper: huber",
+        "plain", "slope of the line: 1/M or 1/eps", choices=("plain", "huber"), source="the paper: huber"
     )
     applied: str = option(
-        "loss",
-        "where fairness is applied: in the clients' loss, or in the weights of the average",
-        choices=("loss", "weights"),
-        source="Algorithm 1: loss; AAggFF: weights",
+        "loss", "fairness acts on the clients' loss, or the weights", choices=("loss", "weights")
     )
 
     def validate(self) -> None:

@@ -78,9 +78,7 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
 
     energy: str = option("joint", "E(x, y), or E(x)", choices=("joint", "marginal"))
     weights: str = option(
-        "signed",
-        "weights of clients by image: n_k exp(-sign E), n_k exp(-E), or n_k",
-        choices=("signed", "raw", "mean"),
+        "signed", "by image: n_k exp(-sign E), n_k exp(-E) or n_k", choices=("signed", "raw", "mean")
     )
     beta_first: float = option(
         10.0, "first step size of the server", symbol="beta_1", ge=0, grid=(1, 10, 100)
@@ -88,19 +86,15 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
     beta_last: float = option(1.0, "last step size of the server", symbol="beta_T", ge=0)
     schedule: str = option(
         "ddpm_cosine",
-        "of beta_t from the first to the last round",
+        "of beta_t",
         choices=("ddpm_cosine", "linear", "quadratic", "sigmoid", "half_cosine", "constant"),
     )
     server_noise: str = option(
-        "const",
-        "standard deviation of the server's noise: sigma_s, sigma_s beta_t, or sqrt(2 beta_t)",
-        choices=("const", "prop", "langevin"),
+        "const", "sigma_s, sigma_s beta_t, or sqrt(2 beta_t)", choices=("const", "prop", "langevin")
     )
     server_sigma: float = option(1e-4, "scale of the server's noise", symbol="sigma_s", ge=0)
     proposal: str = option(
-        "pcd",
-        "where negatives start: the client's copy of the images, the batch, or noise",
-        choices=("pcd", "cd", "noise"),
+        "pcd", "start of negatives: X', the batch, or noise", choices=("pcd", "cd", "noise")
     )
     sgld_steps: int = option(1, "steps of SGLD per batch", symbol="L", ge=0, grid=(1, 5, 10))
     alpha: float = option(1.0, "step size of SGLD", symbol="alpha", ge=0, source="JEM")
@@ -114,11 +108,7 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
     )
     generative: bool = option(True, "train the energy too, not only the classifier")
     reinit: int | None = option(
-        1,
-        "rounds after which the clients of a cohort start from fresh networks; null = never",
-        ge=1,
-        grid=(1, 5, None),
-        source="authors' code; its earlier revisions: null",
+        1, "rounds after which clients start from fresh networks; null = never", ge=1, grid=(1, 5, None)
     )
 
     def validate(self) -> None:

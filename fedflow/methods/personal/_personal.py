@@ -16,10 +16,7 @@ class Personal(Method[S]):
     serves: ClassVar[str] = "personal"
 
     served: str = option(
-        "personal",
-        "the model served and scored: the personal or the global one",
-        choices=("personal", "global"),
-        source="papers report both",
+        "personal", "the model served and scored", choices=("personal", "global"), source="papers report both"
     )
 
     def validate(self) -> None:

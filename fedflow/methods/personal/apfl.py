@@ -21,6 +21,7 @@ from fedflow.local.client import Client, Update
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Step
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Conditions, GlobalModel, Passes, Round
 from fedflow.methods.personal._personal import TENTHS, Personal
@@ -36,21 +37,9 @@ Ends = tuple[Moving, Moving, Tensor, Tensor]  # w, v, alpha [1], learning rate o
 class APFL(Mixing, Personal, FedAvg):
     newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
 
-    weighting: str = option(
-        "uniform",
-        "weights p_k of the average: n_k or uniform",
-        symbol="p_k",
-        choices=("samples", "uniform"),
-        source="Algorithm 1: uniform",
-    )
+    weighting: str = weights("uniform", "Algorithm 1: uniform")
     alpha: float = option(
-        0.5,
-        "initial share of the personal model in the mixture",
-        symbol="alpha",
-        ge=0,
-        le=1,
-        grid=(0.25, 0.5, 0.75),
-        source="section 5",
+        0.5, "initial share of v", symbol="alpha", ge=0, le=1, grid=(0.25, 0.5, 0.75), source="section 5"
     )
     adaptive: bool = option(True, "clients learn their alpha by gradient descent", source="Algorithm 1: no")
 

@@ -33,22 +33,12 @@ from fedflow.settings import option
 class Ditto(Personal, FedAvg):
     newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
 
-    lam: float = option(
-        1.0,
-        "pull of the personal towards the global model",
-        symbol="lambda",
-        ge=0,
-        grid=(0.05, 0.1, 0.5, 1, 2),
-        source="section 4",
-    )
+    lam: float = option(1.0, "pull to the global model", symbol="lambda", ge=0, grid=(0.05, 0.1, 0.5, 1, 2))
     personal_epochs: int | None = option(
         None, "local epochs of the personal model; null = as the global one", ge=1
     )
     personal_lr: float | None = option(
-        None,
-        "learning rate of the personal model; null = as the global one, with its decay",
-        symbol="eta_p",
-        gt=0,
+        None, "personal learning rate; null = as the global one, with its decay", symbol="eta_p", gt=0
     )
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:

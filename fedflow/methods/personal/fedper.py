@@ -34,9 +34,7 @@ class FedPer(Averaging[State]):
     serves: ClassVar[str] = "personal"
 
     private: list[str] | None = option(
-        None,
-        "name patterns of the private parameters; null = the architecture's classifier",
-        source="K_P of the paper",
+        None, "names of the private parameters; null = the architecture's classifier", source="K_P"
     )
 
     def head(self, model: FlatModel) -> Part:

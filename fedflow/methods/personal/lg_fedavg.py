@@ -46,16 +46,10 @@ class LGFedAvg(Phased, Published, Averaging[State]):
     serves: ClassVar[str] = "personal"
 
     shared: list[str] | None = option(
-        None,
-        "name patterns of the shared parameters; null = the architecture's upper layers",
-        source="authors' code: the last num_layers_keep",
+        None, "names of the shared parameters; null = the architecture's upper layers"
     )
     fedavg: float = option(
-        0.0,
-        "share of the rounds, the first ones, in which FedAvg trains the whole model",
-        ge=0,
-        lt=1,
-        source="Sub-FedAvg: 275 of 300 rounds, 450 of 500",
+        0.0, "share of the rounds, the first ones, that are FedAvg", ge=0, lt=1, source="Sub-FedAvg"
     )
 
     def switch(self, rounds: int) -> int:

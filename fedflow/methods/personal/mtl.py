@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
-from fedflow.methods.averaging._averaging import Averaging
+from fedflow.methods.averaging._averaging import Averaging, weights
 from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -39,19 +39,9 @@ class MTL(Averaging[State]):
     serves: ClassVar[str] = "personal"
     newcomer: ClassVar[Mapping[str, str]] = {"model": "mean"}
 
-    weighting: str = option(
-        "uniform",
-        "weights p_k of the mean: uniform or n_k",
-        symbol="p_k",
-        choices=("uniform", "samples"),
-        source="Omega",
-    )
+    weighting: str = weights("uniform", "Omega")
     lam: float | None = option(
-        None,
-        "weight of both penalties; null = 10^-f, 1e-6 for LeNet-5",
-        symbol="lambda",
-        ge=0,
-        source="code of LG-FedAvg and of Sub-FedAvg",
+        None, "weight of both penalties; null = 10^-f", symbol="lambda", ge=0, source="LG-FedAvg's code"
     )
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:

@@ -30,6 +30,7 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Step
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import GlobalModel, Passes, Round
 from fedflow.methods.personal._adapting import adapting
@@ -49,36 +50,19 @@ class PerFedAvg(Adapting, FedAvg):
     serves: ClassVar[str] = "personal"
     serves_with: ClassVar[tuple[str, ...] | None] = ()
 
-    weighting: str = option(
-        "uniform",
-        "weights p_k of the average: n_k or uniform",
-        symbol="p_k",
-        choices=("samples", "uniform"),
-        source="Algorithm 1: uniform",
-    )
+    weighting: str = weights("uniform", "Algorithm 1: uniform")
     alpha: float = option(0.01, "step size of the adaptation", symbol="alpha", ge=0, source="section 5")
     beta: float | None = option(
-        None,
-        "step size of the meta-gradient; null = the client learning rate",
-        symbol="beta",
-        gt=0,
-        source="section 5: 0.001",
+        None, "step size of the meta-gradient; null = the client learning rate", symbol="beta", gt=0
     )
     order: str = option(
-        "first",
-        "second derivatives in the meta-gradient: none, by differences of gradients, or exact",
-        choices=("first", "hessian_free", "second"),
-        source="section 5: FO and HF; PFL: second",
+        "first", "second derivatives: none, differences, exact", choices=("first", "hessian_free", "second")
     )
     delta: float = option(
         1e-3, "half the distance of the two gradients of hessian_free", symbol="delta", gt=0
     )
     adaptation: int = option(
-        1,
-        "gradient steps on a client's own data before it is served; in training with order: second only",
-        ge=0,
-        grid=(1, 5),
-        source="Algorithm 1: 1; PFL: 1 or 5",
+        1, "gradient steps before a client is served; with order: second also in training", ge=0, grid=(1, 5)
     )
 
     def validate(self) -> None:

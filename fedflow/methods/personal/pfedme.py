@@ -35,22 +35,13 @@ class PFedMe(Personal, FedAvg):
     newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
 
     lam: float = option(
-        15.0,
-        "pull of the personal towards the global model",
-        symbol="lambda",
-        ge=0,
-        grid=(5, 10, 15, 20, 30),
-        source="section 5",
+        15.0, "pull to the global model", symbol="lambda", ge=0, grid=(5, 10, 15, 20, 30), source="section 5"
     )
     inner_steps: int = option(
         5, "steps of the personal model on every batch", symbol="K", ge=1, grid=(1, 3, 5, 7)
     )
     personal_lr: float | None = option(
-        0.09,
-        "learning rate of the personal model; null = as the global one",
-        symbol="eta_p",
-        gt=0,
-        source="authors' code: 0.09 to 0.1",
+        0.09, "personal learning rate; null = the global one", symbol="eta_p", gt=0, source="authors' code"
     )
     server_lr: float = option(
         1.0, "weight of the mean in the next model", symbol="beta", gt=0, grid=(1, 2), source="section 5"

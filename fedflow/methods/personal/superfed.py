@@ -65,53 +65,27 @@ class SuPerFed(Mixing, Noisy, Phased, Selecting, Personal[State], FedAvg[State])
     newcomer: ClassVar[Mapping[str, str]] = {"local": "model"}
 
     mixing: str = option(
-        "model",
-        "one lambda for the model in every step (MM), or one per layer (LM)",
-        choices=("model", "layer"),
+        "model", "one lambda per step for the model (MM) or per layer (LM)", choices=("model", "layer")
     )
     mu: float = option(
-        0.01,
-        "weight of the proximal term ||w_f - w_t||^2",
-        symbol="mu",
-        ge=0,
-        grid=(0, 0.01, 0.1, 1),
-        source="Figure 2.3",
+        0.01, "weight of ||w_f - w_t||^2", symbol="mu", ge=0, grid=(0, 0.01, 0.1, 1), source="Figure 2.3"
     )
     nu: float | None = option(
-        None,
-        "weight of cos^2(w_f, w_l); null = 1 for MM, 2 for LM",
-        symbol="nu",
-        ge=0,
-        grid=(0, 1, 2, 5),
-        source="Figure 2.3",
+        None, "weight of cos^2; null = 1 (MM), 2 (LM)", symbol="nu", ge=0, grid=(0, 1, 2, 5)
     )
     start: float | None = option(
-        None,
-        "share of the rounds before mixing starts; null = 0.4 for MM, 0.6 for LM",
-        symbol="L",
-        ge=0,
-        lt=1,
-        grid=(0, 0.2, 0.4, 0.6, 0.8),
-        source="Table 2.7",
+        None, "share of rounds before mixing; null = 0.4 (MM), 0.6 (LM)", symbol="L", ge=0, lt=1
     )
     prox: str = option(
-        "sq",
-        "the proximal term: the squared norm, or the sum over tensors of norms",
-        choices=("sq", "official"),
-        source="official: authors' code",
+        "sq", "squared norm, or sum over tensors of norms (authors' code)", choices=("sq", "official")
     )
     aggregation: str = option(
-        "all",
-        "parameters that are averaged: all, or those named weight, while the others are reset",
-        choices=("all", "official"),
-        source="official: authors' code",
+        "all", "averaged: all, or only parameters named weight, others reset", choices=("all", "official")
     )
     lam: str = option(
         "validated",
-        "lambda of the model that is served: of 0, 0.1, .. 1, the one with the lowest loss on "
-        "held-out samples; 0.5; or the one with the lowest loss on test samples, which is optimistic",
+        "lambda served: the best of 0, 0.1, .., 1 by held-out loss; 0.5; or the best by test loss",
         choices=("validated", "fixed", "oracle"),
-        source="oracle: authors' code",
     )
 
     def validate(self) -> None:

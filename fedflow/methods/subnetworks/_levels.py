@@ -36,9 +36,8 @@ class LevelMethod(Leveled, Specialized, Method[S]):
 
     failed: str = option(
         "exclude",
-        "clients that fail: left out of the means, or counted with the model that they received",
+        "failed clients: left out, or counted with the received model",
         choices=("exclude", "replace"),
-        source="Acar, chapter 4: exclude; its code: replace",
     )
 
     def ends(self) -> Mapping[str, float]:
@@ -103,11 +102,7 @@ class SimpleAndComplex(LevelMethod[S]):
     """Two levels of a network with two exits: simple clients hold the part up to the first exit."""
 
     simple: float = option(
-        0.5,
-        "share of the clients with the simple network, the first ones",
-        ge=0,
-        le=1,
-        source="section 4: 50 of 100",
+        0.5, "share of clients with the simple network, the first ones", ge=0, le=1, source="section 4"
     )
 
     complex_exits: ClassVar[str]  # of the complex network (`fedflow.models.exits`)

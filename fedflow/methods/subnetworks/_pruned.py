@@ -52,43 +52,21 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
     off: ClassVar[str] = "method.target: 0"
 
     rate: float = option(
-        0.1,
-        "share of the kept weights of a tensor that a step of pruning drops",
-        symbol="r_us",
-        gt=0,
-        lt=1,
-        grid=(0.05, 0.1),
-        source="section 4.3",
+        0.1, "share of a tensor's kept weights that a step drops", symbol="r_us", gt=0, lt=1, grid=(0.05, 0.1)
     )
     target: float = option(
-        0.5,
-        "share of all parameters at which pruning ends; 0 = no pruning",
-        symbol="p_us",
-        ge=0,
-        lt=1,
-        grid=(0.3, 0.5, 0.7),
-        source="section 4.3",
+        0.5, "pruned share at which pruning ends; 0 = none", symbol="p_us", ge=0, lt=1, grid=(0.3, 0.5, 0.7)
     )
     threshold: float = option(
-        0.5,
-        "least accuracy of the smaller network, 0 to 1; above 1 = no pruning",
-        symbol="Acc_th",
-        ge=0,
-        source="authors' code",
+        0.5, "least accuracy of the smaller network", symbol="Acc_th", ge=0, source="authors' code"
     )
     distance: float = option(
-        1e-4,
-        "least distance between the masks after the first and the last epoch; above 1 = no pruning",
-        symbol="eps_us",
-        ge=0,
-        source="section 4.3",
+        1e-4, "least distance of the two masks", symbol="eps_us", ge=0, source="section 4.3"
     )
     gate: str = option(
         "selection",
-        "samples that measure this accuracy: held-out, training or test samples of the client; "
-        "with test, training sees the test set",
+        "samples that measure this accuracy; with test, training sees the test set",
         choices=("selection", "train", "test"),
-        source="test: authors' code",
     )
 
     def check(self, run: Conditions) -> None:

@@ -31,10 +31,7 @@ class NoSide(SimpleAndComplex[Whole], Levels):
     complex_exits: ClassVar[str] = "last"
 
     head_average: str = option(
-        "literal",
-        "clients over which the head of the first exit is averaged: all, or those that train it",
-        choices=("literal", "simple_only"),
-        source="Algorithm 9: literal",
+        "literal", "over all clients, or who trains that head", choices=("literal", "simple_only")
     )
 
     def local(self, client: Client) -> Update:

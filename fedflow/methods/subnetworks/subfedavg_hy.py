@@ -66,52 +66,22 @@ class SubFedAvgHy(Specialized, Published, Pruned):
     off: ClassVar[str] = "method.target: 0 and method.channel_rate: 0"
 
     rate: float = option(
-        0.1,
-        "share of the kept weights of a dense layer that a step of pruning drops; 0 = only channels",
-        symbol="r_fc",
-        ge=0,
-        lt=1,
-        grid=(0.05, 0.1),
-        source="authors' code",
+        0.1, "share of a layer's kept weights that a step drops", symbol="r_fc", ge=0, lt=1, grid=(0.05, 0.1)
     )
     target: float = option(
-        0.5,
-        "share of all parameters at which the pruning of dense layers ends; 0 = only channels",
-        symbol="p_us",
-        ge=0,
-        lt=1,
-        grid=(0.5, 0.7, 0.9),
-        source="section 4.3",
+        0.5, "pruned share at which dense layers stay; 0 = only channels", symbol="p_us", ge=0, lt=1
     )
     distance: float = option(
-        5e-4,
-        "least distance between the masks of dense layers after the first and the last epoch; "
-        "above 1 = no pruning of dense layers",
-        symbol="eps_us",
-        ge=0,
-        source="authors' code",
+        5e-4, "least distance of the two masks", symbol="eps_us", ge=0, source="authors' code"
     )
     channel_rate: float = option(
-        0.45,
-        "position, as a share, of the largest |gamma| that goes; 0 = no channels are removed",
-        symbol="r_s",
-        ge=0,
-        lt=1,
-        source="authors' code",
+        0.45, "position of the largest |gamma| that goes; 0 = none", symbol="r_s", ge=0, lt=1
     )
     channel_distance: float = option(
-        0.05,
-        "least distance between the channels kept after the first and the last epoch; "
-        "above 1 = no channels are removed",
-        symbol="eps_s",
-        ge=0,
-        source="section 4.3",
+        0.05, "least distance of the two choices", symbol="eps_s", ge=0, source="section 4.3"
     )
     floors: list[int] | None = option(
-        None,
-        "least channels of each layer; null = half of its width, rounded up",
-        ge=1,
-        source="authors' code: 3 and 8 of LeNet-5",
+        None, "least channels by layer; null = half the width, rounded up", ge=1, source="code: 3, 8"
     )
     l1: float = option(
         0.0, "weight of |gamma| in the loss", symbol="s", ge=0, grid=(0, 1e-4), source="network slimming"
