@@ -43,21 +43,21 @@ class MethodPage:
 
 
 def describe(method: type[Method]) -> MethodPage:
-    """The page of one method with default hyper-parameters; traffic is counted from messages."""
-    down, up = traffic(method)
+    """Return the page of a method with default hyper-parameters; traffic is counted from messages."""
+    text = (sys.modules[method.__module__].__doc__ or "").strip()
     options, published = explain(method), published_in(method.name)
-    return MethodPage(*_about(method), options, _network(method), down, up, published)
+    return MethodPage(*_summary(method), text, options, _network(method), *traffic(method), published)
 
 
-def _about(method: type[Method]) -> tuple[str, str, str, str, str]:
-    """Name, label, what it serves, idea and text."""
+def _summary(method: type[Method]) -> tuple[str, str, str, str]:
+    """Name, label, kind of model served, and idea."""
     text = (sys.modules[method.__module__].__doc__ or "").strip()
     idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")[2]
-    return method.name, method.label, method.serves, idea, text
+    return method.name, method.label, method.serves, idea
 
 
 def traffic(method: type[Method]) -> tuple[int, int]:
-    """Bytes down and up for one client in one round, counted in one local step on two blank images."""
+    """Return bytes down and up for one client and round, counted in one local step on two blank images."""
     instance, training = method(), LocalTraining.parse({})
     networks = instance.networks() if isinstance(instance, Leveled) else {"": {}}
     whole = _example(method)
@@ -67,10 +67,8 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     round = Round(1, 1, training.lr, sizes, whole, None, np.random.default_rng)
     received = instance.broadcast(round, server, len(sizes) - 1)
     examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
-    task, data = (
-        Task(model, training, training.lr, phase=Phased.of(instance).phase(round), level=level),
-        Samples.all_of(examples),
-    )
+    data = Samples.all_of(examples)
+    task = Task(model, training, training.lr, phase=Phased.of(instance).phase(round), level=level)
     draws = Noisy.of(instance).draws(model, training)
     schedules = {
         stream: Schedule(torch.arange(2)[None]).having(
@@ -89,7 +87,7 @@ def traffic(method: type[Method]) -> tuple[int, int]:
 
 
 def example(method: type[Method]) -> str:
-    """The network with which the traffic of a method is counted."""
+    """Return the network for which a method's traffic is counted."""
     return method.example if issubclass(method, Specialized) else Specialized.example
 
 
@@ -98,37 +96,18 @@ def _example(method: type[Method]) -> FlatModel:
 
 
 def _network(method: type[Method]) -> str:
-    """The network with which traffic is counted, in words."""
+    """Description of the network for which traffic is counted."""
     largest = "the largest of " if issubclass(method, Leveled) else ""
     return f"{largest}{example(method)} for CIFAR-10 (P = {_example(method).size:,})"
 
 
-@dataclass(frozen=True)
-class Family:
-    """The methods of one family, by name: its title, the sentence of its package, its pages."""
-
-    title: str
-    about: str
-    pages: list[MethodPage]
-
-
 def listed() -> list[tuple[str, str, list[tuple[str, ...]]]]:
-    """Title and sentence of every family, and name, label, what it serves and idea of its methods."""
-    found = [(_title(package), (package.__doc__ or "").strip(), _names(package)) for package in FAMILIES]
-    known = {name for _, _, names in found for name in names}
-    if others := sorted(METHODS.keys() - known):
-        found.append(("Plug-ins", "Methods of other packages.", others))
-    return [(title, about, [_about(METHODS[name])[:4] for name in names]) for title, about, names in found]
-
-
-def families() -> list[Family]:
-    """All registered methods by family."""
-    return [_family(package) for package in FAMILIES]
-
-
-def _family(package: ModuleType) -> Family:
-    pages = [describe(METHODS[name]) for name in _names(package)]
-    return Family(_title(package), (package.__doc__ or "").strip(), pages)
+    """Title and sentence of every family, and name, label, kind of model served and idea of its methods."""
+    families = [(_title(package), (package.__doc__ or "").strip(), _names(package)) for package in FAMILIES]
+    built_in = {name for _, _, names in families for name in names}
+    if others := sorted(METHODS.keys() - built_in):
+        families.append(("Plug-ins", "Methods of other packages.", others))
+    return [(title, text, [_summary(METHODS[name]) for name in names]) for title, text, names in families]
 
 
 def _names(package: ModuleType) -> list[str]:
@@ -140,7 +119,7 @@ def _title(package: ModuleType) -> str:
 
 
 def catalogue() -> str:
-    """The method catalogue in Markdown: one table per family, then one section per registered method."""
+    """Return the method catalogue in Markdown: one table per family, then one section per method."""
     lines = [
         "# Methods",
         "",
@@ -148,15 +127,15 @@ def catalogue() -> str:
         f"Traffic is bytes per client and round at the defaults, with {_network(Method)}",
         "if the section of a method names no other network.",
     ]
-    grouped = families()
-    for family in grouped:
-        lines += ["", f"## {family.title}", "", family.about, ""]
+    sections = []
+    for package in FAMILIES:
+        lines += ["", f"## {_title(package)}", "", (package.__doc__ or "").strip(), ""]
         lines += ["| name | method | serves | down | up | idea |", "|---|---|---|---:|---:|---|"]
-        lines += [
-            f"| [`{p.name}`](#{p.name}) | {p.label} | {p.serves} | {p.down:,} | {p.up:,} | {p.idea} |"
-            for p in family.pages
-        ]
-    return "\n".join([*lines, *(_section(page) for family in grouped for page in family.pages)]) + "\n"
+        for p in (describe(METHODS[name]) for name in _names(package)):
+            row = f"| [`{p.name}`](#{p.name}) | {p.label} | {p.serves} | {p.down:,} | {p.up:,} | {p.idea} |"
+            lines.append(row)
+            sections.append(_section(p))
+    return "\n".join([*lines, *sections]) + "\n"
 
 
 def _section(page: MethodPage) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedflow.local.optimizer import SGDState
+from fedflow.local.optimizer import Pull, SGDState
 from fedflow.models.flat import FlatModel
 
 Tensors = list[Tensor] | tuple[Tensor, ...]
@@ -34,14 +34,29 @@ class Product(NamedTuple):
             block.addmm_(a, self.b, alpha=factor)
 
 
+def pull_by_layer(model: FlatModel, pull: Pull) -> list[Pull]:
+    """The penalty of each layer."""
+    weight, centers = pull.weight, model.pieces(pull.center)
+    if isinstance(weight, Tensor):
+        return [Pull(*each) for each in zip(model.pieces(weight.expand_as(pull.center)), centers)]
+    return [Pull(weight, center) for center in centers]
+
+
 class Pieces:
     """A copy of a vector ``w`` [D] in training, and views of its parameters.
 
-    ``state`` has a velocity if ``momentum`` > 0. A ``correction`` [D] is added to every step outside of it.
+    ``state`` has a velocity if ``momentum`` > 0. A ``correction`` [D] is added to every step outside of it,
+    the gradient of ``pull`` to every gradient.
     """
 
     def __init__(
-        self, model: FlatModel, w: Tensor, momentum: float, weight_decay: float, correction: Tensor | None
+        self,
+        model: FlatModel,
+        w: Tensor,
+        momentum: float,
+        weight_decay: float,
+        correction: Tensor | None,
+        pull: Pull | None = None,
     ) -> None:
         self.state = SGDState(w.detach().clone(), torch.zeros_like(w) if momentum else None)
         self._model, self._momentum, self._weight_decay = model, momentum, weight_decay
@@ -49,6 +64,7 @@ class Pieces:
         self._whole: list[list[Tensor]] = [[] if v is None else [v] for v in whole]
         self._by_layer = [[] if v is None else model.pieces(v) for v in whole]
         self._leaves = [piece.detach().requires_grad_() for piece in self._by_layer[0]]
+        self._pulls = [] if pull is None else pull_by_layer(model, pull)
 
     def gradient(self, x: Tensor, y: Tensor) -> tuple[Tensors, Tensor]:
         """The gradients of the mean loss of a batch in training mode, by layer, and this loss, scalar."""
@@ -60,13 +76,15 @@ class Pieces:
         whole = isinstance(gradient, Tensor)
         w, velocity, correction = self._whole if whole else self._by_layer
         each = [gradient] if isinstance(gradient, Tensor) else gradient
-        if not (self._weight_decay or velocity or correction):
+        if not (self._weight_decay or velocity or correction or self._pulls):
             for own, piece in zip(w, each):
                 if isinstance(piece, Product):
                     piece.add_to(own, -lr)
             w = [own for own, piece in zip(w, each) if isinstance(piece, Tensor)]
             each = [piece for piece in each if isinstance(piece, Tensor)]
         g: Tensors = [piece.value if isinstance(piece, Product) else piece for piece in each]
+        if self._pulls:
+            g = [pull.added(piece, own) for pull, piece, own in zip(self._pulls, g, w)]
         if self._weight_decay:
             g = torch._foreach_add(g, torch._foreach_mul(w, self._weight_decay))
         if velocity:

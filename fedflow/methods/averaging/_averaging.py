@@ -20,7 +20,7 @@ class Averaging(Weighted, Method[S]):
     weighting: str = weights("samples")
 
     def weight(self, client: Client) -> Tensor | float:
-        """The client's weight, not normalized."""
+        """Weight of the client, not normalized."""
         return client.samples if self.weighting == "samples" else 1.0
 
     def weighs_samples(self) -> bool:

@@ -11,8 +11,6 @@ from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
-ALGORITHM = "Algorithm 2"
-
 
 @dataclass(frozen=True)
 class State(GlobalModel):

@@ -9,25 +9,25 @@ gradient of F_k at theta_k. Server: h <- h - alpha/N sum over the cohort (theta_
 theta_{t+1} = mean of the cohort's m models theta_k - h / alpha. Initially g_k = h = 0.
 *Reduces to* uniform FedProx with mu = alpha, in the clients' first step.
 *Invariant*: h is the mean of g_k over all N clients, at any participation rate; with weighting: samples, the
-mean of omega_k g_k, omega_k = n_k / mean n. If clients join or leave, `recomputed` restores it.
+mean of omega_k g_k, omega_k = n_k / mean n.
 *State*: server theta, h; client g_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model, g_k = 0.
 *Ambiguous*: h is a mean and moves by 1/N (the text once calls it a sum); with weighting: samples, alpha_k =
-alpha / omega_k, as in the authors' code, so that the sum of n_k F_k is minimized. Gradients are clipped with
-the regularizer and without weight decay; the authors' code adds alpha to the weight decay, and so clips
-grad F_k - g_k - alpha theta_t (clip: replicate). A client that fails is left out; the authors' code for
-PFLDyn replaces its model by the mean of the previous cohort's, and keeps its g_k (failed: replace). The
-authors report the mean of clients' models, not theta.
+alpha / omega_k, as in the authors' code, so that the sum of n_k F_k is minimized. Gradients are clipped
+together with the regularizer, before weight decay; the authors' code adds alpha to the weight decay and thus
+clips grad F_k - g_k - alpha theta_t (clip: replicate). A client that fails is left out; the authors' code for
+PFLDyn replaces its model by the previous cohort's mean and keeps its g_k (failed: replace). The authors
+report the mean of the clients' models, not theta.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
+from fedflow.local.optimizer import Pull
 from fedflow.local.samples import Batch
 from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Message, Method, Round
 from fedflow.methods.protocols import Serving
@@ -74,9 +74,6 @@ class FedDyn(Serving, Method[State]):
         theta = initial(0)
         return State(theta, torch.zeros_like(theta), theta)
 
-    def broadcast(self, now: Round, server: State, client: int) -> Message:
-        return {"model": server.model}
-
     def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         return {"model": server.mean if self.served == "mean" else server.model}
 
@@ -85,16 +82,13 @@ class FedDyn(Serving, Method[State]):
         share = client.mean_samples / client.samples if self.weighting == "samples" else 1.0
         alpha = self.alpha * share
 
-        def loss(w: Tensor, batch: Batch) -> Tensor:
-            return client.loss(w, batch) - (g_k * w).sum() + alpha / 2 * (w - theta).square().sum()
-
         def linear(w: Tensor, batch: Batch) -> Tensor:
             return client.loss(w, batch) - ((g_k + alpha * theta) * w).sum()
 
         if self.clip == "replicate":
             theta_k = client.fit(linear, start=theta, decay=alpha)
-        else:
-            theta_k = client.fit(loss, start=theta)
+        else:  # the same penalty, up to a constant
+            theta_k = client.fit(start=theta, pull=Pull(alpha, theta + g_k / alpha))
         g_new = g_k - alpha * client.model.trainable(theta_k - theta)
         return client.update(model=theta_k, weight=1.0, keep={"g": g_new})
 
@@ -106,12 +100,3 @@ class FedDyn(Serving, Method[State]):
             updates, failures = len(cohort.ids), len(cohort.failed)
             mean = (updates * mean + failures * server.mean) / (updates + failures)
         return State(now.model.with_buffers(mean - h / self.alpha, mean), h, mean), {}
-
-    def recomputed(self, server: State, g: Tensor, sizes: np.ndarray) -> State:
-        """The server's state once clients joined or left, from g_k [N, D] (0 for a newcomer) and n_k [N].
-
-        If one joins, h <- h N / (N + 1); if client k leaves, h <- (N h - g_k) / (N - 1). With weighting:
-        samples, omega_k of all clients change, so h follows from all g_k only.
-        """
-        omega = sizes / sizes.mean() if self.weighting == "samples" else np.ones(len(sizes))
-        return replace(server, h=(torch.as_tensor(omega).to(g)[:, None] * g).mean(0))

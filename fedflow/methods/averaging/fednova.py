@@ -13,8 +13,7 @@ sum_k p_k tau_k with a proximal term, as in the authors' code. (The paper's eta 
 *State*: server w, and v when gmf > 0. *Traffic*: 1 P down, 1 P and one scalar up.
 *Newcomer*: the global model.
 The experiments draw E_k from 2 to 5 in every round: `training.stragglers: 1`, least_epochs: 2, epochs: 5.
-*Ambiguous*: a_k with a proximal term and either momentum or changing rates: the paper has no formula, so this
-is refused.
+*Ambiguous*: the paper has no a_k for a proximal term with momentum or changing rates, so this is refused.
 """
 
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.local.samples import Batch
+from fedflow.local.optimizer import Pull
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Round
 from fedflow.methods.registry import register
@@ -61,11 +60,7 @@ class FedNova(FedAvg[State]):
 
     def local(self, client: Client) -> Update:
         w, tau = client.received["model"], client.steps()
-
-        def loss(v: Tensor, batch: Batch) -> Tensor:
-            return client.loss(v, batch) + self.mu / 2 * (v - w).square().sum()
-
-        drift = w - client.fit(loss if self.mu else None, start=w)
+        drift = w - client.fit(start=w, pull=Pull(self.mu, w) if self.mu else None)
         rho = client.training.momentum
         if client.training.lr_within is None:
             a = work(tau, rho, client.lr * self.mu if self.mu else None)
@@ -85,7 +80,7 @@ class FedNova(FedAvg[State]):
 
 
 def work(tau: Tensor, rho: float, pull: Tensor | float | None = None) -> Tensor:
-    """The normalizer ||a_k||_1 of tau steps of SGD with momentum rho, or with a proximal pull eta mu."""
+    """||a_k||_1 of tau steps of SGD with momentum rho, or with a proximal ``pull`` eta mu."""
     if pull is not None:
         # For small pulls, float32 would lose all digits.
         return ((1 - (1 - pull) ** tau.double()) / pull).to(tau.dtype)

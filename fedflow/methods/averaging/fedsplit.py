@@ -21,6 +21,7 @@ s = 1 / sqrt(l L), every round multiplies the distance of x to the optimum by 1 
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.local.optimizer import Pull
 from fedflow.local.samples import Batch
 from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Method, Round
 from fedflow.methods.registry import register
@@ -51,16 +52,16 @@ class FedSplit(Method[GlobalModel]):
 
     def local(self, client: Client) -> Update:
         x, z = client.received["model"], client.kept["z"]
-        share = client.samples / client.mean_samples if self.weighting == "samples" else 1.0
         reflected = 2 * x - z
+        pull = Pull(1 / self.s, reflected)
+        if self.reg:  # both penalties as one
+            weight = self.reg + 1 / self.s
+            pull = Pull(weight, (self.reg * client.kept["first"] + reflected / self.s) / weight)
 
-        def loss(u: Tensor, batch: Batch) -> Tensor:
-            f = share * client.loss(u, batch)
-            if self.reg:
-                f = f + self.reg / 2 * (u - client.kept["first"]).square().sum()
-            return f + (u - reflected).square().sum() / (2 * self.s)
+        def weighted(u: Tensor, batch: Batch) -> Tensor:
+            return client.samples / client.mean_samples * client.loss(u, batch)
 
-        moved = client.fit(loss, start=x) - x
+        moved = client.fit(weighted if self.weighting == "samples" else None, start=x, pull=pull) - x
         dz = client.model.with_buffers(2 * self.relax * moved, moved)
         z = z + dz
         if self.server == "active":

@@ -13,9 +13,9 @@ samples, both means have weights n_k, and m/N becomes the cohort's share of all 
 *Differs from the paper in*: with momentum, the correction stays outside the momentum buffer (NIID-Bench), and
 gradient clipping, which the paper does not have, limits the gradient alone. With clip: whole it limits
 g(y) - c_k + c, weight decay excluded, as in FedDyn's code; the correction is then inside the momentum buffer.
-*Ambiguous*: if eta decays, option II divides by the eta of the round; FedDyn's code divides by the first one,
-so that its control variates shrink with eta (control_lr: initial). There all clients take as many steps as
-one of mean size; here tau follows from n_k. Where eta changes within a round (`training.lr_within`), tau eta
+*Ambiguous*: if eta decays, option II divides by the eta of the round; FedDyn's code divides by the first eta,
+so that its control variates shrink with eta (control_lr: initial). There, all clients take as many steps as a
+client of mean size; here tau follows from n_k. If eta changes within a round (`training.lr_within`), tau eta
 is the sum of the rates of all steps.
 """
 

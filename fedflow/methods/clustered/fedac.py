@@ -43,7 +43,7 @@ from fedflow.heterogeneity.centers import k_means
 from fedflow.heterogeneity.number import centroids, merged, split, spread
 from fedflow.heterogeneity.subspace import signature
 from fedflow.local.client import Client, Update
-from fedflow.local.samples import Batch
+from fedflow.local.optimizer import Pull
 from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Method, Round, ServerState
 from fedflow.methods.protocols import Clustered, Serving
 from fedflow.methods.registry import register
@@ -153,15 +153,18 @@ class FedAC(Clustered, Serving, Method[State]):
         return {"centroid": server.mean, "models": server.models} | space
 
     def local(self, client: Client) -> Update:
-        centroid, phi = client.received["centroid"], client.received["embedding"]
-        h = self.decides(client.model)
-
-        def loss(w: Tensor, batch: Batch) -> Tensor:
-            pull = self.mu / 2 * (w - centroid).square().sum()
-            return client.loss(w, batch) + pull + self.lam / 2 * (h.outside(w) - phi).square().sum()
-
-        w = client.fit(loss, start=client.kept["model"])
+        w = client.fit(start=client.kept["model"], pull=self.pull(client))
         return client.update(model=w, weight=1.0, keep={"model": w})
+
+    def pull(self, client: Client) -> Pull | None:
+        """Both penalties as one, up to a constant."""
+        total = self.mu + self.lam
+        if not total:
+            return None
+        centroid, h = client.received["centroid"], self.decides(client.model)
+        phi = (self.mu * h.outside(centroid) + self.lam * client.received["embedding"]) / total
+        weight = torch.where(h.mask, self.mu, total).to(centroid)
+        return Pull(weight, h.join(h.of(centroid), phi))
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
         sent, trained = cohort.stack("model"), now.model.parameters

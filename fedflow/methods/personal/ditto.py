@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.samples import Batch
+from fedflow.local.optimizer import Pull
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.personal._personal import Personal
 from fedflow.methods.registry import register
@@ -50,11 +50,8 @@ class Ditto(Personal, FedAvg):
     def local(self, client: Client) -> Update:
         w = client.received["model"]
         w_k = client.fit(start=w)
-
-        def loss(v: Tensor, batch: Batch) -> Tensor:
-            return client.loss(v, batch) + self.lam / 2 * (v - w).square().sum()
-
-        v_k = client.fit(loss, start=client.kept["personal"], stream="personal", lr=self.personal_lr)
+        v, pull = client.kept["personal"], Pull(self.lam, w) if self.lam else None
+        v_k = client.fit(start=v, stream="personal", lr=self.personal_lr, pull=pull)
         client.trained = self.trained_model(v_k, w_k)
         return client.update(model=w_k, weight=self.weight(client), keep={"personal": v_k})
 

@@ -21,7 +21,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.local.samples import Batch
+from fedflow.local.optimizer import Pull
 from fedflow.methods.averaging._averaging import Averaging, weights
 from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
 from fedflow.methods.registry import register
@@ -58,12 +58,9 @@ class MTL(Averaging[State]):
         return 10.0 ** -(len(str(model.parameters)) + 1) if self.lam is None else self.lam
 
     def local(self, client: Client) -> Update:
-        mean, lam = client.received["mean"], self.penalty(client.model)
-
-        def loss(w: Tensor, batch: Batch) -> Tensor:
-            return client.loss(w, batch) + lam * (w.square().sum() + (w - mean).square().sum())
-
-        w = client.fit(loss, start=client.kept["model"])
+        lam = self.penalty(client.model)  # both penalties are one, up to a constant
+        pull = Pull(4 * lam, client.received["mean"] / 2) if lam else None
+        w = client.fit(start=client.kept["model"], pull=pull)
         return client.update(model=w, weight=self.weight(client), keep={"model": w})
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:

@@ -20,7 +20,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.local.optimizer import SGDState
+from fedflow.local.optimizer import Pull, SGDState
 from fedflow.local.samples import Batch
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Conditions, GlobalModel, Passes, Round
@@ -59,15 +59,11 @@ class PFedMe(Personal, FedAvg):
     def local(self, client: Client) -> Update:
         def step(now: tuple[Tensor, Tensor], batch: Batch) -> tuple[tuple[Tensor, Tensor], Tensor]:
             w, theta = now
-
-            def envelope(theta: Tensor, batch: Batch) -> Tensor:
-                return client.loss(theta, batch) + self.lam / 2 * (theta - w).square().sum()
-
             for _ in range(self.inner_steps):
-                found = client.gradient(theta, batch, envelope)
-                theta = client.descend(SGDState(theta, None), found, lr=self.personal_lr).w
+                inner = client.pulled(client.gradient(theta, batch), theta, Pull(self.lam, w))
+                theta = client.descend(SGDState(theta, None), inner, lr=self.personal_lr).w
             w_next = client.model.with_buffers(w - client.lr * self.lam * (w - theta), theta)
-            return (w_next, theta), found.loss
+            return (w_next, theta), inner.loss
 
         start = client.received["model"]
         w_k, theta = client.run_steps(step, (start, start))
