@@ -31,6 +31,7 @@ Message = dict[str, Tensor]  # what one client receives, by name
 Diagnostics = Mapping[str, float | np.ndarray]
 # Initial values of the vectors that a client keeps, by name; a function makes one per client, from a seed.
 ClientState = Mapping[str, Tensor | Callable[[int], Tensor]]
+Initial = Callable[[int], Tensor]  # the i-th initial model [D]
 REGISTERED = ("section", "name", "label")  # class attributes that are not part of the contract
 
 
@@ -105,6 +106,7 @@ class GlobalModel(ServerState):
 
 S = TypeVar("S", bound=ServerState, default=Any)  # a method's server state
 M = TypeVar("M", bound=GlobalModel, default=GlobalModel)  # a server state with a global model
+Next = tuple[S, Diagnostics]  # the server's next state, and values to record
 
 
 class Cohort(Protocol):
@@ -195,7 +197,7 @@ class Method(Settings, Generic[S]):
     def check(self, run: Conditions) -> None:
         """Raise `BadInput` if the method does not fit this run."""
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> S:
+    def setup(self, model: FlatModel, initial: Initial) -> S:
         """Return the server's initial state. ``initial(i)`` [D] is the i-th initial model."""
         return cast("S", GlobalModel(initial(0)))  # methods with another state override this
 
@@ -227,7 +229,7 @@ class Method(Settings, Generic[S]):
         """Take the client step; traffic up is counted from the update's vectors and scalars."""
         raise NotImplementedError
 
-    def aggregate(self, now: Round, server: S, cohort: Cohort) -> tuple[S, Diagnostics]:
+    def aggregate(self, now: Round, server: S, cohort: Cohort) -> Next[S]:
         """Return the server's next state and the values to record for this round."""
         raise NotImplementedError
 

@@ -17,7 +17,6 @@ towards fast clients (compare with FedNova).
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,7 +28,7 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Conditions, GlobalModel, Message, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Message, Round
 from fedflow.methods.protocols import SAMPLERS, Onboarding, Sampling, VariableEpochs
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -75,7 +74,7 @@ class FedEff(Onboarding, Sampling, VariableEpochs, FedAvg[State]):
         """One epoch in round 0; from then on those of `epochs`."""
         return {"batches": 1}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0))
 
     def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:

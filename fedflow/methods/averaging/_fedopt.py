@@ -1,13 +1,12 @@
 """Base of FedAdagrad, FedAdam and FedYogi: an adaptive optimizer on the server, applied to mean updates."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, GlobalModel, Initial, Next, Round
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
@@ -39,7 +38,7 @@ class FedOpt(FedAvg[State]):
         None, "first value of v; null = tau^2", symbol="v_0", ge=0, source="Algorithm 2; public code: 0"
     )
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         w = initial(0)
         v = torch.full_like(w, self.tau**2 if self.v0 is None else self.v0)
         return State(w, torch.zeros_like(w), v)
@@ -48,7 +47,7 @@ class FedOpt(FedAvg[State]):
         """The next second moment [D], from the last one and d^2."""
         raise NotImplementedError
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         w, mean = server.model, self.average(cohort)
         d = now.model.trainable(mean - w)
         m = self.beta1 * server.m + (1 - self.beta1) * d

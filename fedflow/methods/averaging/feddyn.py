@@ -19,7 +19,6 @@ PFLDyn replaces its model by the previous cohort's mean and keeps its g_k (faile
 report the mean of the clients' models, not theta.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +28,7 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.optimizer import Pull
 from fedflow.local.samples import Batch
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Message, Method, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Message, Method, Next, Round
 from fedflow.methods.protocols import Serving
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -70,7 +69,7 @@ class FedDyn(Serving, Method[State]):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"g": torch.zeros_like(initial)}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         theta = initial(0)
         return State(theta, torch.zeros_like(theta), theta)
 
@@ -92,7 +91,7 @@ class FedDyn(Serving, Method[State]):
         g_new = g_k - alpha * client.model.trainable(theta_k - theta)
         return client.update(model=theta_k, weight=1.0, keep={"g": g_new})
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         theta, mean = server.model, cohort.mean("model")
         share = len(cohort.ids) / now.clients
         h = server.h - self.alpha * share * now.model.trainable(mean - theta)

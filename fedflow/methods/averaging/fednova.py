@@ -16,7 +16,6 @@ The experiments draw E_k from 2 to 5 in every round: `training.stragglers: 1`, l
 *Ambiguous*: the paper has no a_k for a proximal term with momentum or changing rates, so this is refused.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +25,7 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.optimizer import Pull
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Next, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -54,7 +53,7 @@ class FedNova(FedAvg[State]):
         if self.mu and training.lr_within is not None:
             raise BadInput("method.mu", self.mu, "0 where training.lr_within is not null")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         w = initial(0)
         return State(w, torch.zeros_like(w) if self.gmf else None)
 
@@ -69,7 +68,7 @@ class FedNova(FedAvg[State]):
         d = client.model.with_buffers(drift / a, drift)
         return client.update(d=d, scalars={"tau": tau if self.mu else a}, weight=self.weight(client))
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         w, d = server.model, cohort.mean("d")
         weights = cohort.weights / cohort.weights.sum()
         step = float(weights @ cohort.scalars("tau")) * d

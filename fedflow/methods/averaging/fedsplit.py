@@ -23,7 +23,7 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.local.optimizer import Pull
 from fedflow.local.samples import Batch
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Method, Round
+from fedflow.methods.method import Cohort, GlobalModel, Method, Next, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -68,7 +68,7 @@ class FedSplit(Method[GlobalModel]):
             return client.update(z=client.model.with_buffers(z, x + moved), weight=1.0, keep={"z": z})
         return client.update(dz=dz, weight=1.0, keep={"z": z})
 
-    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> Next[GlobalModel]:
         if self.server == "active":
             return GlobalModel(cohort.mean("z")), {}
         x, dz = server.model, cohort.mean("dz")

@@ -19,7 +19,6 @@ client of mean size; here tau follows from n_k. If eta changes within a round (`
 is the sum of the rates of all steps.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +28,7 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
 from fedflow.methods.averaging._averaging import Averaging, weights
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Message, Passes, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Message, Next, Passes, Round
 from fedflow.methods.protocols import Serving
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -75,7 +74,7 @@ class Scaffold(Serving, Averaging[State]):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(initial)}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         x = initial(0)
         return State(x, torch.zeros_like(x))
 
@@ -106,7 +105,7 @@ class Scaffold(Serving, Averaging[State]):
             c_new = c_k - c + client.model.trainable(x - y) / client.traveled(lr)
         return client.update(dy=y - x, dc=c_new - c_k, weight=self.weight(client), keep={"c": c_new})
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         x, dy = server.model, cohort.mean("dy")
         c = server.c + self.share(now, cohort) * cohort.mean("dc")
         return State(now.model.with_buffers(x + self.server_lr * dy, x + dy), c), {}

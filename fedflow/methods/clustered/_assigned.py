@@ -5,7 +5,6 @@ model.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from typing_extensions import TypeVar
 
 from fedflow.local.client import Client
 from fedflow.methods.averaging._averaging import ModelAveraging
-from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Message, Next, Round, ServerState
 from fedflow.methods.protocols import Clustered, Serving
 
 
@@ -30,8 +29,8 @@ A = TypeVar("A", bound=AssignedState, default=AssignedState)
 class Assigned(Clustered, Serving, ModelAveraging[A]):
     """Subclasses set the assignment, in `onboarding_aggregate` or `aggregate`."""
 
-    serves: ClassVar[str] = "cluster"
-    gathers: ClassVar[bool] = True
+    serves = "cluster"
+    gathers = True
 
     def cluster(self, server: A, client: int) -> int:
         """The number of the client's cluster."""
@@ -44,7 +43,7 @@ class Assigned(Clustered, Serving, ModelAveraging[A]):
         number = self.cluster(server, client)
         return {"model": server.models[number], "cluster": torch.tensor(number)}
 
-    def aggregate(self, now: Round, server: A, cohort: Cohort) -> tuple[A, Diagnostics]:
+    def aggregate(self, now: Round, server: A, cohort: Cohort) -> Next[A]:
         models = server.models.clone()
         clusters = np.array([self.cluster(server, k) for k in cohort.ids])
         trained = np.unique(clusters)

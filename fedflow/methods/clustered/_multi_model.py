@@ -6,9 +6,7 @@ redrawn if a model is the best for too few clients; several starts can be compar
 first, followed by rounds in which each model is trained by a random part of the clients.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +15,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.method import Cohort, Conditions, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Round, ServerState
 from fedflow.methods.protocols import Clustered, Onboarding, Phased, Sampling, Serving
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
@@ -40,7 +38,7 @@ class MultiModelState(ServerState):
 class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[MultiModelState]):
     """Subclasses define how clients choose a model (`local`) and how the models change (`aggregate`)."""
 
-    serves: ClassVar[str] = "cluster"
+    serves = "cluster"
 
     clusters: int = option(2, "number of models", symbol="k", ge=1, grid=(2, 3, 4), source="section 5")
     shared: str = option(
@@ -97,7 +95,7 @@ class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[Mul
         """The part that each cluster has separately where the rest is shared."""
         return model.part(*(model.head_patterns if self.own is None else self.own))
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> MultiModelState:
+    def setup(self, model: FlatModel, initial: Initial) -> MultiModelState:
         count = self.restarts + (REDRAWS if self.min_init_share else 0)
         drawn, body = torch.stack([initial(i) for i in range(count * self.clusters)]), None
         pretrained = initial(0) if self.pretraining else None

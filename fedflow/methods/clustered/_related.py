@@ -28,7 +28,7 @@ from fedflow.heterogeneity.relatedness import (
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import labels
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Round
+from fedflow.methods.method import Cohort, Conditions, Next, Round
 from fedflow.methods.protocols import Dissimilarity, Onboarding
 from fedflow.seeding import generator
 from fedflow.settings import option
@@ -181,7 +181,7 @@ class Related(Onboarding, Assigned[R]):
         models[torch.from_numpy(~rows.any(1))] = server.initial
         return replace(server, assignment=torch.from_numpy(assignment), models=torch.cat([kept, models]))
 
-    def aggregate(self, now: Round, server: R, cohort: Cohort) -> tuple[R, Diagnostics]:
+    def aggregate(self, now: Round, server: R, cohort: Cohort) -> Next[R]:
         """Means over relatives: of the cohort and, with absent: stale, of the others' last models."""
         assert server.assignment is not None and server.related is not None
         if self.averaging == "in_place":

@@ -18,7 +18,6 @@ mean (as public code does). A part's direction is the mean of its normalized upd
 each of them).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +30,7 @@ from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client
 from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Next, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -75,7 +74,7 @@ class CFL(Assigned[State]):
             raise BadInput("method.warm_up", self.warm_up, f"less than {run.rounds}, the rounds of the run")
         run.training.need_no_adaptation(self.name, "which places clients by gradients over all samples")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         models = initial(0)[None]
         directions = torch.zeros_like(models)[:, : model.parameters]
         return State(models=models, directions=directions, children=torch.zeros(1, dtype=torch.int64))
@@ -92,7 +91,7 @@ class CFL(Assigned[State]):
         tree = {"models": server.models, "directions": server.directions, "children": server.children}
         return message | tree
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         models, directions, children = list(server.models), list(server.directions), server.children.tolist()
         nodes = np.array([self.cluster(server, k) for k in range(now.clients)])  # [N]
         ids, trained, last = np.array(cohort.ids), now.model.parameters, server.updates

@@ -29,9 +29,8 @@ and its halves are farther apart than by chance (`fedflow.heterogeneity.number.s
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,7 +43,7 @@ from fedflow.heterogeneity.number import centroids, merged, split, spread
 from fedflow.heterogeneity.subspace import signature
 from fedflow.local.client import Client, Update
 from fedflow.local.optimizer import Pull
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Method, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Method, Next, Round, ServerState
 from fedflow.methods.protocols import Clustered, Serving
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel, Part
@@ -83,8 +82,8 @@ class State(ServerState):
 
 @register("fedac", "FedAC")
 class FedAC(Clustered, Serving, Method[State]):
-    serves: ClassVar[str] = "personal"
-    gathers: ClassVar[bool] = True
+    serves = "personal"
+    gathers = True
 
     clusters: int = option(2, "initial number of clusters", symbol="K", ge=1, grid=(2, 3, 4))
     mu: float = option(
@@ -129,7 +128,7 @@ class FedAC(Clustered, Serving, Method[State]):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         """One cluster around the common initial model, until the first round."""
         w = initial(0)
         return State(w[None], w, self.decides(model).outside(w))
@@ -166,7 +165,7 @@ class FedAC(Clustered, Serving, Method[State]):
         weight = torch.where(h.mask, self.mu, total).to(centroid)
         return Pull(weight, h.join(h.of(centroid), phi))
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         sent, trained = cohort.stack("model"), now.model.parameters
         if server.omega is None or server.assignment is None:
             omega, assignment = sent.new_zeros(now.clients, sent.shape[1]), torch.full((now.clients,), -1)

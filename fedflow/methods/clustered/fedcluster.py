@@ -13,9 +13,7 @@ in proportion to the clusters' sizes, at least one client each, so that a round 
 it samples cluster K + 1 but averages sigma(K + 1), read here as the same cluster.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +24,7 @@ from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import label_shares
 from fedflow.methods.averaging.fedprox import FedProx
-from fedflow.methods.method import Cohort, Conditions, GlobalModel, Round, draw
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Round, draw
 from fedflow.methods.protocols import Cyclic, Onboarding
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -42,7 +40,7 @@ class State(GlobalModel):
 
 @register("fedcluster", "FedCluster")
 class FedCluster(Cyclic, Onboarding, FedProx[State]):
-    gathers: ClassVar[bool] = False
+    gathers = False
 
     mu: float = option(
         0.0, "weight of the proximal term", symbol="mu", ge=0, grid=(0, 1e-3, 0.01, 0.1), source="abstract"
@@ -60,7 +58,7 @@ class FedCluster(Cyclic, Onboarding, FedProx[State]):
         if self.given is not None and set(self.given) != set(range(self.clusters)):
             raise BadInput("method.given", self.given, f"every cluster from 0 to {self.clusters - 1}")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0))
 
     def onboarding_phases(self) -> int:

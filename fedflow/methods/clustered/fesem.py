@@ -21,7 +21,6 @@ clients, in the first round the best of 20 k-means++ starts, later from the prev
 mean of all its members' models, so that it moves by about the cohort's share of a step.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -34,7 +33,7 @@ from fedflow.heterogeneity.centers import k_means
 from fedflow.local.client import Client
 from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Next, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -88,7 +87,7 @@ class FeSEM(Assigned[State]):
             run.need_clients("method.centers", self.centers)
         run.training.need_no_adaptation(self.name, "which places new clients by a step on all samples")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0).repeat(self.centers + 1, 1))
 
     def cluster(self, server: AssignedState, client: int) -> int:
@@ -101,7 +100,7 @@ class FeSEM(Assigned[State]):
             return super().broadcast_for_evaluation(now, server, client)
         return {"models": server.models}
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         if self.cluster_over == "all":
             models, r, means = self.cluster_all(now, server, cohort)
             after = State(models, r, means)

@@ -20,9 +20,7 @@ their training samples. Newcomers choose in the same way, whereas in the thesis 
 defined as in FLIS (HC). The server's data are not test samples by default.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -31,7 +29,7 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.clustered._flis import FLIS, similarity
-from fedflow.methods.method import Cohort, Diagnostics, Message, Passes, Round, ServerState
+from fedflow.methods.method import Cohort, Initial, Message, Next, Passes, Round, ServerState
 from fedflow.methods.protocols import Clustered, Dissimilarity, Selecting
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -47,9 +45,9 @@ class State(ServerState):
 
 @register("flis_dc", "FLIS (DC)")
 class FLISDC(Clustered, Selecting, FLIS[State]):
-    serves: ClassVar[str] = "cluster"
-    gathers: ClassVar[bool] = True
-    stable_cluster_ids: ClassVar[bool] = False
+    serves = "cluster"
+    gathers = True
+    stable_cluster_ids = False
 
     beta: float = option(
         0.4, "smallest averaged similarity", symbol="beta", ge=0, grid=(0.1, 0.3, 0.5, 0.7), source="code"
@@ -62,7 +60,7 @@ class FLISDC(Clustered, Selecting, FLIS[State]):
     def selects(self) -> str:
         return "method.select_on to train" if self.select_on == "heldout" else ""
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0)[None])
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
@@ -80,7 +78,7 @@ class FLISDC(Clustered, Selecting, FLIS[State]):
         w = client.fit(start=client.received["models"][self.choose(client)])
         return client.update(model=w, weight=client.samples if self.weighting == "samples" else 1.0)
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         predicted = self.inferences(now, cohort)
         similar = similarity(predicted, predicted)  # [m, m]
         near = (similar >= self.beta).numpy() | np.eye(len(predicted), dtype=bool)

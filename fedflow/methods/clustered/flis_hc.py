@@ -24,9 +24,7 @@ The meaning of average linkage: wpgma here, as in the authors' code of PACFL; li
 by their sizes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,7 +34,7 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.clustered._flis import FLIS, similarity
 from fedflow.methods.clustered._hierarchical import Hierarchical, HierarchicalState
-from fedflow.methods.method import Cohort, Diagnostics, Message, Round
+from fedflow.methods.method import Cohort, Initial, Message, Next, Round
 from fedflow.methods.protocols import Dissimilarity
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -52,7 +50,7 @@ class State(HierarchicalState):
 
 @register("flis_hc", "FLIS (HC)")
 class FLISHC(FLIS[State], Hierarchical[State]):
-    unit: ClassVar[str] = "1 − inference similarity"
+    unit = "1 − inference similarity"
 
     beta: float = option(
         0.45, "smallest similarity in a cluster", symbol="beta", ge=0, grid=(0.1, 0.3, 0.5, 0.7)
@@ -66,7 +64,7 @@ class FLISHC(FLIS[State], Hierarchical[State]):
         if self.variant == "neighborhood" and self.server_lr != 1:
             raise BadInput("method.server_lr", self.server_lr, "1 where variant is neighborhood")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         first = initial(0)
         return State(models=first[None], initial=first)
 
@@ -121,7 +119,7 @@ class FLISHC(FLIS[State], Hierarchical[State]):
         found = super().dissimilarity(server)
         return found if self.variant == "clusters" else replace(found, height=None)
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         if server.latest is None:
             return super().aggregate(now, server, cohort)
         latest = server.latest.clone()

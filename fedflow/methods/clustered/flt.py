@@ -36,7 +36,7 @@ There, the learning rate, halved every ten epochs of all clients together or eve
 training; here it starts again at every client and is halved every ten epochs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,7 +49,7 @@ from fedflow.local.client import Client, Update
 from fedflow.local.encoder import ENCODERS, autoencoder, embed, fine_tune, pixels, pretrain
 from fedflow.local.labels import label_shares
 from fedflow.methods.clustered._related import Related, RelatedState
-from fedflow.methods.method import Cohort, Message, Round
+from fedflow.methods.method import Cohort, Initial, Message, Round
 from fedflow.methods.protocols import Pretrained, ServerData
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -124,7 +124,7 @@ class FLT(Pretrained, Related[State]):
     def needs_data(self) -> str:
         return "" if self.encoder in UNTRAINED else "method.public to a data set, or method.encoder to pixels"
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         first = initial(0)
         return State(models=first[None], initial=first)
 

@@ -32,7 +32,7 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
 from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.clustered._multi_model import PRETRAINING, RANDOM_ASSIGNMENT, MultiModel, MultiModelState
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Passes, Round
+from fedflow.methods.method import Cohort, Conditions, Next, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -105,9 +105,7 @@ class IFCA(MultiModel):
             update.vectors["body"] = head.outside(sent)
         return update
 
-    def aggregate(
-        self, now: Round, server: MultiModelState, cohort: Cohort
-    ) -> tuple[MultiModelState, Diagnostics]:
+    def aggregate(self, now: Round, server: MultiModelState, cohort: Cohort) -> Next[MultiModelState]:
         if self.phase(now) == PRETRAINING:
             return self.pretrain(now, server, cohort.mean("model")), {}
         models, body = server.models.clone(), server.body

@@ -17,7 +17,6 @@ expected number); all clients take part in the warm-up (there: 60 % with CIFAR a
 *Ambiguous*: the treatment of DBSCAN's noise; here such clients stay alone.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,7 +26,7 @@ from torch import Tensor
 from fedflow.heterogeneity.centers import k_medoids
 from fedflow.local.client import Client, Update
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Conditions, Message, Round
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Round
 from fedflow.methods.protocols import Dissimilarity, Onboarding
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -65,7 +64,7 @@ class LCFL(Onboarding, Assigned[State]):
     def onboarding_phases(self) -> int:
         return self.warmup + (self.distance == "loss")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0)[None])
 
     def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:

@@ -17,7 +17,6 @@ logistic regressions of one class against the rest on the pixels; coefficients [
 client lacks are zero.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -29,7 +28,7 @@ from fedflow.heterogeneity.centers import k_means
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import labels
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Conditions, Message, Round
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Round
 from fedflow.methods.protocols import Dissimilarity, Onboarding
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -55,7 +54,7 @@ class OneShot(Onboarding, Assigned[State]):
     def check(self, run: Conditions) -> None:
         run.need_clients("method.clusters", self.clusters)
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         first = initial(0)
         return State(models=first.repeat(self.clusters, 1), initial=first)
 

@@ -20,9 +20,7 @@ signature: per_class, p: 3, proximity: entry_min, and for mixed data sets whole 
 average linkage: wpgma here, as in that code; linkage: upgma weighs clusters by their sizes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -33,7 +31,7 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity import MODES, cut_into, extend, largest_gap, proximity, signature
 from fedflow.local.client import Client, Update
 from fedflow.methods.clustered._hierarchical import Hierarchical, HierarchicalState
-from fedflow.methods.method import Cohort, Conditions, Round
+from fedflow.methods.method import Cohort, Conditions, Initial, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -47,7 +45,7 @@ class State(HierarchicalState):
 
 @register("pacfl", "PACFL")
 class PACFL(Hierarchical[State]):
-    unit: ClassVar[str] = "angle, degrees"
+    unit = "angle, degrees"
 
     beta: float | None = option(
         None, "merge up to this angle in degrees; null = the largest gap", symbol="beta", ge=0
@@ -70,7 +68,7 @@ class PACFL(Hierarchical[State]):
         if self.clusters is not None and self.beta is not None:
             raise BadInput("method.clusters", self.clusters, "null where beta is given")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         first = initial(0)
         return State(models=first[None], initial=first)
 

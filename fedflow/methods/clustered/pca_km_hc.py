@@ -22,7 +22,6 @@ with the clients' own components, whatever gamma is. Despite its name, it does n
 FEMNIST, where C = 3 (case: clusters, clusters: 3).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,7 +34,7 @@ from fedflow.heterogeneity import signature
 from fedflow.local.client import Client
 from fedflow.local.encoder import pixels
 from fedflow.methods.clustered._related import Related, RelatedState
-from fedflow.methods.method import Message, Round
+from fedflow.methods.method import Initial, Message, Round
 from fedflow.methods.protocols import Pretrained, ServerData
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -68,7 +67,7 @@ class PCAKMHC(Pretrained, Related[State]):
             return ""
         return "method.public to a data set, or method.basis to per_client"
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         first = initial(0)
         return State(models=first[None], initial=first)
 

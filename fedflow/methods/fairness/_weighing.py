@@ -1,8 +1,8 @@
 """Base of methods that decide the weights of the average, and leave the rest to a host such as FedProx."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Self, cast
+from typing import Any, Generic, Self, cast
 
 import numpy as np
 from torch import Tensor
@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 from fedflow.choice import Choice
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.methods.method import Cohort, Diagnostics, Method, Passes, Round, ServerState
+from fedflow.methods.method import Cohort, Diagnostics, Initial, Method, Next, Passes, Round, ServerState
 from fedflow.methods.protocols import Asynchronous, Cyclic, Published, Weighted
 from fedflow.methods.registry import METHODS, method_name
 from fedflow.methods.wrapped import HostState, Wrapped
@@ -102,7 +102,7 @@ class Weighing(Published, Weighted, Wrapped[State[Own]], Generic[Own]):
     scaled to sum to 1 over the cohort; a cohort without weight is averaged uniformly.
     """
 
-    gathers: ClassVar[bool] = True  # the weights depend on the losses of the whole cohort
+    gathers = True  # the weights depend on the losses of the whole cohort
 
     host: Host = option(
         factory=lambda: Host.parse({"name": "fedavg"}),
@@ -121,7 +121,7 @@ class Weighing(Published, Weighted, Wrapped[State[Own]], Generic[Own]):
         """The weights p [N] >= 0 of this round, the decision maker's next state, and numbers to record."""
         raise NotImplementedError
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State[Own]:
+    def setup(self, model: FlatModel, initial: Initial) -> State[Own]:
         return State(self.wrapped.setup(model, initial), self.first())
 
     def local(self, client: Client) -> Update:
@@ -133,7 +133,7 @@ class Weighing(Published, Weighted, Wrapped[State[Own]], Generic[Own]):
         passes = self.wrapped.work(now, server.host, epochs, steps)
         return passes._replace(losses=passes.losses + 1)
 
-    def aggregate(self, now: Round, server: State[Own], cohort: Cohort) -> tuple[State[Own], Diagnostics]:
+    def aggregate(self, now: Round, server: State[Own], cohort: Cohort) -> Next[State[Own]]:
         p, own, numbers = self.decide(now, server.own, cohort)
         weights = p[cohort.ids]
         if not weights.any():

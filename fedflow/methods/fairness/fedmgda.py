@@ -15,22 +15,20 @@ authors' code divides by 0. The number of clients that did not move is recorded 
 most eta_s long, however long the updates are, so eta_s needs tuning. Buffers are averaged with p_k.
 """
 
-from typing import ClassVar
-
 import numpy as np
 import scipy
 import torch
 
 from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, GlobalModel, Next, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
 
 @register("fedmgda", "FedMGDA+")
 class FedMGDA(FedAvg):
-    gathers: ClassVar[bool] = True  # the weights come from inner products of the updates
+    gathers = True  # the weights come from inner products of the updates
 
     weighting: str = weights("uniform", "Algorithm 1: uniform")
     eps: float = option(
@@ -38,7 +36,7 @@ class FedMGDA(FedAvg):
     )
     normalize: bool = option(True, "scale every update to length 1", source="the + of FedMGDA+")
 
-    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> Next[GlobalModel]:
         w, mean, trained = server.model, cohort.mean("model"), now.model.parameters
         u = (w - cohort.stack("model"))[:, :trained].double()  # [m, P]
         norms = u.norm(dim=1)

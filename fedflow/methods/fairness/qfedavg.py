@@ -19,7 +19,7 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Passes, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Next, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -49,7 +49,7 @@ class QFedAvg(FedAvg):
         d = client.model.with_buffers(loss**self.q * dw, drift)
         return client.update(d=d, scalars={"h": h}, weight=self.weight(client))
 
-    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> Next[GlobalModel]:
         w, d = server.model, cohort.mean("d")
         h = float(cohort.weights @ cohort.scalars("h") / cohort.weights.sum())
         step = d / max(h, 1e-30)  # where all losses are so small that their powers vanish, D_k is 0 too

@@ -13,7 +13,7 @@ from fedflow.errors import BadInput
 from fedflow.local.optimizer import Moving
 from fedflow.local.trainer import Step, Trainer
 from fedflow.methods.generative._generative import ImageMethod
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Next, Round, ServerState
 from fedflow.methods.protocols import Images, Noisy, Published
 from fedflow.models.flat import FlatModel
 from fedflow.models.gan import SIDES
@@ -42,7 +42,7 @@ class NetworkMethod(Noisy, Published, ImageMethod[Networks]):
     into images, in evaluation mode.
     """
 
-    alone: ClassVar[bool] = True
+    alone = True
     parts: ClassVar[Mapping[str, Callable[[tuple[int, ...], int], nn.Module]]] = {}
     maker: ClassVar[str] = ""
 
@@ -75,7 +75,7 @@ class NetworkMethod(Noisy, Published, ImageMethod[Networks]):
         if training.curriculum is not None:
             raise BadInput("training.curriculum", shown(training.curriculum), accepted)
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Networks:
+    def setup(self, model: FlatModel, initial: Initial) -> Networks:
         networks = self.trained_networks(model)
         return Networks({name: initial(0).new_zeros(net.size) for name, net in networks.items()})
 
@@ -86,7 +86,7 @@ class NetworkMethod(Noisy, Published, ImageMethod[Networks]):
     def broadcast(self, now: Round, server: Networks, client: int) -> Message:
         return server.tensors()
 
-    def aggregate(self, now: Round, server: Networks, cohort: Cohort) -> tuple[Networks, Diagnostics]:
+    def aggregate(self, now: Round, server: Networks, cohort: Cohort) -> Next[Networks]:
         return Networks({name: cohort.mean(name) for name in server.vectors}), {}
 
     def images(self, now: Round, server: Networks) -> Images:

@@ -44,7 +44,7 @@ State = tuple[Moving, Moving]  # D and G
 @register("fedcgan", "FedCGAN")
 class FedCGAN(NetworkMethod):
     parts: ClassVar = {"generator": Generator, "discriminator": Discriminator}
-    maker: ClassVar[str] = "generator"
+    maker = "generator"
 
     def noise(self, count: int, generator: torch.Generator) -> Tensor:
         return 2 * torch.rand(count, NOISE, generator=generator, device=generator.device) - 1

@@ -43,7 +43,7 @@ State = tuple[Moving, Moving]  # encoder and decoder
 @register("fedcvae", "FedCVAE")
 class FedCVAE(NetworkMethod):
     parts: ClassVar = {"encoder": Encoder, "decoder": Decoder}
-    maker: ClassVar[str] = "decoder"
+    maker = "decoder"
 
     beta: float = option(1.0, "weight of KL", symbol="beta", ge=0, grid=(0.1, 1.0))
 

@@ -30,9 +30,7 @@ silent; half_cosine and constant are not in the code. The default schedule is th
 diffusion model, so beta_t stays near beta_first until the last rounds.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -47,8 +45,9 @@ from fedflow.methods.method import (
     ClientState,
     Cohort,
     Conditions,
-    Diagnostics,
+    Initial,
     Message,
+    Next,
     Passes,
     Round,
     ServerState,
@@ -72,9 +71,9 @@ class State(ServerState):
 
 @register("fedevg", "FedEvg")
 class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
-    gathers: ClassVar[bool] = True
-    alone: ClassVar[bool] = True
-    example: ClassVar[str] = "resnet10"
+    gathers = True
+    alone = True
+    example = "resnet10"
 
     energy: str = option("joint", "E(x, y), or E(x)", choices=("joint", "marginal"))
     weights: str = option(
@@ -124,7 +123,7 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
         if training.objective is not None:
             raise BadInput("training.objective", training.objective.name, f"null with {self.name}")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         blank = torch.zeros(
             self.spc * model.classes, *model.input_shape, dtype=model.dtype, device=model.device
         )
@@ -230,7 +229,7 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
         energies, gradients = zip(*found)
         return torch.cat(energies), torch.cat(gradients)
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         g = cohort.stack("gradients")
         energies = None if self.weights == "mean" else cohort.stack("energies")
         direction = mixed(g, energies, cohort.weights)

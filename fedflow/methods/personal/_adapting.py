@@ -1,7 +1,6 @@
 """Base of methods that train a model for what it is after adaptation to each client's samples."""
 
 from dataclasses import fields, replace
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -32,8 +31,8 @@ class AdaptedMethod(Adapting, Method[S]):
     The host, a further base class, keeps its client step, its server step and its state.
     """
 
-    serves: ClassVar[str] = "personal"
-    serves_with: ClassVar[tuple[str, ...] | None] = ()
+    serves = "personal"
+    serves_with = ()
 
     adaptation: OwnAdaptation = option(
         factory=lambda: OwnAdaptation.parse({"name": "proto"}),

@@ -1,7 +1,5 @@
 """Base of methods with a global model and personal ones."""
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from fedflow.methods.method import Method, S
@@ -13,7 +11,7 @@ TENTHS = tuple(i / 10 for i in range(11))  # shares of the personal model in mix
 class Personal(Method[S]):
     """Methods with a global model and personal ones: either can be served."""
 
-    serves: ClassVar[str] = "personal"
+    serves = "personal"
 
     served: str = option(
         "personal", "the model served and scored", choices=("personal", "global"), source="papers report both"

@@ -20,7 +20,7 @@ client that was absent applies only the last 1s; 1/p zeros in the first round. T
 the steps taken.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Passes, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Next, Passes, Round, ServerState
 from fedflow.methods.personal._personal import Personal
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -62,7 +62,7 @@ class L2GD(Personal[State]):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         x = initial(0)
         return State(x, x.new_tensor(0), x.new_tensor(round(1 / self.p)))
 
@@ -89,7 +89,7 @@ class L2GD(Personal[State]):
         client.train_loss = client.train_loss * steps / torch.minimum(steps, zeros).clamp(min=1)
         return client.update(model=x, weight=1.0, keep={"model": x})
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         mean = cohort.mean("model")
         ones, zeros = self.toss(now.rng)
         return State(mean, mean.new_tensor(ones), mean.new_tensor(zeros)), {"ones": ones, "zeros": zeros}

@@ -16,9 +16,7 @@ whole model, and every client starts from its body, which it receives once, with
 code: weighting: uniform), and does not keep the model with the best test accuracy.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,7 +24,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Next, Round, ServerState
 from fedflow.methods.protocols import Phased, Published
 from fedflow.methods.registry import register
 from fedflow.metrics.cost import exchanged_bytes
@@ -43,7 +41,7 @@ class State(ServerState):
 
 @register("lg_fedavg", "LG-FedAvg")
 class LGFedAvg(Phased, Published, Averaging[State]):
-    serves: ClassVar[str] = "personal"
+    serves = "personal"
 
     shared: list[str] | None = option(
         None, "names of the shared parameters; null = the architecture's upper layers"
@@ -71,7 +69,7 @@ class LGFedAvg(Phased, Published, Averaging[State]):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"body": self.head(model).outside(initial)}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         head = self.head(model)
         return State(head.of(initial(0)), head.outside(initial(0)) if self.fedavg else None)
 
@@ -87,7 +85,7 @@ class LGFedAvg(Phased, Published, Averaging[State]):
             return client.update(head=head.of(w), body=head.outside(w), weight=weight)
         return client.update(head=head.of(w), weight=weight, keep={"body": head.outside(w)})
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         body, informed = server.body, server.informed
         if now.t <= self.switch(now.rounds):
             body = cohort.mean("body")

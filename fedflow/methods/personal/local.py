@@ -9,14 +9,11 @@ Client: v_k <- E epochs of SGD from v_k. Server: no step.
 every method of a comparison does the same local work; ``everyone`` trains all clients in every round.
 """
 
-from collections.abc import Callable
-from typing import ClassVar
-
 import numpy as np
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.method import Cohort, Diagnostics, Message, Method, Round, ServerState
+from fedflow.methods.method import Cohort, Initial, Message, Method, Next, Round, ServerState
 from fedflow.methods.protocols import SAMPLERS, Published, Sampling
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -25,14 +22,14 @@ from fedflow.settings import option
 
 @register("local", "Local")
 class LocalOnly(Published, Sampling, Method[ServerState]):
-    serves: ClassVar[str] = "personal"
+    serves = "personal"
 
     everyone: bool = option(False, "train all clients in every round, whatever the participation rate")
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> ServerState:
+    def setup(self, model: FlatModel, initial: Initial) -> ServerState:
         return ServerState()
 
     def plan(
@@ -51,7 +48,7 @@ class LocalOnly(Published, Sampling, Method[ServerState]):
     def local(self, client: Client) -> Update:
         return client.update(keep={"model": client.fit(start=client.kept["model"])})
 
-    def aggregate(self, now: Round, server: ServerState, cohort: Cohort) -> tuple[ServerState, Diagnostics]:
+    def aggregate(self, now: Round, server: ServerState, cohort: Cohort) -> Next[ServerState]:
         return server, {}
 
     def model_for(self, client: Client) -> Tensor:

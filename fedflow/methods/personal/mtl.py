@@ -14,7 +14,7 @@ Omega squares the centring matrix entry by entry (and has ones for I), a slip: t
 that matrix again. The mean is that of the last cohort.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.local.optimizer import Pull
 from fedflow.methods.averaging._averaging import Averaging, weights
-from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Initial, Message, Next, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -36,7 +36,7 @@ class State(ServerState):
 
 @register("mtl", "MTL")
 class MTL(Averaging[State]):
-    serves: ClassVar[str] = "personal"
+    serves = "personal"
     newcomer: ClassVar[Mapping[str, str]] = {"model": "mean"}
 
     weighting: str = weights("uniform", "Omega")
@@ -47,7 +47,7 @@ class MTL(Averaging[State]):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0))
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
@@ -63,7 +63,7 @@ class MTL(Averaging[State]):
         w = client.fit(start=client.kept["model"], pull=pull)
         return client.update(model=w, weight=self.weight(client), keep={"model": w})
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         return State(cohort.mean("model")), {}
 
     def model_for(self, client: Client) -> Tensor:

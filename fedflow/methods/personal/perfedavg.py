@@ -19,8 +19,6 @@ nor does alpha, which belongs to the objective.
 where there are enough samples, as in PFL; momentum is that of the meta-gradient.
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from fedflow.errors import BadInput
@@ -47,8 +45,8 @@ class OfMethod(Adaptation):
 
 @register("perfedavg", "Per-FedAvg")
 class PerFedAvg(Adapting, FedAvg):
-    serves: ClassVar[str] = "personal"
-    serves_with: ClassVar[tuple[str, ...] | None] = ()
+    serves = "personal"
+    serves_with = ()
 
     weighting: str = weights("uniform", "Algorithm 1: uniform")
     alpha: float = option(0.01, "step size of the adaptation", symbol="alpha", ge=0, source="section 5")

@@ -43,7 +43,7 @@ from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Step
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Next, Round
 from fedflow.methods.personal._personal import TENTHS, Personal
 from fedflow.methods.protocols import Mixing, Noisy, Phased, Selecting
 from fedflow.methods.registry import register
@@ -126,7 +126,7 @@ class SuPerFed(Mixing, Noisy, Phased, Selecting, Personal[State], FedAvg[State])
             "method.lam to fixed or oracle" if self.lam == "validated" and self.served == "personal" else ""
         )
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         w = initial(0)
         if self.aggregation == "all":
             return State(w)
@@ -175,7 +175,7 @@ class SuPerFed(Mixing, Noisy, Phased, Selecting, Personal[State], FedAvg[State])
             return 2 * moved
         return torch.cat([part / part.norm().clamp(min=TINY) for part in moved.split(model.sizes)])
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         after, found = super().aggregate(now, server, cohort)
         if server.initial is None:
             return after, found

@@ -1,6 +1,6 @@
 """Base of methods whose clients hold networks of different sizes, all parts of one: a level for each size."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Method, Round, S
+from fedflow.methods.method import Cohort, GlobalModel, Initial, Message, Method, Next, Round, S
 from fedflow.methods.protocols import Leveled, Specialized
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -31,8 +31,8 @@ class Whole(GlobalModel):
 class LevelMethod(Leveled, Specialized, Method[S]):
     """Clients train the network of their level."""
 
-    serves: ClassVar[str] = "level"
-    example: ClassVar[str] = "cnn_exit"
+    serves = "level"
+    example = "cnn_exit"
 
     failed: str = option(
         "exclude",
@@ -78,7 +78,7 @@ class LevelMethod(Leveled, Specialized, Method[S]):
 class Levels(LevelMethod[Whole]):
     """Every entry of the whole network is averaged over the clients that hold it."""
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Whole:
+    def setup(self, model: FlatModel, initial: Initial) -> Whole:
         return Whole(initial(0))
 
     def broadcast(self, now: Round, server: Whole, client: int) -> Message:
@@ -87,7 +87,7 @@ class Levels(LevelMethod[Whole]):
             server.parts[level] = server.model[self.places(now.model, level)]
         return {"model": server.parts[level]}
 
-    def aggregate(self, now: Round, server: Whole, cohort: Cohort) -> tuple[Whole, Diagnostics]:
+    def aggregate(self, now: Round, server: Whole, cohort: Cohort) -> Next[Whole]:
         w = server.model
         total, holders = (torch.zeros_like(w, dtype=torch.float64) for _ in range(2))
         for level in self.networks():

@@ -1,7 +1,7 @@
 """Base of methods whose clients prune their networks: the server averages what is kept."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from fedflow.local.masks import mask_distance, next_rate, pruned_share, without_
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.task import Loss
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Method, Passes, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Method, Next, Passes, Round
 from fedflow.methods.protocols import Pruning, Recording, Selecting
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -42,9 +42,9 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
     ``never`` says what has no effect where a threshold is above 1, ``off`` how to prune nothing.
     """
 
-    serves: ClassVar[str] = "personal"
+    serves = "personal"
     newcomer: ClassVar[Mapping[str, str]] = {"model": "model"}
-    serves_with: ClassVar[tuple[str, ...] | None] = ("model",)
+    serves_with = ("model",)
     masks: ClassVar[Mapping[str, str]] = {"model": "mask"}
     series: ClassVar[tuple[str, ...]] = ("pruned", "gate_kept")
     records: ClassVar[tuple[str, ...]] = ("mask",)
@@ -98,7 +98,7 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         """The names of the tensors whose entries are pruned one by one."""
         return model.weights
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> GlobalModel:
+    def setup(self, model: FlatModel, initial: Initial) -> GlobalModel:
         if self.rate and self.target and not self.prunable(model):
             accepted = f"0, as the network has no weights that {self.name} prunes"
             raise BadInput("method.target", self.target, accepted)
@@ -156,7 +156,7 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         own = {"model": w, "mask": mask}
         return client.update(model=w, mask=mask, weight=1.0, keep=own, diagnostics=diagnostics)
 
-    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> Next[GlobalModel]:
         """Every entry is averaged over those that keep it; without any, it does not change."""
         share = cohort.mean("mask")
         return GlobalModel((cohort.mean("model") / share).where(share > 0, server.model)), {}

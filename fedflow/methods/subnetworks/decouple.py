@@ -9,13 +9,11 @@ w_c that of the complex ones; without any, it stays. The complex network has no 
 level; newcomers are dealt to the levels in turns.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Initial, Message, Next, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.methods.subnetworks._levels import SimpleAndComplex
 from fedflow.models.flat import FlatModel
@@ -29,15 +27,15 @@ class State(ServerState):
 
 @register("decouple", "Decouple")
 class Decouple(SimpleAndComplex[State]):
-    complex_exits: ClassVar[str] = "none"
+    complex_exits = "none"
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(**{level: initial(0)[self.places(model, level)] for level in self.networks()})
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
         return {"model": getattr(server, self.level(client, now.clients))}
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         after = server.tensors()
         for level, w in server.tensors().items():
             total, number = self.total(now, cohort, level, w)

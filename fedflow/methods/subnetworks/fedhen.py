@@ -18,12 +18,10 @@ the network. The authors report means over the models of all simple and of all c
 (run.reports: [all]), not w_s and w_c.
 """
 
-from typing import ClassVar
-
 from fedflow.methods.registry import register
 from fedflow.methods.subnetworks._levels import Levels, SimpleAndComplex, Whole
 
 
 @register("fedhen", "FedHeN")
 class FedHeN(SimpleAndComplex[Whole], Levels):
-    complex_exits: ClassVar[str] = "both"
+    complex_exits = "both"

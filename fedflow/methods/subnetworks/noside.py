@@ -14,8 +14,6 @@ was received: weight decay does not shrink it.
 its last value; head_average: simple_only averages it over the clients that train it.
 """
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
@@ -28,7 +26,7 @@ from fedflow.settings import option
 
 @register("noside", "NoSide")
 class NoSide(SimpleAndComplex[Whole], Levels):
-    complex_exits: ClassVar[str] = "last"
+    complex_exits = "last"
 
     head_average: str = option(
         "literal", "over all clients, or who trains that head", choices=("literal", "simple_only")

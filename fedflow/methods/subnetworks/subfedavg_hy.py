@@ -30,7 +30,7 @@ variance 0.0001).
 two of 22 channels is a distance of 0.09, so that 0.01 and 0.05 are the same for channels.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -39,7 +39,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
-from fedflow.methods.method import GlobalModel
+from fedflow.methods.method import GlobalModel, Initial
 from fedflow.methods.protocols import Published, Specialized
 from fedflow.methods.registry import register
 from fedflow.methods.subnetworks._pruned import Pruned, Trained
@@ -57,7 +57,7 @@ NEAR, LESS = 0.16, 0.05  # rates of the last step above NEAR are lowered by LESS
 
 @register("subfedavg_hy", "Sub-FedAvg (Hy)")
 class SubFedAvgHy(Specialized, Published, Pruned):
-    example: ClassVar[str] = "lenet5_bn"
+    example = "lenet5_bn"
     never: ClassVar[Mapping[str, str]] = {
         "threshold": "no client prunes",
         "distance": "no dense layer is pruned",
@@ -103,7 +103,7 @@ class SubFedAvgHy(Specialized, Published, Pruned):
         if self.floors is not None and not self.channel_rate:
             raise BadInput("method.floors", self.floors, "null with channel_rate: 0")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> GlobalModel:
+    def setup(self, model: FlatModel, initial: Initial) -> GlobalModel:
         if self.l1 and not model.channels:
             accepted = f"0, as {Words(model.title)} has no channels that {self.name} can remove"
             raise BadInput("method.l1", self.l1, accepted)
