@@ -13,12 +13,11 @@ further one the model farthest from earlier centers, and both steps are repeated
 served before that, it chooses by one gradient step on all its data.
 *Ambiguous*: partial participation, which the paper does not have. Here a center is the mean of the cohort's
 models that are assigned to it; absent clients keep their assignment. The authors' code starts with random
-assignments and reassigns every 150 rounds: never in its 60 rounds. Clients without a center are assigned in
-any round.
+assignments and reassigns every 150 rounds, which is never in its 60 rounds.
 cluster_over: all is FedSEM as the authors of FLT ran it (github.com/hjraad/FLT, with weighting: samples):
-absent clients count with their last model, initially the common one. k-means clusters the models of all N
-clients, in the first round the best of 20 k-means++ starts, later from the previous means; each center is the
-mean of all its members' models, so that it moves by about the cohort's share of a step.
+absent clients count with their last model, at first the common model. k-means clusters the models of all N
+clients, in the first round from the best of 20 k-means++ starts, later from the previous means. Each center
+is the mean of all its members' models, so it moves by about the cohort's share of a step.
 """
 
 from dataclasses import dataclass, replace
@@ -61,22 +60,13 @@ class FeSEM(Assigned[State]):
     compared: list[str] | None = option(
         None, "names of the compared parameters; null = all", source="authors' code: the last dense layer"
     )
-    recluster_every: int = option(
-        1, "rounds between assignments", ge=1, source="Algorithm 1; authors' code: 150 of 60 rounds"
-    )
-    first: str = option(
-        "farthest",
-        "first centers: models far apart, or means of random parts of the clients",
-        choices=("farthest", "random"),
-        source="authors' code: random",
-    )
     empty: str = option(
         "farthest", "an empty center moves to the farthest model, or stays", choices=("farthest", "keep")
     )
 
     def validate(self) -> None:
         if self.cluster_over == "all":
-            for name in ("server_lr", "recluster_every", "first", "empty"):
+            for name in ("server_lr", "empty"):
                 default = type(self).__dataclass_fields__[name].default
                 if getattr(self, name) != default:
                     accepted = f"{default} where cluster_over is all"
@@ -91,9 +81,9 @@ class FeSEM(Assigned[State]):
         return State(initial(0).repeat(self.centers + 1, 1))
 
     def cluster(self, server: AssignedState, client: int) -> int:
-        """r_k; M for a client that never took part."""
-        known = () if server.assignment is None else server.assignment
-        return int(known[client]) if client < len(known) else self.centers
+        """r_k, or M for a client that never took part."""
+        r = () if server.assignment is None else server.assignment
+        return int(r[client]) if client < len(r) else self.centers
 
     def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         if self.cluster(server, client) < self.centers:
@@ -137,19 +127,13 @@ class FeSEM(Assigned[State]):
     def assign(self, now: Round, server: State, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """Centers [M + 1, D], initialized or moved where empty, and r [N] updated for the cohort."""
         w, models = cohort.stack("model"), server.models.clone()  # [m, D]
-        first, r, ids = server.assignment is None, self.assignment(now, server), np.array(cohort.ids)
-        if first and self.first == "random":
-            r = torch.from_numpy(now.rng.permutation(np.arange(now.clients) % self.centers))
-        elif (now.t - 1) % self.recluster_every == 0:
-            self.fill(models, r, w, now.model, first)
-            r[ids] = self.nearest(w, models, now.model).cpu()
-        else:
-            new = (r[ids] == self.centers).numpy()
-            r[ids[new]] = self.nearest(w[new], models, now.model).cpu()
+        r = self.assignment(now, server)
+        self.fill(models, r, w, now.model, first=server.assignment is None)
+        r[cohort.ids] = self.nearest(w, models, now.model).cpu()
         return models, r
 
     def fill(self, models: Tensor, r: Tensor, w: Tensor, model: FlatModel, first: bool) -> None:
-        """Move those of ``models`` [M + 1, D] that no client has in ``r`` [N] to models ``w`` [m, D]."""
+        """Move the ``models`` [M + 1, D] without clients in ``r`` [N] to models ``w`` [m, D]."""
         used = [j for j in range(self.centers) if (r == j).any()]
         if first or self.empty == "farthest":
             for j in sorted({*range(self.centers)} - {*used}):
@@ -178,6 +162,6 @@ class FeSEM(Assigned[State]):
         return torch.stack([((w - center) * mask).square().sum(1) for center in centers], 1)
 
     def counted(self, model: FlatModel, w: Tensor) -> Tensor:
-        """Which entries [D] of models ``w`` are compared, bool: never buffers."""
+        """Mask [D] of the entries of models ``w`` that are compared: never buffers."""
         mask = torch.arange(model.size, device=w.device) < model.parameters
         return mask if self.compared is None else mask & model.part(*self.compared).mask

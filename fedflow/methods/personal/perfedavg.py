@@ -19,6 +19,8 @@ nor does alpha, which belongs to the objective.
 where there are enough samples, as in PFL; momentum is that of the meta-gradient.
 """
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from fedflow.errors import BadInput
@@ -47,6 +49,7 @@ class OfMethod(Adaptation):
 class PerFedAvg(Adapting, FedAvg):
     serves = "personal"
     serves_with = ()
+    delta: ClassVar[float] = 1e-3  # in the authors' code
 
     weighting: str = weights("uniform", "Algorithm 1: uniform")
     alpha: float = option(0.01, "step size of the adaptation", symbol="alpha", ge=0, source="section 5")
@@ -56,16 +59,9 @@ class PerFedAvg(Adapting, FedAvg):
     order: str = option(
         "first", "second derivatives: none, differences, exact", choices=("first", "hessian_free", "second")
     )
-    delta: float = option(
-        1e-3, "half the distance of the two gradients of hessian_free", symbol="delta", gt=0
-    )
     adaptation: int = option(
         1, "gradient steps before a client is served; with order: second also in training", ge=0, grid=(1, 5)
     )
-
-    def validate(self) -> None:
-        if self.order != "hessian_free" and self.delta != 1e-3:
-            raise BadInput("method.delta", self.delta, f"0.001, its default, with order: {self.order}")
 
     def trains(self, training: LocalTraining) -> LocalTraining:
         by = f"{self.name} and order: {self.order}, whose steps adapt"
