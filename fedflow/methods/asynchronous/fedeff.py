@@ -71,7 +71,7 @@ class FedEff(Onboarding, Sampling, VariableEpochs, FedAvg[State]):
             raise BadInput("training.steps", training.steps, accepted)
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
-        """One epoch in round 0; from then on those of `epochs`."""
+        """One epoch in round 0; later rounds follow `epochs`."""
         return {"batches": 1}
 
     def setup(self, model: FlatModel, initial: Initial) -> State:

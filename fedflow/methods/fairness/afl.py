@@ -56,9 +56,6 @@ class AFL(Serving, Method[State]):
         w = initial(0)
         return State(w, average=w)
 
-    def broadcast(self, now: Round, server: State, client: int) -> Message:
-        return {"model": server.model}
-
     def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         return {"model": server.average if self.served == "average" else server.model}
 

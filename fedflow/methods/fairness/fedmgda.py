@@ -9,10 +9,10 @@ With eps = 1, d = sum_k lambda_k u_k is a descent direction for all: <u_k, d> >=
 *Reduces to* FedAvg when eps = 0 and normalize: false (the mean of unit updates when eps = 0); FedMGDA
 is eps = 1 and normalize: false.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
-*Ambiguous*: a client whose model did not move has u_k = 0 and keeps its place in lambda, so that <u_k, d> >=
-||d||^2 holds for it too: with eps = 1 the model then stays where it is, as it is Pareto stationary. The
-authors' code divides by 0. The number of clients that did not move is recorded as `unmoved`. Steps are at
-most eta_s long, however long the updates are, so eta_s needs tuning. Buffers are averaged with p_k.
+*Ambiguous*: a client whose model did not move has u_k = 0 and keeps its lambda_k, so <u_k, d> >= ||d||^2
+holds for it too: with eps = 1 the model then stays, as it is Pareto stationary. The authors' code divides by
+0. The number of clients that did not move is recorded as `unmoved`. Steps are at most eta_s long, however
+long the updates are, so eta_s needs tuning. Buffers are averaged with p_k.
 """
 
 import numpy as np

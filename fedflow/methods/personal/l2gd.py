@@ -14,10 +14,10 @@ between two exchanges. Client: the last 1s, with the received xbar, then the nex
 *Work*: gradients of all batches of E epochs are computed, of which on average 1/p become steps; the rest, and
 0s beyond the last batch, are lost. With p = 1 / (E n_k / B), a round has about as many local steps as with
 other methods; theta changes with p, so choose lambda accordingly.
-*Rates*: in theta, eta is that of the round, in which the 1s precede the first local step.
-*Differs from the paper in*: stochastic gradients; the cohort's mean stands for that of all clients, and a
-client that was absent applies only the last 1s; 1/p zeros in the first round. The training loss is that of
-the steps taken.
+*Rates*: theta uses the eta of the round, in which the 1s precede the first local step.
+*Differs from the paper in*: stochastic gradients; the cohort's mean replaces the mean of all clients, and a
+client that was absent applies only the last 1s; 1/p zeros in the first round. The recorded training loss is
+the mean over the steps taken.
 """
 
 from collections.abc import Mapping
@@ -79,10 +79,10 @@ class L2GD(Personal[State]):
     def local(self, client: Client) -> Update:
         def step(now: tuple[Moving, Tensor], batch: Batch) -> tuple[tuple[Moving, Tensor], Tensor]:
             x, zeros = now
-            found = client.gradient(x.w, batch)
-            moved = client.descend(x, found)
+            gradient = client.gradient(x.w, batch)
+            moved = client.descend(x, gradient)
             moved = moved._replace(w=torch.where(zeros > 0, moved.w, x.w))
-            return (moved, zeros - 1), found.loss * (zeros > 0)
+            return (moved, zeros - 1), gradient.loss * (zeros > 0)
 
         zeros, steps = client.received["zeros"], client.steps()
         x = client.trained = client.run_steps(step, (client.initial_state(self.pulled(client)), zeros))[0].w

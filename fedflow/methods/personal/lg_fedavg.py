@@ -9,7 +9,7 @@ them (LeNet-5: fc2 and fc3, 11,014 parameters), else its classifier.
 The authors start from a model that FedAvg trained: with ``fedavg`` > 0 the first rounds are FedAvg of the
 whole model, and every client starts from its body, which it receives once, with its first head after them.
 *Reduces to* FedAvg when all layers are shared, to Local when none are; FedPer shares the other part.
-*State*: server head (with ``fedavg`` also the body, and who has it); client body.
+*State*: server head (with ``fedavg`` also the body, and the clients that have it); client body.
 *Traffic*: P_head down, P_head up. With ``fedavg``, 1 P each way before the switch, then the body once.
 *Newcomer*: the head, and the body of FedAvg, or else the first one.
 *Differs from the paper in*: it starts from the initial model by default (fedavg: 0), weights by n_k (their
@@ -36,7 +36,7 @@ from fedflow.settings import option
 class State(ServerState):
     head: Tensor
     body: Tensor | None = None  # of FedAvg, if it runs first
-    informed: Tensor | None = None  # bool [N], once a client has that body: who has it
+    informed: Tensor | None = None  # bool [N], the clients that have it
 
 
 @register("lg_fedavg", "LG-FedAvg")
@@ -95,8 +95,8 @@ class LGFedAvg(Phased, Published, Averaging[State]):
         return State(cohort.mean("head"), body, informed), {}
 
     def model_for(self, client: Client) -> Tensor:
-        received, own = client.received, client.kept["body"]
-        return self.head(client.model).join(received["head"], received.get("body", own))
+        received = client.received
+        return self.head(client.model).join(received["head"], received.get("body", client.kept["body"]))
 
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float:
         whole, shared = int(model.outside_norms.sum()), int(self.head(model).of(model.outside_norms).sum())

@@ -9,9 +9,9 @@ Client: w_k <- E epochs of SGD on F_k(w) + lambda (||w||^2 + ||w - mean||^2) fro
 mean held fixed; sends w_k. Server: mean of the cohort's models; it never replaces a client's model.
 *Reduces to* Local when lambda = 0.
 *State*: server mean; client w_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the mean.
-*Ambiguous*: the weight, 10^-f with f one more than the digits of P, is that of public code. Its
-Omega squares the centring matrix entry by entry (and has ones for I), a slip: the matrix product, as here, is
-that matrix again. The mean is that of the last cohort.
+*Ambiguous*: the weight is 10^-f, f one more than the digits of P, as in public code. Its Omega squares the
+centering matrix entry by entry (and has ones for I), a slip: the matrix product, as here, is that matrix
+again. The mean is over the last cohort.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ class MTL(Averaging[State]):
         return {"mean": server.mean}
 
     def penalty(self, model: FlatModel) -> float:
-        """The value of lambda."""
+        """lambda"""
         return 10.0 ** -(len(str(model.parameters)) + 1) if self.lam is None else self.lam
 
     def local(self, client: Client) -> Update:

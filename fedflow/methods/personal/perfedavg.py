@@ -16,7 +16,7 @@ Server: as uniform FedAvg. A client is served the global model after a step of s
 nor does alpha, which belongs to the objective.
 *Ambiguous*: the three batches come from separate shuffles, so that a round has as many steps as with FedAvg
 (other code takes consecutive batches, and half as many steps), but with order: second, D is disjoint from D'
-where there are enough samples, as in PFL; momentum is that of the meta-gradient.
+where there are enough samples, as in PFL; momentum applies to the meta-gradient.
 """
 
 from typing import ClassVar
@@ -80,7 +80,7 @@ class PerFedAvg(Adapting, FedAvg):
         return dict.fromkeys(self.batches(), training.epochs)
 
     def batches(self) -> tuple[str, ...]:
-        """The streams of D', D and, for hessian_free, D''; D is a support batch with order: second."""
+        """The streams of D', D and, for hessian_free, D''. With order: second, D is a support batch."""
         return ("batches", "inner", "hessian")[: {"second": 1, "first": 2, "hessian_free": 3}[self.order]]
 
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:

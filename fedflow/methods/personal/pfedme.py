@@ -14,26 +14,19 @@ theta is `training.weight_decay`, which applies to inner steps only; neither ste
 *Rates*: eta decays with `training.lr_decay` and `training.lr_within`; a given eta_p does not decay.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.local.optimizer import Pull, SGDState
 from fedflow.local.samples import Batch
-from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Conditions, GlobalModel, Passes, Round
-from fedflow.methods.personal._personal import Personal
+from fedflow.methods.personal._personal import WithFedAvg
 from fedflow.methods.registry import register
-from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
 @register("pfedme", "pFedMe")
-class PFedMe(Personal, FedAvg):
-    newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
-
+class PFedMe(WithFedAvg):
     lam: float = option(
         15.0, "pull to the global model", symbol="lambda", ge=0, grid=(5, 10, 15, 20, 30), source="section 5"
     )
@@ -49,9 +42,6 @@ class PFedMe(Personal, FedAvg):
 
     def check(self, run: Conditions) -> None:
         run.training.need_sgd(self.name, "both of whose steps are gradient steps")
-
-    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
-        return {"personal": initial}
 
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         return Passes(self.inner_steps * epochs)
@@ -69,6 +59,3 @@ class PFedMe(Personal, FedAvg):
         w_k, theta = client.run_steps(step, (start, start))
         client.trained = self.trained_model(theta, w_k)
         return client.update(model=w_k, weight=self.weight(client), keep={"personal": theta})
-
-    def model_for(self, client: Client) -> Tensor:
-        return client.received["model"] if self.served == "global" else client.kept["personal"]

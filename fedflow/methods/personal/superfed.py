@@ -14,17 +14,17 @@ client whose w_l is not trained yet, though the sweep has its mixtures.
 *State*: server w; client w_l, first a random initialization per client, and whether it is trained.
 *Traffic*: 1 P down, 1 P up.
 *Newcomer*: w_l = w_t, so the global model at every lambda.
-The training loss is that of W. Both ends have a momentum, and `training.clip_norm` limits the gradient of
-each with its penalties. The trained model (`run.keep_trained`) is W(1/2); w_f where the global model is
-served. BatchNorm statistics are mixed like parameters, and both ends keep those after the step; the cosine
-leaves them out.
+The recorded training loss is the loss of W. Each end has its own momentum, and `training.clip_norm` limits
+its gradient with penalties. The trained model (`run.keep_trained`) is W(1/2), or w_f if the global model is
+served. BatchNorm statistics are mixed like parameters; both ends keep the statistics after the step, and the
+cosine leaves them out.
 *Differs from the authors' code in*: aggregation, which there averages only parameters named weight and resets
 the others to their initial values in every round (aggregation: official); lambda, which there is the best on
 the test samples (lam: oracle, but by loss; by accuracy, it is the measure ``sweep_best``); products within
 the cosine, to which the code adds 1e-6 each; and initializations, which there repeat for layers of one shape.
 *Ambiguous*: the proximal term is a squared norm in the paper, a sum of norms over tensors in the code (prox:
-official; its gradient at 0 is 0 here). L is a round in the notation, a share of the rounds in the code. Decay
-of the learning rate is 0.99 in the text, 0.999 in the code (`training.lr_decay`).
+official; its gradient at 0 is 0 here). L is a round in the notation, a share of the rounds in the code. The
+learning rate decays by 0.99 in the text, by 0.999 in the code (`training.lr_decay`).
 """
 
 import warnings
@@ -176,11 +176,11 @@ class SuPerFed(Mixing, Noisy, Phased, Selecting, Personal[State], FedAvg[State])
         return torch.cat([part / part.norm().clamp(min=TINY) for part in moved.split(model.sizes)])
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
-        after, found = super().aggregate(now, server, cohort)
+        after, diagnostics = super().aggregate(now, server, cohort)
         if server.initial is None:
-            return after, found
+            return after, diagnostics
         weights = torch.where(now.model.part("*weight*").mask, after.model, server.initial)
-        return replace(after, model=now.model.with_buffers(weights, after.model)), found
+        return replace(after, model=now.model.with_buffers(weights, after.model)), diagnostics
 
     def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor | None]:
         if self.served == "global" or not client.kept["mixed"]:
@@ -207,9 +207,9 @@ def mixture(lam: Tensor | float, w_f: Tensor, w_l: Tensor) -> Tensor:
     return (1 - lam) * w_f + lam * w_l
 
 
-def products(model: FlatModel, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def products(model: FlatModel, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """<u, v>, ||u||^2 and ||v||^2 of the parameters of two vectors [D]."""
-    u, v = one[: model.parameters], other[: model.parameters]
+    u, v = u[: model.parameters], v[: model.parameters]
     return u @ v, u @ u, v @ v
 
 
