@@ -1,7 +1,6 @@
-"""Base of methods whose server assigns every client to a cluster, and keeps one model per cluster.
+"""Base of methods whose server assigns every client to a cluster and keeps one model per cluster.
 
-The members of a cluster that are in the cohort train its model, as in FedAvg; a cluster without any keeps its
-model.
+Cluster members in the cohort train its model, as in FedAvg; without any, a cluster keeps its model.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from fedflow.methods.protocols import Clustered, Serving
 @dataclass(frozen=True)
 class AssignedState(ServerState):
     models: Tensor  # [Z, D]
-    assignment: Tensor | None = None  # [N] int64, then the newcomers; None: all clients are in cluster 0
+    assignment: Tensor | None = None  # [N] int64, then the newcomers; None if all clients are in cluster 0
 
 
 A = TypeVar("A", bound=AssignedState, default=AssignedState)
@@ -33,7 +32,7 @@ class Assigned(Clustered, Serving, ModelAveraging[A]):
     gathers = True
 
     def cluster(self, server: A, client: int) -> int:
-        """The number of the client's cluster."""
+        """Number of the client's cluster."""
         return 0 if server.assignment is None else int(server.assignment[client])
 
     def broadcast(self, now: Round, server: A, client: int) -> Message:

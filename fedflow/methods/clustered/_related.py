@@ -1,6 +1,6 @@
 """Base of methods that relate clients once, before the first round, by k-means signatures of their data.
 
-Clients with the same relatives share a model; with averaging: in_place, every client has its own.
+Clients with the same relatives share a model; with averaging: in_place, each client has a model of its own.
 Newcomers are added to the models and to the assignment only.
 """
 
@@ -49,7 +49,7 @@ R = TypeVar("R", bound=RelatedState, default=RelatedState)
 
 
 class Related(Onboarding, Assigned[R]):
-    """Subclasses define the points of a client that are clustered into means (`points`)."""
+    """Subclasses define a client's points, which are clustered into means (`points`)."""
 
     case: str = option(
         "graph", "averaged: a client and its relatives, or disjoint clusters", choices=("graph", "clusters")
@@ -95,9 +95,8 @@ class Related(Onboarding, Assigned[R]):
         if self.members == "leaf_order" and self.clusters is None:
             raise BadInput("method.members", self.members, "right, unless clusters is given")
         if self.averaging == "in_place" and (self.absent, self.server_lr) != ("stale", 1):
-            raise BadInput(
-                "method.averaging", self.averaging, "at_once, unless absent is stale and server_lr 1"
-            )
+            accepted = "at_once, unless absent is stale and server_lr 1"
+            raise BadInput("method.averaging", self.averaging, accepted)
 
     def check(self, run: Conditions) -> None:
         run.need_clients("method.clusters", self.clusters)
@@ -127,7 +126,7 @@ class Related(Onboarding, Assigned[R]):
         )
 
     def relate(self, signatures: list[Tensor], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Distances of clients [N, N], and which are averaged together [N, N], bool."""
+        """Distances of clients [N, N], and the pairs that are averaged together [N, N], bool."""
         ends = np.cumsum([len(u) for u in signatures])[:-1]
         means = reduce(torch.cat(signatures).double().numpy(), self.reducer, self.dimensions, rng)
         matrix = distances(np.split(means, ends), self.distance)
@@ -147,19 +146,18 @@ class Related(Onboarding, Assigned[R]):
         return largest_gap(matrix)
 
     def dissimilarity(self, server: R) -> Dissimilarity:
-        """Components of the graph are clusters by single linkage, cut at gamma."""
+        """Single linkage, cut at gamma, gives the components of the graph."""
         assert server.apart is not None and server.related is not None
-        matrix = server.apart.cpu().numpy()
+        matrix, error = server.apart.cpu().numpy(), None
         gamma = self.threshold(matrix)
         height = gamma if np.isfinite(gamma) else None
-        error = None
         if self.case == "clusters":
             clusters = equal_rows(server.related.cpu().numpy())
             error = decomposition_error(graph(matrix, gamma), clusters)
         return Dissimilarity(matrix, range(len(matrix)), "distance of signatures", "single", height, error)
 
     def join(self, now: Round, server: R, newcomers: list[Tensor]) -> R:
-        """Adds the models of newcomers; replaces all models if all clients are related again."""
+        """Add the models of newcomers; replace all models if all clients are related again."""
         assert server.assignment is not None and server.signatures is not None and server.means is not None
         n, before = now.clients, server.assignment[: now.clients].cpu().numpy()
         sent = [u[:k] for u, k in zip(server.signatures.cpu(), server.means)] + newcomers
@@ -219,8 +217,7 @@ class Related(Onboarding, Assigned[R]):
         return now.sizes if self.weighting == "samples" else np.ones(now.clients)
 
     def shares(self, weights: np.ndarray, assignment: np.ndarray) -> np.ndarray:
-        """Weights [R, N] of clients, summed by their models [R, Z]."""
-        summed: np.ndarray = weights.astype(np.float64) @ (
-            assignment[:, None] == np.arange(assignment.max() + 1)
-        )
+        """Weights [R, N] of clients, summed by model [R, Z]."""
+        members = assignment[:, None] == np.arange(assignment.max() + 1)
+        summed: np.ndarray = weights.astype(np.float64) @ members
         return summed

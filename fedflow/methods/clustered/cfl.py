@@ -11,11 +11,11 @@ With a bound gamma on the updates' relative noise, gamma < sqrt((1 - that cosine
 *State*: server a tree of models, with the direction of the updates that made each part, and every client's
 node; clients none. *Traffic*: 1 P down, 1 P up.
 *Newcomer*: descends the tree: it trains a node's model and moves to the part whose direction is nearest to
-its update, one node each time it takes part; if it is served before, its gradients stand in for updates.
+its update, one node each time it takes part; if it is served before that, gradients replace updates.
 *Ambiguous*: partial participation, which the paper does not have: a client that is absent when its cluster is
 split is a newcomer to the parts. With absent: stale, the last updates of absent clients are used, also in the
-mean (as public code does). A part's direction is the mean of its normalized updates (the paper compares with
-each of them).
+mean (as in public code). A part's direction is the mean of its normalized updates (the paper compares with
+every update).
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class State(AssignedState):
     The clients' ``assignment`` [N] to nodes is None before the first round: they are at the root.
     """
 
-    directions: Tensor  # of the updates that made each part [Z, P], normalized; 0 for the root
+    directions: Tensor  # [Z, P], of the updates behind each part, normalized; 0 for the root
     children: Tensor  # the first of each node's two parts [Z], 0 for a leaf
     updates: Tensor | None = None  # last updates [N, D], 0 before a client's first; None unless absent: stale
 
@@ -81,8 +81,8 @@ class CFL(Assigned[State]):
 
     def cluster(self, server: AssignedState, client: int) -> int:
         """The client's node; newcomers are at the root."""
-        known = () if server.assignment is None else server.assignment
-        return int(known[client]) if client < len(known) else 0
+        nodes = () if server.assignment is None else server.assignment
+        return int(nodes[client]) if client < len(nodes) else 0
 
     def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         message = super().broadcast_for_evaluation(now, server, client)
@@ -138,7 +138,7 @@ class CFL(Assigned[State]):
         return after, {"splits": (len(models) - len(server.models)) // 2, "clusters": children.count(0)}
 
     def second_part(self, dw: Tensor, mean: Tensor) -> np.ndarray | None:
-        """Which of a cluster's updates ``dw`` [m, P] make a second part, bool [m]; None if it stays whole."""
+        """Mask [m] of the updates ``dw`` [m, P] in a second part, or None if the cluster stays whole."""
         if len(dw) < self.min_size or mean.norm() >= self.eps1 or dw.norm(dim=1).max() <= self.eps2:
             return None
         unit = normalize(dw.double())
@@ -146,7 +146,7 @@ class CFL(Assigned[State]):
         return None if self.gamma is not None and self.gamma >= np.sqrt((1 - across) / 2) else second
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
-        """Descends the tree by gradients where the client's node was split in its absence."""
+        """Descend the tree by gradients if the client's node was split in its absence."""
         z, tree = int(client.received["cluster"]), client.received
         if "children" not in tree:
             return super().model_for(client)
@@ -157,7 +157,7 @@ class CFL(Assigned[State]):
 
 
 def bipartition(similarity: np.ndarray, linkage: str) -> tuple[np.ndarray, float]:
-    """The second of two parts by ``similarity`` [m, m], bool [m], and the largest similarity across them."""
+    """Mask [m] of the second of two parts, by ``similarity`` [m, m], and the largest similarity across."""
     second = cut_into(merge((1 - similarity).clip(0), linkage), 2) == 1
     return second, float(similarity[second][:, ~second].max())
 

@@ -9,22 +9,22 @@ of its cluster. Server: Phi = mean of the cohort's phi_k; every client is assign
 largest LrCos, the cosine of projections on D principal directions M of the cohort's models (E-step);
 Omega_j = mean of its members' last omega_k, in the cohort or not (M-step). Every few rounds it merges the
 tightest cluster into the nearest one or splits the widest, by G = intra / inter: the mean squared distance of
-members to their centroid, over that of the centroid to the others.
+members to their centroid, divided by the mean squared distance of the centroid to the others.
 *Reduces to* Local when mu = lambda = 0, to mean-regularized models when lambda = 0 and K = 1.
 *State*: server all omega_k, Omega_1..Omega_K, Phi, M, the assignment; client omega_k.
 *Traffic*: 1 P and P_body down, 1 P up.
 *Newcomer*: takes one step on all its data from the mean of all Omega, and gets the centroid with the largest
 LrCos; so does a client that has not taken part yet.
 *Ambiguous*: Eq. 4 prints argmin over a similarity: read as argmax. Algorithm 1 sums the phi_k: read as a
-mean, since a sum is m times too long. The first clusters are those of k-means on the cohort's projections. A
-client that never took part has no model to compare; it starts from the common initial one, pulled towards the
-mean of all Omega. At most one cluster is merged or split at a time, the one with the smallest or the largest
-G; merging has priority; a split is that of 2-means on projections. The paper has no values for a and b, and
-no two numbers suit all runs: the pull to centroids lowers G from round to round, even where clusters are
-right (in 30 rounds on digits from 0.05 to 0.01 with mu = 0.1, to 0.003 with mu = 1), and clusters of an IID
-federation have a G of 0.08 to 5, those of two or three groups 0.1 to 0.5. So by default neither is a number:
-only a cluster whose G is 0, a single client, joins the nearest, and a cluster is split if its G is below 1
-and its halves are farther apart than by chance (`fedflow.heterogeneity.number.separation`).
+mean, since a sum is m times too long. k-means on the cohort's projections makes the first clusters. A client
+that never took part has no model to compare; it starts from the common initial model, pulled towards the mean
+of all Omega. At most one cluster is merged or split at a time, the one with the smallest or the largest G;
+merging has priority; 2-means on projections makes a split. The paper has no values for a and b, and no two
+numbers suit all runs: the pull to centroids lowers G from round to round, even if clusters are right (in 30
+rounds on digits from 0.05 to 0.01 with mu = 0.1, to 0.003 with mu = 1), and G is 0.08 to 5 for clusters of an
+IID federation, 0.1 to 0.5 for clusters of two or three groups. So by default neither is a number: only a
+cluster with G = 0, a single client, joins the nearest, and a cluster is split if its G is below 1 and its
+halves are farther apart than by chance (`fedflow.heterogeneity.number.separation`).
 """
 
 import math
@@ -51,9 +51,9 @@ from fedflow.settings import option
 
 
 class Space(NamedTuple):
-    """Where models are compared: in the span of ``axes`` [P, q], q <= D, from ``origin`` [P].
+    """The space in which models are compared: the span of ``axes`` [P, q], q <= D, from ``origin`` [P].
 
-    Without axes (all models were equal), models are not projected; without an origin, it is 0.
+    Without axes (all models were equal), models are not projected; the default origin is 0.
     """
 
     axes: Tensor | None = None
@@ -134,9 +134,9 @@ class FedAC(Clustered, Serving, Method[State]):
         return State(w[None], w, self.decides(model).outside(w))
 
     def cluster(self, server: State, client: int) -> int:
-        """The number of the client's cluster; -1 if it never took part."""
-        known = () if server.assignment is None else server.assignment
-        return int(known[client]) if client < len(known) else -1
+        """Number of the client's cluster, or -1 if it never took part."""
+        r = () if server.assignment is None else server.assignment
+        return int(r[client]) if client < len(r) else -1
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
         number = self.cluster(server, client)
@@ -172,11 +172,11 @@ class FedAC(Clustered, Serving, Method[State]):
         else:
             omega, assignment = server.omega.clone(), server.assignment.cpu().clone()
         omega[cohort.ids], assignment[cohort.ids] = sent, 0
-        known = (assignment >= 0).nonzero()[:, 0]
-        w, space = omega[known], server.space  # [n, D]
+        trained_once = (assignment >= 0).nonzero()[:, 0]
+        w, space = omega[trained_once], server.space  # [n, D]
         if space.axes is None or now.t % self.refresh_every == 0:
-            found = self.space(sent[:, :trained])
-            space = space if found.axes is None else found
+            refreshed = self.space(sent[:, :trained])
+            space = space if refreshed.axes is None else refreshed
         z = space.projected(w[:, :trained])
         if server.assignment is None:
             r, _ = k_means(z, min(self.clusters, len(z.unique(dim=0))), now.rng)
@@ -186,7 +186,7 @@ class FedAC(Clustered, Serving, Method[State]):
         before = len(models)
         if self.tune_every and now.t % self.tune_every == 0:
             r, models = centroids(w, self.tune(w[:, :trained], r, models[:, :trained], z, now.rng))
-        assignment[known] = r
+        assignment[trained_once] = r
         phi, more = self.decides(now.model).outside(cohort.mean("model")), len(models) - before
         after = State(models, models.mean(0), phi, omega, assignment, *space)
         return after, {"clusters": len(models), "merges": max(0, -more), "splits": max(0, more)}
@@ -214,8 +214,8 @@ class FedAC(Clustered, Serving, Method[State]):
             return client.kept["model"], client.received["cluster"]
         received, trained = client.received, client.model.parameters
         models, space = received["models"], Space(received.get("axes"), received.get("origin"))
-        own = client.full_step(received["centroid"])[None]
-        number = cosines(*(space.projected(v[:, :trained]) for v in (own, models))).argmax()
+        omega = client.full_step(received["centroid"])[None]
+        number = cosines(*(space.projected(v[:, :trained]) for v in (omega, models))).argmax()
         return models[int(number)], number
 
 

@@ -9,7 +9,7 @@ in proportion to the clusters' sizes, at least one client each, so that a round 
 *Reduces to* FedAvg when M = 1, to training one client after the other when M = N.
 *State*: server W, clusters, the rest of sigma; clients none. *Traffic*: 1 P down, 1 P up.
 *Newcomer*: the global model. *Differs from the paper in*: weights n_k by default; clusters of similar labels.
-*Ambiguous*: the slide divides by the q of the whole cluster, so that weights do not sum to 1 over a sample;
+*Ambiguous*: the source divides by the q of the whole cluster, so that weights do not sum to 1 over a sample;
 it samples cluster K + 1 but averages sigma(K + 1), read here as the same cluster.
 """
 
@@ -33,7 +33,7 @@ from fedflow.settings import option
 
 @dataclass(frozen=True)
 class State(GlobalModel):
-    features: Tensor | None = None  # [N, F], by which clients are compared; None without onboarding
+    features: Tensor | None = None  # [N, F], by which clients are compared, or None without onboarding
     assignment: Tensor | None = None  # [N], then the newcomers; None before clients are clustered
     order: Tensor | None = None  # sigma of the last round; None before the first
 
@@ -77,9 +77,9 @@ class FedCluster(Cyclic, Onboarding, FedProx[State]):
         farthest = torch.stack([away[:, assignment == z].amax(1) for z in range(self.clusters)], 1)
         return replace(server, assignment=torch.cat([assignment, farthest.argmin(1)]))
 
-    def distances(self, one: Tensor, other: Tensor) -> Tensor:
+    def distances(self, u: Tensor, v: Tensor) -> Tensor:
         """Distances [m, N] between features [m, F] and [N, F], on the CPU."""
-        return torch.cdist(one.double(), other.double()).cpu()
+        return torch.cdist(u.double(), v.double()).cpu()
 
     def cycles(self) -> int:
         return self.clusters
@@ -124,10 +124,10 @@ def complete_linkage(distances: Tensor, features: Tensor, number: int) -> Tensor
 
     So the order of training does not depend on how the clients are numbered.
     """
-    found = torch.from_numpy(cut_into(merge(distances.numpy(), "complete"), number))
-    means = [features.cpu()[found == z].mean(0).tolist() for z in range(number)]
+    clusters = torch.from_numpy(cut_into(merge(distances.numpy(), "complete"), number))
+    means = [features.cpu()[clusters == z].mean(0).tolist() for z in range(number)]
     order = sorted(range(number), key=means.__getitem__, reverse=True)
-    return torch.tensor(order).argsort()[found]
+    return torch.tensor(order).argsort()[clusters]
 
 
 def shares(members: np.ndarray, size: int) -> np.ndarray:

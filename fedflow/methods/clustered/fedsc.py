@@ -54,11 +54,11 @@ class FedSC(FedCluster):
         w = client.received["model"]
         return client.update(features=client.model.trainable(client.fit(start=w) - w))
 
-    def distances(self, one: Tensor, other: Tensor) -> Tensor:
+    def distances(self, u: Tensor, v: Tensor) -> Tensor:
         if self.metric == "l2":
-            return super().distances(one, other)
-        one, other = (torch.nn.functional.normalize(v.double(), dim=1) for v in (one, other))
-        return (1 - one @ other.T).clamp(min=0).cpu()
+            return super().distances(u, v)
+        u, v = (torch.nn.functional.normalize(x.double(), dim=1) for x in (u, v))
+        return (1 - u @ v.T).clamp(min=0).cpu()
 
     def cycles(self) -> int:
         return self.clusters if self.mode == "cycle" else 1

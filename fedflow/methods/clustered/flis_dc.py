@@ -1,4 +1,4 @@
-"""FLIS (DC): in every round, the server averages those of the cohort whose models agree on its data.
+"""FLIS (DC): in every round, the server averages the cohort's models that agree on its data.
 
 Source: Morafah, Vahidian, Wang, Lin, "FLIS: Clustered Federated Learning via Inference Similarity for Non-IID
 Data Distribution", IEEE Open Journal of the Computer Society 2023, arXiv 2208.09754; Algorithms 4 and 5 of

@@ -99,8 +99,8 @@ class IFCA(MultiModel):
         if client.phase == RANDOM_ASSIGNMENT:
             j = received["number"]
         scalars = {"cluster": j} | ({"loss": losses.amin()} if self.restarts > 1 else {})
-        own = sent if self.shared == "none" else head.of(sent)
-        update = client.update(model=own, weight=weight, group=j, scalars=scalars)
+        model = sent if self.shared == "none" else head.of(sent)
+        update = client.update(model=model, weight=weight, group=j, scalars=scalars)
         if self.shared == "averaged":
             update.vectors["body"] = head.outside(sent)
         return update
@@ -115,15 +115,15 @@ class IFCA(MultiModel):
         buffers = buffers.to(models.device)
 
         def moved(old: Tensor, mean: Tensor, members: int, buffers: Tensor) -> Tensor:
-            """``old`` after a step with the ``mean`` of its members' models, or gradients."""
+            """``old`` after a step with the ``mean`` of its members' models or gradients."""
             if self.averaging == "model":
                 return mean
             rate = self.server_lr * members / sizes.get(self.denominator, members)
             return old - torch.where(buffers, mean, rate * mean)
 
-        own, chosen = buffers if self.shared == "none" else head.of(buffers), sorted(set(cohort.groups))
+        fixed, chosen = buffers if self.shared == "none" else head.of(buffers), sorted(set(cohort.groups))
         for j in chosen:
-            models[j] = moved(models[j], cohort.mean("model", group=j), cohort.groups.count(j), own)
+            models[j] = moved(models[j], cohort.mean("model", group=j), cohort.groups.count(j), fixed)
         if body is not None and self.shared == "averaged":
             body = moved(body, cohort.mean("body"), len(cohort.ids), head.outside(buffers))
         loss = cohort.scalars("loss").mean() if self.restarts > 1 else np.nan

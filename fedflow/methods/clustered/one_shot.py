@@ -74,8 +74,8 @@ class OneShot(Onboarding, Assigned[State]):
         if cohort.newcomers:
             assert server.assignment is not None and server.centers is not None
             nearest = torch.cdist(features, server.centers).argmin(1).cpu()
-            known = server.assignment[: now.clients].cpu()
-            return replace(server, assignment=torch.cat([known, nearest]))
+            before = server.assignment[: now.clients].cpu()
+            return replace(server, assignment=torch.cat([before, nearest]))
         assignment, centers = k_means(features, self.clusters, now.rng)
         proximity = torch.cdist(features, features)
         return replace(server, assignment=assignment, centers=centers, proximity=proximity)
@@ -97,8 +97,8 @@ def logistic(client: Client) -> Tensor:
     x = client.data(raw=True)[0].flatten(1).cpu().numpy()
     x = x / np.float32(255) if x.dtype == np.uint8 else x
     y, classes = labels(client)
-    found = np.zeros((classes, x.shape[1]))
+    coefficients = np.zeros((classes, x.shape[1]))
     present = np.unique(y.cpu().numpy())
     for label in present if len(present) > 1 else ():
-        found[label] = LogisticRegression().fit(x, y.cpu().numpy() == label).coef_[0]
-    return torch.from_numpy(found.ravel()).to(client.model.dtype)
+        coefficients[label] = LogisticRegression().fit(x, y.cpu().numpy() == label).coef_[0]
+    return torch.from_numpy(coefficients.ravel()).to(client.model.dtype)

@@ -1,4 +1,4 @@
-"""PACFL: clients send principal directions of their data; those at small angles share a model.
+"""PACFL: clients send principal directions of their data; clients at small angles share a model.
 
 Source: Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah, Lin, "Efficient Distribution Similarity
 Identification in Clustered Federated Learning via Principal Angles between Client Data Subspaces", AAAI 2023,
@@ -16,7 +16,7 @@ initial model; with assign: rehc, all clients are clustered again, which can mov
 cannot).
 *Ambiguous*: how beta is chosen, which the paper does not say: by default it is the middle of the largest gap
 between two merges (`fedflow.heterogeneity.sweep` counts the clusters for other values). The authors' code has
-signature: per_class, p: 3, proximity: entry_min, and for mixed data sets whole and normalized. The meaning of
+signature: per_class, p: 3, proximity: entry_min, and for mixed datasets whole and normalized. The meaning of
 average linkage: wpgma here, as in that code; linkage: upgma weighs clusters by their sizes.
 """
 
@@ -90,9 +90,9 @@ class PACFL(Hierarchical[State]):
                 proximity=torch.from_numpy(proximity(transposed(sent), mode=self.proximity)),
             )
         assert server.signatures is not None and server.columns is not None
-        known = [u[:q] for u, q in zip(server.signatures.cpu(), server.columns)]
+        earlier = [u[:q] for u, q in zip(server.signatures.cpu(), server.columns)]
         before = server.matrix[: now.clients, : now.clients]
-        extended = extend(before, transposed(known), transposed(sent), self.proximity)
+        extended = extend(before, transposed(earlier), transposed(sent), self.proximity)
         return replace(server, proximity=torch.from_numpy(extended))
 
     def height(self, tree: np.ndarray) -> float:

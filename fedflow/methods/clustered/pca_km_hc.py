@@ -6,7 +6,7 @@ IEEE Transactions on Neural Networks and Learning Systems 2022, arXiv 2103.15947
 
 Before the first round, every client projects its samples, pixels 0..1, on their p leading principal
 components, and sends the k means of these scores [k, p]. Server: from there on as FLT, with the distances of
-these means. With basis: shared, the components are those of the server's public images.
+these means. With basis: shared, the components come from the server's public images.
 *Reduces to* FedAvg when all are related (large gamma), to Local when no two are, except that clients are
 served by cluster.
 *State*: server the distinct models, the graph, signatures, A; clients none.
@@ -43,7 +43,7 @@ from fedflow.settings import option
 
 @dataclass(frozen=True, kw_only=True)
 class State(RelatedState):
-    basis: Tensor | None = None  # [p + 1, F], of the public images, their mean last; None: not shared
+    basis: Tensor | None = None  # [p + 1, F], of the public images, their mean last; None if not shared
 
 
 @register("pca_km_hc", "PCA+kM+HC")

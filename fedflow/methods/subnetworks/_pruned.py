@@ -20,7 +20,7 @@ from fedflow.settings import option
 
 
 class Epochs(NamedTuple):
-    """Training as it proceeds: the vector, its values ``first`` [D] after the first epoch, steps taken."""
+    """State of training: the vector, its value ``first`` [D] after the first epoch, and steps taken."""
 
     now: Moving
     first: Tensor
@@ -28,18 +28,18 @@ class Epochs(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """The masked vector [D] after the first and after the last local epoch."""
+    """Masked vectors [D] after the first and after the last local epoch."""
 
     first: Tensor
     last: Tensor
 
 
 class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
-    """Clients keep a mask and their last model, and are served that model.
+    """Clients keep a mask and their last model, with which they are served.
 
-    A step of pruning drops the smallest weights of each tensor. It is taken if the masks after the first and
-    the last epoch still differ, the target is not reached, and the smaller network is accurate enough.
-    ``never`` says what has no effect where a threshold is above 1, ``off`` how to prune nothing.
+    A pruning step drops the smallest weights of each tensor. It is taken if the masks after the first and the
+    last epoch differ enough, the target is not reached, and the smaller network is accurate enough. ``never``
+    has the effect of a threshold above 1, by option, and ``off`` the settings that prune nothing.
     """
 
     serves = "personal"
@@ -91,11 +91,11 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         return Passes(epochs, losses=measured if self.gate == "train" else 0)
 
     def gates(self) -> int:
-        """The number of networks whose accuracy a client measures in a round."""
+        """Number of networks whose accuracy a client measures in a round."""
         return int(self.target > 0)
 
     def prunable(self, model: FlatModel) -> Sequence[str]:
-        """The names of the tensors whose entries are pruned one by one."""
+        """Names of the tensors whose entries are pruned one by one."""
         return model.weights
 
     def setup(self, model: FlatModel, initial: Initial) -> GlobalModel:
@@ -115,10 +115,10 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         epoch, pruned = client.training.epoch_steps(client.samples), ~mask
 
         def step(at: Epochs, batch: Batch) -> tuple[Epochs, Tensor]:
-            found = client.gradient(at.now.w, batch, loss)
-            masked = found._replace(gradient=found.gradient.masked_fill(pruned, 0))
+            plain = client.gradient(at.now.w, batch, loss)
+            masked = plain._replace(gradient=plain.gradient.masked_fill(pruned, 0))
             now, steps = client.descend(at.now, masked), at.steps + 1
-            return Epochs(now, now.w.where(steps <= epoch, at.first), steps), found.loss
+            return Epochs(now, now.w.where(steps <= epoch, at.first), steps), plain.loss
 
         # Not `where` with a number, which a captured graph would have to copy to the GPU.
         start = start.masked_fill(pruned, 0)
@@ -126,10 +126,10 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         return Trained(first, now.w)
 
     def prune(self, client: Client, trained: Trained, mask: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mask [D] after a step of pruning, or ``mask`` where none is due; and diagnostics."""
+        """The mask [D] after a pruning step, or ``mask`` if none is due; and diagnostics."""
         model, w = client.model, trained.last
         names, pruned = self.prunable(model), pruned_share(model, mask)
-        first, last = (without_smallest(model, each, mask, self.rate, names) for each in trained)
+        first, last = (without_smallest(model, v, mask, self.rate, names) for v in trained)
         moved = mask_distance(model, first, last, names)
         fewer = without_smallest(model, w, mask, self.next_rate(pruned), names)
         accuracy = self.accuracy(client, w.masked_fill(~fewer, 0))
@@ -137,7 +137,7 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         return fewer.where(due, mask), {"distance": moved, "gate": accuracy}
 
     def next_rate(self, pruned: Tensor) -> Tensor:
-        """The rate of the next step, where this share of all parameters is ``pruned``, scalar."""
+        """The rate of the next step if this share of all parameters is ``pruned``, scalar."""
         return next_rate(self.rate, self.target, pruned)
 
     def accuracy(self, client: Client, w: Tensor) -> Tensor:
@@ -145,19 +145,19 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         return client.full_accuracy(w) if self.gate == "train" else client.selection_accuracy(w)
 
     def send(self, client: Client, w: Tensor, mask: Tensor, diagnostics: Mapping[str, Tensor]) -> Update:
-        """The update with ``w`` [D] under ``mask`` [D]; the client keeps both.
+        """The update with ``w`` [D] under ``mask`` [D], both of which the client keeps.
 
-        ``gate_kept`` is the accuracy of what it keeps, whatever the gate decided about the smaller network.
+        ``gate_kept`` is the accuracy of the network that it keeps, pruned in this round or not.
         """
         client.trained = w = w.masked_fill(~mask, 0)
         diagnostics = {"pruned": pruned_share(client.model, mask), **diagnostics}
         if self.gates():
             diagnostics["gate_kept"] = self.accuracy(client, w)
-        own = {"model": w, "mask": mask}
-        return client.update(model=w, mask=mask, weight=1.0, keep=own, diagnostics=diagnostics)
+        keep = {"model": w, "mask": mask}
+        return client.update(model=w, mask=mask, weight=1.0, keep=keep, diagnostics=diagnostics)
 
     def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> Next[GlobalModel]:
-        """Every entry is averaged over those that keep it; without any, it does not change."""
+        """Average every entry over the clients that keep it; without any, it does not change."""
         share = cohort.mean("mask")
         return GlobalModel((cohort.mean("model") / share).where(share > 0, server.model)), {}
 

@@ -2,8 +2,8 @@
 
 Source: Acar, thesis, Chapter 4, Algorithm 8; a baseline of FedHeN.
 
-Client: SGD on F_k from the model of its level. Server: w_s is the mean of the simple clients of the cohort,
-w_c that of the complex ones; without any, it stays. The complex network has no early exit.
+Client: SGD on F_k from the model of its level. Server: w_s is the mean over the simple clients of the cohort,
+w_c the mean over its complex clients; without any, it stays. The complex network has no early exit.
 *Reduces to* two runs of uniform FedAvg, each with the cohorts of its level.
 *State*: server w_s, w_c; clients none. *Traffic*: 1 P_level down, 1 P_level up. *Newcomer*: the model of its
 level; newcomers are dealt to the levels in turns.
@@ -30,7 +30,7 @@ class Decouple(SimpleAndComplex[State]):
     complex_exits = "none"
 
     def setup(self, model: FlatModel, initial: Initial) -> State:
-        return State(**{level: initial(0)[self.places(model, level)] for level in self.networks()})
+        return State(**{level: initial(0)[self.positions(model, level)] for level in self.networks()})
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
         return {"model": getattr(server, self.level(client, now.clients))}

@@ -8,9 +8,9 @@ simple ones; HeteroFL makes networks narrower instead of less deep.
 *Invariant*: [w_c]_M = w_s, because the server keeps only w_c.
 *State*: server w_c; clients none. *Traffic*: 1 P_level down, 1 P_level up. *Newcomer*: the network of its
 level; newcomers are dealt to the levels in turns.
-*Differs from the paper in*: complex clients return the head of the first exit, which they do not train, as it
-was received: weight decay does not shrink it.
-*Ambiguous*: read literally, Algorithm 9 averages that head over all clients, so that complex ones pull it to
+*Differs from the paper in*: complex clients return the head of the first exit, which they do not train,
+unchanged: weight decay does not shrink it.
+*Ambiguous*: read literally, Algorithm 9 averages that head over all clients, so complex clients pull it to
 its last value; head_average: simple_only averages it over the clients that train it.
 """
 
