@@ -1,4 +1,4 @@
-"""Base of methods whose server averages networks that make images, as FedAvg averages models."""
+"""Base of methods whose server averages networks that make images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,10 +36,10 @@ class Networks(ServerState):
 
 
 class NetworkMethod(Noisy, Published, ImageMethod[Networks]):
-    """Clients train two networks beside that of the run, and the server averages them with weights n_k.
+    """Clients train two networks, and the server averages them with weights n_k.
 
-    ``parts`` are their modules by name; the ``maker`` among them turns noise and one-hot labels [B, 128 + C]
-    into images, in evaluation mode.
+    ``parts`` are their modules by name; the ``maker`` turns noise and one-hot labels [B, 128 + C] into
+    images, in evaluation mode.
     """
 
     alone = True
@@ -47,15 +47,15 @@ class NetworkMethod(Noisy, Published, ImageMethod[Networks]):
     maker: ClassVar[str] = ""
 
     def noise(self, count: int, generator: torch.Generator) -> Tensor:
-        """Noise [count, 128] for as many images, on the device of the generator."""
+        """Noise [count, 128] for ``count`` images, on the device of the generator."""
         raise NotImplementedError
 
     def pixels(self, outputs: Tensor) -> Tensor:
-        """The images of these outputs of the maker, in [0, 1]."""
+        """Images in [0, 1] from outputs of the maker."""
         return outputs
 
     def trained_networks(self, model: FlatModel) -> dict[str, FlatModel]:
-        """The networks for the images and classes of ``model``; `BadInput` if there are none for them."""
+        """The networks for the images and classes of ``model``, or `BadInput` if images have other sides."""
         shape = tuple(model.input_shape)
         if len(shape) != 3 or shape[1] != shape[2] or shape[1] not in SIDES:
             sides = ", ".join(map(str, SIDES))
@@ -114,23 +114,23 @@ def _network(
 
 
 def conditioned(noise: Tensor, y: Tensor, model: FlatModel) -> Tensor:
-    """``noise`` [B, .] beside the one-hot labels ``y`` [B]."""
+    """``noise`` [B, .] joined with the one-hot labels ``y`` [B]."""
     return torch.cat([noise, one_hot(y, model.classes)], 1).to(model.dtype)
 
 
 def leaf(w: Tensor) -> Tensor:
-    """``w`` [D], to be differentiated by."""
+    """``w`` [D] as a leaf that requires gradients."""
     return w.detach().requires_grad_()
 
 
 def stepped(
     trainer: Trainer, now: Moving, gradient: Tensor, buffers: Tensor | None, lr: float | Tensor
 ) -> Moving:
-    """One step of the optimizer along ``gradient`` [D], with the ``buffers`` [Q] after it."""
+    """The state after a step along ``gradient`` [D], with the ``buffers`` [Q] after it."""
     step = Step(trainer.model.trainable(gradient), torch.zeros(()), buffers)
     return trainer.descend(now, step, lr=lr)
 
 
-def means(found: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean over the steps of what each of them found, by name."""
-    return {name: torch.stack([each[name] for each in found]).mean().detach() for name in found[0]}
+def means(steps: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Means over the steps of values by name."""
+    return {name: torch.stack([values[name] for values in steps]).mean().detach() for name in steps[0]}
