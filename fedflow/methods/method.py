@@ -143,7 +143,7 @@ class Passes(NamedTuple):
     gradients: float
     losses: float = 0.0  # passes without gradients
     inputs: float = 0.0  # number of other inputs whose gradients are computed
-    fits: int | None = None  # trainings, each of which scores samples for a curriculum; None = one per stream
+    fits: int | None = None  # trainings that score samples for a curriculum, or None for one per stream
 
 
 class Ability:

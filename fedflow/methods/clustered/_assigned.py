@@ -19,7 +19,7 @@ from fedflow.methods.protocols import Clustered, Serving
 @dataclass(frozen=True)
 class AssignedState(ServerState):
     models: Tensor  # [Z, D]
-    assignment: Tensor | None = None  # [N] int64, then the newcomers; None if all clients are in cluster 0
+    assignment: Tensor | None = None  # [N] int64, then the newcomers, or None if all are in cluster 0
 
 
 A = TypeVar("A", bound=AssignedState, default=AssignedState)

@@ -43,7 +43,7 @@ from fedflow.settings import option
 
 @dataclass(frozen=True, kw_only=True)
 class State(RelatedState):
-    basis: Tensor | None = None  # [p + 1, F], of the public images, their mean last; None if not shared
+    basis: Tensor | None = None  # [p + 1, F], of the public images, their mean last, or None if not shared
 
 
 @register("pca_km_hc", "PCA+kM+HC")
