@@ -5,7 +5,7 @@ of a step of a network with a million parameters and small batches.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,7 +64,9 @@ class Pieces:
         self._whole: list[list[Tensor]] = [[] if v is None else [v] for v in whole]
         self._by_layer = [[] if v is None else model.pieces(v) for v in whole]
         self._leaves = [piece.detach().requires_grad_() for piece in self._by_layer[0]]
-        self._pulls = [] if pull is None else pull_by_layer(model, pull)
+        pulls = [] if pull is None else pull_by_layer(model, pull)
+        self._weights: Any = [weight for weight, _ in pulls]  # all numbers, or all tensors
+        self._centers = [center for _, center in pulls]
 
     def gradient(self, x: Tensor, y: Tensor) -> tuple[Tensors, Tensor]:
         """The gradients of the mean loss of a batch in training mode, by layer, and this loss, scalar."""
@@ -76,15 +78,17 @@ class Pieces:
         whole = isinstance(gradient, Tensor)
         w, velocity, correction = self._whole if whole else self._by_layer
         each = [gradient] if isinstance(gradient, Tensor) else gradient
-        if not (self._weight_decay or velocity or correction or self._pulls):
+        if not (self._weight_decay or velocity or correction or self._centers):
             for own, piece in zip(w, each):
                 if isinstance(piece, Product):
                     piece.add_to(own, -lr)
             w = [own for own, piece in zip(w, each) if isinstance(piece, Tensor)]
             each = [piece for piece in each if isinstance(piece, Tensor)]
         g: Tensors = [piece.value if isinstance(piece, Product) else piece for piece in each]
-        if self._pulls:
-            g = [pull.added(piece, own) for pull, piece, own in zip(self._pulls, g, w)]
+        if self._centers:
+            away = torch._foreach_sub(w, self._centers)
+            torch._foreach_mul_(away, self._weights)
+            g = torch._foreach_add(g, away)
         if self._weight_decay:
             g = torch._foreach_add(g, torch._foreach_mul(w, self._weight_decay))
         if velocity:
