@@ -1,6 +1,6 @@
 """Base of methods that relate clients once, before the first round, by k-means signatures of their data.
 
-Clients with the same relatives share a model; with averaging: in_place, each client has a model of its own.
+Clients with the same relatives share a model; with averaging: in_place, each client has a separate model.
 Newcomers are added to the models and to the assignment only.
 """
 
