@@ -21,12 +21,7 @@ class FedOpt(FedAvg[State]):
     """m <- beta1 m + (1 - beta1) d; v <- `second`; w <- w + eta_s m / (sqrt(v) + tau)."""
 
     server_lr: float = option(
-        0.01,
-        "server learning rate",
-        symbol="eta_s",
-        gt=0,
-        grid=(1e-3, 0.01, 0.1, 1, 10),
-        source="Algorithm 2",
+        0.01, "server learning rate", symbol="eta_s", gt=0, grid=(1e-3, 0.01, 0.1, 1, 10), source="Alg. 2"
     )
     beta1: float = option(
         0.9, "decay of the first moment m", symbol="beta1", ge=0, lt=1, source="experiments: 0.9"

@@ -44,13 +44,10 @@ class State(GlobalModel):
 @register("feddyn", "FedDyn")
 class FedDyn(Serving, Method[State]):
     alpha: float = option(
-        0.1, "weight of the regularizer", symbol="alpha", gt=0, grid=(0.001, 0.01, 0.1), source="appendix"
+        0.1, "weight of the dynamic regularizer", symbol="alpha", gt=0, grid=(0.001, 0.01, 0.1)
     )
     weighting: str = option(
-        "uniform",
-        "the objective's client weights: equal or n_k",
-        choices=("uniform", "samples"),
-        source="Algorithm 1",
+        "uniform", "the objective's client weights: equal or n_k", choices=("uniform", "samples")
     )
     served: str = option(
         "broadcast", "theta, or the mean of the last cohort's models", choices=("broadcast", "mean")

@@ -44,7 +44,7 @@ class FedSplit(Method[GlobalModel]):
         "samples", "the objective's client weights: n_k or equal", choices=("samples", "uniform")
     )
     server: str = option(
-        "all", "x: mean of z_k over all clients or the cohort", choices=("all", "active"), source="FedDyn"
+        "all", "x is the mean of z_k over all clients, or the cohort", choices=("all", "active")
     )
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:

@@ -51,7 +51,7 @@ class Scaffold(Serving, Averaging[State]):
         "current", "eta in option II: of the round, or training.lr", choices=("current", "initial")
     )
     clip: str = option(
-        "gradient", "clip_norm limits the gradient, or the corrected one", choices=("gradient", "whole")
+        "gradient", "clip_norm limits the gradient, or the corrected gradient", choices=("gradient", "whole")
     )
 
     def validate(self) -> None:

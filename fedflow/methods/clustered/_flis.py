@@ -22,7 +22,7 @@ class FLIS(Pretrained, Method[S]):
         0, "number of uniform random inputs, instead of a dataset", ge=0, source="thesis: 2500"
     )
     inference: str = option(
-        "one_hot", "compared: predicted classes, or probabilities", choices=("one_hot", "soft")
+        "one_hot", "models are compared by predicted classes, or probabilities", choices=("one_hot", "soft")
     )
 
     def validate(self) -> None:

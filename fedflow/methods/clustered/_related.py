@@ -74,19 +74,19 @@ class Related(Onboarding, Assigned[R]):
         source="authors' code; min_pair: as printed",
     )
     gamma: float | None = option(
-        None, "related below this; null = 1 after umap, else the largest gap", symbol="gamma", gt=0
+        None, "largest distance of relatives; null = 1 after umap, else the largest gap", symbol="gamma", gt=0
     )
     absent: str = option(
         "omit", "absent clients: left out, or counted with their last model", choices=("omit", "stale")
     )
     members: str = option(
-        "right", "leaf_order: the code's bug, client i in leaf i's cluster", choices=("right", "leaf_order")
+        "right", "leaf_order repeats the code's bug of the leaves' order", choices=("right", "leaf_order")
     )
     averaging: str = option(
-        "at_once", "in_place: the code's bug, one after the other", choices=("at_once", "in_place")
+        "at_once", "in_place repeats the code's bug: client after client", choices=("at_once", "in_place")
     )
     assign: str = option(
-        "attach", "newcomers are related to earlier clients, or all again", choices=("attach", "all")
+        "attach", "newcomers join the relations, or all clients are related again", choices=("attach", "all")
     )
 
     def validate(self) -> None:

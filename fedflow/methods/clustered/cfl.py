@@ -51,11 +51,9 @@ class State(AssignedState):
 @register("cfl", "CFL")
 class CFL(Assigned[State]):
     eps1: float = option(
-        0.4, "largest norm of the mean update of a split", symbol="eps_1", ge=0, source="authors' code"
+        0.4, "a cluster splits if the norm of its mean update is below this", symbol="eps_1", ge=0
     )
-    eps2: float = option(
-        1.6, "smallest norm of its longest update", symbol="eps_2", ge=0, source="authors' code"
-    )
+    eps2: float = option(1.6, "and the norm of its longest update is above this", symbol="eps_2", ge=0)
     gamma: float | None = option(
         None, "bound on relative noise; null = none", symbol="gamma_max", ge=0, source="equation 31"
     )

@@ -105,7 +105,7 @@ class FedAC(Clustered, Serving, Method[State]):
         None, "clusters below this G merge; null = if G is 0", symbol="a", ge=0, grid=(0, 1e-3, 0.01, 0.1)
     )
     split_above: float | None = option(
-        None, "clusters above this G split; null = if halves are separate", symbol="b", gt=0
+        None, "clusters above this G split; null = if halves are separate", symbol="b", gt=0, grid=(0.1, 1)
     )
     protect_singletons: bool = option(False, "do not merge clusters of one client, whose G is 0")
     allow_split_from_one: bool = option(False, "allow splitting a cluster of all clients, which has no G")

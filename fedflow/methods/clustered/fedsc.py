@@ -39,7 +39,7 @@ class FedSC(FedCluster):
         "fixed", "order of the clusters: fixed, or drawn in every round", choices=("fixed", "reshuffle")
     )
     feature: str = option(
-        "labels", "compared: label shares, or updates of a training", symbol="I", choices=("labels", "update")
+        "labels", "clients are compared by label shares or updates", symbol="I", choices=("labels", "update")
     )
     metric: str = option(
         "l2", "distance: Euclidean, or 1 - cosine", choices=("l2", "cosine"), source="Eq. 3.1"

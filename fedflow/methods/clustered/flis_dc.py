@@ -50,7 +50,7 @@ class FLISDC(Clustered, Selecting, FLIS[State]):
     stable_cluster_ids = False
 
     beta: float = option(
-        0.4, "smallest averaged similarity", symbol="beta", ge=0, grid=(0.1, 0.3, 0.5, 0.7), source="code"
+        0.4, "smallest similarity of averaged clients", symbol="beta", ge=0, grid=(0.1, 0.3, 0.5, 0.7)
     )
     weighting: str = weights("samples", "Algorithm 4")
     select_on: str = option(

@@ -49,7 +49,7 @@ class State(RelatedState):
 @register("pca_km_hc", "PCA+kM+HC")
 class PCAKMHC(Pretrained, Related[State]):
     gamma: float | None = option(
-        None, "related below this; null = 1 after umap, else 2/3 of the median distance", symbol="gamma", gt=0
+        None, "largest distance of relatives; null = 1 (umap), else 2/3 of the median", symbol="gamma", gt=0
     )
     p: int = option(128, "principal components", symbol="p", ge=1, source="authors' code: 128")
     basis: str = option(

@@ -50,7 +50,7 @@ class AAggFFD(AAggFF[State]):
         "share", "largest response: C, or 1/K as in AAggFF-S", choices=("share", "1/K"), source="section 5.2"
     )
     lipschitz: float | None = option(
-        None, "L; null = c + 2 c / C, c the largest response", symbol="L", gt=0, source="Lemma 3.5"
+        None, "constant L; null = c + 2 c / C, c the largest response", symbol="L", gt=0, source="Lemma 3.5"
     )
 
     def first(self) -> State:

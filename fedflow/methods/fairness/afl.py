@@ -46,10 +46,10 @@ class AFL(Serving, Method[State]):
         "uniform", "initial lambda: uniform, or in proportion to n_k", choices=("uniform", "samples")
     )
     lambda_used: str = option(
-        "new", "lambda after or before this round's step", choices=("new", "old"), source="the paper: old"
+        "new", "the models' weights: lambda after or before this round's step", choices=("new", "old")
     )
     served: str = option(
-        "last", "w, or its mean over all rounds so far", choices=("last", "average"), source="paper: average"
+        "last", "the model served: w, or its mean over all rounds so far", choices=("last", "average")
     )
 
     def setup(self, model: FlatModel, initial: Initial) -> State:

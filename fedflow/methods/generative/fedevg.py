@@ -77,7 +77,7 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
 
     energy: str = option("joint", "E(x, y), or E(x)", choices=("joint", "marginal"))
     weights: str = option(
-        "signed", "by image: n_k exp(-sign E), n_k exp(-E) or n_k", choices=("signed", "raw", "mean")
+        "signed", "client weights: n_k exp(-sign E), n_k exp(-E) or n_k", choices=("signed", "raw", "mean")
     )
     beta_first: float = option(
         10.0, "first step size of the server", symbol="beta_1", ge=0, grid=(1, 10, 100)
@@ -85,11 +85,11 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
     beta_last: float = option(1.0, "last step size of the server", symbol="beta_T", ge=0)
     schedule: str = option(
         "ddpm_cosine",
-        "of beta_t",
+        "schedule of beta_t from the first to the last round",
         choices=("ddpm_cosine", "linear", "quadratic", "sigmoid", "half_cosine", "constant"),
     )
     server_noise: str = option(
-        "const", "sigma_s, sigma_s beta_t, or sqrt(2 beta_t)", choices=("const", "prop", "langevin")
+        "const", "noise scale: sigma_s, sigma_s beta_t, sqrt(2 beta_t)", choices=("const", "prop", "langevin")
     )
     server_sigma: float = option(1e-4, "scale of the server's noise", symbol="sigma_s", ge=0)
     proposal: str = option(

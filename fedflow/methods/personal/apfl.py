@@ -35,7 +35,7 @@ Ends = tuple[Moving, Moving, Tensor, Tensor]  # w, v, alpha [1], learning rate o
 class APFL(Mixing, WithFedAvg):
     weighting: str = weights("uniform", "Algorithm 1: uniform")
     alpha: float = option(
-        0.5, "initial share of v", symbol="alpha", ge=0, le=1, grid=(0.25, 0.5, 0.75), source="section 5"
+        0.5, "initial share of the personal model", symbol="alpha", ge=0, le=1, grid=(0.25, 0.5, 0.75)
     )
     adaptive: bool = option(True, "clients learn their alpha by gradient descent", source="Algorithm 1: no")
 

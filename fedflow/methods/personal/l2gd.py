@@ -52,9 +52,7 @@ class L2GD(Personal[State]):
     lam: float = option(
         0.5, "pull towards the mean", symbol="lambda", ge=0, grid=(0.1, 0.5, 1, 10), source="FedRep code: 0.5"
     )
-    p: float = option(
-        0.1, "probability of a 1", symbol="p", gt=0, lt=1, grid=(0.1, 0.4, 0.9), source="code of FedRep: 0.9"
-    )
+    p: float = option(0.1, "probability of a step to the mean", symbol="p", gt=0, lt=1, grid=(0.1, 0.4, 0.9))
 
     def check(self, run: Conditions) -> None:
         run.training.need_sgd(self.name, "whose theta follows from the rate of gradient steps")

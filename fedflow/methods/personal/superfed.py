@@ -77,10 +77,10 @@ class SuPerFed(Mixing, Noisy, Phased, Selecting, Personal[State], FedAvg[State])
         None, "share of rounds before mixing; null = 0.4 (MM), 0.6 (LM)", symbol="L", ge=0, lt=1
     )
     prox: str = option(
-        "sq", "squared norm, or sum over tensors of norms (authors' code)", choices=("sq", "official")
+        "sq", "proximal term: the squared norm, or the sum over tensors of norms", choices=("sq", "official")
     )
     aggregation: str = option(
-        "all", "averaged: all, or only parameters named weight, others reset", choices=("all", "official")
+        "all", "averaged parameters: all, or those named weight (others reset)", choices=("all", "official")
     )
     lam: str = option(
         "validated",

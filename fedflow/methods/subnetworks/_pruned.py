@@ -58,10 +58,10 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         0.5, "pruned share at which pruning ends; 0 = none", symbol="p_us", ge=0, lt=1, grid=(0.3, 0.5, 0.7)
     )
     threshold: float = option(
-        0.5, "least accuracy of the smaller network", symbol="Acc_th", ge=0, source="authors' code"
+        0.5, "least accuracy of the smaller network; above 1 = no pruning", symbol="Acc_th", ge=0
     )
     distance: float = option(
-        1e-4, "least distance of the two masks", symbol="eps_us", ge=0, source="section 4.3"
+        1e-4, "least distance of the two masks; above 1 = no pruning", symbol="eps_us", ge=0, source="text"
     )
     gate: str = option(
         "selection",

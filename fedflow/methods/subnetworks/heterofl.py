@@ -27,7 +27,11 @@ from fedflow.settings import option
 @register("heterofl", "HeteroFL")
 class HeteroFL(Levels):
     rates: list[float] = option(
-        doc="shares of the channels, each for as many clients", symbol="r", factory=lambda: [1.0, 0.5, 0.25]
+        doc="shares of the channels of the networks, each of them for as many clients",
+        symbol="r",
+        factory=lambda: [1.0, 0.5, 0.25],
+        grid=([1, 0.5], [1, 0.5, 0.25, 0.125, 0.0625]),
+        source="section 4",
     )
 
     def validate(self) -> None:

@@ -29,7 +29,7 @@ class NoSide(SimpleAndComplex[Whole], Levels):
     complex_exits = "last"
 
     head_average: str = option(
-        "literal", "over all clients, or who trains that head", choices=("literal", "simple_only")
+        "literal", "the exit's head is averaged over all, or its trainers", choices=("literal", "simple_only")
     )
 
     def local(self, client: Client) -> Update:

@@ -69,16 +69,22 @@ class SubFedAvgHy(Specialized, Published, Pruned):
         0.1, "share of a layer's kept weights that a step drops", symbol="r_fc", ge=0, lt=1, grid=(0.05, 0.1)
     )
     target: float = option(
-        0.5, "pruned share at which dense layers stay; 0 = only channels", symbol="p_us", ge=0, lt=1
+        0.5,
+        "share of all parameters at which the pruning of dense layers ends; 0 = only channels",
+        symbol="p_us",
+        ge=0,
+        lt=1,
+        grid=(0.5, 0.7, 0.9),
+        source="section 4.3",
     )
     distance: float = option(
-        5e-4, "least distance of the two masks", symbol="eps_us", ge=0, source="authors' code"
+        5e-4, "least distance of the two masks; above 1 = only channels", symbol="eps_us", ge=0, source="code"
     )
     channel_rate: float = option(
         0.45, "position of the largest |gamma| that goes; 0 = none", symbol="r_s", ge=0, lt=1
     )
     channel_distance: float = option(
-        0.05, "least distance of the two choices", symbol="eps_s", ge=0, source="section 4.3"
+        0.05, "least distance of the two choices; above 1 = no removal", symbol="eps_s", ge=0, source="text"
     )
     floors: list[int] | None = option(
         None, "least channels by layer; null = half the width, rounded up", ge=1, source="code: 3, 8"
