@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.method import Method, S
+from fedflow.methods.method import Method, Round, S
 from fedflow.methods.protocols import Weighted
 from fedflow.settings import option
 
@@ -34,3 +34,7 @@ class ModelAveraging(Averaging[S]):
 
     def local(self, client: Client) -> Update:
         return client.update(model=client.fit(start=client.received["model"]), weight=self.weight(client))
+
+    def stepped(self, now: Round, w: Tensor, mean: Tensor) -> Tensor:
+        """``w`` [D] after the server's step towards the ``mean`` of trained models, whose buffers it gets."""
+        return mean if self.server_lr == 1 else now.model.with_buffers(w - self.server_lr * (w - mean), mean)

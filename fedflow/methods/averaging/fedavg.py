@@ -29,10 +29,7 @@ class FedAvg(Published, ModelAveraging[M]):
         return cohort.mean("model")
 
     def aggregate(self, now: Round, server: M, cohort: Cohort) -> Next[M]:
-        w, mean = server.model, self.average(cohort)
-        if self.server_lr != 1:
-            mean = now.model.with_buffers(w - self.server_lr * (w - mean), mean)
-        return replace(server, model=mean), {}
+        return replace(server, model=self.stepped(now, server.model, self.average(cohort))), {}
 
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float | None:
         if type(self) is not FedAvg:  # subclasses have other sources

@@ -32,8 +32,9 @@ class Assigned(Clustered, Serving, ModelAveraging[A]):
     gathers = True
 
     def cluster(self, server: A, client: int) -> int:
-        """Number of the client's cluster."""
-        return 0 if server.assignment is None else int(server.assignment[client])
+        """Number of the client's cluster; 0 before it is assigned."""
+        assigned = () if server.assignment is None else server.assignment
+        return int(assigned[client]) if client < len(assigned) else 0
 
     def broadcast(self, now: Round, server: A, client: int) -> Message:
         return {"model": server.models[self.cluster(server, client)]}
@@ -48,8 +49,7 @@ class Assigned(Clustered, Serving, ModelAveraging[A]):
         trained = np.unique(clusters)
         for z in trained:
             mean = cohort.mean("model", weights=cohort.weights * (clusters == z))
-            step = self.server_lr * (models[z] - mean)
-            models[z] = mean if self.server_lr == 1 else now.model.with_buffers(models[z] - step, mean)
+            models[z] = self.stepped(now, models[z], mean)
         return replace(server, models=models), {"trained_clusters": len(trained)}
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:

@@ -198,8 +198,7 @@ class Related(Onboarding, Assigned[R]):
             mean = torch.from_numpy(stale[z] / total).to(old) @ old
             if weights.any():
                 mean = mean + weights.sum() / total * cohort.mean("model", weights=weights)
-            step = self.server_lr * (old[z] - mean)
-            models[z] = mean if self.server_lr == 1 else now.model.with_buffers(old[z] - step, mean)
+            models[z] = self.stepped(now, old[z], mean)
         return replace(server, models=models), {}
 
     def averaged_in_place(self, now: Round, server: R, cohort: Cohort) -> Tensor:

@@ -77,11 +77,6 @@ class CFL(Assigned[State]):
         directions = torch.zeros_like(models)[:, : model.parameters]
         return State(models=models, directions=directions, children=torch.zeros(1, dtype=torch.int64))
 
-    def cluster(self, server: AssignedState, client: int) -> int:
-        """The client's node; newcomers are at the root."""
-        nodes = () if server.assignment is None else server.assignment
-        return int(nodes[client]) if client < len(nodes) else 0
-
     def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         message = super().broadcast_for_evaluation(now, server, client)
         if not server.children[message["cluster"]]:

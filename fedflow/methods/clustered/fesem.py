@@ -80,10 +80,10 @@ class FeSEM(Assigned[State]):
     def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0).repeat(self.centers + 1, 1))
 
-    def cluster(self, server: AssignedState, client: int) -> int:
+    def cluster(self, server: State, client: int) -> int:
         """r_k, or M for a client that never took part."""
-        r = () if server.assignment is None else server.assignment
-        return int(r[client]) if client < len(r) else self.centers
+        new = server.assignment is None or client >= len(server.assignment)
+        return self.centers if new else super().cluster(server, client)
 
     def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         if self.cluster(server, client) < self.centers:

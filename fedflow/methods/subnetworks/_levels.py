@@ -32,7 +32,7 @@ class LevelMethod(Leveled, Specialized, Method[S]):
     example = "cnn_exit"
 
     failed: str = option(
-        "exclude", "failed clients: left out, or counted as they received", choices=("exclude", "replace")
+        "exclude", "failed clients: left out, or counted as unchanged", choices=("exclude", "replace")
     )
 
     def ends(self) -> Mapping[str, float]:
