@@ -1,8 +1,8 @@
 """Client steps with a quadratic penalty relative to steps without: its gradient added, or differentiated.
 
 LeNet-5, 10 clients of 100 images, all in every round; CPU seconds of their local training. Before: autograd
-differentiates the penalty over the whole vector, kept here as `differentiated`. Rounds of the yardstick, of
-before and of after take turns in one process.
+differentiates the penalty over the whole vector, kept here as `differentiated`. The yardstick, before and
+after take turns of a few rounds in one process.
 """
 
 import time
@@ -26,7 +26,7 @@ from fedflow.simulation.settings import RunSettings
 
 METHODS = ("fedprox", "ditto", "feddyn", "fedac", "mtl", "fedsplit", "fedsc", "pfldyn")
 YARDSTICKS = {"pfldyn": "pavg"}  # the same steps without the penalty; otherwise FedAvg
-TURNS, CLIENTS, SAMPLES = 3, 10, 100
+TURNS, ROUNDS, CLIENTS, SAMPLES = 3, 4, 10, 100
 TRAINING = LocalTraining.parse({"epochs": 1, "batch_size": 10, "lr": 0.01})
 FIT = Trainer.fit
 
@@ -55,14 +55,16 @@ class Timed:
             return update
 
         object.__setattr__(method, "local", timed)
-        settings = RunSettings(rounds=1 + TURNS, participation=1.0, evaluate_every=1 + TURNS, fine_tune=False)
+        rounds = ROUNDS * (1 + TURNS)
+        settings = RunSettings(rounds=rounds, participation=1.0, evaluate_every=rounds, fine_tune=False)
         self.rounds = Simulation(Job(work, method, TRAINING, seed=0, cohort="loop"), settings).rounds()
 
-    def round(self) -> float:
-        """CPU seconds of client steps in the next round."""
+    def turn(self) -> float:
+        """CPU seconds of client steps in the next rounds."""
         self.seconds = 0.0
         Trainer.fit = self.fit  # type: ignore[method-assign]
-        next(self.rounds)
+        for _ in range(ROUNDS):
+            next(self.rounds)
         Trainer.fit = FIT  # type: ignore[method-assign]
         return self.seconds
 
@@ -77,7 +79,7 @@ def main() -> dict[str, Any]:
             Timed(work, name, differentiated),
             Timed(work, name),
         )
-        turns = [[way.round() for way in ways] for _ in range(1 + TURNS)][1:]  # the first one warms up
+        turns = [[way.turn() for way in ways] for _ in range(1 + TURNS)][1:]  # the first one warms up
         ratios = {
             "before": [before / plain for plain, before, _ in turns],
             "after": [after / plain for plain, _, after in turns],

@@ -88,7 +88,8 @@ class Pieces:
         if self._centers:
             away = torch._foreach_sub(w, self._centers)
             torch._foreach_mul_(away, self._weights)
-            g = torch._foreach_add(g, away)
+            torch._foreach_add_(away, g)
+            g = away
         if self._weight_decay:
             g = torch._foreach_add(g, torch._foreach_mul(w, self._weight_decay))
         if velocity:

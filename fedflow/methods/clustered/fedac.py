@@ -162,7 +162,8 @@ class FedAC(Clustered, Serving, Method[State]):
             return None
         centroid, h = client.received["centroid"], self.decides(client.model)
         phi = (self.mu * h.outside(centroid) + self.lam * client.received["embedding"]) / total
-        weight = torch.where(h.mask, self.mu, total).to(centroid)
+        # Not `where` with a number, which a captured graph would have to copy to the GPU.
+        weight = self.mu + self.lam * (~h.mask).to(centroid)
         return Pull(weight, h.join(h.of(centroid), phi))
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
