@@ -30,6 +30,7 @@ from fedflow.local.extensions.extension import Losses as Losses
 from fedflow.local.extensions.extension import register as _extension
 from fedflow.local.extensions.objective import Objective as Objective
 from fedflow.local.local_training import LocalTraining
+from fedflow.local.optimizer import Pull as Pull
 from fedflow.local.samples import Batch as Batch
 from fedflow.local.schedule import Extra as Extra
 from fedflow.local.schedule import Schedule as Schedule

@@ -1,4 +1,4 @@
-"""How much the data of clients differ: subspace angles and distances of distributions."""
+"""Differences between the data of clients: subspace angles and distances of distributions."""
 
 from fedflow.heterogeneity.classes import class_proximity, class_super_clusters
 from fedflow.heterogeneity.distances import bhattacharyya, gaussian_kl, linear_cka, mmd, sliced_wasserstein

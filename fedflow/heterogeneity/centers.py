@@ -30,8 +30,8 @@ def k_medoids(dissimilarity: np.ndarray, number: int) -> tuple[np.ndarray, np.nd
     """Clusters [N] of items with ``dissimilarity`` [N, N], and their medoids [number] (PAM).
 
     BUILD adds the item that most reduces the summed dissimilarity to the nearest medoid; SWAP makes the best
-    exchange of a medoid and another item while one reduces it (Kaufman and Rousseeuw 1990). Lowest index on
-    ties. Deterministic.
+    exchange of a medoid and another item that reduces it (Kaufman and Rousseeuw 1990). Deterministic; ties go
+    to the lowest index.
     """
     d = np.asarray(dissimilarity, dtype=np.float64)
     medoids, nearest = np.empty(0, np.int64), np.full(len(d), np.inf)

@@ -1,9 +1,8 @@
 """Distances between distributions of labels and inputs, between fitted Gaussians, and between gradients.
 
 Functions of two histograms or two Gaussians broadcast over leading axes, so ``p[:, None], p[None]`` gives
-all pairs; those of samples take one array [n_k, F] per client and return all pairs [N, N] at once. Those of
-gradients and models, `gaussian_kl` and `linear_cka` are public functions for studies: `fedflow partitions
-compare` has no models.
+all pairs; functions of samples take one array [n_k, F] per client and return all pairs [N, N] at once.
+`fedflow partitions compare` does not use functions of gradients and models, `gaussian_kl` and `linear_cka`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -83,10 +82,8 @@ def sliced_wasserstein(
     """
     middles = (np.arange(levels) + 0.5) / levels
     seen = [np.sort(x @ directions, axis=0)[(middles * len(x)).astype(int)].ravel() for x in samples]
-    return (
-        scipy.spatial.distance.squareform(scipy.spatial.distance.pdist(np.stack(seen), "cityblock"))
-        / seen[0].size
-    )
+    sums = scipy.spatial.distance.pdist(np.stack(seen), "cityblock")
+    return scipy.spatial.distance.squareform(sums) / seen[0].size
 
 
 def median_distance(x: np.ndarray) -> float:
@@ -110,10 +107,10 @@ def mmd(samples: Sequence[np.ndarray], width: float | None = None) -> np.ndarray
     means = np.empty((clients, clients))  # of the kernel
     starts = np.cumsum([0, *map(len, samples)])
     everyone = np.concatenate(samples)
-    for i, own in enumerate(samples):
-        kernel = rbf_kernel(own, everyone[starts[i] :], 0.5 / width**2)
+    for i, x in enumerate(samples):
+        kernel = rbf_kernel(x, everyone[starts[i] :], 0.5 / width**2)
         sums = np.add.reduceat(kernel.sum(0, dtype=np.float64), starts[i:-1] - starts[i])
-        means[i, i:] = means[i:, i] = sums / len(own) / np.diff(starts[i:])
+        means[i, i:] = means[i:, i] = sums / len(x) / np.diff(starts[i:])
     within = means.diagonal()
     return np.sqrt(np.maximum(within[:, None] + within - 2 * means, 0))
 
@@ -125,15 +122,15 @@ def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
     to shifts, scaling and rotation of the columns of either. nan if either is constant.
     """
     x, y = x - x.mean(0), y - y.mean(0)
-    across, own, other = (np.linalg.norm(product) for product in (y.T @ x, x.T @ x, y.T @ y))
-    return float(across**2 / (own * other)) if own * other > 0 else float("nan")
+    across, norm_x, norm_y = (np.linalg.norm(product) for product in (y.T @ x, x.T @ x, y.T @ y))
+    return float(across**2 / (norm_x * norm_y)) if norm_x * norm_y > 0 else float("nan")
 
 
 # Gradients
 
 
 def gradient_diversity(gradients: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """How much the ``gradients`` [C, P] disagree: 1 if all are equal, infinite if they cancel out.
+    """Disagreement of the ``gradients`` [C, P]: 1 if all are equal, infinite if they cancel out.
 
     sum_k w_k |g_k|^2 / |sum_k w_k g_k|^2, weights [C] normalized to sum 1 and equal by default, which
     is C sum |g_k|^2 / |sum g_k|^2 (Yin et al. 2018; Haddadpour and Mahdavi 2019).
@@ -147,10 +144,10 @@ def gradient_diversity(gradients: np.ndarray, weights: np.ndarray | None = None)
 def gradient_spread(
     gradients: np.ndarray, weights: np.ndarray | None = None, clusters: np.ndarray | None = None
 ) -> float:
-    """How far the ``gradients`` [C, P] are from their mean, sum_k p_k |g_k - g|^2: H_device.
+    """Spread of the ``gradients`` [C, P] around their mean, sum_k p_k |g_k - g|^2: H_device.
 
-    With ``clusters`` [C], those are replaced by the mean gradients of clusters: H_cluster, never
-    larger (FedCluster, Chen et al. 2020). ``weights`` [C] are normalized to sum 1 and equal by default.
+    With ``clusters`` [C], the mean gradients of clusters replace them: H_cluster, never larger (FedCluster,
+    Chen et al. 2020). ``weights`` [C] are normalized to sum 1 and equal by default.
     """
     w = np.ones(len(gradients)) if weights is None else np.asarray(weights, np.float64)
     groups = np.arange(len(gradients)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
@@ -161,7 +158,7 @@ def gradient_spread(
 
 
 def weight_divergence(model: np.ndarray, central: np.ndarray) -> float:
-    """How far a federated ``model`` [P] is from one trained on all data from the same start: |w - w'| / |w'|.
+    """Distance |w - w'| / |w'| of a federated ``model`` [P] to a ``central`` one trained from the same start.
 
     Small if clients have similar data (Zhao et al., "Federated Learning with Non-IID Data", 2018, arXiv
     1806.00582, section 3.1).

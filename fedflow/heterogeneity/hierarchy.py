@@ -28,22 +28,17 @@ def merge(dissimilarity: np.ndarray, method: str = "wpgma") -> np.ndarray:
         raise BadInput("dissimilarity", matrix.shape, "a symmetric matrix [N, N]")
     if not np.isfinite(matrix).all():
         raise BadInput("dissimilarity", "nan or inf", "finite numbers")
-    return (
-        scipy.cluster.hierarchy.linkage(
-            scipy.spatial.distance.squareform(matrix, checks=False), LINKAGES[method]
-        )
-        if len(matrix) > 1
-        else np.empty((0, 4))
-    )
+    if len(matrix) == 1:
+        return np.empty((0, 4))
+    pairs = scipy.spatial.distance.squareform(matrix, checks=False)
+    return scipy.cluster.hierarchy.linkage(pairs, LINKAGES[method])
 
 
 def cut(tree: np.ndarray, beta: float) -> np.ndarray:
     """Cluster of every item [N] after all merges up to height ``beta``, numbered by first member."""
-    return (
-        renumbered(scipy.cluster.hierarchy.fcluster(tree, beta, "distance"))
-        if len(tree)
-        else np.zeros(1, dtype=np.int64)
-    )
+    if not len(tree):
+        return np.zeros(1, dtype=np.int64)
+    return renumbered(scipy.cluster.hierarchy.fcluster(tree, beta, "distance"))
 
 
 def cut_into(tree: np.ndarray, number: int) -> np.ndarray:

@@ -13,29 +13,28 @@ from fedflow.heterogeneity import distances
 from fedflow.heterogeneity.subspace import proximity, signature
 from fedflow.seeding import generator
 
-POOL = 2000  # inputs of the whole data set that define projections and the width of the kernel
+POOL = 2000  # inputs of the whole dataset that define projections and the width of the kernel
 COMPONENTS = 50  # leading components of the pool, on which MMD and CKA are computed
 GAUSSIAN = 10  # leading principal components that Gaussians are fitted to
-RIDGE = 1e-3  # of the mean variance of the pool, added to every variance: that of few samples may be 0
+RIDGE = 1e-3  # share of the pool's mean variance that is added to every variance, which may be 0
 DIRECTIONS = 64  # random directions over which the earth mover's distance is averaged
 
 
 class Views:
-    """The data of some clients in the forms that measures need, each computed once and on demand."""
+    """The data of some clients in the forms that measures need, computed once and on demand."""
 
     def __init__(
         self, x: np.ndarray, labels: np.ndarray, rows: list[np.ndarray], samples: int, p: int, seed: int
     ) -> None:
         self.labels, self.rows, self.p, self.seed = labels, rows, p, seed
-        self._x = [x[self._some(own, samples, k)] for k, own in enumerate(rows, 1)]
+        self._x = [x[self._some(chosen, samples, k)] for k, chosen in enumerate(rows, 1)]
         self.pool = _flat(x[self._some(np.arange(len(labels)), POOL, 0)])  # [m, F]
 
     def _some(self, rows: np.ndarray, count: int, client: int) -> np.ndarray:
         if len(rows) <= count:
             return rows
-        return np.sort(
-            generator(self.seed, "heterogeneity/samples", client).choice(rows, count, replace=False)
-        )
+        rng = generator(self.seed, "heterogeneity/samples", client)
+        return np.sort(rng.choice(rows, count, replace=False))
 
     def inputs(self) -> Iterator[np.ndarray]:
         """The inputs [n_k, F], client by client: as floats, all together would be large."""
@@ -66,15 +65,15 @@ def _flat(x: np.ndarray) -> np.ndarray:
 def label_counts(labels: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
     """Samples of each label at each client [N, K]."""
     classes = int(labels.max()) + 1
-    return np.stack([np.bincount(labels[own], minlength=classes) for own in rows])
+    return np.stack([np.bincount(labels[chosen], minlength=classes) for chosen in rows])
 
 
 def _of_labels(distance: Callable[[np.ndarray, np.ndarray], np.ndarray], add: float = 0.0) -> View:
     def measure(views: Views) -> np.ndarray:
         counts = label_counts(views.labels, views.rows) + add
         shares = counts / counts.sum(1, keepdims=True)
-        found = distance(shares[:, None], shares[None])
-        return (found + found.T) / 2
+        matrix = distance(shares[:, None], shares[None])
+        return (matrix + matrix.T) / 2
 
     return measure
 
@@ -120,7 +119,7 @@ def _cka(views: Views) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure of two clients: its title and its function; ``similarity`` if larger is more similar."""
+    """A measure of two clients: title and function; ``similarity`` if larger is more similar."""
 
     title: str
     of: View

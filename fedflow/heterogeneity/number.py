@@ -1,7 +1,7 @@
 """The number of clusters: tight clusters merge, wide ones split (Zhang et al., FedAC, 2024, Algorithm 3).
 
-G = intra / inter of a cluster is the mean squared distance of its members to their centroid, divided by that
-of the centroid to the other centroids. It is nan for a single cluster.
+G = intra / inter of a cluster is the mean squared distance of its members to their centroid, divided by the
+mean squared distance of the centroid to the other centroids. It is nan for a single cluster.
 
 G alone does not show whether a cluster holds several groups: it also depends on how long and how strongly
 members were pulled to their centroid. `separation` does not, because the pull moves both halves equally.
@@ -13,9 +13,7 @@ from torch import Tensor
 
 from fedflow.heterogeneity.centers import k_means
 
-SEPARATED = (
-    5.0  # on digits, halves of one group (or of IID clients) have 0.7 to 4, of two groups 15, of three 9
-)
+SEPARATED = 5.0  # on digits: halves of one group (or of IID clients) have 0.7 to 4, of two 15, of three 9
 MANY = 30  # with more points any difference is significant: then only the share of the variance counts
 
 
@@ -33,7 +31,7 @@ def spread(points: Tensor, clusters: Tensor, centers: Tensor) -> tuple[Tensor, T
 
 
 def merged(clusters: Tensor, g: Tensor, centers: Tensor, below: float) -> Tensor | None:
-    """Clusters [N] after the one with the smallest G has joined the nearest; None if no G is ``below``."""
+    """Clusters [N] after the one with the smallest G has joined the nearest, or None if no G is ``below``."""
     if not (g < below).any():
         return None
     k = int(g.nan_to_num(torch.inf).argmin())
@@ -50,11 +48,11 @@ def split(
     above: float | None,
     rng: np.random.Generator,
 ) -> Tensor | None:
-    """Clusters [N] after the one with the largest G is split by 2-means of ``features`` [N, q]; else None.
+    """Clusters [N] after the one with the largest G is split by 2-means of ``features`` [N, q], or None.
 
-    Only clusters with G ``above`` qualify, and those with at least two distinct feature vectors. If ``above``
-    is None, G must be below 1 (otherwise clusters are no farther apart than members), both halves need two
-    members (a single one would be merged again), and their `separation` as ``points`` [N, F] must be large.
+    A cluster qualifies if its G is ``above`` and it has two distinct feature vectors. If ``above`` is None, G
+    must be below 1 (otherwise clusters are no farther apart than members), both halves need two members (a
+    single one would be merged again), and their `separation` as ``points`` [N, F] must be large.
     """
     low, high = (0.0, 1.0) if above is None else (above, np.inf)
     for k in g.argsort(descending=True).tolist():
@@ -71,10 +69,10 @@ def split(
 
 
 def separation(points: Tensor, halves: Tensor) -> float:
-    """Variance of ``points`` [n, F] between two ``halves`` [n] divided by that within; about 1 by chance.
+    """Variance of ``points`` [n, F] between two ``halves`` [n] over the variance within; about 1 by chance.
 
-    The pseudo F statistic of Calinski and Harabasz, "A dendrite method for cluster analysis", 1974. n > 2; if
-    n exceeds ``MANY``, that of ``MANY`` points.
+    The pseudo F statistic of Calinski and Harabasz, "A dendrite method for cluster analysis", 1974, with n at
+    most ``MANY``. n > 2.
     """
     parts = [points[halves == half].double() for half in (0, 1)]
     within = sum((part - part.mean(0)).square().sum() for part in parts)

@@ -29,9 +29,9 @@ def signature(points: Tensor, k: int, rng: np.random.Generator) -> Tensor:
 def reduce(points: np.ndarray, reducer: str, dimensions: int, rng: np.random.Generator) -> np.ndarray:
     """``points`` [n, e] reduced to ``dimensions`` [n, u]; unchanged if ``reducer`` is "none".
 
-    UMAP and t-SNE use their libraries' defaults, with neighbors limited to the points there are. UMAP fits
-    and embeds all points at once (``fit_transform``); FLT's code fits all means too, but then passes those of
-    each client through ``transform``, which gives slightly different places.
+    UMAP and t-SNE use their libraries' defaults, with no more neighbors than points. UMAP fits and embeds all
+    points at once (``fit_transform``); FLT's code fits all means too, but then passes each client's means
+    through ``transform``, which gives slightly different positions.
     """
     if reducer == "none":
         return points
@@ -40,11 +40,8 @@ def reduce(points: np.ndarray, reducer: str, dimensions: int, rng: np.random.Gen
         try:
             from umap import UMAP  # an extra
         except ModuleNotFoundError:
-            raise BadInput(
-                "method.reducer",
-                reducer,
-                f"none, pca or tsne, unless fedflow is installed as by {extra('umap')}",
-            ) from None
+            accepted = f"none, pca or tsne, unless fedflow is installed as by {extra('umap')}"
+            raise BadInput("method.reducer", reducer, accepted) from None
         neighbors = max(2, min(15, len(points) - 1))
         umap = UMAP(n_components=dimensions, n_neighbors=neighbors, random_state=seed, n_jobs=1)
         return umap.fit_transform(points)
@@ -96,10 +93,10 @@ def largest_gap(distances: np.ndarray) -> float:
 
     Infinite if there is no gap because all distances are equal: then all clients are related.
     """
-    known = np.sort(distances[np.triu_indices(len(distances), 1)])
-    steps = np.diff(known)
+    ascending = np.sort(distances[np.triu_indices(len(distances), 1)])
+    steps = np.diff(ascending)
     at = int(steps.argmax()) if len(steps) else 0
-    return float(known[at : at + 2].mean()) if len(steps) and steps[at] else np.inf
+    return float(ascending[at : at + 2].mean()) if len(steps) and steps[at] else np.inf
 
 
 def graph(distances: np.ndarray, gamma: float) -> np.ndarray:
@@ -108,27 +105,25 @@ def graph(distances: np.ndarray, gamma: float) -> np.ndarray:
 
 
 def equal_rows(adjacency: np.ndarray) -> np.ndarray:
-    """A number for every client [N], shared by clients with equal rows of the adjacency matrix [N, N]."""
+    """Numbers [N] of clients, equal for clients with equal rows of the adjacency matrix [N, N]."""
     return renumbered(np.unique(adjacency, axis=0, return_inverse=True)[1].reshape(-1))
 
 
 def disjoint(adjacency: np.ndarray, number: int | None = None, leaf_order: bool = False) -> np.ndarray:
     """Cluster of every client [N] of an adjacency matrix [N, N], numbered by first member.
 
-    ``number`` clusters by Ward's clustering of its rows; the connected components if that is None.
-    ``leaf_order`` reproduces a bug of the authors' code: the i-th leaf of the tree gets client i's cluster.
+    ``number`` clusters by Ward's clustering of its rows, or the connected components if it is None.
+    ``leaf_order`` reproduces a bug in the authors' code: the i-th leaf of the tree gets client i's cluster.
     """
     if number is None:
         return scipy.sparse.csgraph.connected_components(adjacency, directed=False)[1].astype(np.int64)
-    tree = (
-        scipy.cluster.hierarchy.linkage(adjacency.astype(np.float64), "ward")
-        if len(adjacency) > 1
-        else np.empty((0, 4))
-    )
-    found = cut_into(tree, number)
-    if leaf_order and len(tree):
-        found = renumbered(found[scipy.cluster.hierarchy.leaves_list(tree).argsort()])
-    return found
+    if len(adjacency) == 1:
+        return cut_into(np.empty((0, 4)), number)
+    tree = scipy.cluster.hierarchy.linkage(adjacency.astype(np.float64), "ward")
+    clusters = cut_into(tree, number)
+    if leaf_order:
+        clusters = renumbered(clusters[scipy.cluster.hierarchy.leaves_list(tree).argsort()])
+    return clusters
 
 
 def decomposition_error(adjacency: np.ndarray, assignment: np.ndarray) -> float:

@@ -22,8 +22,8 @@ def signature(x: np.ndarray, p: int, labels: np.ndarray | None = None) -> np.nda
     """The ``p`` leading directions of the samples ``x`` [n, ...], as orthonormal columns [F, q].
 
     q = min(p, rank). With ``labels`` [n], each label contributes p directions, in the order of the labels;
-    those of different labels are not orthogonal. Signs are fixed: the entry of largest
-    magnitude of a column is positive. All-zero data have one direction, the zero vector.
+    directions of different labels are not orthogonal. The entry of largest magnitude of a column is positive.
+    All-zero data have one direction, the zero vector.
     """
     if p < 1:
         raise BadInput("p", p, "a whole number >= 1")
@@ -43,10 +43,10 @@ def signature(x: np.ndarray, p: int, labels: np.ndarray | None = None) -> np.nda
 def _leading(rows: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:
     """Right singular vectors [F, p] of ``rows`` [n, F] and their singular values, largest first."""
     n, features = rows.shape
-    if min(n, features) > GRAM_SIDE:
-        _, s, v = scipy.sparse.linalg.svds(rows, k=p, v0=np.ones(min(n, features)))
-        return v[::-1].T, s[::-1]
     side = min(n, features)
+    if side > GRAM_SIDE:
+        _, s, v = scipy.sparse.linalg.svds(rows, k=p, v0=np.ones(side))
+        return v[::-1].T, s[::-1]
     squares, vectors = scipy.linalg.eigh(
         rows @ rows.T if n <= features else rows.T @ rows, subset_by_index=(side - p, side - 1)
     )
@@ -90,14 +90,14 @@ def proximity(
 
 
 def extend(
-    known: np.ndarray, signatures: Signatures, newcomers: Signatures, mode: str = "principal_min"
+    matrix: np.ndarray, signatures: Signatures, newcomers: Signatures, mode: str = "principal_min"
 ) -> np.ndarray:
-    """The proximity matrix [M + B, M + B] of ``signatures`` and ``newcomers``: the ``known`` [M, M] extended.
+    """The proximity ``matrix`` [M, M] of ``signatures`` extended by ``newcomers``, [M + B, M + B].
 
     Only pairs that involve a newcomer are measured (PACFL, Algorithm 8).
     """
     cross = proximity(signatures, newcomers, mode)
-    return np.block([[known, cross], [cross.T, proximity(newcomers, mode=mode)]])
+    return np.block([[matrix, cross], [cross.T, proximity(newcomers, mode=mode)]])
 
 
 def _stack(signatures: Signatures, mode: str) -> tuple[np.ndarray, np.ndarray]:
@@ -136,20 +136,18 @@ def _blocks(
     mode: str,
     symmetric: bool = False,
 ) -> np.ndarray:
-    """Pairs in blocks; of a ``symmetric`` matrix only the blocks on and above the diagonal."""
-    features, found = rows.shape[2], np.zeros((len(rows), len(others)))
+    """Angles of all pairs, block by block; below the diagonal, blocks of a ``symmetric`` matrix are zero."""
+    features, angles = rows.shape[2], np.zeros((len(rows), len(others)))
     step = max(1, BLOCK_ROWS // max(rows.shape[1], others.shape[1]))
     for i in range(0, len(rows), step):
-        own = rows[i : i + step].reshape(-1, features)
+        ours = rows[i : i + step].reshape(-1, features)
         for j in range(i if symmetric else 0, len(others), step):
             theirs = others[j : j + step].reshape(-1, features)
-            cosines = (own @ theirs.T).reshape(
-                -1, rows.shape[1], len(theirs) // others.shape[1], others.shape[1]
-            )
+            cosines = (ours @ theirs.T).reshape(-1, rows.shape[1], len(others[j : j + step]), others.shape[1])
             pairs = cosines.transpose(0, 2, 1, 3)  # [I, J, P, Q]
-            own_ranks, their_ranks = ranks[i : i + step], other_ranks[j : j + step]
-            found[i : i + step, j : j + step] = MODES[mode](pairs, own_ranks, their_ranks)
-    return found
+            block = MODES[mode](pairs, ranks[i : i + step], other_ranks[j : j + step])
+            angles[i : i + step, j : j + step] = block
+    return angles
 
 
 def _degrees(cosines: np.ndarray) -> np.ndarray:
@@ -162,42 +160,31 @@ def _first(angles: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndar
     return (angles * counted).sum(2)
 
 
-def _principal_min(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
-    return _degrees(np.linalg.svd(cosines, compute_uv=False)[..., 0])
-
-
-def _principal_sum(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
-    return _first(_degrees(np.linalg.svd(cosines, compute_uv=False)), ranks, others)
-
-
 def _entry_min(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
     p, q = cosines.shape[2:]
     real = (np.arange(p) < ranks[:, None])[:, None, :, None] & (np.arange(q) < others[:, None])[:, None, :]
     return _degrees(np.where(real, cosines, -1).max((2, 3)))
 
 
-def _entry_min_abs(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
+def _entry_min_abs(cosines: np.ndarray) -> np.ndarray:
     return _degrees(np.abs(cosines).max((2, 3)))
 
 
-def _trace(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
-    return _first(_degrees(np.diagonal(cosines, axis1=2, axis2=3)), ranks, others)
+def _singular(cosines: np.ndarray) -> np.ndarray:
+    return np.linalg.svd(cosines, compute_uv=False)
 
 
-def _trace_abs(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
-    return _trace(np.abs(cosines), ranks, others)
+def _diagonal(cosines: np.ndarray) -> np.ndarray:
+    return np.diagonal(cosines, axis1=2, axis2=3)
 
 
-def _greedy_repo(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
-    return np.minimum.outer(ranks, others) * _entry_min_abs(cosines, ranks, others)
-
-
+# Angles [I, J] of signatures with ``p`` [I] and ``q`` [J] columns, from the cosines ``c`` [I, J, P, Q].
 MODES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
-    "principal_min": _principal_min,
-    "principal_sum": _principal_sum,
+    "principal_min": lambda c, p, q: _degrees(_singular(c)[..., 0]),
+    "principal_sum": lambda c, p, q: _first(_degrees(_singular(c)), p, q),
     "entry_min": _entry_min,
-    "entry_min_abs": _entry_min_abs,
-    "trace": _trace,
-    "trace_abs": _trace_abs,
-    "greedy_repo": _greedy_repo,
+    "entry_min_abs": lambda c, p, q: _entry_min_abs(c),
+    "trace": lambda c, p, q: _first(_degrees(_diagonal(c)), p, q),
+    "trace_abs": lambda c, p, q: _first(_degrees(np.abs(_diagonal(c))), p, q),
+    "greedy_repo": lambda c, p, q: np.minimum.outer(p, q) * _entry_min_abs(c),
 }

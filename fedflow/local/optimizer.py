@@ -6,6 +6,17 @@ import torch
 from torch import Tensor
 
 
+class Pull(NamedTuple):
+    """The penalty ``weight``/2 ||w - ``center``||^2; the weight is a number, or one per entry [D]."""
+
+    weight: float | Tensor
+    center: Tensor
+
+    def added(self, g: Tensor, w: Tensor) -> Tensor:
+        """The gradient ``g`` [D] plus the gradient of this penalty at ``w`` [D]."""
+        return g + self.weight * (w - self.center)
+
+
 class SGDState(NamedTuple):
     """A vector trained by SGD: its value ``w`` [D] and ``velocity`` [D] (None without momentum)."""
 

@@ -20,7 +20,7 @@ from fedflow.local import measures
 from fedflow.local.extensions.extension import Drawing, Extension
 from fedflow.local.fast.steps import Steps, step_for
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.optimizer import Moving, SGDState
+from fedflow.local.optimizer import Moving, Pull, SGDState
 from fedflow.local.precision import tf32
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
@@ -218,21 +218,24 @@ class Trainer:
         lr: float | None = None,
         correction: Tensor | None = None,
         decay: Tensor | float | None = None,
+        pull: Pull | None = None,
     ) -> Tensor:
         """The vector [D] after local steps from ``start`` on the batches of ``stream``.
 
         ``loss`` defaults to `Trainer.loss`, ``lr`` to the rate of each step. ``correction`` [D] is added to
-        every step outside the momentum buffer (SGD only); ``decay`` is added to the weight decay. The network
-        itself updates its buffers.
+        every step outside the momentum buffer (SGD only); ``decay`` is added to the weight decay; ``pull`` is
+        a penalty added to the loss, but not recorded. The network itself updates its buffers.
         """
         task, plain = self._task, loss is None and decay is None and not isinstance(lr, Tensor)
         fast = step_for(task) if plain else None
         if fast is not None:
-            steps = fast(start, lambda: self.lr if lr is None else lr, correction)
+            steps = fast(start, lambda: self.lr if lr is None else lr, correction, pull)
         else:
 
             def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
                 gradient = self.gradient(now.w, batch, loss)
+                if pull is not None:
+                    gradient = self.pulled(gradient, now.w, pull)
                 return self.descend(now, gradient, lr=lr, correction=correction, decay=decay), gradient.loss
 
             steps = Steps(task.initial_state(start), step, lambda state: state.w)
@@ -290,6 +293,10 @@ class Trainer:
         with tf32() if self.training.precision == "tf32" else nullcontext():
             g, loss, buffers = differentiate(objective, w, batch)
         return Step(self.model.trainable(g), loss, buffers)
+
+    def pulled(self, step: Step, w: Tensor, pull: Pull) -> Step:
+        """``step`` with the gradient of a penalty at ``w`` [D] added, zero on buffers."""
+        return step._replace(gradient=self.model.trainable(pull.added(step.gradient, w)))
 
     def descend(
         self,

@@ -27,27 +27,22 @@ from fedflow.models.flat import FlatModel
 from fedflow.settings import Settings
 
 Message = dict[str, Tensor]  # what one client receives, by name
-# What a method reports of one round, by name: a number, or an array [N] with one per client (NaN = none).
+# Reported values of one round, by name: a number, or an array [N] with one number per client (NaN = none).
 Diagnostics = Mapping[str, float | np.ndarray]
 # Initial values of the vectors that a client keeps, by name; a function makes one per client, from a seed.
 ClientState = Mapping[str, Tensor | Callable[[int], Tensor]]
-REGISTERED = ("section", "name", "label")  # of a method, but not of its contract
-RETIRED = {  # hooks of the past, which nothing would call
-    "check_training": "check(run), where run.training is local training",
-    "check_clients": "check(run), where run.clients is None until data are divided",
-    "fits": "work, whose Passes have fits",
-    "trains_one_model": "serves and serves_with",
-}
+Initial = Callable[[int], Tensor]  # the i-th initial model [D]
+REGISTERED = ("section", "name", "label")  # class attributes that are not part of the contract
 
 
 @dataclass(frozen=True)
 class Round:
     """One round as the server sees it.
 
-    ``t`` counts from 1 to ``rounds`` (T), ``cycle`` from 0 the server steps within a round (`Cyclic`). In
-    every onboarding ``t`` is 0; models are served and scored as in the next round. ``lr`` is the clients'
-    learning rate, ``sizes`` [N] are n_k of all clients, ``public`` is the server's own data, if any. ``rng``
-    is for the random choices of one call of a hook: the same numbers for the same seed, round and client.
+    ``t`` counts the rounds from 1 to ``rounds`` (T), ``cycle`` the server steps within a round from 0
+    (`Cyclic`). During onboarding, ``t`` is 0; to serve and score models, it is the next round. ``lr`` is the
+    clients' learning rate, ``sizes`` [N] are the n_k of all clients, ``public`` is the server's own data, if
+    any. ``rng`` makes the random choices of one hook call: the same for the same seed, round and client.
     """
 
     t: int
@@ -65,11 +60,11 @@ class Round:
 
     @property
     def clients(self) -> int:
-        """The number N of clients, without newcomers."""
+        """Number N of clients, without newcomers."""
         return len(self.sizes)
 
     def need_public(self, by: str) -> Examples:
-        """The server's data, which the method ``by`` this name needs; `BadInput` if there are none."""
+        """Return the server's data for the method named ``by``; raise `BadInput` if there are none."""
         if self.public is None:
             raise BadInput("partition.public", 0, f"a number >= 1, as {by} needs data of the server")
         return self.public
@@ -77,35 +72,28 @@ class Round:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The run that a method has to fit: its ``rounds``, its local ``training``, its number of ``clients``.
-
-    ``clients`` (N, without newcomers) is None as long as no partition is drawn.
-    """
+    """Settings of a run that a method checks; ``clients`` (N) is None until the partition is known."""
 
     rounds: int
     training: LocalTraining
     clients: int | None = None
 
     def need_clients(self, field: str, number: int | None) -> None:
-        """Raise `BadInput` for this ``field`` if its value ``number`` is more than the number of clients."""
+        """Raise `BadInput` if ``number``, the value of ``field``, exceeds the number of clients."""
         if number is not None and self.clients is not None and number > self.clients:
             raise BadInput(field, number, f"at most {self.clients}, the clients")
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """The server's state between rounds: tensors, or None for fields that are unknown or unused.
-
-    Methods with more state than a model subclass it.
-    """
+    """The server's state between rounds: tensors, or None where a field is not set."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors by field, without those that are None."""
-        named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: value for name, value in named.items() if value is not None}
+        """The tensors by field name, without fields that are None."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def restored(self, tensors: Mapping[str, Tensor]) -> Self:
-        """A state of this class from what `tensors` returned."""
+        """A state of this class with the tensors that `tensors` returned."""
         return type(self)(**{field.name: tensors.get(field.name) for field in dataclasses.fields(self)})
 
 
@@ -116,8 +104,9 @@ class GlobalModel(ServerState):
     model: Tensor
 
 
-S = TypeVar("S", bound=ServerState, default=Any)  # the server's state of a method
-M = TypeVar("M", bound=GlobalModel, default=GlobalModel)  # one with a global model
+S = TypeVar("S", bound=ServerState, default=Any)  # a method's server state
+M = TypeVar("M", bound=GlobalModel, default=GlobalModel)  # a server state with a global model
+Next = tuple[S, Diagnostics]  # the server's next state, and values to record
 
 
 class Cohort(Protocol):
@@ -125,8 +114,8 @@ class Cohort(Protocol):
 
     ids: list[int]
     groups: list[int]
-    failed: list[int]  # clients of the cohort without an update: theirs was not finite, or training raised
-    newcomers: bool  # whether these clients join after the last round (numbers N and up)
+    failed: list[int]  # clients of the cohort whose update was not finite or whose training raised
+    newcomers: bool  # true if these clients (numbers N and up) join after the last round
 
     def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
         """Weighted mean [.] of an uploaded vector, over the cohort or over one of its ``groups``.
@@ -135,56 +124,53 @@ class Cohort(Protocol):
         """
 
     def stack(self, name: str) -> Tensor:
-        """Every client's vector [m, .] (for methods that declare ``gathers``)."""
+        """Uploaded vectors of all clients [m, .] (for methods that declare ``gathers``)."""
 
     def vectors(self, name: str) -> list[Tensor]:
         """The same as a list, for vectors of different shapes."""
 
     def scalars(self, name: str) -> np.ndarray:
-        """An uploaded scalar of every client [m], float64."""
+        """Uploaded scalars of all clients [m], float64."""
 
     @property
     def weights(self) -> np.ndarray:
-        """Every client's weight [m], float64, not normalized."""
+        """Weights of all clients [m], float64, not normalized."""
 
 
 class Passes(NamedTuple):
-    """Local work in one round: passes over all samples of a client, with and without gradients.
-
-    ``inputs`` counts other inputs whose gradients are computed. ``fits`` counts calls of `Client.fit` and
-    `Client.run_steps`, each of which scores the samples for a curriculum; None: one per stream.
-    """
+    """Local work in one round, in passes over all samples of a client."""
 
     gradients: float
-    losses: float = 0.0  # without gradients
-    inputs: float = 0.0  # not in passes, but their number
-    fits: int | None = None
+    losses: float = 0.0  # passes without gradients
+    inputs: float = 0.0  # number of other inputs whose gradients are computed
+    fits: int | None = None  # trainings that score samples for a curriculum, or None for one per stream
 
 
 class Ability:
-    """Base of the protocols: what some methods can do besides the hooks of `Method`.
+    """Base of the protocols, its direct subclasses, whose hooks only some methods have.
 
-    Direct subclasses are protocols. Their answers are neutral, as for a method without the ability.
+    Their defaults are the answers for a method without the ability.
     """
 
     @classmethod
     def of(cls, method: object) -> Self:
-        """``method``, if it has this ability, else a neutral answer for it."""
+        """Return ``method`` if it has this ability, else the defaults."""
         return method if isinstance(method, cls) else cls()
 
 
 def contract(kind: type) -> list[str]:
-    """The names of hooks and facts that `Method` or a protocol defines."""
+    """Names of the hooks and facts that `Method` or a protocol defines."""
     return [name for name in vars(kind) if not name.startswith("_") and name not in REGISTERED]
 
 
 class Method(Settings, Generic[S]):
-    """Base of all methods, whose server has a state of class ``S``.
+    """Base of all methods; the server's state has class ``S``.
 
-    ``serves``: the kind of model that clients are served, "global", one per "cluster", one per "level", or
-    "personal". ``gathers``: `aggregate` needs every client's update, not only means. ``newcomer`` maps kept
-    vectors to received ones, which replace them for a client that never took part. ``serves_with`` names the
-    kept vectors that `model_for` reads (default: all where models are "personal", else none).
+    ``serves`` is the kind of model that clients are served: "global", one per "cluster", one per "level", or
+    "personal". With ``gathers``, `aggregate` needs the update of every client, not only means. ``newcomer``
+    maps kept vectors to the received ones that replace them for a client that never took part.
+    ``serves_with`` names the kept vectors that `model_for` reads (by default all if models are "personal",
+    else none).
     """
 
     section = "method"
@@ -196,11 +182,10 @@ class Method(Settings, Generic[S]):
     serves_with: ClassVar[tuple[str, ...] | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Raise `TypeError` for a hook that would not be called: its protocol is not a base class."""
+        """Raise `TypeError` for a hook that nothing would call, because its protocol is no base class."""
         super().__init_subclass__(**kwargs)
-        defined = {name for each in cls.__mro__ for name in (*vars(each), *_annotated(each))}
-        for name in RETIRED.keys() & defined:
-            raise TypeError(f"{cls.__name__}.{name} is no longer a hook: use {RETIRED[name]}")
+        bases = [vars(base) for base in cls.__mro__]
+        defined = {name for base in bases for name in (*base, *base.get("__annotations__", ()))}
         for kind in Ability.__subclasses__():
             if not issubclass(cls, kind) and (hooks := [name for name in contract(kind) if name in defined]):
                 if hooks[0] in {field.name for field in dataclasses.fields(cls)}:
@@ -210,68 +195,62 @@ class Method(Settings, Generic[S]):
                 raise TypeError(f"{cls.__name__}.{hooks[0]} is a hook of {kind.__name__}: {wanted}")
 
     def check(self, run: Conditions) -> None:
-        """Raise `BadInput` unless the method is right for this run."""
+        """Raise `BadInput` if the method does not fit this run."""
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> S:
-        """The server's initial state. ``initial(i)`` [D] is the i-th initial model."""
-        return cast("S", GlobalModel(initial(0)))  # methods with another state have a `setup`
+    def setup(self, model: FlatModel, initial: Initial) -> S:
+        """Return the server's initial state. ``initial(i)`` [D] is the i-th initial model."""
+        return cast("S", GlobalModel(initial(0)))  # methods with another state override this
 
     def client_state(self, model: FlatModel, initial: Tensor) -> ClientState:
-        """Initial values of the vectors that a client keeps; ``initial`` [D] is the common model.
+        """Return the initial vectors that a client keeps; ``initial`` [D] is the common model.
 
-        A function makes another vector for every client, from a seed.
+        A function makes a different vector for each client from a seed.
         """
         return {}
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
-        """The batch streams that `local` uses, with their local epochs."""
+        """Return the batch streams that `local` uses, with their local epochs."""
         return {"batches": training.epochs}
 
     def plan(self, now: Round, server: S, chances: np.ndarray, size: int) -> tuple[np.ndarray, S]:
-        """The cohort, ``size`` distinct clients, drawn in proportion to their chances [N] (`run.sampling`).
+        """Return the cohort and the server's state, with random choices that are needed later.
 
-        Also the server's state, with random choices that are needed later.
+        The cohort is ``size`` distinct clients, drawn in proportion to their chances [N] (`run.sampling`).
         """
         return draw(now.rng, chances, size), server
 
     def broadcast(self, now: Round, server: S, client: int) -> Message:
-        """What one client receives; traffic down is counted from it."""
+        """Return the message for one client; traffic down is counted from it."""
         if not isinstance(server, GlobalModel):
             raise NotImplementedError(f"{type(self).__name__}.broadcast: its state is not a GlobalModel")
         return {"model": server.model}
 
     def local(self, client: Client) -> Update:
-        """The client step; traffic up is counted from the update's vectors and scalars."""
+        """Take the client step; traffic up is counted from the update's vectors and scalars."""
         raise NotImplementedError
 
-    def aggregate(self, now: Round, server: S, cohort: Cohort) -> tuple[S, Diagnostics]:
-        """The server's next state, and what to record of this round."""
+    def aggregate(self, now: Round, server: S, cohort: Cohort) -> Next[S]:
+        """Return the server's next state and the values to record for this round."""
         raise NotImplementedError
 
     def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor | None]:
-        """The vector [D] that a client is served and scored with, from what it received for that.
+        """Return the vector [D] that a client is served and scored with.
 
-        Clustered methods return (vector, cluster number). Clients that share a model should return
-        the same memory, so that it is evaluated once. (vectors [k, D], None) leaves the choice to
-        the client's own test data, as some published numbers do: the model with the lowest loss there.
+        Clustered methods return (vector, cluster number). Clients that share a model should return the same
+        memory, so that it is evaluated once. (vectors [k, D], None) selects the model with the lowest loss on
+        the client's test data, as some published numbers do.
         """
         return client.received["model"]
 
     def work(self, now: Round, server: S, epochs: float, steps: int) -> Passes:
-        """The work of `local`, for simulated time and the count of gradients: by default one per step.
+        """Return the work of `local`, for simulated time and the count of gradients.
 
         ``epochs`` is the sum over all streams, ``steps`` the number of batches in one epoch.
         """
         return Passes(epochs)
 
 
-def _annotated(cls: type) -> Mapping[str, Any]:
-    """The names that a class annotates, with or without a value."""
-    found: Mapping[str, Any] = vars(cls).get("__annotations__", {})
-    return found
-
-
 def draw(rng: np.random.Generator, chances: np.ndarray, size: int) -> np.ndarray:
-    """``size`` distinct indices, drawn in proportion to ``chances`` [n], which need not sum to 1."""
+    """Draw ``size`` distinct indices in proportion to ``chances`` [n], which need not sum to 1."""
     equal = (chances == chances[0]).all()
     return rng.choice(len(chances), size=size, replace=False, p=None if equal else chances / chances.sum())

@@ -11,17 +11,14 @@ register = registering(METHODS)
 
 
 def method_name(name: object) -> object:
-    """The registered name of a method that is called by its label or in other capitals; else ``name``.
-
-    "FedAvg", "LG-FedAvg" and "SCAFFOLD" are `fedavg`, `lg_fedavg` and `scaffold`.
-    """
-    labels = {each: cls.label for each, cls in METHODS.items()}
+    """Return the registered name for a label such as "LG-FedAvg"; other values are returned unchanged."""
+    labels = {registered: cls.label for registered, cls in METHODS.items()}
     return called(name, labels) if isinstance(name, str) else name
 
 
 def build_method(name: str, hyper_parameters: Mapping[str, object] | None = None) -> Method:
-    """The named method with its hyper-parameters; `BadInput` for unknown names or bad values."""
-    known = method_name(name)
-    if known not in METHODS:
+    """Return the named method with its hyper-parameters; raise `BadInput` for unknown names or bad values."""
+    registered = method_name(name)
+    if registered not in METHODS:
         raise unknown_name("method.name", name, METHODS, "fedflow methods")
-    return METHODS[str(known)].parse(hyper_parameters or {})
+    return METHODS[str(registered)].parse(hyper_parameters or {})

@@ -1,10 +1,10 @@
-"""The methods of each published table, to compare runs with."""
+"""Methods of each published table."""
 
 _PERSONAL = "scaffold lg_fedavg fedper apfl pfedme ditto fedrep"
 _FAIR = "fedavg qfedavg term fedmgda propfair"
 _CLUSTERED = "local fedavg fedprox fednova scaffold lg_fedavg perfedavg ifca"
 
-# Paper, tables: their methods. A global method with + was fine-tuned before it was scored (tuned_accuracy).
+# Methods by paper and tables. A global method with + was fine-tuned before scoring (tuned_accuracy).
 TABLES: dict[tuple[str, str], str] = {
     (
         "FLIS and PACFL (Vahidian, Morafah et al.; Morafah's thesis)",
@@ -42,5 +42,5 @@ TABLES: dict[tuple[str, str], str] = {
 
 
 def published_in(method: str) -> list[str]:
-    """The tables that contain the method, such as ``FLT, Table 5 (ablation)``."""
+    """Tables that contain the method, such as ``FLT, Table 5 (ablation)``."""
     return [f"{paper}, {tables}" for (paper, tables), names in TABLES.items() if method in names.split()]

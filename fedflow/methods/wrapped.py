@@ -1,4 +1,4 @@
-"""Base of methods that wrap another one: hooks and facts that they do not define are those of the other."""
+"""Base of methods that wrap a host method, which provides the hooks and facts that they do not define."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from fedflow.methods.protocols import Sampling, samplers
 
 @dataclass(frozen=True)
 class HostState(ServerState):
-    """The state of a method with a host, whose own state is ``host``."""
+    """State of a method with a host; ``host`` is the host's state."""
 
     host: Any
 
@@ -22,10 +22,10 @@ W = TypeVar("W", bound=HostState)
 
 
 class Wrapped(Sampling, Method[W], Generic[W]):
-    """A method around a host: what a subclass does not define itself is passed on to the host.
+    """A method around a host, which provides the hooks and facts that a subclass does not define.
 
-    Which hooks and facts that are is computed from `Method` and from the protocols of the subclass. A hook
-    with an argument ``server`` is given the host's state. A host with further protocols is refused.
+    They are computed from `Method` and from the subclass's protocols. A hook with an argument ``server`` gets
+    the host's state. A host with other protocols is refused.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -53,19 +53,19 @@ class Wrapped(Sampling, Method[W], Generic[W]):
 
 
 def inherited(cls: type) -> list[tuple[type, str]]:
-    """The hooks and facts that a class takes from `Method` or a protocol as they are, with their definers."""
-    kinds = [each for each in cls.__mro__ if each is Method or Ability in each.__bases__]
-    definers = {name: each for each in reversed(cls.__mro__) for name in vars(each)}
+    """Hooks and facts that a class inherits from `Method` or a protocol unchanged, with their classes."""
+    kinds = [base for base in cls.__mro__ if base is Method or Ability in base.__bases__]
+    definers = {name: base for base in reversed(cls.__mro__) for name in vars(base)}
     return [(kind, name) for kind in kinds for name in contract(kind) if definers[name] is kind]
 
 
 def _as(kind: type, host: Method[Any]) -> Any:
-    """The host as what defines a hook."""
+    """The host, or the defaults of a protocol that it lacks."""
     return kind.of(host) if issubclass(kind, Ability) else host
 
 
 def _pass_on(cls: type) -> None:
-    """Replace the hooks that the class does not define, except those that make a state from nothing."""
+    """Replace the hooks that the class does not define, except those that create a state."""
     for kind, name in inherited(cls):
         hook = vars(kind)[name]
         if isfunction(hook):
@@ -75,7 +75,7 @@ def _pass_on(cls: type) -> None:
 
 
 def _passed_on(kind: type, hook: Callable[..., Any], form: Signature, result: Any) -> Callable[..., Any]:
-    """A hook of this ``form`` and ``result`` that calls that of the host with the host's state."""
+    """A hook of this ``form`` and ``result`` that calls the host's hook with the host's state."""
 
     @wraps(hook)
     def call(self: Wrapped[Any], *args: Any, **kwargs: Any) -> Any:
@@ -83,13 +83,13 @@ def _passed_on(kind: type, hook: Callable[..., Any], form: Signature, result: An
         state: Any = given.arguments.get("server")
         if state is not None:
             given.arguments["server"] = state.host
-        found = getattr(_as(kind, self.wrapped), hook.__name__)(*given.args[1:], **given.kwargs)
+        answer = getattr(_as(kind, self.wrapped), hook.__name__)(*given.args[1:], **given.kwargs)
         if isinstance(result, TypeVar):
-            return replace(state, host=found)
-        states = [isinstance(each, TypeVar) for each in get_args(result)]
+            return replace(state, host=answer)
+        states = [isinstance(part, TypeVar) for part in get_args(result)]
         if any(states):
-            return tuple(replace(state, host=v) if own else v for own, v in zip(states, found, strict=True))
-        return found
+            return tuple(replace(state, host=v) if s else v for s, v in zip(states, answer, strict=True))
+        return answer
 
     return call
 

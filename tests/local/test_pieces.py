@@ -12,6 +12,8 @@ from fedflow.local import trainer
 from fedflow.local.fast.pieces import CACHED, Product
 from fedflow.local.fast.steps import step_for
 from fedflow.local.local_training import LocalTraining
+from fedflow.local.optimizer import Pull
+from fedflow.local.samples import Batch
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -46,6 +48,27 @@ def test_steps_in_place_have_the_bits_of_flat_ones(
     assert client.trained is found[0]
 
 
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("by_entry", [False, True])
+def test_a_penalty_in_place_has_the_bits_of_a_flat_one(
+    padded: Dataset, settings: dict, by_entry: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place and flat; it agrees with a penalty that is differentiated."""
+    training = LocalTraining.parse({"batch_size": 7, "epochs": 2, "lr": 0.05, **settings})
+    client = one_client(images(padded, network="lenet5"), 4, training)
+    start, center = client.model.init(3), client.model.init(4)
+    pull = Pull(torch.full_like(start, 0.3) if by_entry else 0.3, center)
+
+    def penalized(w: Tensor, batch: Batch) -> Tensor:
+        return client.loss(w, batch) + 0.3 / 2 * (w - center).square().sum()
+
+    ends = [client.fit(start=start, pull=pull), client.fit(penalized, start=start)]
+    monkeypatch.setattr(trainer, "step_for", lambda task: None)
+    ends.append(client.fit(start=start, pull=pull))
+    assert torch.equal(ends[0], ends[2]) and not torch.equal(ends[0], client.fit(start=start))
+    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -63,7 +86,7 @@ def test_other_steps_are_flat(digits: Dataset, settings: dict) -> None:
 
 
 @pytest.mark.parametrize("cohort", ["loop", "vmap"])
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "apfl", "perfedavg"])
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "apfl", "perfedavg", "feddyn", "fedac"])
 def test_methods_have_the_same_results(
     digits: Dataset, name: str, cohort: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

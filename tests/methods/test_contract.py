@@ -13,7 +13,7 @@ from torch import Tensor
 from fedflow.methods import METHODS
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.fairness._weighing import HOSTS, Weighing
-from fedflow.methods.method import RETIRED, Ability, GlobalModel, Method, Passes, Round, S, contract
+from fedflow.methods.method import Ability, GlobalModel, Method, Passes, Round, S, contract
 from fedflow.methods.protocols import Mixing, Noisy, Phased, Serving, samplers
 from fedflow.methods.wrapped import HostState, Wrapped, inherited
 from fedflow.settings import option
@@ -45,12 +45,6 @@ def test_a_hook_without_its_protocol_is_refused(kind: type, name: str) -> None:
         with pytest.raises(TypeError, match=line):
             type("Forgetful", bases, names)
     assert issubclass(type("Careful", (kind, Method), own), kind)
-
-
-@pytest.mark.parametrize("name", RETIRED)
-def test_a_hook_of_the_past_is_refused(name: str) -> None:
-    with pytest.raises(TypeError, match=rf"^Old.{name} is no longer a hook: use (check|work|serves)"):
-        type("Old", (FedAvg,), {name: lambda self, _: None})
 
 
 def test_an_option_cannot_have_the_name_of_a_hook() -> None:

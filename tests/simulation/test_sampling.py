@@ -87,10 +87,7 @@ def test_a_bernoulli_cohort_below_the_minimum_ends_the_run() -> None:
 
 @pytest.mark.parametrize("kind", ["proportional", "bernoulli", "sweep"])
 def test_a_sampler_that_a_method_would_ignore_is_refused(kind: str) -> None:
-    ignoring: list[tuple[str, dict, str]] = [
-        ("local", {"everyone": True}, "uniform with local, which chooses its cohorts itself"),
-        ("fedbuff", {}, "uniform with fedbuff, which is asynchronous"),
-    ]
+    ignoring: list[tuple[str, dict, str]] = [("fedbuff", {}, "uniform with fedbuff, which is asynchronous")]
     if kind != "proportional":
         ignoring += [
             (name, hyper, f"uniform or proportional with {name}, which chooses its cohorts itself")

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedflow.local.fast.pieces import Pieces, Product
-from fedflow.local.optimizer import SGDState
+from fedflow.local.fast.pieces import Pieces, Product, pull_by_layer
+from fedflow.local.optimizer import Pull, SGDState
 from fedflow.local.precision import tf32
 from fedflow.local.samples import Batch
 from fedflow.local.task import Task
@@ -28,13 +28,14 @@ class Steps(NamedTuple):
     vector: Callable[[Any], Tensor]
 
 
-StepFunction = Callable[[Tensor, Rate, Tensor | None], Steps]
+StepFunction = Callable[[Tensor, Rate, Tensor | None, Pull | None], Steps]
 
 
 def step_for(task: Task) -> StepFunction | None:
     """The fast form of plain SGD on the data loss, with the bits of the general form, or None.
 
-    It takes the first vector [D], the learning rate, and a correction [D] that is added to every step.
+    It takes the first vector [D], the learning rate, a correction [D] that is added to every step, and a
+    penalty of the loss.
     """
     settings = task.training
     changed = settings.with_hook("loss") or settings.clip_norm is not None or task.model.buffers
@@ -42,12 +43,12 @@ def step_for(task: Task) -> StepFunction | None:
     if changed or not usual or settings.optimizer != "sgd":
         return None
     form = _by_layer if task.vmapped else _in_place
-    return lambda start, rate, correction: form(task, start, rate, correction)
+    return lambda start, rate, correction, pull: form(task, start, rate, correction, pull)
 
 
-def _in_place(task: Task, start: Tensor, rate: Rate, correction: Tensor | None) -> Steps:
+def _in_place(task: Task, start: Tensor, rate: Rate, correction: Tensor | None, pull: Pull | None) -> Steps:
     settings = task.training
-    pieces = Pieces(task.model, start, settings.momentum, settings.weight_decay, correction)
+    pieces = Pieces(task.model, start, settings.momentum, settings.weight_decay, correction, pull)
 
     def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
         if compiled := task.compiled_for(batch):
@@ -61,10 +62,11 @@ def _in_place(task: Task, start: Tensor, rate: Rate, correction: Tensor | None) 
     return Steps(pieces.state, step, lambda state: state.w)
 
 
-def _by_layer(task: Task, start: Tensor, rate: Rate, correction: Tensor | None) -> Steps:
+def _by_layer(task: Task, start: Tensor, rate: Rate, correction: Tensor | None, pull: Pull | None) -> Steps:
     """Steps of a cohort, layer by layer: no gradient of the whole vector is ever put together."""
     model, settings = task.model, task.training
     corrections = repeat(None) if correction is None else model.pieces(correction)
+    pulls = () if pull is None else pull_by_layer(model, pull)
 
     def loss(pieces: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, Tensor]:
         with task.autocast(batch.x):
@@ -75,6 +77,8 @@ def _by_layer(task: Task, start: Tensor, rate: Rate, correction: Tensor | None) 
     def step(now: tuple[SGDState, ...], batch: Batch) -> tuple[tuple[SGDState, ...], Tensor]:
         with tf32() if settings.precision == "tf32" else nullcontext():
             g, value = torch.func.grad(loss, has_aux=True)(tuple(layer.w for layer in now), batch)
+        if pulls:
+            g = tuple(p.added(piece, layer.w) for p, layer, piece in zip(pulls, now, g))
         if settings.weight_decay:
             g = tuple(piece + settings.weight_decay * layer.w for layer, piece in zip(now, g))
         lr, layers = rate(), zip(now, g, corrections)

@@ -7,6 +7,7 @@ m updates, stale ones included.
 import math
 
 from fedflow.errors import BadInput
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Conditions, M, Round
 from fedflow.methods.protocols import Asynchronous, VariableEpochs
@@ -14,17 +15,9 @@ from fedflow.settings import option
 
 
 class Buffered(Asynchronous, VariableEpochs, FedAvg[M]):
-    weighting: str = option(
-        "uniform",
-        "weights of updates in their mean: n_k or uniform",
-        choices=("samples", "uniform"),
-        source="uniform in the papers",
-    )
+    weighting: str = weights("uniform")
     concurrency: float = option(
-        2.0,
-        "clients that train at any time, in multiples of m (at most all); 0 = synchronous, as FedAvg",
-        ge=0,
-        grid=(1, 2, 4),
+        2.0, "clients that train at any time, in multiples of m; 0 = synchronous", ge=0, grid=(1, 2, 4)
     )
     most_epochs: int | None = option(
         None, "clients draw between 1 and this many epochs; null = E for all", ge=1

@@ -1,6 +1,5 @@
 """Base of CC-FedAdagrad, CC-FedAdam and CC-FedAMS: updates per local step, and an adaptive server step."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -10,7 +9,7 @@ from typing_extensions import TypeVar
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.asynchronous._asynchronous import Buffered
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, GlobalModel, Initial, Next, Round
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
@@ -37,12 +36,10 @@ class ClientCentric(Buffered[C]):
         1e-8, "added to sqrt(v)", symbol="eps", gt=0, grid=(1e-8, 1e-3), source="code of FADAS"
     )
     normalize: bool = option(
-        True,
-        "divide updates by the number K of local steps; by the sum of their eta_i / eta with lr_within",
-        source="Algorithm 3",
+        True, "divide updates by K; with lr_within, by the sum of eta_i / eta", source="Algorithm 3"
     )
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> C:
+    def setup(self, model: FlatModel, initial: Initial) -> C:
         x = initial(0)
         return cast("C", State(x, torch.zeros_like(x), torch.zeros_like(x)))
 
@@ -56,7 +53,7 @@ class ClientCentric(Buffered[C]):
         """The next second moment ``v`` [D], whose root divides the step, and other fields that change."""
         raise NotImplementedError
 
-    def aggregate(self, now: Round, server: C, cohort: Cohort) -> tuple[C, Diagnostics]:
+    def aggregate(self, now: Round, server: C, cohort: Cohort) -> Next[C]:
         x, mean = server.model, cohort.mean("d")
         d = now.model.trainable(mean)
         m = self.beta * server.m + (1 - self.beta) * d

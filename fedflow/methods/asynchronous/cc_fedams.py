@@ -11,7 +11,6 @@ x <- x - eta m / (sqrt(v) + eps), entry by entry; initially m = u = v = 0.
 *Ambiguous*: which client trains next: here a random idle one (`run.timing` sets how fast clients are).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from fedflow.methods.asynchronous._client_centric import State
 from fedflow.methods.asynchronous.cc_fedadam import CCFedAdam
+from fedflow.methods.method import Initial
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 
@@ -30,7 +30,7 @@ class MaxState(State):
 
 @register("cc_fedams", "CC-FedAMS")
 class CCFedAMS(CCFedAdam[MaxState]):
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> MaxState:
+    def setup(self, model: FlatModel, initial: Initial) -> MaxState:
         return MaxState(**vars(super().setup(model, initial)), u=torch.zeros_like(initial(0)))
 
     def second(self, server: MaxState, square: Tensor) -> dict[str, Tensor]:

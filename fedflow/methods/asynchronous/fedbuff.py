@@ -16,7 +16,7 @@ import numpy as np
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.asynchronous._asynchronous import Buffered
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Round
+from fedflow.methods.method import Cohort, GlobalModel, Message, Next, Round
 from fedflow.methods.protocols import Serving
 from fedflow.methods.registry import register
 from fedflow.settings import option
@@ -27,11 +27,7 @@ class FedBuff(Serving, Buffered):
     gathers = True
 
     staleness: str = option(
-        "sqrt",
-        "s(tau), the weight of stale updates: 1 / sqrt(1 + tau), or 1 (none)",
-        symbol="s",
-        choices=("sqrt", "none"),
-        source="experiments: 1 / sqrt(1 + tau)",
+        "sqrt", "s(tau): 1 / sqrt(1 + tau), or 1", symbol="s", choices=("sqrt", "none"), source="experiments"
     )
 
     def broadcast(self, now: Round, server: GlobalModel, client: int) -> Message:
@@ -45,7 +41,7 @@ class FedBuff(Serving, Buffered):
         d = x - client.fit(start=x)
         return client.update(d=d, weight=self.weight(client), scalars={"t": client.received["t"]})
 
-    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> Next[GlobalModel]:
         x = server.model
         tau = now.t - 1 - cohort.scalars("t")
         share = np.ones_like(tau) if self.staleness == "none" else 1 / np.sqrt(1 + tau)

@@ -17,7 +17,6 @@ towards fast clients (compare with FedNova).
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,7 +28,7 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Conditions, GlobalModel, Message, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Message, Round
 from fedflow.methods.protocols import SAMPLERS, Onboarding, Sampling, VariableEpochs
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -56,19 +55,12 @@ class FedEff(Onboarding, Sampling, VariableEpochs, FedAvg[State]):
         source="UEC; random is a baseline",
     )
     tau: float = option(
-        0.5,
-        "epoch deciding factor: the share of E_b that the mean client trains",
-        symbol="tau",
-        gt=0,
-        le=1,
-        grid=(0.2, 0.4, 0.8, 1),
+        0.5, "share of E_b that the mean client trains", symbol="tau", gt=0, le=1, grid=(0.2, 0.4, 0.8, 1)
     )
     base_epochs: int = option(5, "epochs of the mean client when tau = 1", symbol="E_b", ge=1)
     unit: float = option(1.0, "the estimated round time is rounded up to a multiple of this", gt=0)
     slow: str = option(
-        "clamp",
-        "clients too slow for one epoch train one anyway (clamp), or do not take part (skip)",
-        choices=("clamp", "skip"),
+        "clamp", "clients too slow for an epoch train one anyway, or are left out", choices=("clamp", "skip")
     )
     most_epochs: int | None = option(None, "upper limit of epochs; null = none", symbol="E_max", ge=1)
 
@@ -79,10 +71,10 @@ class FedEff(Onboarding, Sampling, VariableEpochs, FedAvg[State]):
             raise BadInput("training.steps", training.steps, accepted)
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
-        """One epoch in round 0; from then on those of `epochs`."""
+        """One epoch in round 0; later rounds follow `epochs`."""
         return {"batches": 1}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0))
 
     def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:

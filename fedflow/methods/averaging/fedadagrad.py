@@ -22,12 +22,7 @@ from fedflow.settings import option
 @register("fedadagrad", "FedAdagrad")
 class FedAdagrad(FedOpt):
     server_lr: float = option(
-        0.1,
-        "server learning rate",
-        symbol="eta_s",
-        gt=0,
-        grid=(0.001, 0.01, 0.1, 1, 10),
-        source="Algorithm 2",
+        0.1, "server learning rate", symbol="eta_s", gt=0, grid=(1e-3, 0.01, 0.1, 1, 10), source="Algorithm 2"
     )
     beta1: float = option(
         0.0, "decay of the first moment m", symbol="beta1", ge=0, lt=1, source="experiments: 0"

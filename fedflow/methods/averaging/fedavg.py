@@ -15,7 +15,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from fedflow.methods.averaging._averaging import ModelAveraging
-from fedflow.methods.method import Cohort, Diagnostics, M, Round
+from fedflow.methods.method import Cohort, M, Next, Round
 from fedflow.methods.protocols import Published
 from fedflow.methods.registry import register
 from fedflow.metrics.cost import exchanged_bytes
@@ -28,11 +28,8 @@ class FedAvg(Published, ModelAveraging[M]):
         """sum_k p_k w_k, [D]"""
         return cohort.mean("model")
 
-    def aggregate(self, now: Round, server: M, cohort: Cohort) -> tuple[M, Diagnostics]:
-        w, mean = server.model, self.average(cohort)
-        if self.server_lr != 1:
-            mean = now.model.with_buffers(w - self.server_lr * (w - mean), mean)
-        return replace(server, model=mean), {}
+    def aggregate(self, now: Round, server: M, cohort: Cohort) -> Next[M]:
+        return replace(server, model=self.stepped(now, server.model, self.average(cohort))), {}
 
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float | None:
         if type(self) is not FedAvg:  # subclasses have other sources

@@ -11,14 +11,13 @@ damped: as polyak, with v <- beta v + (1 - beta) Delta.
 *Ambiguous*: the paper's equation is polyak, its experiments ran nesterov; the default here is polyak.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, GlobalModel, Initial, Next, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -32,21 +31,15 @@ class State(GlobalModel):
 @register("fedavgm", "FedAvgM")
 class FedAvgM(FedAvg[State]):
     beta: float = option(
-        0.9,
-        "server momentum",
-        symbol="beta",
-        ge=0,
-        lt=1,
-        grid=(0, 0.7, 0.9, 0.97, 0.99, 0.997),
-        source="grid of the paper",
+        0.9, "server momentum", symbol="beta", ge=0, lt=1, grid=(0, 0.7, 0.9, 0.97, 0.99, 0.997)
     )
     form: str = option("polyak", "form of momentum", choices=("polyak", "nesterov", "damped"))
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         w = initial(0)
         return State(w, torch.zeros_like(w))
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         w, mean = server.model, self.average(cohort)
         delta = now.model.trainable(w - mean)
         v = self.beta * server.v + (1 - self.beta if self.form == "damped" else 1) * delta

@@ -9,27 +9,26 @@ gradient of F_k at theta_k. Server: h <- h - alpha/N sum over the cohort (theta_
 theta_{t+1} = mean of the cohort's m models theta_k - h / alpha. Initially g_k = h = 0.
 *Reduces to* uniform FedProx with mu = alpha, in the clients' first step.
 *Invariant*: h is the mean of g_k over all N clients, at any participation rate; with weighting: samples, the
-mean of omega_k g_k, omega_k = n_k / mean n. If clients join or leave, `recomputed` restores it.
+mean of omega_k g_k, omega_k = n_k / mean n.
 *State*: server theta, h; client g_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model, g_k = 0.
 *Ambiguous*: h is a mean and moves by 1/N (the text once calls it a sum); with weighting: samples, alpha_k =
-alpha / omega_k, as in the authors' code, so that the sum of n_k F_k is minimized. Gradients are clipped with
-the regularizer and without weight decay; the authors' code adds alpha to the weight decay, and so clips
-grad F_k - g_k - alpha theta_t (clip: replicate). A client that fails is left out; the authors' code for
-PFLDyn replaces its model by the mean of the previous cohort's, and keeps its g_k (failed: replace). The
-authors report the mean of clients' models, not theta.
+alpha / omega_k, as in the authors' code, so that the sum of n_k F_k is minimized. Gradients are clipped
+together with the regularizer, before weight decay; the authors' code adds alpha to the weight decay and thus
+clips grad F_k - g_k - alpha theta_t (clip: replicate). A client that fails is left out; the authors' code for
+PFLDyn replaces its model by the previous cohort's mean and keeps its g_k (failed: replace). The authors
+report the mean of the clients' models, not theta.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
+from fedflow.local.optimizer import Pull
 from fedflow.local.samples import Batch
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Message, Method, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Message, Method, Next, Round
 from fedflow.methods.protocols import Serving
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -45,36 +44,19 @@ class State(GlobalModel):
 @register("feddyn", "FedDyn")
 class FedDyn(Serving, Method[State]):
     alpha: float = option(
-        0.1,
-        "weight of the dynamic regularizer",
-        symbol="alpha",
-        gt=0,
-        grid=(0.001, 0.01, 0.1),
-        source="appendix; 0.01 in the authors' example",
+        0.1, "weight of the dynamic regularizer", symbol="alpha", gt=0, grid=(0.001, 0.01, 0.1)
     )
     weighting: str = option(
-        "uniform",
-        "objective: clients count equally, or in proportion to n_k",
-        choices=("uniform", "samples"),
-        source="Algorithm 1: uniform",
+        "uniform", "the objective's client weights: equal or n_k", choices=("uniform", "samples")
     )
     served: str = option(
-        "broadcast",
-        "the model served and scored: theta, or the mean of the last cohort's models",
-        choices=("broadcast", "mean"),
-        source="Algorithm 1; authors' code: means",
+        "broadcast", "theta, or the mean of the last cohort's models", choices=("broadcast", "mean")
     )
     clip: str = option(
-        "whole",
-        "what training.clip_norm limits: the changed gradient, or that without its term alpha w",
-        choices=("whole", "replicate"),
-        source="authors' code: replicate",
+        "whole", "clip_norm limits the changed gradient, or all but alpha w", choices=("whole", "replicate")
     )
     failed: str = option(
-        "exclude",
-        "clients that fail: left out of the mean, or replaced in it by the previous mean",
-        choices=("exclude", "replace"),
-        source="PFLDyn: exclude; its code: replace",
+        "exclude", "failed clients: left out, or replaced by the last mean", choices=("exclude", "replace")
     )
 
     def check(self, run: Conditions) -> None:
@@ -84,12 +66,9 @@ class FedDyn(Serving, Method[State]):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"g": torch.zeros_like(initial)}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         theta = initial(0)
         return State(theta, torch.zeros_like(theta), theta)
-
-    def broadcast(self, now: Round, server: State, client: int) -> Message:
-        return {"model": server.model}
 
     def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         return {"model": server.mean if self.served == "mean" else server.model}
@@ -99,20 +78,17 @@ class FedDyn(Serving, Method[State]):
         share = client.mean_samples / client.samples if self.weighting == "samples" else 1.0
         alpha = self.alpha * share
 
-        def loss(w: Tensor, batch: Batch) -> Tensor:
-            return client.loss(w, batch) - (g_k * w).sum() + alpha / 2 * (w - theta).square().sum()
-
         def linear(w: Tensor, batch: Batch) -> Tensor:
             return client.loss(w, batch) - ((g_k + alpha * theta) * w).sum()
 
         if self.clip == "replicate":
             theta_k = client.fit(linear, start=theta, decay=alpha)
-        else:
-            theta_k = client.fit(loss, start=theta)
+        else:  # the same penalty, up to a constant
+            theta_k = client.fit(start=theta, pull=Pull(alpha, theta + g_k / alpha))
         g_new = g_k - alpha * client.model.trainable(theta_k - theta)
         return client.update(model=theta_k, weight=1.0, keep={"g": g_new})
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         theta, mean = server.model, cohort.mean("model")
         share = len(cohort.ids) / now.clients
         h = server.h - self.alpha * share * now.model.trainable(mean - theta)
@@ -120,12 +96,3 @@ class FedDyn(Serving, Method[State]):
             updates, failures = len(cohort.ids), len(cohort.failed)
             mean = (updates * mean + failures * server.mean) / (updates + failures)
         return State(now.model.with_buffers(mean - h / self.alpha, mean), h, mean), {}
-
-    def recomputed(self, server: State, g: Tensor, sizes: np.ndarray) -> State:
-        """The server's state once clients joined or left, from g_k [N, D] (0 for a newcomer) and n_k [N].
-
-        If one joins, h <- h N / (N + 1); if client k leaves, h <- (N h - g_k) / (N - 1). With weighting:
-        samples, omega_k of all clients change, so h follows from all g_k only.
-        """
-        omega = sizes / sizes.mean() if self.weighting == "samples" else np.ones(len(sizes))
-        return replace(server, h=(torch.as_tensor(omega).to(g)[:, None] * g).mean(0))

@@ -13,11 +13,9 @@ sum_k p_k tau_k with a proximal term, as in the authors' code. (The paper's eta 
 *State*: server w, and v when gmf > 0. *Traffic*: 1 P down, 1 P and one scalar up.
 *Newcomer*: the global model.
 The experiments draw E_k from 2 to 5 in every round: `training.stragglers: 1`, least_epochs: 2, epochs: 5.
-*Ambiguous*: a_k with a proximal term and either momentum or changing rates: the paper has no formula, so this
-is refused.
+*Ambiguous*: the paper has no a_k for a proximal term with momentum or changing rates, so this is refused.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -25,9 +23,9 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.local.samples import Batch
+from fedflow.local.optimizer import Pull
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Next, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -55,17 +53,13 @@ class FedNova(FedAvg[State]):
         if self.mu and training.lr_within is not None:
             raise BadInput("method.mu", self.mu, "0 where training.lr_within is not null")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         w = initial(0)
         return State(w, torch.zeros_like(w) if self.gmf else None)
 
     def local(self, client: Client) -> Update:
         w, tau = client.received["model"], client.steps()
-
-        def loss(v: Tensor, batch: Batch) -> Tensor:
-            return client.loss(v, batch) + self.mu / 2 * (v - w).square().sum()
-
-        drift = w - client.fit(loss if self.mu else None, start=w)
+        drift = w - client.fit(start=w, pull=Pull(self.mu, w) if self.mu else None)
         rho = client.training.momentum
         if client.training.lr_within is None:
             a = work(tau, rho, client.lr * self.mu if self.mu else None)
@@ -74,7 +68,7 @@ class FedNova(FedAvg[State]):
         d = client.model.with_buffers(drift / a, drift)
         return client.update(d=d, scalars={"tau": tau if self.mu else a}, weight=self.weight(client))
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         w, d = server.model, cohort.mean("d")
         weights = cohort.weights / cohort.weights.sum()
         step = float(weights @ cohort.scalars("tau")) * d
@@ -85,7 +79,7 @@ class FedNova(FedAvg[State]):
 
 
 def work(tau: Tensor, rho: float, pull: Tensor | float | None = None) -> Tensor:
-    """The normalizer ||a_k||_1 of tau steps of SGD with momentum rho, or with a proximal pull eta mu."""
+    """||a_k||_1 of tau steps of SGD with momentum rho, or with a proximal ``pull`` eta mu."""
     if pull is not None:
         # For small pulls, float32 would lose all digits.
         return ((1 - (1 - pull) ** tau.double()) / pull).to(tau.dtype)

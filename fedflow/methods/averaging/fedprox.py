@@ -6,16 +6,14 @@ Networks", MLSys 2020, arXiv 1812.06127, Algorithm 2.
 Client: minimize F_k(w) + mu/2 ||w - w_t||^2 by SGD from w_t. Server: as FedAvg.
 *Reduces to* FedAvg when mu = 0.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
-*Stragglers*: in the paper a share of each cohort trains fewer epochs; FedProx keeps these updates
+*Stragglers*: in the paper, a share of each cohort trains fewer epochs; FedProx keeps these updates
 (`training.stragglers`), FedAvg drops them (`training.drop_stragglers`).
-*Differs from the paper in*: the cohort is uniform and the average weighted by n_k, as in the authors' code
+*Differs from the paper in*: the cohort is uniform and the average is weighted by n_k, as in the authors' code
 (the paper: `run.sampling: proportional` and weighting: uniform).
 """
 
-from torch import Tensor
-
 from fedflow.local.client import Client, Update
-from fedflow.local.samples import Batch
+from fedflow.local.optimizer import Pull
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import M
 from fedflow.methods.registry import register
@@ -25,18 +23,10 @@ from fedflow.settings import option
 @register("fedprox", "FedProx")
 class FedProx(FedAvg[M]):
     mu: float = option(
-        0.01,
-        "weight of the proximal term",
-        symbol="mu",
-        ge=0,
-        grid=(0.001, 0.01, 0.1, 1),
-        source="section 5.1",
+        0.01, "weight of the proximal term", symbol="mu", ge=0, grid=(1e-3, 0.01, 0.1, 1), source="section 5"
     )
 
     def local(self, client: Client) -> Update:
-        anchor = client.received["model"]
-
-        def loss(w: Tensor, batch: Batch) -> Tensor:
-            return client.loss(w, batch) + self.mu / 2 * (w - anchor).square().sum()
-
-        return client.update(model=client.fit(loss, start=anchor), weight=self.weight(client))
+        w = client.received["model"]
+        pull = Pull(self.mu, w) if self.mu else None
+        return client.update(model=client.fit(start=w, pull=pull), weight=self.weight(client))

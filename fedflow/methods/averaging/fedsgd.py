@@ -22,7 +22,6 @@ from fedflow.methods.registry import register
 @register("fedsgd", "FedSGD")
 class FedSGD(FedAvg):
     def streams(self, training: LocalTraining) -> dict[str, int]:
-        """None: no batches are drawn."""
         return {}
 
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:

@@ -21,8 +21,9 @@ s = 1 / sqrt(l L), every round multiplies the distance of x to the optimum by 1 
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.local.optimizer import Pull
 from fedflow.local.samples import Batch
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Method, Round
+from fedflow.methods.method import Cohort, GlobalModel, Method, Next, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -31,40 +32,19 @@ from fedflow.settings import option
 @register("fedsplit", "FedSplit")
 class FedSplit(Method[GlobalModel]):
     s: float = option(
-        10.0,
-        "step size of the proximal operator; 1 / sqrt(l L) if known",
-        symbol="s",
-        gt=0,
-        grid=(0.1, 1, 10, 100),
-        source="public code: 10; Theorem 1: 1 / sqrt(l L)",
+        10.0, "step size of the proximal operator", symbol="s", gt=0, grid=(0.1, 1, 10, 100), source="code"
     )
     relax: float = option(
-        1.0,
-        "length of the reflections; 1/2 for networks",
-        symbol="gamma",
-        gt=0,
-        le=1,
-        grid=(0.5, 1),
-        source="1 in the paper",
+        1.0, "length of the reflections; 1/2 for networks", symbol="gamma", gt=0, le=1, grid=(0.5, 1)
     )
     reg: float = option(
-        0.0,
-        "weight of a pull towards the initial model, for losses that are convex but not strongly",
-        symbol="lambda",
-        ge=0,
-        source="Theorem 2",
+        0.0, "pull to the initial model, if not strongly convex", symbol="lambda", ge=0, source="Theorem 2"
     )
     weighting: str = option(
-        "samples",
-        "objective: clients count in proportion to n_k, or equally",
-        choices=("samples", "uniform"),
-        source="f_k are sums over samples",
+        "samples", "the objective's client weights: n_k or equal", choices=("samples", "uniform")
     )
     server: str = option(
-        "all",
-        "x is the mean of z_k over all clients, or over the active ones, the cohort",
-        choices=("all", "active"),
-        source="FedDyn, A.1.1: both",
+        "all", "x is the mean of z_k over all clients, or the cohort", choices=("all", "active")
     )
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
@@ -72,23 +52,23 @@ class FedSplit(Method[GlobalModel]):
 
     def local(self, client: Client) -> Update:
         x, z = client.received["model"], client.kept["z"]
-        share = client.samples / client.mean_samples if self.weighting == "samples" else 1.0
         reflected = 2 * x - z
+        pull = Pull(1 / self.s, reflected)
+        if self.reg:  # both penalties as one
+            weight = self.reg + 1 / self.s
+            pull = Pull(weight, (self.reg * client.kept["first"] + reflected / self.s) / weight)
 
-        def loss(u: Tensor, batch: Batch) -> Tensor:
-            f = share * client.loss(u, batch)
-            if self.reg:
-                f = f + self.reg / 2 * (u - client.kept["first"]).square().sum()
-            return f + (u - reflected).square().sum() / (2 * self.s)
+        def weighted(u: Tensor, batch: Batch) -> Tensor:
+            return client.samples / client.mean_samples * client.loss(u, batch)
 
-        moved = client.fit(loss, start=x) - x
+        moved = client.fit(weighted if self.weighting == "samples" else None, start=x, pull=pull) - x
         dz = client.model.with_buffers(2 * self.relax * moved, moved)
         z = z + dz
         if self.server == "active":
             return client.update(z=client.model.with_buffers(z, x + moved), weight=1.0, keep={"z": z})
         return client.update(dz=dz, weight=1.0, keep={"z": z})
 
-    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> Next[GlobalModel]:
         if self.server == "active":
             return GlobalModel(cohort.mean("z")), {}
         x, dz = server.model, cohort.mean("dz")

@@ -13,13 +13,12 @@ samples, both means have weights n_k, and m/N becomes the cohort's share of all 
 *Differs from the paper in*: with momentum, the correction stays outside the momentum buffer (NIID-Bench), and
 gradient clipping, which the paper does not have, limits the gradient alone. With clip: whole it limits
 g(y) - c_k + c, weight decay excluded, as in FedDyn's code; the correction is then inside the momentum buffer.
-*Ambiguous*: if eta decays, option II divides by the eta of the round; FedDyn's code divides by the first one,
-so that its control variates shrink with eta (control_lr: initial). There all clients take as many steps as
-one of mean size; here tau follows from n_k. Where eta changes within a round (`training.lr_within`), tau eta
+*Ambiguous*: if eta decays, option II divides by the eta of the round; FedDyn's code divides by the first eta,
+so that its control variates shrink with eta (control_lr: initial). There, all clients take as many steps as a
+client of mean size; here tau follows from n_k. If eta changes within a round (`training.lr_within`), tau eta
 is the sum of the rates of all steps.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -28,8 +27,8 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
-from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Message, Passes, Round
+from fedflow.methods.averaging._averaging import Averaging, weights
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Message, Next, Passes, Round
 from fedflow.methods.protocols import Serving
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -43,31 +42,16 @@ class State(GlobalModel):
 
 @register("scaffold", "SCAFFOLD")
 class Scaffold(Serving, Averaging[State]):
-    weighting: str = option(
-        "uniform",
-        "weights p_k of clients, and of their control variates in c: uniform or n_k",
-        symbol="p_k",
-        choices=("uniform", "samples"),
-        source="Algorithm 1: uniform",
-    )
+    weighting: str = weights("uniform", "Algorithm 1: uniform")
     variate: str = option(
-        "II",
-        "new control variate: gradient at the received model (I) or from the local steps (II)",
-        choices=("I", "II"),
-        source="Algorithm 1, line 12",
+        "II", "new c_k: the gradient at x, or from the local steps", choices=("I", "II"), source="line 12"
     )
     server_lr: float = option(1.0, "server learning rate", symbol="eta_g", gt=0, source="1 in the paper")
     control_lr: str = option(
-        "current",
-        "learning rate in the divisor of option II: the rate of the round, or training.lr",
-        choices=("current", "initial"),
-        source="FedDyn's code: initial",
+        "current", "eta in option II: of the round, or training.lr", choices=("current", "initial")
     )
     clip: str = option(
-        "gradient",
-        "what training.clip_norm limits: the gradient, or the corrected gradient as a whole",
-        choices=("gradient", "whole"),
-        source="FedDyn's code: whole",
+        "gradient", "clip_norm limits the gradient, or the corrected gradient", choices=("gradient", "whole")
     )
 
     def validate(self) -> None:
@@ -90,7 +74,7 @@ class Scaffold(Serving, Averaging[State]):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(initial)}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         x = initial(0)
         return State(x, torch.zeros_like(x))
 
@@ -121,7 +105,7 @@ class Scaffold(Serving, Averaging[State]):
             c_new = c_k - c + client.model.trainable(x - y) / client.traveled(lr)
         return client.update(dy=y - x, dc=c_new - c_k, weight=self.weight(client), keep={"c": c_new})
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         x, dy = server.model, cohort.mean("dy")
         c = server.c + self.share(now, cohort) * cohort.mean("dc")
         return State(now.model.with_buffers(x + self.server_lr * dy, x + dy), c), {}

@@ -1,11 +1,9 @@
-"""Base of methods whose server assigns every client to a cluster, and keeps one model per cluster.
+"""Base of methods whose server assigns every client to a cluster and keeps one model per cluster.
 
-The members of a cluster that are in the cohort train its model, as in FedAvg; a cluster without any keeps its
-model.
+Cluster members in the cohort train its model, as in FedAvg; without any, a cluster keeps its model.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,14 +12,14 @@ from typing_extensions import TypeVar
 
 from fedflow.local.client import Client
 from fedflow.methods.averaging._averaging import ModelAveraging
-from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Message, Next, Round, ServerState
 from fedflow.methods.protocols import Clustered, Serving
 
 
 @dataclass(frozen=True)
 class AssignedState(ServerState):
     models: Tensor  # [Z, D]
-    assignment: Tensor | None = None  # [N] int64, then the newcomers; None: all clients are in cluster 0
+    assignment: Tensor | None = None  # [N] int64, then the newcomers, or None if all are in cluster 0
 
 
 A = TypeVar("A", bound=AssignedState, default=AssignedState)
@@ -30,12 +28,13 @@ A = TypeVar("A", bound=AssignedState, default=AssignedState)
 class Assigned(Clustered, Serving, ModelAveraging[A]):
     """Subclasses set the assignment, in `onboarding_aggregate` or `aggregate`."""
 
-    serves: ClassVar[str] = "cluster"
-    gathers: ClassVar[bool] = True
+    serves = "cluster"
+    gathers = True
 
     def cluster(self, server: A, client: int) -> int:
-        """The number of the client's cluster."""
-        return 0 if server.assignment is None else int(server.assignment[client])
+        """Number of the client's cluster; 0 before it is assigned."""
+        assigned = () if server.assignment is None else server.assignment
+        return int(assigned[client]) if client < len(assigned) else 0
 
     def broadcast(self, now: Round, server: A, client: int) -> Message:
         return {"model": server.models[self.cluster(server, client)]}
@@ -44,14 +43,13 @@ class Assigned(Clustered, Serving, ModelAveraging[A]):
         number = self.cluster(server, client)
         return {"model": server.models[number], "cluster": torch.tensor(number)}
 
-    def aggregate(self, now: Round, server: A, cohort: Cohort) -> tuple[A, Diagnostics]:
+    def aggregate(self, now: Round, server: A, cohort: Cohort) -> Next[A]:
         models = server.models.clone()
         clusters = np.array([self.cluster(server, k) for k in cohort.ids])
         trained = np.unique(clusters)
         for z in trained:
             mean = cohort.mean("model", weights=cohort.weights * (clusters == z))
-            step = self.server_lr * (models[z] - mean)
-            models[z] = mean if self.server_lr == 1 else now.model.with_buffers(models[z] - step, mean)
+            models[z] = self.stepped(now, models[z], mean)
         return replace(server, models=models), {"trained_clusters": len(trained)}
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:

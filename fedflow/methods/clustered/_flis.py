@@ -16,16 +16,13 @@ class FLIS(Pretrained, Method[S]):
     """The server's inputs, and the inferences of models on them."""
 
     public: str | None = option(
-        None,
-        "the server's inputs: a data set under `data`; null = those that the partition sets aside",
-        source="thesis: of the test split, of another data set, or noise",
+        None, "the server's inputs: a dataset under `data`; null = what the partition sets aside"
     )
-    noise: int = option(0, "uniform random inputs, instead of a data set", ge=0, source="thesis: 2500")
+    noise: int = option(
+        0, "number of uniform random inputs, instead of a dataset", ge=0, source="thesis: 2500"
+    )
     inference: str = option(
-        "one_hot",
-        "what is compared: predicted classes (one_hot) or probabilities (soft)",
-        choices=("one_hot", "soft"),
-        source="authors' code: one_hot",
+        "one_hot", "models are compared by predicted classes, or probabilities", choices=("one_hot", "soft")
     )
 
     def validate(self) -> None:
@@ -38,16 +35,12 @@ class FLIS(Pretrained, Method[S]):
     def needs_data(self) -> str:
         return "method.public to a data set, or method.noise to a number"
 
-    def public_inputs(self, now: Round) -> Examples:
-        """The server's M inputs; `BadInput` if it has none."""
-        return now.need_public(self.name)
-
     def inferences(self, now: Round, cohort: Cohort) -> Tensor:
         """Predictions of the cohort's models for the server's inputs: classes [m, M] or probabilities [m, F].
 
         F = M * K; for models that predict at every position, each position counts as an input.
         """
-        public, soft = self.public_inputs(now), self.inference == "soft"
+        public, soft = now.need_public(self.name), self.inference == "soft"
         return torch.stack([infer(now.model, w, public, soft) for w in cohort.stack("model")])
 
 
@@ -58,12 +51,10 @@ def infer(model: FlatModel, w: Tensor, public: Examples, soft: bool) -> Tensor:
     try:
         outputs = torch.cat([model.outputs(w, batch.x, batch.real) for batch in chunks])
     except (IndexError, RuntimeError, ValueError) as error:
-        shape = list(public.x.shape[1:])
-        raise BadInput(
-            "method.public", f"inputs {shape}", "inputs that the clients' network can read"
-        ) from error
+        inputs = f"inputs {list(public.x.shape[1:])}"
+        raise BadInput("method.public", inputs, "inputs that the clients' network can read") from error
     if outputs.ndim < 2 or outputs.shape[-1] < 2:
-        raise BadInput("method.name", "flis", "another method: FLIS compares classes, and there are none")
+        raise BadInput("method.name", "flis", "another method, as FLIS compares classes and there are none")
     return (outputs.softmax(-1) if soft else outputs.argmax(-1)).flatten().cpu()
 
 

@@ -1,7 +1,6 @@
 """Base of methods that cluster clients once, before the first round, by hierarchical clustering of a matrix.
 
-Every cluster starts from the common initial model. Newcomers extend the matrix; its first N rows remain those
-of the clients that took part.
+Every cluster starts from the common initial model. Newcomers are appended to the matrix.
 """
 
 import warnings
@@ -38,26 +37,21 @@ H = TypeVar("H", bound=HierarchicalState, default=HierarchicalState)
 
 
 class Hierarchical(Onboarding, Assigned[H]):
-    """Subclasses define the dissimilarity of clients and the height at which the tree is cut."""
+    """Subclasses define the dissimilarity of clients and the height of the cut."""
 
     unit: ClassVar[str] = "dissimilarity"
 
     linkage: str = option(
-        "wpgma",
-        "distance between clusters; wpgma = the mean of two rows, regardless of cluster sizes",
-        choices=tuple(LINKAGES),
-        source="authors' code of PACFL",
+        "wpgma", "distance between clusters", choices=tuple(LINKAGES), source="authors' code of PACFL"
     )
     assign: str = option(
         "attach",
-        "newcomers join the closest cluster within the threshold, or else form a new one (attach); "
-        "or all clients are clustered again (rehc)",
+        "newcomers join the closest cluster within the threshold or form one; or all are clustered again",
         choices=("attach", "rehc"),
-        source="rehc: PACFL, Algorithm 9",
     )
 
     def measure(self, now: Round, server: H, cohort: Cohort) -> H:
-        """The state with the ``proximity`` of all known clients and the cohort, and the data behind it."""
+        """The state with the ``proximity`` of earlier clients and the cohort, and the data behind it."""
         raise NotImplementedError
 
     def height(self, tree: np.ndarray) -> float:
@@ -65,7 +59,7 @@ class Hierarchical(Onboarding, Assigned[H]):
         raise NotImplementedError
 
     def cut(self, tree: np.ndarray, height: float) -> np.ndarray:
-        """Cluster of every client, numbered by first member."""
+        """Clusters of all clients, numbered by first member."""
         return cut(tree, height)
 
     def onboarding_aggregate(self, now: Round, phase: int, server: H, cohort: Cohort) -> H:
@@ -80,9 +74,9 @@ class Hierarchical(Onboarding, Assigned[H]):
         return replace(server, models=models, assignment=torch.from_numpy(assignment))
 
     def join(self, server: H, clients: int) -> H:
-        """Adds the newcomers, which follow the first ``clients`` (N) rows of the matrix, and their clusters.
+        """Add the newcomers, whose rows follow the first ``clients`` (N) rows of the matrix.
 
-        A cluster of newcomers only starts from the common initial model.
+        A cluster of newcomers alone starts from the common initial model.
         """
         assert server.assignment is not None
         proximity, before = server.matrix, server.assignment[:clients].cpu().numpy()
@@ -101,8 +95,8 @@ class Hierarchical(Onboarding, Assigned[H]):
     def dissimilarity(self, server: H) -> Dissimilarity:
         matrix = server.matrix
         height = self.height(merge(matrix, self.linkage))
-        cut_at = height if np.isfinite(height) else None
-        return Dissimilarity(matrix, range(len(matrix)), self.unit, self.linkage, cut_at)
+        cut = height if np.isfinite(height) else None
+        return Dissimilarity(matrix, range(len(matrix)), self.unit, self.linkage, cut)
 
     def attach(self, proximity: np.ndarray, assignment: np.ndarray, tree: np.ndarray) -> np.ndarray:
         """Clusters of the newcomers [B]; the ``assignment`` [N] of the clients does not change."""
@@ -118,7 +112,7 @@ class Hierarchical(Onboarding, Assigned[H]):
     def recluster(
         self, proximity: np.ndarray, before: np.ndarray, height: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Clusters of all [N + B] at the old ``height``, numbered as the old ones that they overlap most.
+        """Clusters of all [N + B] at the old ``height``, with the numbers of the old ones they overlap most.
 
         Also the overlaps [Z', Z] with the old clusters. Warns if clients ``before`` [N] moved.
         """
@@ -142,10 +136,10 @@ class Hierarchical(Onboarding, Assigned[H]):
 
 
 def linkage_distances(d: np.ndarray, assignment: np.ndarray, tree: np.ndarray, linkage: str) -> np.ndarray:
-    """Distances [B, Z] of newcomers to the clusters ``assignment`` [N] that ``tree`` was cut into.
+    """Distances [B, Z] of newcomers to clusters, the ``assignment`` [N] that ``tree`` was cut into.
 
-    ``d`` [B, N] are their distances to the clients. Clusters are merged in the order of the tree, because
-    wpgma depends on it.
+    ``d`` [B, N] are their distances to the clients. Clusters are merged in the order of the tree, which
+    matters for wpgma.
     """
     join: dict[str, Callable[[np.ndarray, int, np.ndarray, int], np.ndarray]] = {
         "single": lambda x, m, y, n: np.minimum(x, y),
@@ -154,10 +148,10 @@ def linkage_distances(d: np.ndarray, assignment: np.ndarray, tree: np.ndarray, l
         "wpgma": lambda x, m, y, n: (x + y) / 2,
     }
     nodes = [(d[:, k], 1, int(z)) for k, z in enumerate(assignment)]
-    found = {z: distance for distance, _, z in nodes}
+    distances = {z: distance for distance, _, z in nodes}
     for a, b in tree[:, :2].astype(int):
         (x, m, z), (y, n, other) = nodes[a], nodes[b]
         z = z if z == other else -1  # parts of two clusters
         nodes.append((join[linkage](x, m, y, n), m + n, z))
-        found[z] = nodes[-1][0]
-    return np.stack([found[z] for z in range(assignment.max() + 1)], 1)
+        distances[z] = nodes[-1][0]
+    return np.stack([distances[z] for z in range(assignment.max() + 1)], 1)

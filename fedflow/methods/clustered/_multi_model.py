@@ -1,4 +1,4 @@
-"""Base of methods whose server keeps several models for clients to choose from: how these start.
+"""Base of methods whose clients choose among several models of the server: the start of these models.
 
 With ``shared`` layers, a model theta_j [D] is a common body and the head of its cluster. The models must
 differ at the start, or every client always chooses the first. So they are initialized separately; a start is
@@ -6,9 +6,7 @@ redrawn if a model is the best for too few clients; several starts can be compar
 first, followed by rounds in which each model is trained by a random part of the clients.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +15,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.method import Cohort, Conditions, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Round, ServerState
 from fedflow.methods.protocols import Clustered, Onboarding, Phased, Sampling, Serving
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
@@ -30,7 +28,7 @@ REDRAWS = 20  # at most
 class MultiModelState(ServerState):
     models: Tensor  # [k, D], or heads [k, .]
     body: Tensor | None = None  # None where clusters share no layers
-    starts: Tensor | None = None  # further starts [s, k, .]; None if there are none left to try
+    starts: Tensor | None = None  # further starts [s, k, .], or None if none are left to try
     pretrained: Tensor | None = None  # [D]; None except while pretraining
     part: Tensor | None = None  # which model each client trains [N]; None except in the random assignment
     best: Tensor | None = None  # the best start so far [k, .]; None before the first comparison
@@ -40,42 +38,28 @@ class MultiModelState(ServerState):
 class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[MultiModelState]):
     """Subclasses define how clients choose a model (`local`) and how the models change (`aggregate`)."""
 
-    serves: ClassVar[str] = "cluster"
+    serves = "cluster"
 
     clusters: int = option(2, "number of models", symbol="k", ge=1, grid=(2, 3, 4), source="section 5")
     shared: str = option(
         "none",
-        "lower layers that all clusters share: none; averaged over the cohort; or frozen",
+        "lower layers that clusters share: none; averaged over the cohort; or frozen",
         choices=("none", "averaged", "frozen"),
-        source="authors' code for FEMNIST: frozen",
+        source="code: frozen",
     )
     own: list[str] | None = option(
-        None,
-        "name patterns of the layers that are then not shared; null = the architecture's classifier",
-        source="authors' code for FEMNIST: the last dense layer",
+        None, "names of the layers that are not shared; null = the classifier", source="authors' code"
     )
     pretraining: int = option(0, "rounds of FedAvg first", ge=0, source="authors' code for FEMNIST: 2000")
     random_assignment_rounds: int = option(
-        0,
-        "rounds after pretraining in which a random part of the clients trains each model",
-        ge=0,
-        source="authors' code for FEMNIST: 20",
+        0, "rounds after pretraining in which random clients train each model", ge=0, source="code: 20"
     )
     restarts: int = option(
-        1,
-        "number of starts; the one with the lowest training loss is kept",
-        ge=1,
-        grid=(1, 5, 10),
-        source="authors' code for synthetic data: 10",
+        1, "starts, of which the one with the lowest loss is kept", ge=1, grid=(1, 5, 10), source="code: 10"
     )
-    trial: int = option(10, "rounds of training for each of several starts before they are compared", ge=1)
+    trial: int = option(10, "rounds of each start before the comparison", ge=1)
     min_init_share: float = option(
-        0.0,
-        "a start is redrawn unless each model is best for at least this share of clients",
-        ge=0,
-        le=1,
-        grid=(0, 0.1, 0.35),
-        source="authors' code for CIFAR: 0.35 for k = 2, 0.1 for k = 4",
+        0.0, "redraw unless each model is best for this share of clients", ge=0, le=1, grid=(0, 0.1, 0.35)
     )
 
     def validate(self) -> None:
@@ -108,10 +92,10 @@ class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[Mul
         return self.pretraining + self.random_assignment_rounds
 
     def head(self, model: FlatModel) -> Part:
-        """The part that each cluster has separately where the rest is shared."""
+        """The part that is not shared."""
         return model.part(*(model.head_patterns if self.own is None else self.own))
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> MultiModelState:
+    def setup(self, model: FlatModel, initial: Initial) -> MultiModelState:
         count = self.restarts + (REDRAWS if self.min_init_share else 0)
         drawn, body = torch.stack([initial(i) for i in range(count * self.clusters)]), None
         pretrained = initial(0) if self.pretraining else None
@@ -127,7 +111,7 @@ class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[Mul
         return self.choice(server) | ({} if server.starts is None else {"starts": server.starts})
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
-        """The losses of all models of all starts."""
+        """Send the losses of all models of all starts."""
         starts = [client.received["models"], *client.received.get("starts", ())]
         return client.update(losses=self.losses(client, torch.cat(starts)))
 
@@ -140,12 +124,12 @@ class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[Mul
         assert server.starts is not None, "the redraws"
         best = cohort.stack("losses").unflatten(1, (-1, self.clusters)).argmin(2)  # [N, s]
         shares = torch.stack([(best == j).double().mean(0) for j in range(self.clusters)]).amin(0)
-        found = (shares >= self.min_init_share).nonzero()[: self.restarts, 0]
-        if len(found) < self.restarts:
+        chosen = (shares >= self.min_init_share).nonzero()[: self.restarts, 0]
+        if len(chosen) < self.restarts:
             most = float(shares.sort(descending=True).values[self.restarts - 1])
             accepted = f"at most {most:.3g}, the share after {REDRAWS} redraws"
             raise BadInput("method.min_init_share", self.min_init_share, accepted)
-        models, *others = torch.cat([server.models[None], server.starts])[found]
+        models, *others = torch.cat([server.models[None], server.starts])[chosen]
         return replace(server, models=models, starts=stacked(others))
 
     def plan(
@@ -179,17 +163,17 @@ class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[Mul
         return {"models": server.models} | ({} if server.body is None else {"body": server.body})
 
     def whole(self, client: Client, models: Tensor) -> list[Tensor]:
-        """theta_j [D] of all ``models`` [k, .], which may be heads."""
+        """All theta_j [D] from ``models`` [k, .], which may be heads."""
         if self.shared == "none":
             return list(models)
         return [self.head(client.model).join(head, client.received["body"]) for head in models]
 
     def losses(self, client: Client, models: Tensor) -> Tensor:
-        """F_k(theta_j) on the training data of all ``models`` [k, .], [k]."""
+        """F_k(theta_j) of all ``models`` [k, .] on the training data, [k]."""
         return torch.stack([client.full_loss(theta) for theta in self.whole(client, models)])
 
     def without_updates(self, now: Round, server: MultiModelState) -> MultiModelState:
-        """The phase of this round may end; a start whose last cohort failed has no loss to be compared by."""
+        """End the phase of this round if due; a start whose last cohort failed has an infinite loss."""
         if server.pretrained is not None and self.phase(now) == PRETRAINING:
             return self.pretrain(now, server, server.pretrained)
         return self.proceed(now, server, np.inf)
@@ -207,7 +191,7 @@ class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[Mul
         return replace(server, models=w.repeat(self.clusters, 1)) if self.random_assignment_rounds else server
 
     def proceed(self, now: Round, server: MultiModelState, mean_loss: float) -> MultiModelState:
-        """The state after any other round: when due, without parts, with the next start or the best one.
+        """The state after any other round: if due, without parts, or with the next or the best start.
 
         Starts are compared by the ``mean_loss`` of their last cohorts.
         """
@@ -226,5 +210,5 @@ class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[Mul
 
 
 def stacked(starts: list[Tensor]) -> Tensor | None:
-    """``starts`` [s, k, .], if there are any."""
+    """``starts`` [s, k, .], or None without any."""
     return torch.stack(starts) if starts else None

@@ -1,6 +1,6 @@
 """Base of methods that relate clients once, before the first round, by k-means signatures of their data.
 
-Clients with the same relatives share a model; with averaging: in_place, every client has its own.
+Clients with the same relatives share a model; with averaging: in_place, each client has a separate model.
 Newcomers are added to the models and to the assignment only.
 """
 
@@ -28,7 +28,7 @@ from fedflow.heterogeneity.relatedness import (
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import labels
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Round
+from fedflow.methods.method import Cohort, Conditions, Next, Round
 from fedflow.methods.protocols import Dissimilarity, Onboarding
 from fedflow.seeding import generator
 from fedflow.settings import option
@@ -49,73 +49,44 @@ R = TypeVar("R", bound=RelatedState, default=RelatedState)
 
 
 class Related(Onboarding, Assigned[R]):
-    """Subclasses define the points of a client that are clustered into means (`points`)."""
+    """Subclasses define a client's points, which are clustered into means (`points`)."""
 
     case: str = option(
-        "graph",
-        "which clients are averaged: a client and its relatives, or disjoint clusters of relatives",
-        choices=("graph", "clusters"),
-        source="FLT, equations of cases I and II",
+        "graph", "averaged: a client and its relatives, or disjoint clusters", choices=("graph", "clusters")
     )
     clusters: int | None = option(
-        None,
-        "number of clusters in Ward's clustering of the graph; null = its connected components",
-        symbol="C",
-        ge=1,
-        source="FLT, Table 3: 2, 3, 5",
+        None, "clusters of Ward's clustering; null = the graph's components", symbol="C", ge=1
     )
     k: int | None = option(
-        5,
-        "means in a signature; null = one for each label of the client",
-        symbol="k",
-        ge=1,
-        source="FLT, section 4; null: authors' code",
+        5, "means in a signature; null = one per label of the client", symbol="k", ge=1, source="section 4"
     )
     reducer: str = option(
-        "none", "embedding of all means before clients are compared", choices=REDUCERS, source="FLT: umap"
+        "none", "embedding of all means before the comparison", choices=REDUCERS, source="FLT: umap"
     )
     dimensions: int = option(
         2, "dimensions of that embedding", symbol="u", ge=1, grid=(2, 3), source="FLT: 2 or 3"
     )
     distance: str = option(
         "matching",
-        "between signatures: of means matched one to one, its square, or of the closest pair",
+        "between signatures: of matched means, its square, or of the closest pair",
         symbol="A",
         choices=DISTANCES,
-        source="authors' code; min_pair: as FLT prints it",
+        source="authors' code; min_pair: as printed",
     )
     gamma: float | None = option(
-        None,
-        "clients closer than this are related; null = 1 after umap, else the middle of the largest gap",
-        symbol="gamma",
-        gt=0,
-        source="FLT: 1",
+        None, "largest distance of relatives; null = 1 after umap, else the largest gap", symbol="gamma", gt=0
     )
     absent: str = option(
-        "omit",
-        "absent clients: left out, or counted with their last model",
-        choices=("omit", "stale"),
-        source="stale: FLT and its code",
+        "omit", "absent clients: left out, or counted with their last model", choices=("omit", "stale")
     )
     members: str = option(
-        "right",
-        "members of Ward's clusters; leaf_order repeats a bug of the code, which takes the i-th "
-        "leaf of the tree for client i",
-        choices=("right", "leaf_order"),
-        source="leaf_order: FLT's code",
+        "right", "leaf_order repeats the code's bug of the leaves' order", choices=("right", "leaf_order")
     )
     averaging: str = option(
-        "at_once",
-        "in_place repeats a bug of the code: clients are averaged one after the other, over the "
-        "means of earlier ones",
-        choices=("at_once", "in_place"),
-        source="in_place: FLT's code",
+        "at_once", "in_place repeats the code's bug: client after client", choices=("at_once", "in_place")
     )
     assign: str = option(
-        "attach",
-        "newcomers are related to the clients that took part, or all clients are related again",
-        choices=("attach", "all"),
-        source="all: FLT, Algorithm 3",
+        "attach", "newcomers join the relations, or all clients are related again", choices=("attach", "all")
     )
 
     def validate(self) -> None:
@@ -124,9 +95,8 @@ class Related(Onboarding, Assigned[R]):
         if self.members == "leaf_order" and self.clusters is None:
             raise BadInput("method.members", self.members, "right, unless clusters is given")
         if self.averaging == "in_place" and (self.absent, self.server_lr) != ("stale", 1):
-            raise BadInput(
-                "method.averaging", self.averaging, "at_once, unless absent is stale and server_lr 1"
-            )
+            accepted = "at_once, unless absent is stale and server_lr 1"
+            raise BadInput("method.averaging", self.averaging, accepted)
 
     def check(self, run: Conditions) -> None:
         run.need_clients("method.clusters", self.clusters)
@@ -156,7 +126,7 @@ class Related(Onboarding, Assigned[R]):
         )
 
     def relate(self, signatures: list[Tensor], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Distances of clients [N, N], and which are averaged together [N, N], bool."""
+        """Distances of clients [N, N], and the pairs that are averaged together [N, N], bool."""
         ends = np.cumsum([len(u) for u in signatures])[:-1]
         means = reduce(torch.cat(signatures).double().numpy(), self.reducer, self.dimensions, rng)
         matrix = distances(np.split(means, ends), self.distance)
@@ -176,19 +146,18 @@ class Related(Onboarding, Assigned[R]):
         return largest_gap(matrix)
 
     def dissimilarity(self, server: R) -> Dissimilarity:
-        """Components of the graph are clusters by single linkage, cut at gamma."""
+        """Single linkage, cut at gamma, gives the components of the graph."""
         assert server.apart is not None and server.related is not None
-        matrix = server.apart.cpu().numpy()
+        matrix, error = server.apart.cpu().numpy(), None
         gamma = self.threshold(matrix)
         height = gamma if np.isfinite(gamma) else None
-        error = None
         if self.case == "clusters":
             clusters = equal_rows(server.related.cpu().numpy())
             error = decomposition_error(graph(matrix, gamma), clusters)
         return Dissimilarity(matrix, range(len(matrix)), "distance of signatures", "single", height, error)
 
     def join(self, now: Round, server: R, newcomers: list[Tensor]) -> R:
-        """Adds the models of newcomers; replaces all models if all clients are related again."""
+        """Add the models of newcomers; replace all models if all clients are related again."""
         assert server.assignment is not None and server.signatures is not None and server.means is not None
         n, before = now.clients, server.assignment[: now.clients].cpu().numpy()
         sent = [u[:k] for u, k in zip(server.signatures.cpu(), server.means)] + newcomers
@@ -210,7 +179,7 @@ class Related(Onboarding, Assigned[R]):
         models[torch.from_numpy(~rows.any(1))] = server.initial
         return replace(server, assignment=torch.from_numpy(assignment), models=torch.cat([kept, models]))
 
-    def aggregate(self, now: Round, server: R, cohort: Cohort) -> tuple[R, Diagnostics]:
+    def aggregate(self, now: Round, server: R, cohort: Cohort) -> Next[R]:
         """Means over relatives: of the cohort and, with absent: stale, of the others' last models."""
         assert server.assignment is not None and server.related is not None
         if self.averaging == "in_place":
@@ -229,8 +198,7 @@ class Related(Onboarding, Assigned[R]):
             mean = torch.from_numpy(stale[z] / total).to(old) @ old
             if weights.any():
                 mean = mean + weights.sum() / total * cohort.mean("model", weights=weights)
-            step = self.server_lr * (old[z] - mean)
-            models[z] = mean if self.server_lr == 1 else now.model.with_buffers(old[z] - step, mean)
+            models[z] = self.stepped(now, old[z], mean)
         return replace(server, models=models), {}
 
     def averaged_in_place(self, now: Round, server: R, cohort: Cohort) -> Tensor:
@@ -248,8 +216,7 @@ class Related(Onboarding, Assigned[R]):
         return now.sizes if self.weighting == "samples" else np.ones(now.clients)
 
     def shares(self, weights: np.ndarray, assignment: np.ndarray) -> np.ndarray:
-        """Weights [R, N] of clients, summed by their models [R, Z]."""
-        summed: np.ndarray = weights.astype(np.float64) @ (
-            assignment[:, None] == np.arange(assignment.max() + 1)
-        )
+        """Weights [R, N] of clients, summed by model [R, Z]."""
+        members = assignment[:, None] == np.arange(assignment.max() + 1)
+        summed: np.ndarray = weights.astype(np.float64) @ members
         return summed

@@ -11,14 +11,13 @@ With a bound gamma on the updates' relative noise, gamma < sqrt((1 - that cosine
 *State*: server a tree of models, with the direction of the updates that made each part, and every client's
 node; clients none. *Traffic*: 1 P down, 1 P up.
 *Newcomer*: descends the tree: it trains a node's model and moves to the part whose direction is nearest to
-its update, one node each time it takes part; if it is served before, its gradients stand in for updates.
+its update, one node each time it takes part; if it is served before that, gradients replace updates.
 *Ambiguous*: partial participation, which the paper does not have: a client that is absent when its cluster is
 split is a newcomer to the parts. With absent: stale, the last updates of absent clients are used, also in the
-mean (as public code does). A part's direction is the mean of its normalized updates (the paper compares with
-each of them).
+mean (as in public code). A part's direction is the mean of its normalized updates (the paper compares with
+every update).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,8 +28,9 @@ from torch.nn.functional import normalize
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Next, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -43,7 +43,7 @@ class State(AssignedState):
     The clients' ``assignment`` [N] to nodes is None before the first round: they are at the root.
     """
 
-    directions: Tensor  # of the updates that made each part [Z, P], normalized; 0 for the root
+    directions: Tensor  # [Z, P], of the updates behind each part, normalized; 0 for the root
     children: Tensor  # the first of each node's two parts [Z], 0 for a leaf
     updates: Tensor | None = None  # last updates [N, D], 0 before a client's first; None unless absent: stale
 
@@ -51,42 +51,20 @@ class State(AssignedState):
 @register("cfl", "CFL")
 class CFL(Assigned[State]):
     eps1: float = option(
-        0.4,
-        "a cluster is split when the norm of its mean update is below this",
-        symbol="eps_1",
-        ge=0,
-        source="authors' code; about a tenth of the first mean update's",
+        0.4, "a cluster splits if the norm of its mean update is below this", symbol="eps_1", ge=0
     )
-    eps2: float = option(
-        1.6, "and the norm of its longest update is above this", symbol="eps_2", ge=0, source="authors' code"
-    )
+    eps2: float = option(1.6, "and the norm of its longest update is above this", symbol="eps_2", ge=0)
     gamma: float | None = option(
-        None,
-        "bound on the relative noise of updates; null = no such condition",
-        symbol="gamma_max",
-        ge=0,
-        source="equation 31; not in the authors' code",
+        None, "bound on relative noise; null = none", symbol="gamma_max", ge=0, source="equation 31"
     )
     linkage: str = option(
-        "single",
-        "how updates are split: single linkage, which is optimal, or complete",
-        choices=("single", "complete"),
-        source="Algorithm 1; authors' code: complete",
+        "single", "how updates are split; single is optimal", choices=("single", "complete")
     )
     warm_up: int = option(0, "rounds before the first split", ge=0, source="authors' code: 20")
     min_size: int = option(3, "smallest cluster, in updates, that may be split", ge=2, source="authors' code")
-    weighting: str = option(
-        "uniform",
-        "weights within a cluster: n_k or uniform",
-        symbol="p_k",
-        choices=("samples", "uniform"),
-        source="authors' code: uniform",
-    )
+    weighting: str = weights("uniform", "authors' code: uniform")
     absent: str = option(
-        "omit",
-        "absent clients: left out, or counted with their last update",
-        choices=("omit", "stale"),
-        source="stale: public code",
+        "omit", "absent clients: left out, or counted with their last update", choices=("omit", "stale")
     )
 
     def check(self, run: Conditions) -> None:
@@ -94,15 +72,10 @@ class CFL(Assigned[State]):
             raise BadInput("method.warm_up", self.warm_up, f"less than {run.rounds}, the rounds of the run")
         run.training.need_no_adaptation(self.name, "which places clients by gradients over all samples")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         models = initial(0)[None]
         directions = torch.zeros_like(models)[:, : model.parameters]
         return State(models=models, directions=directions, children=torch.zeros(1, dtype=torch.int64))
-
-    def cluster(self, server: AssignedState, client: int) -> int:
-        """The client's node; newcomers are at the root."""
-        known = () if server.assignment is None else server.assignment
-        return int(known[client]) if client < len(known) else 0
 
     def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         message = super().broadcast_for_evaluation(now, server, client)
@@ -111,7 +84,7 @@ class CFL(Assigned[State]):
         tree = {"models": server.models, "directions": server.directions, "children": server.children}
         return message | tree
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         models, directions, children = list(server.models), list(server.directions), server.children.tolist()
         nodes = np.array([self.cluster(server, k) for k in range(now.clients)])  # [N]
         ids, trained, last = np.array(cohort.ids), now.model.parameters, server.updates
@@ -158,7 +131,7 @@ class CFL(Assigned[State]):
         return after, {"splits": (len(models) - len(server.models)) // 2, "clusters": children.count(0)}
 
     def second_part(self, dw: Tensor, mean: Tensor) -> np.ndarray | None:
-        """Which of a cluster's updates ``dw`` [m, P] make a second part, bool [m]; None if it stays whole."""
+        """Mask [m] of the updates ``dw`` [m, P] in a second part, or None if the cluster stays whole."""
         if len(dw) < self.min_size or mean.norm() >= self.eps1 or dw.norm(dim=1).max() <= self.eps2:
             return None
         unit = normalize(dw.double())
@@ -166,7 +139,7 @@ class CFL(Assigned[State]):
         return None if self.gamma is not None and self.gamma >= np.sqrt((1 - across) / 2) else second
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
-        """Descends the tree by gradients where the client's node was split in its absence."""
+        """Descend the tree by gradients if the client's node was split in its absence."""
         z, tree = int(client.received["cluster"]), client.received
         if "children" not in tree:
             return super().model_for(client)
@@ -177,7 +150,7 @@ class CFL(Assigned[State]):
 
 
 def bipartition(similarity: np.ndarray, linkage: str) -> tuple[np.ndarray, float]:
-    """The second of two parts by ``similarity`` [m, m], bool [m], and the largest similarity across them."""
+    """Mask [m] of the second of two parts, by ``similarity`` [m, m], and the largest similarity across."""
     second = cut_into(merge((1 - similarity).clip(0), linkage), 2) == 1
     return second, float(similarity[second][:, ~second].max())
 

@@ -9,29 +9,28 @@ of its cluster. Server: Phi = mean of the cohort's phi_k; every client is assign
 largest LrCos, the cosine of projections on D principal directions M of the cohort's models (E-step);
 Omega_j = mean of its members' last omega_k, in the cohort or not (M-step). Every few rounds it merges the
 tightest cluster into the nearest one or splits the widest, by G = intra / inter: the mean squared distance of
-members to their centroid, over that of the centroid to the others.
+members to their centroid, divided by the mean squared distance of the centroid to the others.
 *Reduces to* Local when mu = lambda = 0, to mean-regularized models when lambda = 0 and K = 1.
 *State*: server all omega_k, Omega_1..Omega_K, Phi, M, the assignment; client omega_k.
 *Traffic*: 1 P and P_body down, 1 P up.
 *Newcomer*: takes one step on all its data from the mean of all Omega, and gets the centroid with the largest
 LrCos; so does a client that has not taken part yet.
 *Ambiguous*: Eq. 4 prints argmin over a similarity: read as argmax. Algorithm 1 sums the phi_k: read as a
-mean, since a sum is m times too long. The first clusters are those of k-means on the cohort's projections. A
-client that never took part has no model to compare; it starts from the common initial one, pulled towards the
-mean of all Omega. At most one cluster is merged or split at a time, the one with the smallest or the largest
-G; merging has priority; a split is that of 2-means on projections. The paper has no values for a and b, and
-no two numbers suit all runs: the pull to centroids lowers G from round to round, even where clusters are
-right (in 30 rounds on digits from 0.05 to 0.01 with mu = 0.1, to 0.003 with mu = 1), and clusters of an IID
-federation have a G of 0.08 to 5, those of two or three groups 0.1 to 0.5. So by default neither is a number:
-only a cluster whose G is 0, a single client, joins the nearest, and a cluster is split if its G is below 1
-and its halves are farther apart than by chance (`fedflow.heterogeneity.number.separation`).
+mean, since a sum is m times too long. k-means on the cohort's projections makes the first clusters. A client
+that never took part has no model to compare; it starts from the common initial model, pulled towards the mean
+of all Omega. At most one cluster is merged or split at a time, the one with the smallest or the largest G;
+merging has priority; 2-means on projections makes a split. The paper has no values for a and b, and no two
+numbers suit all runs: the pull to centroids lowers G from round to round, even if clusters are right (in 30
+rounds on digits from 0.05 to 0.01 with mu = 0.1, to 0.003 with mu = 1), and G is 0.08 to 5 for clusters of an
+IID federation, 0.1 to 0.5 for clusters of two or three groups. So by default neither is a number: only a
+cluster with G = 0, a single client, joins the nearest, and a cluster is split if its G is below 1 and its
+halves are farther apart than by chance (`fedflow.heterogeneity.number.separation`).
 """
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,8 +42,8 @@ from fedflow.heterogeneity.centers import k_means
 from fedflow.heterogeneity.number import centroids, merged, split, spread
 from fedflow.heterogeneity.subspace import signature
 from fedflow.local.client import Client, Update
-from fedflow.local.samples import Batch
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Method, Round, ServerState
+from fedflow.local.optimizer import Pull
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Method, Next, Round, ServerState
 from fedflow.methods.protocols import Clustered, Serving
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel, Part
@@ -52,9 +51,9 @@ from fedflow.settings import option
 
 
 class Space(NamedTuple):
-    """Where models are compared: in the span of ``axes`` [P, q], q <= D, from ``origin`` [P].
+    """The space in which models are compared: the span of ``axes`` [P, q], q <= D, from ``origin`` [P].
 
-    Without axes (all models were equal), models are not projected; without an origin, it is 0.
+    Without axes (all models were equal), models are not projected; the default origin is 0.
     """
 
     axes: Tensor | None = None
@@ -83,8 +82,8 @@ class State(ServerState):
 
 @register("fedac", "FedAC")
 class FedAC(Clustered, Serving, Method[State]):
-    serves: ClassVar[str] = "personal"
-    gathers: ClassVar[bool] = True
+    serves = "personal"
+    gathers = True
 
     clusters: int = option(2, "initial number of clusters", symbol="K", ge=1, grid=(2, 3, 4))
     mu: float = option(
@@ -94,36 +93,19 @@ class FedAC(Clustered, Serving, Method[State]):
         0.1, "pull of embeddings to their mean", symbol="lambda", ge=0, grid=(0, 0.01, 0.1, 1), source="Eq. 3"
     )
     decision: list[str] | None = option(
-        None,
-        "name patterns of the decision h; null = the architecture's classifier",
-        source="the paper: the deep, fully connected part",
+        None, "names of the parameters of h; null = the architecture's classifier"
     )
     rank: int = option(
-        2,
-        "number of principal directions; less than the cohort size",
-        symbol="D",
-        ge=1,
-        grid=(2, 5, 10),
-        source="Algorithm 2",
+        2, "number of principal directions", symbol="D", ge=1, grid=(2, 5, 10), source="Algorithm 2"
     )
     center: bool = option(False, "subtract the cohort's mean model before projecting models")
     refresh_every: int = option(5, "rounds between refreshes of M", ge=1, source="Algorithm 2: sparsely")
     tune_every: int = option(10, "rounds between merges or splits; 0 = never", ge=0, source="Algorithm 3")
     merge_below: float | None = option(
-        None,
-        "a cluster is merged when its G is below this; 0 = never, null = when G is 0 (a single client)",
-        symbol="a",
-        ge=0,
-        grid=(0, 0.001, 0.01, 0.1),
-        source="measured, see above",
+        None, "clusters below this G merge; null = if G is 0", symbol="a", ge=0, grid=(0, 1e-3, 0.01, 0.1)
     )
     split_above: float | None = option(
-        None,
-        "a cluster is split when its G is above this; null = when its halves are separate",
-        symbol="b",
-        gt=0,
-        grid=(0.01, 0.1, 1),
-        source="measured, see above",
+        None, "clusters above this G split; null = if halves are separate", symbol="b", gt=0, grid=(0.1, 1)
     )
     protect_singletons: bool = option(False, "do not merge clusters of one client, whose G is 0")
     allow_split_from_one: bool = option(False, "allow splitting a cluster of all clients, which has no G")
@@ -146,15 +128,15 @@ class FedAC(Clustered, Serving, Method[State]):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         """One cluster around the common initial model, until the first round."""
         w = initial(0)
         return State(w[None], w, self.decides(model).outside(w))
 
     def cluster(self, server: State, client: int) -> int:
-        """The number of the client's cluster; -1 if it never took part."""
-        known = () if server.assignment is None else server.assignment
-        return int(known[client]) if client < len(known) else -1
+        """Number of the client's cluster, or -1 if it never took part."""
+        r = () if server.assignment is None else server.assignment
+        return int(r[client]) if client < len(r) else -1
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
         number = self.cluster(server, client)
@@ -170,28 +152,32 @@ class FedAC(Clustered, Serving, Method[State]):
         return {"centroid": server.mean, "models": server.models} | space
 
     def local(self, client: Client) -> Update:
-        centroid, phi = client.received["centroid"], client.received["embedding"]
-        h = self.decides(client.model)
-
-        def loss(w: Tensor, batch: Batch) -> Tensor:
-            pull = self.mu / 2 * (w - centroid).square().sum()
-            return client.loss(w, batch) + pull + self.lam / 2 * (h.outside(w) - phi).square().sum()
-
-        w = client.fit(loss, start=client.kept["model"])
+        w = client.fit(start=client.kept["model"], pull=self.pull(client))
         return client.update(model=w, weight=1.0, keep={"model": w})
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def pull(self, client: Client) -> Pull | None:
+        """Both penalties as one, up to a constant."""
+        total = self.mu + self.lam
+        if not total:
+            return None
+        centroid, h = client.received["centroid"], self.decides(client.model)
+        phi = (self.mu * h.outside(centroid) + self.lam * client.received["embedding"]) / total
+        # Not `where` with a number, which a captured graph would have to copy to the GPU.
+        weight = self.mu + self.lam * (~h.mask).to(centroid)
+        return Pull(weight, h.join(h.of(centroid), phi))
+
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         sent, trained = cohort.stack("model"), now.model.parameters
         if server.omega is None or server.assignment is None:
             omega, assignment = sent.new_zeros(now.clients, sent.shape[1]), torch.full((now.clients,), -1)
         else:
             omega, assignment = server.omega.clone(), server.assignment.cpu().clone()
         omega[cohort.ids], assignment[cohort.ids] = sent, 0
-        known = (assignment >= 0).nonzero()[:, 0]
-        w, space = omega[known], server.space  # [n, D]
+        trained_once = (assignment >= 0).nonzero()[:, 0]
+        w, space = omega[trained_once], server.space  # [n, D]
         if space.axes is None or now.t % self.refresh_every == 0:
-            found = self.space(sent[:, :trained])
-            space = space if found.axes is None else found
+            refreshed = self.space(sent[:, :trained])
+            space = space if refreshed.axes is None else refreshed
         z = space.projected(w[:, :trained])
         if server.assignment is None:
             r, _ = k_means(z, min(self.clusters, len(z.unique(dim=0))), now.rng)
@@ -201,7 +187,7 @@ class FedAC(Clustered, Serving, Method[State]):
         before = len(models)
         if self.tune_every and now.t % self.tune_every == 0:
             r, models = centroids(w, self.tune(w[:, :trained], r, models[:, :trained], z, now.rng))
-        assignment[known] = r
+        assignment[trained_once] = r
         phi, more = self.decides(now.model).outside(cohort.mean("model")), len(models) - before
         after = State(models, models.mean(0), phi, omega, assignment, *space)
         return after, {"clusters": len(models), "merges": max(0, -more), "splits": max(0, more)}
@@ -229,8 +215,8 @@ class FedAC(Clustered, Serving, Method[State]):
             return client.kept["model"], client.received["cluster"]
         received, trained = client.received, client.model.parameters
         models, space = received["models"], Space(received.get("axes"), received.get("origin"))
-        own = client.full_step(received["centroid"])[None]
-        number = cosines(*(space.projected(v[:, :trained]) for v in (own, models))).argmax()
+        omega = client.full_step(received["centroid"])[None]
+        number = cosines(*(space.projected(v[:, :trained]) for v in (omega, models))).argmax()
         return models[int(number)], number
 
 

@@ -9,13 +9,11 @@ in proportion to the clusters' sizes, at least one client each, so that a round 
 *Reduces to* FedAvg when M = 1, to training one client after the other when M = N.
 *State*: server W, clusters, the rest of sigma; clients none. *Traffic*: 1 P down, 1 P up.
 *Newcomer*: the global model. *Differs from the paper in*: weights n_k by default; clusters of similar labels.
-*Ambiguous*: the slide divides by the q of the whole cluster, so that weights do not sum to 1 over a sample;
+*Ambiguous*: the source divides by the q of the whole cluster, so that weights do not sum to 1 over a sample;
 it samples cluster K + 1 but averages sigma(K + 1), read here as the same cluster.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +24,7 @@ from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import label_shares
 from fedflow.methods.averaging.fedprox import FedProx
-from fedflow.methods.method import Cohort, Conditions, GlobalModel, Round, draw
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Round, draw
 from fedflow.methods.protocols import Cyclic, Onboarding
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -35,28 +33,21 @@ from fedflow.settings import option
 
 @dataclass(frozen=True)
 class State(GlobalModel):
-    features: Tensor | None = None  # [N, F], by which clients are compared; None without onboarding
+    features: Tensor | None = None  # [N, F], by which clients are compared, or None without onboarding
     assignment: Tensor | None = None  # [N], then the newcomers; None before clients are clustered
     order: Tensor | None = None  # sigma of the last round; None before the first
 
 
 @register("fedcluster", "FedCluster")
 class FedCluster(Cyclic, Onboarding, FedProx[State]):
-    gathers: ClassVar[bool] = False
+    gathers = False
 
     mu: float = option(
-        0.0,
-        "weight of the clients' proximal term, as in FedProx",
-        symbol="mu",
-        ge=0,
-        grid=(0, 0.001, 0.01, 0.1),
-        source="abstract: a variety of local optimizers",
+        0.0, "weight of the proximal term", symbol="mu", ge=0, grid=(0, 1e-3, 0.01, 0.1), source="abstract"
     )
     clusters: int = option(2, "clusters, and cycles per round", symbol="M", ge=1, grid=(2, 5, 10))
     grouping: str = option(
-        "random",
-        "how clients are clustered, once: at random into equal parts, or by similar labels",
-        choices=("random", "similar"),
+        "random", "clustering: equal parts at random, or by similar labels", choices=("random", "similar")
     )
     given: list[int] | None = option(None, "the cluster 0..M-1 of every client, instead of a grouping")
     order: str = option(
@@ -67,7 +58,7 @@ class FedCluster(Cyclic, Onboarding, FedProx[State]):
         if self.given is not None and set(self.given) != set(range(self.clusters)):
             raise BadInput("method.given", self.given, f"every cluster from 0 to {self.clusters - 1}")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0))
 
     def onboarding_phases(self) -> int:
@@ -86,9 +77,9 @@ class FedCluster(Cyclic, Onboarding, FedProx[State]):
         farthest = torch.stack([away[:, assignment == z].amax(1) for z in range(self.clusters)], 1)
         return replace(server, assignment=torch.cat([assignment, farthest.argmin(1)]))
 
-    def distances(self, one: Tensor, other: Tensor) -> Tensor:
+    def distances(self, u: Tensor, v: Tensor) -> Tensor:
         """Distances [m, N] between features [m, F] and [N, F], on the CPU."""
-        return torch.cdist(one.double(), other.double()).cpu()
+        return torch.cdist(u.double(), v.double()).cpu()
 
     def cycles(self) -> int:
         return self.clusters
@@ -133,10 +124,10 @@ def complete_linkage(distances: Tensor, features: Tensor, number: int) -> Tensor
 
     So the order of training does not depend on how the clients are numbered.
     """
-    found = torch.from_numpy(cut_into(merge(distances.numpy(), "complete"), number))
-    means = [features.cpu()[found == z].mean(0).tolist() for z in range(number)]
+    clusters = torch.from_numpy(cut_into(merge(distances.numpy(), "complete"), number))
+    means = [features.cpu()[clusters == z].mean(0).tolist() for z in range(number)]
     order = sorted(range(number), key=means.__getitem__, reverse=True)
-    return torch.tensor(order).argsort()[found]
+    return torch.tensor(order).argsort()[clusters]
 
 
 def shares(members: np.ndarray, size: int) -> np.ndarray:

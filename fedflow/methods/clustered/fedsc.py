@@ -30,31 +30,19 @@ from fedflow.settings import option
 class FedSC(FedCluster):
     clusters: int = option(2, "clusters", symbol="N", ge=1, grid=(2, 4, 8))
     mode: str = option(
-        "cycle",
-        "clusters train in turn (cycle), or all contribute to one cohort (stratified)",
-        choices=("cycle", "stratified"),
-        source="section 3.3; Algorithm 1",
+        "cycle", "clusters train in turn, or together in one cohort", choices=("cycle", "stratified")
     )
     grouping: str = option(
-        "similar",
-        "how clients are clustered, once: by ``feature`` and ``metric``, or at random",
-        choices=("similar", "random"),
+        "similar", "clustering: by ``feature`` and ``metric``, or at random", choices=("similar", "random")
     )
     order: str = option(
-        "fixed",
-        "order of the clusters: always the same, or drawn in every round",
-        choices=("fixed", "reshuffle"),
-        source="section 3.3",
+        "fixed", "order of the clusters: fixed, or drawn in every round", choices=("fixed", "reshuffle")
     )
     feature: str = option(
-        "labels",
-        "how clients are compared: by label shares, or by the update of one local training",
-        symbol="I",
-        choices=("labels", "update"),
-        source="Eq. 3.1; a bullet names updates",
+        "labels", "clients are compared by label shares or updates", symbol="I", choices=("labels", "update")
     )
     metric: str = option(
-        "l2", "their distance: Euclidean, or 1 - cosine", choices=("l2", "cosine"), source="Eq. 3.1"
+        "l2", "distance: Euclidean, or 1 - cosine", choices=("l2", "cosine"), source="Eq. 3.1"
     )
 
     def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
@@ -66,11 +54,11 @@ class FedSC(FedCluster):
         w = client.received["model"]
         return client.update(features=client.model.trainable(client.fit(start=w) - w))
 
-    def distances(self, one: Tensor, other: Tensor) -> Tensor:
+    def distances(self, u: Tensor, v: Tensor) -> Tensor:
         if self.metric == "l2":
-            return super().distances(one, other)
-        one, other = (torch.nn.functional.normalize(v.double(), dim=1) for v in (one, other))
-        return (1 - one @ other.T).clamp(min=0).cpu()
+            return super().distances(u, v)
+        u, v = (torch.nn.functional.normalize(x.double(), dim=1) for x in (u, v))
+        return (1 - u @ v.T).clamp(min=0).cpu()
 
     def cycles(self) -> int:
         return self.clusters if self.mode == "cycle" else 1

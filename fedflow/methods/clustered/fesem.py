@@ -13,15 +13,13 @@ further one the model farthest from earlier centers, and both steps are repeated
 served before that, it chooses by one gradient step on all its data.
 *Ambiguous*: partial participation, which the paper does not have. Here a center is the mean of the cohort's
 models that are assigned to it; absent clients keep their assignment. The authors' code starts with random
-assignments and reassigns every 150 rounds: never in its 60 rounds. Clients without a center are assigned in
-any round.
+assignments and reassigns every 150 rounds, which is never in its 60 rounds.
 cluster_over: all is FedSEM as the authors of FLT ran it (github.com/hjraad/FLT, with weighting: samples):
-absent clients count with their last model, initially the common one. k-means clusters the models of all N
-clients, in the first round the best of 20 k-means++ starts, later from the previous means; each center is the
-mean of all its members' models, so that it moves by about the cohort's share of a step.
+absent clients count with their last model, at first the common model. k-means clusters the models of all N
+clients, in the first round from the best of 20 k-means++ starts, later from the previous means. Each center
+is the mean of all its members' models, so it moves by about the cohort's share of a step.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -32,8 +30,9 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.centers import k_means
 from fedflow.local.client import Client
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Next, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -54,38 +53,20 @@ class FeSEM(Assigned[State]):
     first_iterations: ClassVar[int] = 5  # as in the authors' code
 
     centers: int = option(2, "number of centers", symbol="M", ge=1, grid=(2, 3, 4), source="section 5")
-    weighting: str = option(
-        "uniform", "weights: n_k or uniform", choices=("samples", "uniform"), source="equation 6: uniform"
-    )
+    weighting: str = weights("uniform", "equation 6: uniform")
     cluster_over: str = option(
-        "cohort",
-        "models that are assigned and averaged: the cohort's, or all clients' by k-means",
-        choices=("cohort", "all"),
-        source="all: FLT's code",
+        "cohort", "models that are clustered: the cohort's or all clients'", choices=("cohort", "all")
     )
     compared: list[str] | None = option(
-        None,
-        "name patterns of the parameters that are compared; null = all",
-        source="authors' code: the last dense layer",
-    )
-    recluster_every: int = option(
-        1, "rounds between assignments", ge=1, source="Algorithm 1; authors' code: 150 of 60 rounds"
-    )
-    first: str = option(
-        "farthest",
-        "first centers: models far apart, or means of random parts of the clients",
-        choices=("farthest", "random"),
-        source="authors' code: random",
+        None, "names of the compared parameters; null = all", source="authors' code: the last dense layer"
     )
     empty: str = option(
-        "farthest",
-        "a center without clients moves to the model farthest from all others, or stays",
-        choices=("farthest", "keep"),
+        "farthest", "an empty center moves to the farthest model, or stays", choices=("farthest", "keep")
     )
 
     def validate(self) -> None:
         if self.cluster_over == "all":
-            for name in ("server_lr", "recluster_every", "first", "empty"):
+            for name in ("server_lr", "empty"):
                 default = type(self).__dataclass_fields__[name].default
                 if getattr(self, name) != default:
                     accepted = f"{default} where cluster_over is all"
@@ -96,20 +77,20 @@ class FeSEM(Assigned[State]):
             run.need_clients("method.centers", self.centers)
         run.training.need_no_adaptation(self.name, "which places new clients by a step on all samples")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0).repeat(self.centers + 1, 1))
 
-    def cluster(self, server: AssignedState, client: int) -> int:
-        """r_k; M for a client that never took part."""
-        known = () if server.assignment is None else server.assignment
-        return int(known[client]) if client < len(known) else self.centers
+    def cluster(self, server: State, client: int) -> int:
+        """r_k, or M for a client that never took part."""
+        new = server.assignment is None or client >= len(server.assignment)
+        return self.centers if new else super().cluster(server, client)
 
     def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         if self.cluster(server, client) < self.centers:
             return super().broadcast_for_evaluation(now, server, client)
         return {"models": server.models}
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         if self.cluster_over == "all":
             models, r, means = self.cluster_all(now, server, cohort)
             after = State(models, r, means)
@@ -146,19 +127,13 @@ class FeSEM(Assigned[State]):
     def assign(self, now: Round, server: State, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """Centers [M + 1, D], initialized or moved where empty, and r [N] updated for the cohort."""
         w, models = cohort.stack("model"), server.models.clone()  # [m, D]
-        first, r, ids = server.assignment is None, self.assignment(now, server), np.array(cohort.ids)
-        if first and self.first == "random":
-            r = torch.from_numpy(now.rng.permutation(np.arange(now.clients) % self.centers))
-        elif (now.t - 1) % self.recluster_every == 0:
-            self.fill(models, r, w, now.model, first)
-            r[ids] = self.nearest(w, models, now.model).cpu()
-        else:
-            new = (r[ids] == self.centers).numpy()
-            r[ids[new]] = self.nearest(w[new], models, now.model).cpu()
+        r = self.assignment(now, server)
+        self.fill(models, r, w, now.model, first=server.assignment is None)
+        r[cohort.ids] = self.nearest(w, models, now.model).cpu()
         return models, r
 
     def fill(self, models: Tensor, r: Tensor, w: Tensor, model: FlatModel, first: bool) -> None:
-        """Move those of ``models`` [M + 1, D] that no client has in ``r`` [N] to models ``w`` [m, D]."""
+        """Move the ``models`` [M + 1, D] without clients in ``r`` [N] to models ``w`` [m, D]."""
         used = [j for j in range(self.centers) if (r == j).any()]
         if first or self.empty == "farthest":
             for j in sorted({*range(self.centers)} - {*used}):
@@ -187,6 +162,6 @@ class FeSEM(Assigned[State]):
         return torch.stack([((w - center) * mask).square().sum(1) for center in centers], 1)
 
     def counted(self, model: FlatModel, w: Tensor) -> Tensor:
-        """Which entries [D] of models ``w`` are compared, bool: never buffers."""
+        """Mask [D] of the entries of models ``w`` that are compared: never buffers."""
         mask = torch.arange(model.size, device=w.device) < model.parameters
         return mask if self.compared is None else mask & model.part(*self.compared).mask

@@ -1,4 +1,4 @@
-"""FLIS (DC): in every round, the server averages those of the cohort whose models agree on its data.
+"""FLIS (DC): in every round, the server averages the cohort's models that agree on its data.
 
 Source: Morafah, Vahidian, Wang, Lin, "FLIS: Clustered Federated Learning via Inference Similarity for Non-IID
 Data Distribution", IEEE Open Journal of the Computer Society 2023, arXiv 2208.09754; Algorithms 4 and 5 of
@@ -20,17 +20,16 @@ their training samples. Newcomers choose in the same way, whereas in the thesis 
 defined as in FLIS (HC). The server's data are not test samples by default.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.clustered._flis import FLIS, similarity
-from fedflow.methods.method import Cohort, Diagnostics, Message, Passes, Round, ServerState
+from fedflow.methods.method import Cohort, Initial, Message, Next, Passes, Round, ServerState
 from fedflow.methods.protocols import Clustered, Dissimilarity, Selecting
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -46,37 +45,22 @@ class State(ServerState):
 
 @register("flis_dc", "FLIS (DC)")
 class FLISDC(Clustered, Selecting, FLIS[State]):
-    serves: ClassVar[str] = "cluster"
-    gathers: ClassVar[bool] = True
-    stable_cluster_ids: ClassVar[bool] = False
+    serves = "cluster"
+    gathers = True
+    stable_cluster_ids = False
 
     beta: float = option(
-        0.4,
-        "smallest similarity of clients that are averaged",
-        symbol="beta",
-        ge=0,
-        grid=(0.1, 0.3, 0.5, 0.7),
-        source="authors' code; best on CIFAR-10: 0.3",
+        0.4, "smallest similarity of averaged clients", symbol="beta", ge=0, grid=(0.1, 0.3, 0.5, 0.7)
     )
-    weighting: str = option(
-        "samples",
-        "weights within a cluster: n_k or uniform",
-        symbol="p_k",
-        choices=("samples", "uniform"),
-        source="Algorithm 4",
-    )
+    weighting: str = weights("samples", "Algorithm 4")
     select_on: str = option(
-        "train",
-        "samples by which a client chooses its model: its training samples; held-out ones; or, for "
-        "the model that it is served only, its test samples, which is optimistic",
-        choices=("train", "heldout", "test"),
-        source="test: thesis and code",
+        "train", "samples by which clients choose; test is optimistic", choices=("train", "heldout", "test")
     )
 
     def selects(self) -> str:
         return "method.select_on to train" if self.select_on == "heldout" else ""
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0)[None])
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
@@ -94,7 +78,7 @@ class FLISDC(Clustered, Selecting, FLIS[State]):
         w = client.fit(start=client.received["models"][self.choose(client)])
         return client.update(model=w, weight=client.samples if self.weighting == "samples" else 1.0)
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         predicted = self.inferences(now, cohort)
         similar = similarity(predicted, predicted)  # [m, m]
         near = (similar >= self.beta).numpy() | np.eye(len(predicted), dtype=bool)

@@ -24,9 +24,7 @@ The meaning of average linkage: wpgma here, as in the authors' code of PACFL; li
 by their sizes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,7 +34,7 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.clustered._flis import FLIS, similarity
 from fedflow.methods.clustered._hierarchical import Hierarchical, HierarchicalState
-from fedflow.methods.method import Cohort, Diagnostics, Message, Round
+from fedflow.methods.method import Cohort, Initial, Message, Next, Round
 from fedflow.methods.protocols import Dissimilarity
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -45,28 +43,22 @@ from fedflow.settings import option
 
 @dataclass(frozen=True, kw_only=True)
 class State(HierarchicalState):
+    """``latest`` and ``neighbors`` are None unless variant: neighborhood."""
+
     inferences: Tensor | None = None  # B [N, .]; None before the onboarding
-    latest: Tensor | None = None  # [N, D], every client's last model; None without neighborhoods
-    neighbors: Tensor | None = None  # [Z, N] bool, the sets of neighbors; None without neighborhoods
+    latest: Tensor | None = None  # [N, D], every client's last model
+    neighbors: Tensor | None = None  # [Z, N] bool, the sets of neighbors
 
 
 @register("flis_hc", "FLIS (HC)")
 class FLISHC(FLIS[State], Hierarchical[State]):
-    unit: ClassVar[str] = "1 − inference similarity"
+    unit = "1 − inference similarity"
 
     beta: float = option(
-        0.45,
-        "smallest similarity of clients in one cluster",
-        symbol="beta",
-        ge=0,
-        grid=(0.1, 0.3, 0.5, 0.7),
-        source="authors' code",
+        0.45, "smallest similarity in a cluster", symbol="beta", ge=0, grid=(0.1, 0.3, 0.5, 0.7)
     )
     variant: str = option(
-        "clusters",
-        "disjoint clusters, or neighbors of every client",
-        choices=("clusters", "neighborhood"),
-        source="neighborhood: authors' code",
+        "clusters", "disjoint clusters, or neighbors of every client", choices=("clusters", "neighborhood")
     )
 
     def validate(self) -> None:
@@ -74,7 +66,7 @@ class FLISHC(FLIS[State], Hierarchical[State]):
         if self.variant == "neighborhood" and self.server_lr != 1:
             raise BadInput("method.server_lr", self.server_lr, "1 where variant is neighborhood")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         first = initial(0)
         return State(models=first[None], initial=first)
 
@@ -85,12 +77,12 @@ class FLISHC(FLIS[State], Hierarchical[State]):
         return client.update(model=client.fit(start=client.received["model"]))
 
     def measure(self, now: Round, server: State, cohort: Cohort) -> State:
-        own = self.inferences(now, cohort)
-        among = 1 - similarity(own, own)
+        sent = self.inferences(now, cohort)
+        among = 1 - similarity(sent, sent)
         if not cohort.newcomers:
-            return replace(server, inferences=own, proximity=among)
+            return replace(server, inferences=sent, proximity=among)
         assert server.inferences is not None
-        across = 1 - similarity(own, server.inferences.cpu()).numpy()
+        across = 1 - similarity(sent, server.inferences.cpu()).numpy()
         before = server.matrix[: now.clients, : now.clients]
         proximity = np.block([[before, across.T], [across, among.numpy()]])
         return replace(server, proximity=torch.from_numpy(proximity))
@@ -107,16 +99,16 @@ class FLISHC(FLIS[State], Hierarchical[State]):
         _, first, which = np.unique(near[:, :clients], axis=0, return_index=True, return_inverse=True)
         order = np.argsort(first)  # by first member, so that newcomers do not change numbers
         neighbors, assignment = near[first[order], :clients], np.argsort(order)[which.reshape(-1)]
-        found = replace(
+        after = replace(
             measured,
             assignment=torch.from_numpy(assignment),
             neighbors=torch.from_numpy(neighbors),
             latest=server.initial.expand(clients, -1) if server.latest is None else server.latest,
         )
-        return replace(found, models=self.means(now, found))
+        return replace(after, models=self.means(now, after))
 
     def means(self, now: Round, server: State) -> Tensor:
-        """Mean of the last models of each set of neighbors, [Z, D]; the initial model without any."""
+        """Means of the last models of each set of neighbors, [Z, D], or the initial model without any."""
         assert server.latest is not None and server.neighbors is not None
         sizes = now.sizes if self.weighting == "samples" else np.ones(now.clients)
         shares = server.neighbors.cpu() * torch.from_numpy(sizes).double()
@@ -126,10 +118,10 @@ class FLISHC(FLIS[State], Hierarchical[State]):
         return torch.where(some[:, None].to(means.device), means, server.initial)
 
     def dissimilarity(self, server: State) -> Dissimilarity:
-        found = super().dissimilarity(server)
-        return found if self.variant == "clusters" else replace(found, height=None)
+        matrix = super().dissimilarity(server)
+        return matrix if self.variant == "clusters" else replace(matrix, height=None)
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         if server.latest is None:
             return super().aggregate(now, server, cohort)
         latest = server.latest.clone()

@@ -20,23 +20,21 @@ before any embedding; with assign: all, all clients are related again. With fine
 it uses the encoder as it is.
 *Differs from the paper in*: no UMAP unless reducer: umap (extra ``umap``); without it, gamma is the middle of
 the largest gap of A, as the paper's 1 is in units of UMAP: groups that are close to each other are merged if
-another is far away. A_ij matches means one to one, as the code does (distance: min_pair is what is printed);
+another is far away. A_ij matches means one to one, as in the code (distance: min_pair is as printed);
 this needs at most as many means as a client has labels (k: null), as the second mean of a label is arbitrary.
 Absent clients are left out (absent: stale is the paper's, which moves a model by the cohort's share only).
 The printed averages do not sum to 1; here, as in the code, they do. UMAP's ``fit_transform`` embeds the
-means; the code passes each client's through ``transform`` after the fit. Clients are related once. Their data
-do not change, so more than lambda of them never raise a flag; and all are onboarded before the first round,
-so relating them again every tau rounds would change nothing: by Algorithm 2 each receives the server's
-auto-encoder again, trains it on the same data, and sends the same signature. (An encoder that is trained for
-all would be trained for J more epochs, as with a larger J.) Newcomers join after the last round.
+means; the code passes each client's through ``transform`` after the fit. Clients are related once: their data
+do not change, so relating them again every tau rounds would give the same signatures, and no flags are
+raised. Newcomers join after the last round.
 *Ambiguous*: in the paper, each client trains its own auto-encoder. One version of the code trains a single
-one at the clients in turn, in random order (finetune: sequential, where clients wait for each other); a later
-one trains it on all clients' images (finetune: central, which shares data and is for reproduction only).
-There, the learning rate, halved every ten epochs of all clients together or every ten batches, soon stops the
-training; here it starts again at every client and is halved every ten epochs.
+auto-encoder at the clients in turn, in random order (finetune: sequential); a later version trains it on all
+clients' images (finetune: central, which shares data and is for reproduction only). There, the learning rate
+is halved every ten epochs of all clients together or every ten batches, which soon stops the training; here
+it starts again at every client and is halved every ten epochs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,7 +47,7 @@ from fedflow.local.client import Client, Update
 from fedflow.local.encoder import ENCODERS, autoencoder, embed, fine_tune, pixels, pretrain
 from fedflow.local.labels import label_shares
 from fedflow.methods.clustered._related import Related, RelatedState
-from fedflow.methods.method import Cohort, Message, Round
+from fedflow.methods.method import Cohort, Initial, Message, Round
 from fedflow.methods.protocols import Pretrained, ServerData
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -63,7 +61,7 @@ FINETUNE = ("per_client", "sequential", "central")
 class State(RelatedState):
     """``encoder`` is the whole auto-encoder if every client trains its own."""
 
-    encoder: Tensor | None = None  # [W], which clients receive; None without public images or encoder
+    encoder: Tensor | None = None  # [W], which clients receive, or None without public images or encoder
     decoder: Tensor | None = None  # [W'], the rest; None unless one auto-encoder is trained for all clients
 
 
@@ -71,8 +69,8 @@ class State(RelatedState):
 class FLT(Pretrained, Related[State]):
     encoder: str | None = option(
         None,
-        "auto-encoder; null = conv for gray images, residual for color; pixels: none; labels: clients "
-        "with the same set of labels are related (an upper bound)",
+        "auto-encoder; null = conv for gray images, residual for color; pixels = none; labels = clients with "
+        "the same labels are related (an upper bound)",
         choices=(*ENCODERS, *UNTRAINED),
         symbol="G",
         source="Table 13; the others: authors' code",
@@ -84,15 +82,11 @@ class FLT(Pretrained, Related[State]):
     )
     finetune: str = option(
         "per_client",
-        "training of the encoder in these epochs: each client its own; one by all clients in "
-        "turn; or one by the server, on images that all clients send",
+        "who trains the encoder: each client its own, all clients one in turn, or the server on all images",
         choices=FINETUNE,
-        source="Algorithm 2; the others: authors' code, 2021 and 2023",
     )
     public: str | None = option(
-        None,
-        "the server's images: a data set under `data`; null = those that the partition sets aside",
-        source="EMNIST, Fashion-MNIST, CIFAR-100",
+        None, "the server's images: a dataset under `data`; null = what the partition sets aside"
     )
 
     def validate(self) -> None:
@@ -103,14 +97,14 @@ class FLT(Pretrained, Related[State]):
 
     @property
     def together(self) -> bool:
-        """Whether one encoder is trained for all clients, before they send signatures."""
+        """True if one encoder is trained for all clients before they send signatures."""
         return self.finetune != "per_client" and self.finetuning > 0
 
     def onboarding_phases(self) -> int:
         return 1 + self.together
 
     def signing(self, phase: int) -> bool:
-        """Whether clients send their signatures in this phase: in the last one."""
+        """True if clients send their signatures in this phase, the last one."""
         return phase == self.onboarding_phases() - 1
 
     def onboarding_turns(
@@ -128,7 +122,7 @@ class FLT(Pretrained, Related[State]):
     def needs_data(self) -> str:
         return "" if self.encoder in UNTRAINED else "method.public to a data set, or method.encoder to pixels"
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         first = initial(0)
         return State(models=first[None], initial=first)
 
@@ -184,7 +178,7 @@ class FLT(Pretrained, Related[State]):
         return autoencoder(self.encoder or ("residual" if shape[0] == 3 else "conv"), shape, self.latent)
 
     def fitting(self, x: Tensor, size: int) -> FlatModel:
-        """The same; `BadInput` unless it or its encoder has ``size`` parameters."""
+        """The same, or `BadInput` unless it or its encoder has ``size`` parameters."""
         model = self.autoencoder(x)
         if size not in (model.size, len(model.part("encoder.*").index)):
             raise BadInput("method.public", self.public, f"images of the clients' shape, {list(x.shape[1:])}")

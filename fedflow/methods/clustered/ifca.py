@@ -30,8 +30,9 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.clustered._multi_model import PRETRAINING, RANDOM_ASSIGNMENT, MultiModel, MultiModelState
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Passes, Round
+from fedflow.methods.method import Cohort, Conditions, Next, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -41,18 +42,9 @@ class IFCA(MultiModel):
     chooses_on_test: ClassVar[bool] = False
 
     averaging: str = option(
-        "model",
-        "what is averaged: trained models (option II) or gradients (option I)",
-        choices=("model", "gradient"),
-        source="Algorithm 1",
+        "model", "trained models (option II) or gradients (option I)", choices=("model", "gradient")
     )
-    weighting: str = option(
-        "uniform",
-        "weights p_k within a cluster: uniform or n_k",
-        symbol="p_k",
-        choices=("uniform", "samples"),
-        source="authors' code: uniform; n_k on FEMNIST",
-    )
+    weighting: str = weights("uniform", "authors' code: uniform; n_k on FEMNIST")
     denominator: str = option(
         "cohort",
         "D of gradient averaging: all clients, the cohort, or the cluster's part of it",
@@ -107,15 +99,13 @@ class IFCA(MultiModel):
         if client.phase == RANDOM_ASSIGNMENT:
             j = received["number"]
         scalars = {"cluster": j} | ({"loss": losses.amin()} if self.restarts > 1 else {})
-        own = sent if self.shared == "none" else head.of(sent)
-        update = client.update(model=own, weight=weight, group=j, scalars=scalars)
+        model = sent if self.shared == "none" else head.of(sent)
+        update = client.update(model=model, weight=weight, group=j, scalars=scalars)
         if self.shared == "averaged":
             update.vectors["body"] = head.outside(sent)
         return update
 
-    def aggregate(
-        self, now: Round, server: MultiModelState, cohort: Cohort
-    ) -> tuple[MultiModelState, Diagnostics]:
+    def aggregate(self, now: Round, server: MultiModelState, cohort: Cohort) -> Next[MultiModelState]:
         if self.phase(now) == PRETRAINING:
             return self.pretrain(now, server, cohort.mean("model")), {}
         models, body = server.models.clone(), server.body
@@ -125,15 +115,15 @@ class IFCA(MultiModel):
         buffers = buffers.to(models.device)
 
         def moved(old: Tensor, mean: Tensor, members: int, buffers: Tensor) -> Tensor:
-            """``old`` after a step with the ``mean`` of its members' models, or gradients."""
+            """``old`` after a step with the ``mean`` of its members' models or gradients."""
             if self.averaging == "model":
                 return mean
             rate = self.server_lr * members / sizes.get(self.denominator, members)
             return old - torch.where(buffers, mean, rate * mean)
 
-        own, chosen = buffers if self.shared == "none" else head.of(buffers), sorted(set(cohort.groups))
+        fixed, chosen = buffers if self.shared == "none" else head.of(buffers), sorted(set(cohort.groups))
         for j in chosen:
-            models[j] = moved(models[j], cohort.mean("model", group=j), cohort.groups.count(j), own)
+            models[j] = moved(models[j], cohort.mean("model", group=j), cohort.groups.count(j), fixed)
         if body is not None and self.shared == "averaged":
             body = moved(body, cohort.mean("body"), len(cohort.ids), head.outside(buffers))
         loss = cohort.scalars("loss").mean() if self.restarts > 1 else np.nan

@@ -17,7 +17,6 @@ expected number); all clients take part in the warm-up (there: 60 % with CIFAR a
 *Ambiguous*: the treatment of DBSCAN's noise; here such clients stay alone.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,7 +26,7 @@ from torch import Tensor
 from fedflow.heterogeneity.centers import k_medoids
 from fedflow.local.client import Client, Update
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Conditions, Message, Round
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Round
 from fedflow.methods.protocols import Dissimilarity, Onboarding
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -51,11 +50,7 @@ class LCFL(Onboarding, Assigned[State]):
     )
     warmup: int = option(5, "warm-up rounds", ge=1, source="authors' code: 5")
     distance: str = option(
-        "loss",
-        "what D compares: losses, models (L2), or the warm-up's last updates (1 - cosine)",
-        symbol="D",
-        choices=("loss", "model", "update"),
-        source="authors' code: the last two are baselines",
+        "loss", "what D compares; the others are baselines", symbol="D", choices=("loss", "model", "update")
     )
     eps: float | None = option(
         None, "radius of DBSCAN, instead of k-medoids", gt=0, source="authors' code: an alternative"
@@ -69,7 +64,7 @@ class LCFL(Onboarding, Assigned[State]):
     def onboarding_phases(self) -> int:
         return self.warmup + (self.distance == "loss")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0)[None])
 
     def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
@@ -100,7 +95,7 @@ class LCFL(Onboarding, Assigned[State]):
         return self.join(server, losses, now.clients) if cohort.newcomers else self.form(server, losses)
 
     def form(self, server: State, losses: Tensor | None) -> State:
-        """The clusters, all with the model of the warm-up."""
+        """Form the clusters, all with the model of the warm-up."""
         assert server.trained is not None
         d = self.gaps(server, server.trained) if losses is None else loss_distances(losses)
         assignment, medoids = map(torch.from_numpy, self.group(d.cpu().numpy()))
@@ -108,11 +103,11 @@ class LCFL(Onboarding, Assigned[State]):
         return State(models, assignment, server.start, medoids=server.trained[medoids], proximity=d)
 
     def join(self, server: State, losses: Tensor | None, clients: int) -> State:
-        """Newcomers join the nearest medoid."""
+        """Add newcomers to the clusters of the nearest medoids."""
         assert server.assignment is not None and server.medoids is not None
-        known = server.assignment[:clients].cpu()
+        before = server.assignment[:clients].cpu()
         d = self.gaps(server, server.medoids) if losses is None else (losses[:, -1:] - losses[:, :-1]).abs()
-        return replace(server, assignment=torch.cat([known, d.argmin(1).cpu()]))
+        return replace(server, assignment=torch.cat([before, d.argmin(1).cpu()]))
 
     def dissimilarity(self, server: State) -> Dissimilarity:
         assert server.proximity is not None
@@ -123,12 +118,12 @@ class LCFL(Onboarding, Assigned[State]):
     def gaps(self, server: State, models: Tensor) -> Tensor:
         """Distances [m, k] of the trained models [m, D] to ``models`` [k, D], or of their updates."""
         assert server.trained is not None and server.start is not None
-        one, other = server.trained.double(), models.double()
+        u, v = server.trained.double(), models.double()
         if self.distance == "model":
-            return torch.cdist(one, other)
+            return torch.cdist(u, v)
         start = server.start
-        one, other = (torch.nn.functional.normalize(w - start, dim=1) for w in (one, other))
-        return (1 - one @ other.T).clamp(min=0)
+        u, v = (torch.nn.functional.normalize(w - start, dim=1) for w in (u, v))
+        return (1 - u @ v.T).clamp(min=0)
 
     def group(self, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Clusters [N] of a matrix of distances [N, N], and their medoids [k]."""
@@ -136,12 +131,12 @@ class LCFL(Onboarding, Assigned[State]):
             return k_medoids(d, self.clusters)
         from sklearn.cluster import DBSCAN  # takes seconds to import
 
-        found = DBSCAN(eps=self.eps, min_samples=self.min_samples, metric="precomputed").fit_predict(d)
-        noise = found < 0
-        found[noise] = found.max() + 1 + np.arange(noise.sum())
-        within = np.where(found[:, None] == found, d, 0).sum(0)
-        members = [np.flatnonzero(found == z) for z in range(found.max() + 1)]
-        return found, np.array([own[within[own].argmin()] for own in members])
+        clusters = DBSCAN(eps=self.eps, min_samples=self.min_samples, metric="precomputed").fit_predict(d)
+        noise = clusters < 0
+        clusters[noise] = clusters.max() + 1 + np.arange(noise.sum())
+        within = np.where(clusters[:, None] == clusters, d, 0).sum(0)
+        members = [np.flatnonzero(clusters == z) for z in range(clusters.max() + 1)]
+        return clusters, np.array([ids[within[ids].argmin()] for ids in members])
 
 
 def loss_distances(losses: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ logistic regressions of one class against the rest on the pixels; coefficients [
 client lacks are zero.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -29,7 +28,7 @@ from fedflow.heterogeneity.centers import k_means
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import labels
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
-from fedflow.methods.method import Cohort, Conditions, Message, Round
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Round
 from fedflow.methods.protocols import Dissimilarity, Onboarding
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -49,16 +48,13 @@ class OneShot(Onboarding, Assigned[State]):
 
     clusters: int = option(2, "number of clusters", symbol="k", ge=1, grid=(2, 3, 4), source="section 6")
     features: str = option(
-        "model",
-        "what is clustered: trained models, or coefficients of logistic regressions",
-        choices=("model", "logistic"),
-        source="Algorithm 1; authors' code for FEMNIST",
+        "model", "what is clustered: models, or logistic regressions", choices=("model", "logistic")
     )
 
     def check(self, run: Conditions) -> None:
         run.need_clients("method.clusters", self.clusters)
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         first = initial(0)
         return State(models=first.repeat(self.clusters, 1), initial=first)
 
@@ -78,8 +74,8 @@ class OneShot(Onboarding, Assigned[State]):
         if cohort.newcomers:
             assert server.assignment is not None and server.centers is not None
             nearest = torch.cdist(features, server.centers).argmin(1).cpu()
-            known = server.assignment[: now.clients].cpu()
-            return replace(server, assignment=torch.cat([known, nearest]))
+            before = server.assignment[: now.clients].cpu()
+            return replace(server, assignment=torch.cat([before, nearest]))
         assignment, centers = k_means(features, self.clusters, now.rng)
         proximity = torch.cdist(features, features)
         return replace(server, assignment=assignment, centers=centers, proximity=proximity)
@@ -101,8 +97,8 @@ def logistic(client: Client) -> Tensor:
     x = client.data(raw=True)[0].flatten(1).cpu().numpy()
     x = x / np.float32(255) if x.dtype == np.uint8 else x
     y, classes = labels(client)
-    found = np.zeros((classes, x.shape[1]))
+    coefficients = np.zeros((classes, x.shape[1]))
     present = np.unique(y.cpu().numpy())
     for label in present if len(present) > 1 else ():
-        found[label] = LogisticRegression().fit(x, y.cpu().numpy() == label).coef_[0]
-    return torch.from_numpy(found.ravel()).to(client.model.dtype)
+        coefficients[label] = LogisticRegression().fit(x, y.cpu().numpy() == label).coef_[0]
+    return torch.from_numpy(coefficients.ravel()).to(client.model.dtype)

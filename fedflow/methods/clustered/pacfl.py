@@ -1,4 +1,4 @@
-"""PACFL: clients send principal directions of their data; those at small angles share a model.
+"""PACFL: clients send principal directions of their data; clients at small angles share a model.
 
 Source: Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah, Lin, "Efficient Distribution Similarity
 Identification in Clustered Federated Learning via Principal Angles between Client Data Subspaces", AAAI 2023,
@@ -16,13 +16,11 @@ initial model; with assign: rehc, all clients are clustered again, which can mov
 cannot).
 *Ambiguous*: how beta is chosen, which the paper does not say: by default it is the middle of the largest gap
 between two merges (`fedflow.heterogeneity.sweep` counts the clusters for other values). The authors' code has
-signature: per_class, p: 3, proximity: entry_min, and for mixed data sets whole and normalized. The meaning of
+signature: per_class, p: 3, proximity: entry_min, and for mixed datasets whole and normalized. The meaning of
 average linkage: wpgma here, as in that code; linkage: upgma weighs clusters by their sizes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -33,7 +31,7 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity import MODES, cut_into, extend, largest_gap, proximity, signature
 from fedflow.local.client import Client, Update
 from fedflow.methods.clustered._hierarchical import Hierarchical, HierarchicalState
-from fedflow.methods.method import Cohort, Conditions, Round
+from fedflow.methods.method import Cohort, Conditions, Initial, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -47,30 +45,20 @@ class State(HierarchicalState):
 
 @register("pacfl", "PACFL")
 class PACFL(Hierarchical[State]):
-    unit: ClassVar[str] = "angle, degrees"
+    unit = "angle, degrees"
 
     beta: float | None = option(
-        None,
-        "clusters up to this many degrees apart are merged; null = the largest gap",
-        symbol="beta",
-        ge=0,
-        source="authors' code: 4.9 for CIFAR-10, 42 for MIX-4",
+        None, "merge up to this angle in degrees; null = the largest gap", symbol="beta", ge=0
     )
     clusters: int | None = option(
         None, "number of clusters, instead of beta", symbol="Z", ge=1, grid=(2, 3, 4)
     )
     p: int = option(3, "singular vectors", symbol="p", ge=1, grid=(3, 4, 5), source="Tables 3.8 to 3.11")
     signature: str = option(
-        "whole",
-        "singular vectors of all data of a client, or of each label's data",
-        choices=("whole", "per_class"),
-        source="Algorithm 7; authors' code: per_class",
+        "whole", "singular vectors of a client's data, or of each label's", choices=("whole", "per_class")
     )
     input: str = option(
-        "raw",
-        "pixels 0..255, or as the network receives them",
-        choices=("raw", "normalized"),
-        source="authors' code; normalized for MIX-4",
+        "raw", "pixels 0..255, or as the network reads them", choices=("raw", "normalized"), source="code"
     )
     proximity: str = option(
         "principal_min", "angle between two signatures", choices=tuple(MODES), source="equation 3.1"
@@ -80,7 +68,7 @@ class PACFL(Hierarchical[State]):
         if self.clusters is not None and self.beta is not None:
             raise BadInput("method.clusters", self.clusters, "null where beta is given")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         first = initial(0)
         return State(models=first[None], initial=first)
 
@@ -102,9 +90,9 @@ class PACFL(Hierarchical[State]):
                 proximity=torch.from_numpy(proximity(transposed(sent), mode=self.proximity)),
             )
         assert server.signatures is not None and server.columns is not None
-        known = [u[:q] for u, q in zip(server.signatures.cpu(), server.columns)]
+        earlier = [u[:q] for u, q in zip(server.signatures.cpu(), server.columns)]
         before = server.matrix[: now.clients, : now.clients]
-        extended = extend(before, transposed(known), transposed(sent), self.proximity)
+        extended = extend(before, transposed(earlier), transposed(sent), self.proximity)
         return replace(server, proximity=torch.from_numpy(extended))
 
     def height(self, tree: np.ndarray) -> float:

@@ -6,7 +6,7 @@ IEEE Transactions on Neural Networks and Learning Systems 2022, arXiv 2103.15947
 
 Before the first round, every client projects its samples, pixels 0..1, on their p leading principal
 components, and sends the k means of these scores [k, p]. Server: from there on as FLT, with the distances of
-these means. With basis: shared, the components are those of the server's public images.
+these means. With basis: shared, the components come from the server's public images.
 *Reduces to* FedAvg when all are related (large gamma), to Local when no two are, except that clients are
 served by cluster.
 *State*: server the distinct models, the graph, signatures, A; clients none.
@@ -22,7 +22,6 @@ with the clients' own components, whatever gamma is. Despite its name, it does n
 FEMNIST, where C = 3 (case: clusters, clusters: 3).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,7 +34,7 @@ from fedflow.heterogeneity import signature
 from fedflow.local.client import Client
 from fedflow.local.encoder import pixels
 from fedflow.methods.clustered._related import Related, RelatedState
-from fedflow.methods.method import Message, Round
+from fedflow.methods.method import Initial, Message, Round
 from fedflow.methods.protocols import Pretrained, ServerData
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -44,29 +43,20 @@ from fedflow.settings import option
 
 @dataclass(frozen=True, kw_only=True)
 class State(RelatedState):
-    basis: Tensor | None = None  # [p + 1, F], of the public images, their mean last; None: not shared
+    basis: Tensor | None = None  # [p + 1, F], of the public images, their mean last, or None if not shared
 
 
 @register("pca_km_hc", "PCA+kM+HC")
 class PCAKMHC(Pretrained, Related[State]):
     gamma: float | None = option(
-        None,
-        "clients closer than this are related; null = 1 after umap, else 2/3 of the median distance",
-        symbol="gamma",
-        gt=0,
-        source="authors' code: 1.2 (see above)",
+        None, "largest distance of relatives; null = 1 (umap), else 2/3 of the median", symbol="gamma", gt=0
     )
     p: int = option(128, "principal components", symbol="p", ge=1, source="authors' code: 128")
     basis: str = option(
-        "per_client",
-        "components of every client's own data, or of the server's",
-        choices=("per_client", "shared"),
-        source="authors' code: per_client",
+        "per_client", "components of each client's data, or of the server's", choices=("per_client", "shared")
     )
     public: str | None = option(
-        None,
-        "the server's images, for basis: shared: a data set under `data`; null = those that the "
-        "partition sets aside",
+        None, "images for basis: shared, of a dataset under `data`; null = what the partition sets aside"
     )
 
     def server_data(self) -> ServerData:
@@ -77,7 +67,7 @@ class PCAKMHC(Pretrained, Related[State]):
             return ""
         return "method.public to a data set, or method.basis to per_client"
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         first = initial(0)
         return State(models=first[None], initial=first)
 

@@ -15,14 +15,14 @@ def project(v: np.ndarray) -> np.ndarray:
 def minimize(h: np.ndarray, b: np.ndarray) -> np.ndarray:
     """argmin x' h x / 2 + b' x over x [m] in the simplex; h [m, m] positive definite, b [m].
 
-    Exact up to rounding, by active sets: the face of the simplex grows by the entry that improves x the most,
-    until there is none, and loses the entries that would become negative.
+    Exact up to rounding, by active sets: the face of the simplex gains the entry that improves x the most,
+    until there is none, and loses entries that would become negative.
     """
 
     def on_face() -> np.ndarray:
-        """The minimizer where entries that are not ``free`` are 0; the others may be negative."""
-        x, own = np.zeros(len(b)), h[np.ix_(free, free)]
-        plain, unit = np.linalg.solve(own, np.stack([-b[free], np.ones(free.sum())], 1)).T
+        """The minimizer whose entries are 0 unless they are ``free``, which may be negative."""
+        x, face = np.zeros(len(b)), h[np.ix_(free, free)]
+        plain, unit = np.linalg.solve(face, np.stack([-b[free], np.ones(free.sum())], 1)).T
         x[free] = plain + (1 - plain.sum()) / unit.sum() * unit
         return x
 

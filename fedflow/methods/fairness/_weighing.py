@@ -1,8 +1,8 @@
 """Base of methods that decide the weights of the average, and leave the rest to a host such as FedProx."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Self, cast
+from typing import Any, Generic, Self, cast
 
 import numpy as np
 from torch import Tensor
@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 from fedflow.choice import Choice
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.methods.method import Cohort, Diagnostics, Method, Passes, Round, ServerState
+from fedflow.methods.method import Cohort, Diagnostics, Initial, Method, Next, Passes, Round, ServerState
 from fedflow.methods.protocols import Asynchronous, Cyclic, Published, Weighted
 from fedflow.methods.registry import METHODS, method_name
 from fedflow.methods.wrapped import HostState, Wrapped
@@ -22,7 +22,7 @@ Own = TypeVar("Own", bound=ServerState, default=ServerState)  # the decision mak
 
 # Their server uses clients' weights in means of uploaded vectors only.
 HOSTS = ("fedadagrad", "fedadam", "fedavg", "fedavgm", "fedprox", "fedsgd", "fedyogi")
-OWN = "weighing/"  # prefix of our tensors: those of the host keep their names
+OWN = "weighing/"  # prefix of the decision maker's tensors; the host's tensors keep their names
 
 
 class Host(Choice):
@@ -47,7 +47,7 @@ class Host(Choice):
 
     def validate(self) -> None:
         if (weighting := getattr(self.parameters, "weighting", "samples")) != "samples":
-            accepted = "samples (not used: other weights replace those of the host)"
+            accepted = "samples (not used: other weights replace the host's)"
             raise BadInput(f"{self.section}.weighting", weighting, accepted)
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Host(Choice):
 
 
 def _because(name: Any) -> str:
-    """Why a method cannot be a host; nothing to say about unknown names."""
+    """Reason why a method cannot be a host; empty for unknown names."""
     method = METHODS.get(name) if isinstance(name, str) else None
     if method is None:
         return ""
@@ -69,17 +69,17 @@ def _because(name: Any) -> str:
 
 @dataclass(frozen=True)
 class State(HostState, Generic[Own]):
-    """The states of the ``host`` and of the decision maker (``own``)."""
+    """The states of the ``host`` and of the decision maker, the ``player``."""
 
-    own: Own
+    player: Own
 
     def tensors(self) -> dict[str, Tensor]:
         host: dict[str, Tensor] = self.host.tensors()
-        return host | {f"{OWN}{name}": t for name, t in self.own.tensors().items()}
+        return host | {f"{OWN}{name}": t for name, t in self.player.tensors().items()}
 
     def restored(self, tensors: Mapping[str, Tensor]) -> Self:
-        own = {name.removeprefix(OWN): t for name, t in tensors.items() if name.startswith(OWN)}
-        return type(self)(self.host.restored(tensors), self.own.restored(own))
+        player = {name.removeprefix(OWN): t for name, t in tensors.items() if name.startswith(OWN)}
+        return type(self)(self.host.restored(tensors), self.player.restored(player))
 
 
 class Reweighted:
@@ -102,7 +102,7 @@ class Weighing(Published, Weighted, Wrapped[State[Own]], Generic[Own]):
     scaled to sum to 1 over the cohort; a cohort without weight is averaged uniformly.
     """
 
-    gathers: ClassVar[bool] = True  # the weights depend on the losses of the whole cohort
+    gathers = True  # the weights depend on the losses of the whole cohort
 
     host: Host = option(
         factory=lambda: Host.parse({"name": "fedavg"}),
@@ -114,14 +114,14 @@ class Weighing(Published, Weighted, Wrapped[State[Own]], Generic[Own]):
         return self.host.parameters
 
     def first(self) -> Own:
-        """The decision maker's state before the first round; without any, no tensors."""
+        """The decision maker's state before the first round."""
         return cast("Own", ServerState())
 
-    def decide(self, now: Round, own: Own, cohort: Cohort) -> tuple[np.ndarray, Own, Diagnostics]:
-        """The weights p [N] >= 0 of this round, the decision maker's next state, and numbers to record."""
+    def decide(self, now: Round, player: Own, cohort: Cohort) -> tuple[np.ndarray, Own, Diagnostics]:
+        """Return the weights p [N] >= 0 of this round, the decision maker's next state, and diagnostics."""
         raise NotImplementedError
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State[Own]:
+    def setup(self, model: FlatModel, initial: Initial) -> State[Own]:
         return State(self.wrapped.setup(model, initial), self.first())
 
     def local(self, client: Client) -> Update:
@@ -133,24 +133,24 @@ class Weighing(Published, Weighted, Wrapped[State[Own]], Generic[Own]):
         passes = self.wrapped.work(now, server.host, epochs, steps)
         return passes._replace(losses=passes.losses + 1)
 
-    def aggregate(self, now: Round, server: State[Own], cohort: Cohort) -> tuple[State[Own], Diagnostics]:
-        p, own, numbers = self.decide(now, server.own, cohort)
+    def aggregate(self, now: Round, server: State[Own], cohort: Cohort) -> Next[State[Own]]:
+        p, player, numbers = self.decide(now, server.player, cohort)
         weights = p[cohort.ids]
         if not weights.any():
             weights = np.ones(len(weights))
         reweighted: Any = Reweighted(cohort, weights)
         host, others = self.wrapped.aggregate(now, server.host, reweighted)
-        about: Diagnostics = {
+        weighing: Diagnostics = {
             "objective": weights @ cohort.scalars("loss") / weights.sum(),
             "kl": divergence(p, now.sizes),
             "p_min": p.min(),
             "p_max": p.max(),
             "p": p,
         }
-        return State(host, own), {**others, **about, **numbers}
+        return State(host, player), {**others, **weighing, **numbers}
 
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> None:
-        """None: the formula of a host's source is not that of this method."""
+        """None, as the formula belongs to the host's source."""
 
 
 def divergence(p: np.ndarray, q: np.ndarray) -> float:

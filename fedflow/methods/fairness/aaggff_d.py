@@ -11,18 +11,18 @@ g_t = -r / (1 + rbar) + rbar <p(t), r - rbar> / (1 + rbar)^2. p(1) is uniform, a
 exp(-sqrt(log K) / (L sqrt(t + 1)) sum_{s<=t} g_s), with L = 2 + C.
 Then the server step of the host with weights p(t+1), scaled to sum to 1 over S.
 *Reduces to* the host with uniform weights as L -> infinity.
-*State*: server and clients those of the host; server also p and sum g [K], and r [K, t] for the regret.
+*State*: as the host; the server also keeps p and sum g [K], and r [K, t] for the regret.
 *Traffic*: 1 P down, 1 P and one scalar up. *Newcomer*: the global model.
-*Regret*: with full participation, sum_t l_t(p(t)) minus that of the best fixed p, recorded until a client is
-missing, and the bound 2 L sqrt(t log K) of Theorem 3.2, which is proved for the exact gradient.
+*Regret*: with full participation, sum_t l_t(p(t)) minus the sum for the best fixed p, recorded until a client
+is missing, and the bound 2 L sqrt(t log K) of Theorem 3.2, which is proved for the exact gradient.
 *Identity*: p_k depends only on the sum of (u_k - ubar) / (1 + C ubar) over the rounds of client k, with
 u = CDF(F_k / mean F) and ubar its mean over S: where clients take part once or twice, p stays near uniform.
 Over cohorts, r is biased, because rbar is a mean over the same S: its distance from the mean over all
 clients is too small by the factor 1 - (K - m) / (m (K - 1)).
 *Differs from the authors' code in*: r in S (there without "rbar +"), p(1) (there C for all), C (there the
 given rate), and the Normal function (there erfc in place of erf, so that it falls with the loss).
-*Ambiguous*: cohorts of different sizes (`run.sampling: bernoulli`, failed clients): C and L are those of the
-round. Clients drawn in proportion to n_k are treated as if drawn uniformly.
+*Ambiguous*: cohorts of different sizes (`run.sampling: bernoulli`, failed clients): C and L change by round.
+Clients drawn in proportion to n_k are treated as if drawn uniformly.
 """
 
 from dataclasses import dataclass
@@ -47,36 +47,29 @@ class State(Played):
 @register("aaggff_d", "AAggFF-D")
 class AAggFFD(AAggFF[State]):
     largest: str = option(
-        "share",
-        "the largest response: C, the share of clients that report, or 1/K as in AAggFF-S",
-        choices=("share", "1/K"),
-        source="section 5.2: C",
+        "share", "largest response: C, or 1/K as in AAggFF-S", choices=("share", "1/K"), source="section 5.2"
     )
     lipschitz: float | None = option(
-        None,
-        "constant L of the step; null = c + 2 c / C, c the largest response: by default 2 + C",
-        symbol="L",
-        gt=0,
-        source="Lemma 3.5",
+        None, "constant L; null = c + 2 c / C, c the largest response", symbol="L", gt=0, source="Lemma 3.5"
     )
 
     def first(self) -> State:
         return State()
 
     def range(self, clients: int, reporting: int) -> tuple[float, float]:
-        """The largest response, and L."""
+        """Largest response, and L."""
         share = reporting / clients
         largest = share if self.largest == "share" else 1 / clients
         return largest, largest + 2 * largest / share if self.lipschitz is None else self.lipschitz
 
-    def step(self, now: Round, own: State, p: np.ndarray, ids: list[int], u: np.ndarray) -> Moved:
+    def step(self, now: Round, player: State, p: np.ndarray, ids: list[int], u: np.ndarray) -> Moved:
         k = now.clients
         largest, lipschitz = self.range(k, len(ids))
         mean = largest * u.mean()
         r = np.full(k, mean)
         r[ids] += (largest * u - mean) * k / len(ids)
         g = -r / (1 + mean) + mean * (p @ (r - mean)) / (1 + mean) ** 2
-        total = own.array("total", k) + g
+        total = player.array("total", k) + g
         new = exponentiated(np.ones(k), -total, np.sqrt(np.log(k) / (now.t + 1)) / lipschitz)
         return r, new, {"total": total}
 

@@ -14,9 +14,7 @@ served: average, and training with one full batch. The default is the form that 
 to sum to 1, stepped, projected, used, and scaled back; the total weight of absent clients stays the same.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +22,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.fairness._simplex import project
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Message, Method, Passes, Round
+from fedflow.methods.method import Cohort, GlobalModel, Initial, Message, Method, Next, Passes, Round
 from fedflow.methods.protocols import Serving
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -39,7 +37,7 @@ class State(GlobalModel):
 
 @register("afl", "AFL")
 class AFL(Serving, Method[State]):
-    gathers: ClassVar[bool] = True  # the weights depend on the losses of the whole cohort
+    gathers = True  # the weights depend on the losses of the whole cohort
 
     lambda_lr: float = option(
         0.1, "step size of lambda", symbol="eta_l", ge=0, grid=(0.01, 0.1, 1), source="grid of AAggFF"
@@ -48,24 +46,15 @@ class AFL(Serving, Method[State]):
         "uniform", "initial lambda: uniform, or in proportion to n_k", choices=("uniform", "samples")
     )
     lambda_used: str = option(
-        "new",
-        "weights of the models: lambda after this round's step, or before it",
-        choices=("new", "old"),
-        source="FairFL, AAggFF: new; the paper: old",
+        "new", "the models' weights: lambda after or before this round's step", choices=("new", "old")
     )
     served: str = option(
-        "last",
-        "the model served and scored: w, or the mean of w over all rounds so far",
-        choices=("last", "average"),
-        source="the paper: average",
+        "last", "the model served: w, or its mean over all rounds so far", choices=("last", "average")
     )
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         w = initial(0)
         return State(w, average=w)
-
-    def broadcast(self, now: Round, server: State, client: int) -> Message:
-        return {"model": server.model}
 
     def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         return {"model": server.average if self.served == "average" else server.model}
@@ -77,7 +66,7 @@ class AFL(Serving, Method[State]):
         w = client.received["model"]
         return client.update(model=client.fit(start=w), scalars={"loss": client.full_loss(w)})
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         lam = self.first(now.sizes) if server.lam is None else server.lam.cpu().numpy().copy()
         mass = lam[cohort.ids].sum()
         old = lam[cohort.ids] / mass if mass else np.full(len(cohort.ids), 1 / len(cohort.ids))

@@ -9,41 +9,34 @@ With eps = 1, d = sum_k lambda_k u_k is a descent direction for all: <u_k, d> >=
 *Reduces to* FedAvg when eps = 0 and normalize: false (the mean of unit updates when eps = 0); FedMGDA
 is eps = 1 and normalize: false.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
-*Ambiguous*: a client whose model did not move has u_k = 0 and keeps its place in lambda, so that <u_k, d> >=
-||d||^2 holds for it too: with eps = 1 the model then stays where it is, as it is Pareto stationary. The
-authors' code divides by 0. The number of clients that did not move is recorded as `unmoved`. Steps are at
-most eta_s long, however long the updates are, so eta_s needs tuning. Buffers are averaged with p_k.
+*Ambiguous*: a client whose model did not move has u_k = 0 and keeps its lambda_k, so <u_k, d> >= ||d||^2
+holds for it too: with eps = 1 the model then stays, as it is Pareto stationary. The authors' code divides by
+0. The number of clients that did not move is recorded as `unmoved`. Steps are at most eta_s long, however
+long the updates are, so eta_s needs tuning. Buffers are averaged with p_k.
 """
-
-from typing import ClassVar
 
 import numpy as np
 import scipy
 import torch
 
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, GlobalModel, Next, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
 
 @register("fedmgda", "FedMGDA+")
 class FedMGDA(FedAvg):
-    gathers: ClassVar[bool] = True  # the weights come from inner products of the updates
+    gathers = True  # the weights come from inner products of the updates
 
-    weighting: str = option(
-        "uniform",
-        "the weights p_k that lambda stays near: n_k or uniform",
-        symbol="p_k",
-        choices=("samples", "uniform"),
-        source="Algorithm 1: uniform",
-    )
+    weighting: str = weights("uniform", "Algorithm 1: uniform")
     eps: float = option(
         0.1, "largest |lambda_k - p_k|", symbol="eps", ge=0, le=1, grid=(0.1, 0.5, 1), source="grid of AAggFF"
     )
     normalize: bool = option(True, "scale every update to length 1", source="the + of FedMGDA+")
 
-    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> Next[GlobalModel]:
         w, mean, trained = server.model, cohort.mean("model"), now.model.parameters
         u = (w - cohort.stack("model"))[:, :trained].double()  # [m, P]
         norms = u.norm(dim=1)

@@ -9,7 +9,7 @@ Server: as FedAvg. With applied: weights, clients train as in FedAvg and have we
 slope at their loss F_k over all their data at w_t (1/M or 1/eps where M - F_k < eps).
 *Reduces to* FedAvg when M -> infinity with eta M fixed (applied: weights: with eta fixed).
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
-*Ambiguous*: the slope beyond M - eps, where paper and code differ; the default is that of the code. Gradients
+*Ambiguous*: the slope beyond M - eps, where paper and code differ; the default follows the code. Gradients
 are about M times shorter than FedAvg's, so the learning rate needs tuning.
 """
 
@@ -34,16 +34,10 @@ class PropFair(FedAvg):
         0.2, "distance to M below which the log becomes a line", symbol="eps", gt=0, source="experiments"
     )
     beyond: str = option(
-        "plain",
-        "slope of the line: 1/M (plain) or 1/eps (huber)",
-        choices=("plain", "huber"),
-        source="authors' code: plain by default; the paper: huber",
+        "plain", "slope of the line: 1/M or 1/eps", choices=("plain", "huber"), source="the paper: huber"
     )
     applied: str = option(
-        "loss",
-        "where fairness is applied: in the clients' loss, or in the weights of the average",
-        choices=("loss", "weights"),
-        source="Algorithm 1: loss; AAggFF: weights",
+        "loss", "fairness acts on the clients' loss, or the weights", choices=("loss", "weights")
     )
 
     def validate(self) -> None:
@@ -69,17 +63,14 @@ class PropFair(FedAvg):
     def cost(self, loss: Tensor) -> Tensor:
         """The objective of a batch with this loss; its value jumps at M - eps, but only its slope matters."""
         left = (self.baseline - loss).clamp(min=self.eps)
-        return torch.where(self.near(loss), loss * self.line, -(left / self.baseline).log())
+        return torch.where(self.baseline - loss < self.eps, loss * self.line, -(left / self.baseline).log())
 
     def slope(self, loss: Tensor) -> Tensor:
         """The derivative of `cost`."""
         left = (self.baseline - loss).clamp(min=self.eps)
-        return torch.where(self.near(loss), self.line, 1 / left)
-
-    def near(self, loss: Tensor) -> Tensor:
-        """Whether a loss is above M - eps."""
-        return self.baseline - loss < self.eps
+        return torch.where(self.baseline - loss < self.eps, self.line, 1 / left)
 
     @property
     def line(self) -> float:
+        """Slope of `cost` above M - eps."""
         return 1 / (self.baseline if self.beyond == "plain" else self.eps)

@@ -17,20 +17,16 @@ h_k are weighted by n_k. As in the authors' code, 1e-10 is added to F_k.
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Passes, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Next, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
 
 @register("qfedavg", "q-FedAvg")
 class QFedAvg(FedAvg):
-    weighting: str = option(
-        "uniform",
-        "weights of D_k and h_k in their sums: n_k or uniform",
-        choices=("samples", "uniform"),
-        source="Algorithm 2: uniform",
-    )
+    weighting: str = weights("uniform", "Algorithm 2: uniform")
     q: float = option(
         0.1, "fairness: the power of the losses", symbol="q", ge=0, grid=(0.1, 1, 5), source="grid of AAggFF"
     )
@@ -53,7 +49,7 @@ class QFedAvg(FedAvg):
         d = client.model.with_buffers(loss**self.q * dw, drift)
         return client.update(d=d, scalars={"h": h}, weight=self.weight(client))
 
-    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> Next[GlobalModel]:
         w, d = server.model, cohort.mean("d")
         h = float(cohort.weights @ cohort.scalars("h") / cohort.weights.sum())
         step = d / max(h, 1e-30)  # where all losses are so small that their powers vanish, D_k is 0 too

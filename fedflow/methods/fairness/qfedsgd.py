@@ -22,7 +22,6 @@ from fedflow.methods.registry import register
 @register("qfedsgd", "q-FedSGD")
 class QFedSGD(QFedAvg):
     def streams(self, training: LocalTraining) -> dict[str, int]:
-        """None: no batches are drawn."""
         return {}
 
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:

@@ -11,8 +11,6 @@ Server: w_{t+1} = sum_k s_k w_k, s_k in proportion to p_k exp(t F_k). t < 0 favo
 sum is divided by m once more) and includes p_k (weighting: uniform leaves it out).
 """
 
-from typing import ClassVar
-
 import numpy as np
 from torch import Tensor
 
@@ -25,7 +23,7 @@ from fedflow.settings import option
 
 @register("term", "TERM")
 class TERM(FedAvg):
-    gathers: ClassVar[bool] = True  # the weights depend on the losses of the whole cohort
+    gathers = True  # the weights depend on the losses of the whole cohort
 
     t: float = option(0.1, "tilt", symbol="t", grid=(0.1, 1, 10), source="grid of AAggFF")
 

@@ -1,4 +1,4 @@
-"""Base of methods whose server makes labeled images, and how a classifier is trained on them."""
+"""Base of methods whose server makes labeled images, on which a classifier is trained."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from fedflow.settings import Settings, option
 
 
 class Classifier(Settings):
-    """How the network of the run is trained on the server's images, by Adam: the same for all methods."""
+    """Training of the run's network on the server's images, by Adam: the same for all methods."""
 
     section = "method.classifier"
     epochs: int = option(200, "epochs", ge=1, source="FedEvg's code: 1")

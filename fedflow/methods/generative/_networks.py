@@ -1,4 +1,4 @@
-"""Base of methods whose server averages networks that make images, as FedAvg averages models."""
+"""Base of methods whose server averages networks that make images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedflow.errors import BadInput
 from fedflow.local.optimizer import Moving
 from fedflow.local.trainer import Step, Trainer
 from fedflow.methods.generative._generative import ImageMethod
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Next, Round, ServerState
 from fedflow.methods.protocols import Images, Noisy, Published
 from fedflow.models.flat import FlatModel
 from fedflow.models.gan import SIDES
@@ -36,26 +36,26 @@ class Networks(ServerState):
 
 
 class NetworkMethod(Noisy, Published, ImageMethod[Networks]):
-    """Clients train two networks beside that of the run, and the server averages them with weights n_k.
+    """Clients train two networks, and the server averages them with weights n_k.
 
-    ``parts`` are their modules by name; the ``maker`` among them turns noise and one-hot labels [B, 128 + C]
-    into images, in evaluation mode.
+    ``parts`` are their modules by name; the ``maker`` turns noise and one-hot labels [B, 128 + C] into
+    images, in evaluation mode.
     """
 
-    alone: ClassVar[bool] = True
+    alone = True
     parts: ClassVar[Mapping[str, Callable[[tuple[int, ...], int], nn.Module]]] = {}
     maker: ClassVar[str] = ""
 
     def noise(self, count: int, generator: torch.Generator) -> Tensor:
-        """Noise [count, 128] for as many images, on the device of the generator."""
+        """Noise [count, 128] for ``count`` images, on the device of the generator."""
         raise NotImplementedError
 
     def pixels(self, outputs: Tensor) -> Tensor:
-        """The images of these outputs of the maker, in [0, 1]."""
+        """Images in [0, 1] from outputs of the maker."""
         return outputs
 
     def trained_networks(self, model: FlatModel) -> dict[str, FlatModel]:
-        """The networks for the images and classes of ``model``; `BadInput` if there are none for them."""
+        """The networks for the images and classes of ``model``, or `BadInput` if images have other sides."""
         shape = tuple(model.input_shape)
         if len(shape) != 3 or shape[1] != shape[2] or shape[1] not in SIDES:
             sides = ", ".join(map(str, SIDES))
@@ -75,7 +75,7 @@ class NetworkMethod(Noisy, Published, ImageMethod[Networks]):
         if training.curriculum is not None:
             raise BadInput("training.curriculum", shown(training.curriculum), accepted)
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Networks:
+    def setup(self, model: FlatModel, initial: Initial) -> Networks:
         networks = self.trained_networks(model)
         return Networks({name: initial(0).new_zeros(net.size) for name, net in networks.items()})
 
@@ -86,7 +86,7 @@ class NetworkMethod(Noisy, Published, ImageMethod[Networks]):
     def broadcast(self, now: Round, server: Networks, client: int) -> Message:
         return server.tensors()
 
-    def aggregate(self, now: Round, server: Networks, cohort: Cohort) -> tuple[Networks, Diagnostics]:
+    def aggregate(self, now: Round, server: Networks, cohort: Cohort) -> Next[Networks]:
         return Networks({name: cohort.mean(name) for name in server.vectors}), {}
 
     def images(self, now: Round, server: Networks) -> Images:
@@ -114,23 +114,23 @@ def _network(
 
 
 def conditioned(noise: Tensor, y: Tensor, model: FlatModel) -> Tensor:
-    """``noise`` [B, .] beside the one-hot labels ``y`` [B]."""
+    """``noise`` [B, .] joined with the one-hot labels ``y`` [B]."""
     return torch.cat([noise, one_hot(y, model.classes)], 1).to(model.dtype)
 
 
 def leaf(w: Tensor) -> Tensor:
-    """``w`` [D], to be differentiated by."""
+    """``w`` [D] as a leaf that requires gradients."""
     return w.detach().requires_grad_()
 
 
 def stepped(
     trainer: Trainer, now: Moving, gradient: Tensor, buffers: Tensor | None, lr: float | Tensor
 ) -> Moving:
-    """One step of the optimizer along ``gradient`` [D], with the ``buffers`` [Q] after it."""
+    """The state after a step along ``gradient`` [D], with the ``buffers`` [Q] after it."""
     step = Step(trainer.model.trainable(gradient), torch.zeros(()), buffers)
     return trainer.descend(now, step, lr=lr)
 
 
-def means(found: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean over the steps of what each of them found, by name."""
-    return {name: torch.stack([each[name] for each in found]).mean().detach() for name in found[0]}
+def means(steps: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Means over the steps of values by name."""
+    return {name: torch.stack([values[name] for values in steps]).mean().detach() for name in steps[0]}

@@ -6,22 +6,22 @@ IV, and the authors' code (vaseline555/FedEvg, 24251ca).
 Client: receives a generator G and a discriminator D with two kinds of outputs, d for real or fake and c for
 the class. For every batch (x, y): noise z ~ U(-1, 1)^128 and x' = G(z, y); a step of D on BCE(d(x), 1) +
 BCE(d(x'), 0) + CE(c(x), y) + CE(c(x'), y); then a step of G on BCE(d(x'), 1) + CE(c(x'), y) with the new D
-and the same x'. Each has its own optimizer. Pixels are in [-1, 1] inside. Running statistics of D are those
-of real images.
+and the same x'. Each has its own optimizer. Pixels are in [-1, 1] inside. The running statistics of D come
+from real images.
 Server: averages both networks, with their buffers, with weights n_k. Makes spc images per class from new
 noise, with the running statistics of G, and serves a classifier that is trained on them.
 *Reduces to* a central AC-GAN with a single client.
 *State*: server G and D; clients none. *Traffic*: P_networks down, P_networks up. *Newcomer*: needs nothing.
-Images have side 8, 16, 32 or 64; those of the source 32 or 64. Clients train no classifier, so
-`run.keep_trained` keeps and scores the initial one. Recorded are the losses of D (also train_loss) and of G,
-and the shares of real and fake images that D recognizes. Weight decay and clip_norm apply to each network.
+Images have side 8, 16, 32 or 64 (in the source 32 or 64). Clients train no classifier, so `run.keep_trained`
+keeps and scores the initial one. Recorded are the losses of D (also train_loss) and of G, and the shares of
+real and fake images that D recognizes. Weight decay and clip_norm apply to each network.
 The authors train with training: {optimizer: adam, betas: [0.5, 0.999], lr: 1.0e-3, weight_decay: 1.0e-4,
 batch_size: 64, lr_decay: 0.9, lr_decay_every: 5}.
 *Differs from the authors' code in*: the labels of fake images in the step of D, which are random there
-and not those that G was given; x and x', which are one batch of D there, so that BatchNorm
-separates them where it never does in the step of G, which then does not learn; running statistics, which also
-count x' there; counters of batches, which do not travel; and the classifier, trained there for one epoch.
-*Ambiguous*: the thesis gives no equations; losses and networks are those of the code.
+instead of the labels that G was given; x and x', which are one batch of D there, so that BatchNorm separates
+them as it never does in the step of G, which then does not learn; running statistics, which also count x'
+there; counters of batches, which do not travel; and the classifier, trained there for one epoch.
+*Ambiguous*: the thesis gives no equations; losses and networks follow the code.
 """
 
 from typing import ClassVar
@@ -44,7 +44,7 @@ State = tuple[Moving, Moving]  # D and G
 @register("fedcgan", "FedCGAN")
 class FedCGAN(NetworkMethod):
     parts: ClassVar = {"generator": Generator, "discriminator": Discriminator}
-    maker: ClassVar[str] = "generator"
+    maker = "generator"
 
     def noise(self, count: int, generator: torch.Generator) -> Tensor:
         return 2 * torch.rand(count, NOISE, generator=generator, device=generator.device) - 1
@@ -58,7 +58,7 @@ class FedCGAN(NetworkMethod):
         d.model.seed_noise(
             int(torch.randint(1 << 62, (), generator=client.noise, device=client.noise.device))
         )
-        found: list[dict[str, Tensor]] = []
+        values: list[dict[str, Tensor]] = []
 
         def step(now: State, batch: Batch) -> tuple[State, Tensor]:
             (judge, maker), x, y = now, 2 * batch.x - 1, batch.y
@@ -73,7 +73,7 @@ class FedCGAN(NetworkMethod):
             loss_g = judged(d.train_outputs(judge.w, fake)[0], 1, y)
             (of_maker,) = torch.autograd.grad(loss_g, w)
             maker = stepped(g, maker, of_maker, statistics, client.lr)
-            found.append(
+            values.append(
                 {
                     "loss_d": loss_d,
                     "loss_g": loss_g,
@@ -88,7 +88,7 @@ class FedCGAN(NetworkMethod):
             g.initial_state(client.received["generator"]),
         )
         judge, maker = client.run_steps(step, start)
-        return client.update(discriminator=judge.w, generator=maker.w, diagnostics=means(found))
+        return client.update(discriminator=judge.w, generator=maker.w, diagnostics=means(values))
 
     def work(self, now: Round, server: Networks, epochs: float, steps: int) -> Passes:
         return Passes(4 * epochs)  # G on z, D on x, and on x' twice

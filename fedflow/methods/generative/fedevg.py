@@ -30,9 +30,7 @@ silent; half_cosine and constant are not in the code. The default schedule is th
 diffusion model, so beta_t stays near beta_first until the last rounds.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -47,8 +45,9 @@ from fedflow.methods.method import (
     ClientState,
     Cohort,
     Conditions,
-    Diagnostics,
+    Initial,
     Message,
+    Next,
     Passes,
     Round,
     ServerState,
@@ -72,15 +71,13 @@ class State(ServerState):
 
 @register("fedevg", "FedEvg")
 class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
-    gathers: ClassVar[bool] = True
-    alone: ClassVar[bool] = True
-    example: ClassVar[str] = "resnet10"
+    gathers = True
+    alone = True
+    example = "resnet10"
 
     energy: str = option("joint", "E(x, y), or E(x)", choices=("joint", "marginal"))
     weights: str = option(
-        "signed",
-        "weights of clients by image: n_k exp(-sign E), n_k exp(-E), or n_k",
-        choices=("signed", "raw", "mean"),
+        "signed", "client weights: n_k exp(-sign E), n_k exp(-E) or n_k", choices=("signed", "raw", "mean")
     )
     beta_first: float = option(
         10.0, "first step size of the server", symbol="beta_1", ge=0, grid=(1, 10, 100)
@@ -88,19 +85,15 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
     beta_last: float = option(1.0, "last step size of the server", symbol="beta_T", ge=0)
     schedule: str = option(
         "ddpm_cosine",
-        "of beta_t from the first to the last round",
+        "schedule of beta_t from the first to the last round",
         choices=("ddpm_cosine", "linear", "quadratic", "sigmoid", "half_cosine", "constant"),
     )
     server_noise: str = option(
-        "const",
-        "standard deviation of the server's noise: sigma_s, sigma_s beta_t, or sqrt(2 beta_t)",
-        choices=("const", "prop", "langevin"),
+        "const", "noise scale: sigma_s, sigma_s beta_t, sqrt(2 beta_t)", choices=("const", "prop", "langevin")
     )
     server_sigma: float = option(1e-4, "scale of the server's noise", symbol="sigma_s", ge=0)
     proposal: str = option(
-        "pcd",
-        "where negatives start: the client's copy of the images, the batch, or noise",
-        choices=("pcd", "cd", "noise"),
+        "pcd", "start of negatives: X', the batch, or noise", choices=("pcd", "cd", "noise")
     )
     sgld_steps: int = option(1, "steps of SGLD per batch", symbol="L", ge=0, grid=(1, 5, 10))
     alpha: float = option(1.0, "step size of SGLD", symbol="alpha", ge=0, source="JEM")
@@ -114,11 +107,7 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
     )
     generative: bool = option(True, "train the energy too, not only the classifier")
     reinit: int | None = option(
-        1,
-        "rounds after which the clients of a cohort start from fresh networks; null = never",
-        ge=1,
-        grid=(1, 5, None),
-        source="authors' code; its earlier revisions: null",
+        1, "rounds after which clients start from fresh networks; null = never", ge=1, grid=(1, 5, None)
     )
 
     def validate(self) -> None:
@@ -130,11 +119,11 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
         training, rounds = run.training, run.rounds
         if self.reinit is not None and 1 < self.reinit >= rounds:
             raise BadInput("method.reinit", self.reinit, f"less than the {rounds} rounds of the run, or null")
-        training.need_no_adaptation(self.name, "whose energy is that of the model as it is")
+        training.need_no_adaptation(self.name, "whose energy comes from the model as it is")
         if training.objective is not None:
             raise BadInput("training.objective", training.objective.name, f"null with {self.name}")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         blank = torch.zeros(
             self.spc * model.classes, *model.input_shape, dtype=model.dtype, device=model.device
         )
@@ -181,23 +170,22 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
                     value = value + gap[0] - gap[1]
                 return value
 
-            found = client.gradient(network.w, batch, loss)
-            return (client.descend(network, found), chain), found.loss
+            gradient = client.gradient(network.w, batch, loss)
+            return (client.descend(network, gradient), chain), gradient.loss
 
         (network, _) = client.run_steps(step, (client.initial_state(w), images))
         client.trained = network.w
         energy, g = self.field(model, network.w, images, labels)
-        found = {
+        clipped = g.abs() >= (torch.inf if self.clip is None else self.clip)
+        diagnostics = {
             "norm_g": g.norm(),
-            "clipped": torch.zeros_like(g).mean()
-            if self.clip is None
-            else (g.abs() >= self.clip).to(g).mean(),
+            "clipped": clipped.to(g).mean(),
             "positive": (energy < 0).to(g).mean(),
         }
         if self.generative:
             real, negative = torch.stack(energies).mean(0)
-            found |= {"energy_real": real, "energy_negative": negative, "energy_gap": real - negative}
-        update = client.update(gradients=g, diagnostics=found)
+            diagnostics |= {"energy_real": real, "energy_negative": negative, "energy_gap": real - negative}
+        update = client.update(gradients=g, diagnostics=diagnostics)
         if self.weights != "mean":
             update.vectors["energies"] = energy.sign() if self.weights == "signed" else energy
         if self.reinit != 1:
@@ -205,22 +193,19 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
         return update
 
     def start(self, client: Client, batch: Batch, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the chains of negatives start, and their labels: by default at ``x``, ``y`` of X'."""
+        """Start of the chains of negatives, and their labels: by default ``x``, ``y`` of X'."""
         if self.proposal == "pcd":
             return x, y
         if self.proposal == "cd":
             return batch.x, batch.y
         labels = integers(client, client.model.classes, len(x))
-        return torch.randn(x.shape, generator=client.noise, dtype=x.dtype, device=x.device).clamp(
-            0, 1
-        ), labels
+        return noise(client, x).clamp(0, 1), labels
 
     def sample(self, client: Client, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Negatives after L steps of SGLD from ``x``, clipped once."""
         for _ in range(self.sgld_steps):
             _, g = self.field(client.model, w, x, y)
-            noise = torch.randn(x.shape, generator=client.noise, dtype=x.dtype, device=x.device)
-            x = x - self.alpha * g + self.sigma * noise
+            x = x - self.alpha * g + self.sigma * noise(client, x)
         return x.clamp(0, 1) if self.limits else x
 
     def energies(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -231,16 +216,16 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
 
     def field(self, model: FlatModel, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """E [N] at ``x`` [N, ...], and clip(dE/dx) of the same shape as ``x``, in evaluation mode."""
-        found = []
+        chunks = []
         for inputs, targets in zip(x.split(CHUNK), y.split(CHUNK)):
             at = inputs.detach().requires_grad_()
             energy = self.energies(model.outputs(w, at), targets)
             (g,) = torch.autograd.grad(energy.sum(), at)
-            found.append((energy.detach(), g if self.clip is None else g.clamp(-self.clip, self.clip)))
-        energies, gradients = zip(*found)
+            chunks.append((energy.detach(), g if self.clip is None else g.clamp(-self.clip, self.clip)))
+        energies, gradients = zip(*chunks)
         return torch.cat(energies), torch.cat(gradients)
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         g = cohort.stack("gradients")
         energies = None if self.weights == "mean" else cohort.stack("energies")
         direction = mixed(g, energies, cohort.weights)
@@ -272,9 +257,9 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
         return Images(server.images.clamp(0, 1), self.labels(now.model))
 
     def work(self, now: Round, server: State, epochs: float, steps: int) -> Passes:
-        """Every sample of a batch brings an image and a negative, while batches have at most N samples."""
-        beside = (self.lam > 0) + (1 + self.sgld_steps if self.generative else 0)
-        return Passes(epochs * (1 + beside), inputs=len(server.images))
+        """Every sample of a batch adds an image and a negative, while batches have at most N samples."""
+        added = (self.lam > 0) + (1 + self.sgld_steps if self.generative else 0)
+        return Passes(epochs * (1 + added), inputs=len(server.images))
 
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float:
         """N d down, N (d + 1) up."""
@@ -283,9 +268,9 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
 
 
 def mixed(g: Tensor, energies: Tensor | None, sizes: np.ndarray) -> Tensor:
-    """G [N, ...]: the mean of ``g`` [m, N, ...] by image, weights ``sizes`` [m] exp(-``energies`` [m, N]).
+    """G [N, ...]: mean of ``g`` [m, N, ...] by image with weights ``sizes`` [m] exp(-``energies`` [m, N]).
 
-    In logarithms, so that no energy is too large; ``energies`` None are all equal.
+    Computed in logarithms, which do not overflow; without ``energies``, all are equal.
     """
     log_a = torch.from_numpy(np.log(sizes))[:, None].to(g.device)
     if energies is not None:
@@ -299,6 +284,11 @@ def normal(now: Round, like: Tensor) -> Tensor:
     return torch.from_numpy(now.rng.standard_normal(like.shape)).to(like)
 
 
+def noise(client: Client, like: Tensor) -> Tensor:
+    """Standard normal numbers of a client."""
+    return torch.randn(like.shape, generator=client.noise, dtype=like.dtype, device=like.device)
+
+
 def integers(client: Client, end: int, *shape: int) -> Tensor:
-    """Uniform whole numbers below ``end`` of a client."""
+    """Uniform whole numbers of a client below ``end``."""
     return torch.randint(end, shape, generator=client.noise, device=client.noise.device)

@@ -1,7 +1,6 @@
-"""Base of methods that train a model for what it is after adaptation to each client's samples."""
+"""Base of methods that train a model to be adapted to each client's samples."""
 
 from dataclasses import fields, replace
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -27,13 +26,13 @@ class OwnAdaptation(Adaptation):
 
 
 class AdaptedMethod(Adapting, Method[S]):
-    """A host that trains F_k(T(w)) in place of F_k(w), and serves T(w; all own samples) of its model.
+    """Trains F_k(T(w)) in place of F_k(w) and serves T(w; all samples of the client).
 
-    The host, a further base class, keeps its client step, its server step and its state.
+    The client step, the server step and the state come from another base class, the host.
     """
 
-    serves: ClassVar[str] = "personal"
-    serves_with: ClassVar[tuple[str, ...] | None] = ()
+    serves = "personal"
+    serves_with = ()
 
     adaptation: OwnAdaptation = option(
         factory=lambda: OwnAdaptation.parse({"name": "proto"}),
@@ -53,9 +52,9 @@ class AdaptedMethod(Adapting, Method[S]):
 
 
 def adapting(training: LocalTraining, adaptation: Adaptation, by: str) -> LocalTraining:
-    """``training`` with the ``adaptation`` of the method ``by`` this name.
+    """Return ``training`` with the ``adaptation`` of the method named ``by``.
 
-    Raises `BadInput` if it has another one, or a curriculum.
+    Raises `BadInput` if it has a different adaptation or a curriculum.
     """
     given, curriculum = training.adaptation, training.curriculum
     if given is not None and given.as_dict() != adaptation.as_dict():

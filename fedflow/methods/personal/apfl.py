@@ -11,8 +11,7 @@ alpha_k <- clip(alpha_k - eta <v_k - w, grad F_k(vbar)>, 0, 1). Sends w. Server:
 *Ambiguous*: the mixture that is served has the server's current w, not the client's last one.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,9 +20,9 @@ from fedflow.local.client import Client, Update
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Step
-from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.method import Conditions, GlobalModel, Passes, Round
-from fedflow.methods.personal._personal import TENTHS, Personal
+from fedflow.methods.personal._personal import TENTHS, WithFedAvg
 from fedflow.methods.protocols import Mixing
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -33,24 +32,10 @@ Ends = tuple[Moving, Moving, Tensor, Tensor]  # w, v, alpha [1], learning rate o
 
 
 @register("apfl", "APFL")
-class APFL(Mixing, Personal, FedAvg):
-    newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
-
-    weighting: str = option(
-        "uniform",
-        "weights p_k of the average: n_k or uniform",
-        symbol="p_k",
-        choices=("samples", "uniform"),
-        source="Algorithm 1: uniform",
-    )
+class APFL(Mixing, WithFedAvg):
+    weighting: str = weights("uniform", "Algorithm 1: uniform")
     alpha: float = option(
-        0.5,
-        "initial share of the personal model in the mixture",
-        symbol="alpha",
-        ge=0,
-        le=1,
-        grid=(0.25, 0.5, 0.75),
-        source="section 5",
+        0.5, "initial share of the personal model", symbol="alpha", ge=0, le=1, grid=(0.25, 0.5, 0.75)
     )
     adaptive: bool = option(True, "clients learn their alpha by gradient descent", source="Algorithm 1: no")
 
@@ -71,8 +56,8 @@ class APFL(Mixing, Personal, FedAvg):
             w_next = client.descend(w, client.gradient(w.w, batch))
             g, loss, buffers = client.gradient(mixture(alpha, v.w, w.w), batch)
             v_next = client.descend(v, Step(alpha * g, loss, buffers))
-            alpha_next = (alpha - lr * ((v.w - w.w) @ g)).clamp(0, 1)
-            return (w_next, v_next, alpha_next, torch.zeros_like(lr)), loss
+            alpha = (alpha - lr * ((v.w - w.w) @ g)).clamp(0, 1)
+            return (w_next, v_next, alpha, torch.zeros_like(lr)), loss
 
         start, alpha = client.received["model"], client.kept["alpha"]
         lr = torch.zeros_like(alpha) + (client.lr if self.adaptive else 0)

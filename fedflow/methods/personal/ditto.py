@@ -7,52 +7,30 @@ Client: w_k as FedAvg; personal v_k <- s steps of v - eta_p (grad F_k(v) + lambd
 Server: as FedAvg.
 *Reduces to* FedAvg in its global part; its personal part is Local when lambda = 0.
 *State*: server w; client v_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: v = w_t.
-The training loss is that of the personal model.
+The recorded training loss belongs to the personal model.
 *Rates*: eta_p defaults to the client learning rate of the round, with its decay; a given eta_p does not
 decay.
 *Differs from the paper in*: uniform sampling and n_k weights, as FedAvg here; the authors do the reverse
 (`run.sampling: proportional` and weighting: uniform).
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
-from torch import Tensor
-
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
-from fedflow.local.samples import Batch
-from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.personal._personal import Personal
+from fedflow.local.optimizer import Pull
+from fedflow.methods.personal._personal import WithFedAvg
 from fedflow.methods.registry import register
-from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
 @register("ditto", "Ditto")
-class Ditto(Personal, FedAvg):
-    newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
-
-    lam: float = option(
-        1.0,
-        "pull of the personal towards the global model",
-        symbol="lambda",
-        ge=0,
-        grid=(0.05, 0.1, 0.5, 1, 2),
-        source="section 4",
-    )
+class Ditto(WithFedAvg):
+    lam: float = option(1.0, "pull to the global model", symbol="lambda", ge=0, grid=(0.05, 0.1, 0.5, 1, 2))
     personal_epochs: int | None = option(
         None, "local epochs of the personal model; null = as the global one", ge=1
     )
     personal_lr: float | None = option(
-        None,
-        "learning rate of the personal model; null = as the global one, with its decay",
-        symbol="eta_p",
-        gt=0,
+        None, "personal learning rate; null = as the global one, with its decay", symbol="eta_p", gt=0
     )
-
-    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
-        return {"personal": initial}
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
         return {"batches": training.epochs, "personal": self.personal_epochs or training.epochs}
@@ -60,13 +38,7 @@ class Ditto(Personal, FedAvg):
     def local(self, client: Client) -> Update:
         w = client.received["model"]
         w_k = client.fit(start=w)
-
-        def loss(v: Tensor, batch: Batch) -> Tensor:
-            return client.loss(v, batch) + self.lam / 2 * (v - w).square().sum()
-
-        v_k = client.fit(loss, start=client.kept["personal"], stream="personal", lr=self.personal_lr)
+        v, pull = client.kept["personal"], Pull(self.lam, w) if self.lam else None
+        v_k = client.fit(start=v, stream="personal", lr=self.personal_lr, pull=pull)
         client.trained = self.trained_model(v_k, w_k)
         return client.update(model=w_k, weight=self.weight(client), keep={"personal": v_k})
-
-    def model_for(self, client: Client) -> Tensor:
-        return client.received["model"] if self.served == "global" else client.kept["personal"]

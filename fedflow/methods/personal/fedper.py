@@ -10,15 +10,13 @@ Server: averages bodies with weights p_k, n_k or uniform.
 *Differs from the paper in*: the average is weighted by n_k (as in the paper when sizes differ).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Initial, Message, Next, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
@@ -31,12 +29,10 @@ class State(ServerState):
 
 @register("fedper", "FedPer")
 class FedPer(Averaging[State]):
-    serves: ClassVar[str] = "personal"
+    serves = "personal"
 
     private: list[str] | None = option(
-        None,
-        "name patterns of the private parameters; null = the architecture's classifier",
-        source="K_P of the paper",
+        None, "names of the private parameters; null = the architecture's classifier", source="K_P"
     )
 
     def head(self, model: FlatModel) -> Part:
@@ -45,7 +41,7 @@ class FedPer(Averaging[State]):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"head": self.head(model).of(initial)}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(self.head(model).outside(initial(0)))
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
@@ -56,7 +52,7 @@ class FedPer(Averaging[State]):
         w = client.fit(start=self.model_for(client))
         return client.update(body=head.outside(w), weight=self.weight(client), keep={"head": head.of(w)})
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         return State(cohort.mean("body")), {}
 
     def model_for(self, client: Client) -> Tensor:

@@ -5,12 +5,12 @@ Federated Learning", ICML 2021, arXiv 2102.07078, Algorithm 1.
 
 Client: tau_h epochs of SGD on its head, the received body fixed; then tau_b epochs on the body, the new head
 fixed; sends the body. Server: averages bodies as FedPer.
-The training loss is that of the body's epochs.
+The recorded training loss is the mean over the body's epochs.
 *Reduces to* FedAvg on the body, under one fixed head, when tau_h = 0; FedPer trains both parts at once.
 *State*: server body; client head. *Traffic*: P_body down, P_body up. *Newcomer*: the body and the first head.
-*Ambiguous*: how local epochs are divided: here E for the head and one more for the body (the authors' code
-gives the body the last of its E epochs). A fixed part keeps its buffers too. Not done: the authors train only
-heads in the last round, as they do for every method; `run.fine_tune` compares methods this way.
+*Ambiguous*: the division of local epochs: here E for the head and one more for the body (the authors' code
+gives the body the last of its E epochs). A fixed part keeps its buffers too. The authors train only heads in
+the last round, with every method; here, `run.fine_tune` compares methods this way.
 """
 
 import torch
@@ -30,7 +30,7 @@ class FedRep(FedPer):
         None, "local epochs of the head; null = `training.epochs`", symbol="tau_h", ge=0, source="section 5"
     )
     body_epochs: int = option(
-        1, "local epochs of the body, after those of the head", symbol="tau_b", ge=1, source="authors' code"
+        1, "local epochs of the body, after the head's", symbol="tau_b", ge=1, source="authors' code"
     )
 
     def streams(self, training: LocalTraining) -> dict[str, int]:

@@ -14,13 +14,13 @@ between two exchanges. Client: the last 1s, with the received xbar, then the nex
 *Work*: gradients of all batches of E epochs are computed, of which on average 1/p become steps; the rest, and
 0s beyond the last batch, are lost. With p = 1 / (E n_k / B), a round has about as many local steps as with
 other methods; theta changes with p, so choose lambda accordingly.
-*Rates*: in theta, eta is that of the round, in which the 1s precede the first local step.
-*Differs from the paper in*: stochastic gradients; the cohort's mean stands for that of all clients, and a
-client that was absent applies only the last 1s; 1/p zeros in the first round. The training loss is that of
-the steps taken.
+*Rates*: theta uses the eta of the round, in which the 1s precede the first local step.
+*Differs from the paper in*: stochastic gradients; the cohort's mean replaces the mean of all clients, and a
+client that was absent applies only the last 1s; 1/p zeros in the first round. The recorded training loss is
+the mean over the steps taken.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Passes, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Next, Passes, Round, ServerState
 from fedflow.methods.personal._personal import Personal
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -52,15 +52,7 @@ class L2GD(Personal[State]):
     lam: float = option(
         0.5, "pull towards the mean", symbol="lambda", ge=0, grid=(0.1, 0.5, 1, 10), source="FedRep code: 0.5"
     )
-    p: float = option(
-        0.1,
-        "probability of a step towards the mean",
-        symbol="p",
-        gt=0,
-        lt=1,
-        grid=(0.1, 0.4, 0.9),
-        source="code of FedRep: 0.9",
-    )
+    p: float = option(0.1, "probability of a step to the mean", symbol="p", gt=0, lt=1, grid=(0.1, 0.4, 0.9))
 
     def check(self, run: Conditions) -> None:
         run.training.need_sgd(self.name, "whose theta follows from the rate of gradient steps")
@@ -68,7 +60,7 @@ class L2GD(Personal[State]):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         x = initial(0)
         return State(x, x.new_tensor(0), x.new_tensor(round(1 / self.p)))
 
@@ -85,17 +77,17 @@ class L2GD(Personal[State]):
     def local(self, client: Client) -> Update:
         def step(now: tuple[Moving, Tensor], batch: Batch) -> tuple[tuple[Moving, Tensor], Tensor]:
             x, zeros = now
-            found = client.gradient(x.w, batch)
-            moved = client.descend(x, found)
+            gradient = client.gradient(x.w, batch)
+            moved = client.descend(x, gradient)
             moved = moved._replace(w=torch.where(zeros > 0, moved.w, x.w))
-            return (moved, zeros - 1), found.loss * (zeros > 0)
+            return (moved, zeros - 1), gradient.loss * (zeros > 0)
 
         zeros, steps = client.received["zeros"], client.steps()
         x = client.trained = client.run_steps(step, (client.initial_state(self.pulled(client)), zeros))[0].w
         client.train_loss = client.train_loss * steps / torch.minimum(steps, zeros).clamp(min=1)
         return client.update(model=x, weight=1.0, keep={"model": x})
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         mean = cohort.mean("model")
         ones, zeros = self.toss(now.rng)
         return State(mean, mean.new_tensor(ones), mean.new_tensor(zeros)), {"ones": ones, "zeros": zeros}

@@ -9,16 +9,14 @@ them (LeNet-5: fc2 and fc3, 11,014 parameters), else its classifier.
 The authors start from a model that FedAvg trained: with ``fedavg`` > 0 the first rounds are FedAvg of the
 whole model, and every client starts from its body, which it receives once, with its first head after them.
 *Reduces to* FedAvg when all layers are shared, to Local when none are; FedPer shares the other part.
-*State*: server head (with ``fedavg`` also the body, and who has it); client body.
+*State*: server head (with ``fedavg`` also the body, and the clients that have it); client body.
 *Traffic*: P_head down, P_head up. With ``fedavg``, 1 P each way before the switch, then the body once.
 *Newcomer*: the head, and the body of FedAvg, or else the first one.
 *Differs from the paper in*: it starts from the initial model by default (fedavg: 0), weights by n_k (their
 code: weighting: uniform), and does not keep the model with the best test accuracy.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,7 +24,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, Message, Round, ServerState
+from fedflow.methods.method import Cohort, Conditions, Initial, Message, Next, Round, ServerState
 from fedflow.methods.protocols import Phased, Published
 from fedflow.methods.registry import register
 from fedflow.metrics.cost import exchanged_bytes
@@ -38,24 +36,18 @@ from fedflow.settings import option
 class State(ServerState):
     head: Tensor
     body: Tensor | None = None  # of FedAvg, if it runs first
-    informed: Tensor | None = None  # bool [N], once a client has that body: who has it
+    informed: Tensor | None = None  # bool [N], the clients that have it
 
 
 @register("lg_fedavg", "LG-FedAvg")
 class LGFedAvg(Phased, Published, Averaging[State]):
-    serves: ClassVar[str] = "personal"
+    serves = "personal"
 
     shared: list[str] | None = option(
-        None,
-        "name patterns of the shared parameters; null = the architecture's upper layers",
-        source="authors' code: the last num_layers_keep",
+        None, "names of the shared parameters; null = the architecture's upper layers"
     )
     fedavg: float = option(
-        0.0,
-        "share of the rounds, the first ones, in which FedAvg trains the whole model",
-        ge=0,
-        lt=1,
-        source="Sub-FedAvg: 275 of 300 rounds, 450 of 500",
+        0.0, "share of the rounds, the first ones, that are FedAvg", ge=0, lt=1, source="Sub-FedAvg"
     )
 
     def switch(self, rounds: int) -> int:
@@ -77,7 +69,7 @@ class LGFedAvg(Phased, Published, Averaging[State]):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"body": self.head(model).outside(initial)}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         head = self.head(model)
         return State(head.of(initial(0)), head.outside(initial(0)) if self.fedavg else None)
 
@@ -93,7 +85,7 @@ class LGFedAvg(Phased, Published, Averaging[State]):
             return client.update(head=head.of(w), body=head.outside(w), weight=weight)
         return client.update(head=head.of(w), weight=weight, keep={"body": head.outside(w)})
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         body, informed = server.body, server.informed
         if now.t <= self.switch(now.rounds):
             body = cohort.mean("body")
@@ -103,8 +95,8 @@ class LGFedAvg(Phased, Published, Averaging[State]):
         return State(cohort.mean("head"), body, informed), {}
 
     def model_for(self, client: Client) -> Tensor:
-        received, own = client.received, client.kept["body"]
-        return self.head(client.model).join(received["head"], received.get("body", own))
+        received = client.received
+        return self.head(client.model).join(received["head"], received.get("body", client.kept["body"]))
 
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float:
         whole, shared = int(model.outside_norms.sum()), int(self.head(model).of(model.outside_norms).sum())

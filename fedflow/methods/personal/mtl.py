@@ -9,21 +9,21 @@ Client: w_k <- E epochs of SGD on F_k(w) + lambda (||w||^2 + ||w - mean||^2) fro
 mean held fixed; sends w_k. Server: mean of the cohort's models; it never replaces a client's model.
 *Reduces to* Local when lambda = 0.
 *State*: server mean; client w_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the mean.
-*Ambiguous*: the weight, 10^-f with f one more than the digits of P, is that of public code. Its
-Omega squares the centring matrix entry by entry (and has ones for I), a slip: the matrix product, as here, is
-that matrix again. The mean is that of the last cohort.
+*Ambiguous*: the weight is 10^-f, f one more than the digits of P, as in public code. Its Omega squares the
+centering matrix entry by entry (and has ones for I), a slip: the matrix product, as here, is that matrix
+again. The mean is over the last cohort.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.local.samples import Batch
-from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.method import Cohort, Diagnostics, Message, Round, ServerState
+from fedflow.local.optimizer import Pull
+from fedflow.methods.averaging._averaging import Averaging, weights
+from fedflow.methods.method import Cohort, Initial, Message, Next, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -36,47 +36,34 @@ class State(ServerState):
 
 @register("mtl", "MTL")
 class MTL(Averaging[State]):
-    serves: ClassVar[str] = "personal"
+    serves = "personal"
     newcomer: ClassVar[Mapping[str, str]] = {"model": "mean"}
 
-    weighting: str = option(
-        "uniform",
-        "weights p_k of the mean: uniform or n_k",
-        symbol="p_k",
-        choices=("uniform", "samples"),
-        source="Omega",
-    )
+    weighting: str = weights("uniform", "Omega")
     lam: float | None = option(
-        None,
-        "weight of both penalties; null = 10^-f, 1e-6 for LeNet-5",
-        symbol="lambda",
-        ge=0,
-        source="code of LG-FedAvg and of Sub-FedAvg",
+        None, "weight of both penalties; null = 10^-f", symbol="lambda", ge=0, source="LG-FedAvg's code"
     )
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0))
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
         return {"mean": server.mean}
 
     def penalty(self, model: FlatModel) -> float:
-        """The value of lambda."""
+        """lambda"""
         return 10.0 ** -(len(str(model.parameters)) + 1) if self.lam is None else self.lam
 
     def local(self, client: Client) -> Update:
-        mean, lam = client.received["mean"], self.penalty(client.model)
-
-        def loss(w: Tensor, batch: Batch) -> Tensor:
-            return client.loss(w, batch) + lam * (w.square().sum() + (w - mean).square().sum())
-
-        w = client.fit(loss, start=client.kept["model"])
+        lam = self.penalty(client.model)  # both penalties are one, up to a constant
+        pull = Pull(4 * lam, client.received["mean"] / 2) if lam else None
+        w = client.fit(start=client.kept["model"], pull=pull)
         return client.update(model=w, weight=self.weight(client), keep={"model": w})
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         return State(cohort.mean("model")), {}
 
     def model_for(self, client: Client) -> Tensor:

@@ -15,18 +15,12 @@ prototypes of logits after the first local step, but scores prototypes of featur
 mean of all clients' last models, here the adapted w_t.
 """
 
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.personal._adapting import AdaptedMethod
 from fedflow.methods.registry import register
-from fedflow.settings import option
 
 
 @register("pavg", "P-Avg")
 class PAvg(AdaptedMethod, FedAvg):
-    weighting: str = option(
-        "uniform",
-        "weights p_k of the average: n_k or uniform",
-        symbol="p_k",
-        choices=("samples", "uniform"),
-        source="Chapter 3: uniform",
-    )
+    weighting: str = weights("uniform", "Chapter 3: uniform")

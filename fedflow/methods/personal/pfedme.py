@@ -14,43 +14,27 @@ theta is `training.weight_decay`, which applies to inner steps only; neither ste
 *Rates*: eta decays with `training.lr_decay` and `training.lr_within`; a given eta_p does not decay.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.local.optimizer import SGDState
+from fedflow.local.optimizer import Pull, SGDState
 from fedflow.local.samples import Batch
-from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Conditions, GlobalModel, Passes, Round
-from fedflow.methods.personal._personal import Personal
+from fedflow.methods.personal._personal import WithFedAvg
 from fedflow.methods.registry import register
-from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
 @register("pfedme", "pFedMe")
-class PFedMe(Personal, FedAvg):
-    newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
-
+class PFedMe(WithFedAvg):
     lam: float = option(
-        15.0,
-        "pull of the personal towards the global model",
-        symbol="lambda",
-        ge=0,
-        grid=(5, 10, 15, 20, 30),
-        source="section 5",
+        15.0, "pull to the global model", symbol="lambda", ge=0, grid=(5, 10, 15, 20, 30), source="section 5"
     )
     inner_steps: int = option(
         5, "steps of the personal model on every batch", symbol="K", ge=1, grid=(1, 3, 5, 7)
     )
     personal_lr: float | None = option(
-        0.09,
-        "learning rate of the personal model; null = as the global one",
-        symbol="eta_p",
-        gt=0,
-        source="authors' code: 0.09 to 0.1",
+        0.09, "personal learning rate; null = the global one", symbol="eta_p", gt=0, source="authors' code"
     )
     server_lr: float = option(
         1.0, "weight of the mean in the next model", symbol="beta", gt=0, grid=(1, 2), source="section 5"
@@ -59,29 +43,19 @@ class PFedMe(Personal, FedAvg):
     def check(self, run: Conditions) -> None:
         run.training.need_sgd(self.name, "both of whose steps are gradient steps")
 
-    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
-        return {"personal": initial}
-
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         return Passes(self.inner_steps * epochs)
 
     def local(self, client: Client) -> Update:
         def step(now: tuple[Tensor, Tensor], batch: Batch) -> tuple[tuple[Tensor, Tensor], Tensor]:
             w, theta = now
-
-            def envelope(theta: Tensor, batch: Batch) -> Tensor:
-                return client.loss(theta, batch) + self.lam / 2 * (theta - w).square().sum()
-
             for _ in range(self.inner_steps):
-                found = client.gradient(theta, batch, envelope)
-                theta = client.descend(SGDState(theta, None), found, lr=self.personal_lr).w
+                inner = client.pulled(client.gradient(theta, batch), theta, Pull(self.lam, w))
+                theta = client.descend(SGDState(theta, None), inner, lr=self.personal_lr).w
             w_next = client.model.with_buffers(w - client.lr * self.lam * (w - theta), theta)
-            return (w_next, theta), found.loss
+            return (w_next, theta), inner.loss
 
         start = client.received["model"]
         w_k, theta = client.run_steps(step, (start, start))
         client.trained = self.trained_model(theta, w_k)
         return client.update(model=w_k, weight=self.weight(client), keep={"personal": theta})
-
-    def model_for(self, client: Client) -> Tensor:
-        return client.received["model"] if self.served == "global" else client.kept["personal"]

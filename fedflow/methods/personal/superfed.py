@@ -14,17 +14,17 @@ client whose w_l is not trained yet, though the sweep has its mixtures.
 *State*: server w; client w_l, first a random initialization per client, and whether it is trained.
 *Traffic*: 1 P down, 1 P up.
 *Newcomer*: w_l = w_t, so the global model at every lambda.
-The training loss is that of W. Both ends have a momentum, and `training.clip_norm` limits the gradient of
-each with its penalties. The trained model (`run.keep_trained`) is W(1/2); w_f where the global model is
-served. BatchNorm statistics are mixed like parameters, and both ends keep those after the step; the cosine
-leaves them out.
+The recorded training loss is the loss of W. Each end has its own momentum, and `training.clip_norm` limits
+its gradient with penalties. The trained model (`run.keep_trained`) is W(1/2), or w_f if the global model is
+served. BatchNorm statistics are mixed like parameters; both ends keep the statistics after the step, and the
+cosine leaves them out.
 *Differs from the authors' code in*: aggregation, which there averages only parameters named weight and resets
 the others to their initial values in every round (aggregation: official); lambda, which there is the best on
 the test samples (lam: oracle, but by loss; by accuracy, it is the measure ``sweep_best``); products within
 the cosine, to which the code adds 1e-6 each; and initializations, which there repeat for layers of one shape.
 *Ambiguous*: the proximal term is a squared norm in the paper, a sum of norms over tensors in the code (prox:
-official; its gradient at 0 is 0 here). L is a round in the notation, a share of the rounds in the code. Decay
-of the learning rate is 0.99 in the text, 0.999 in the code (`training.lr_decay`).
+official; its gradient at 0 is 0 here). L is a round in the notation, a share of the rounds in the code. The
+learning rate decays by 0.99 in the text, by 0.999 in the code (`training.lr_decay`).
 """
 
 import warnings
@@ -43,7 +43,7 @@ from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Step
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Next, Round
 from fedflow.methods.personal._personal import TENTHS, Personal
 from fedflow.methods.protocols import Mixing, Noisy, Phased, Selecting
 from fedflow.methods.registry import register
@@ -65,53 +65,27 @@ class SuPerFed(Mixing, Noisy, Phased, Selecting, Personal[State], FedAvg[State])
     newcomer: ClassVar[Mapping[str, str]] = {"local": "model"}
 
     mixing: str = option(
-        "model",
-        "one lambda for the model in every step (MM), or one per layer (LM)",
-        choices=("model", "layer"),
+        "model", "one lambda per step for the model (MM) or per layer (LM)", choices=("model", "layer")
     )
     mu: float = option(
-        0.01,
-        "weight of the proximal term ||w_f - w_t||^2",
-        symbol="mu",
-        ge=0,
-        grid=(0, 0.01, 0.1, 1),
-        source="Figure 2.3",
+        0.01, "weight of ||w_f - w_t||^2", symbol="mu", ge=0, grid=(0, 0.01, 0.1, 1), source="Figure 2.3"
     )
     nu: float | None = option(
-        None,
-        "weight of cos^2(w_f, w_l); null = 1 for MM, 2 for LM",
-        symbol="nu",
-        ge=0,
-        grid=(0, 1, 2, 5),
-        source="Figure 2.3",
+        None, "weight of cos^2; null = 1 (MM), 2 (LM)", symbol="nu", ge=0, grid=(0, 1, 2, 5)
     )
     start: float | None = option(
-        None,
-        "share of the rounds before mixing starts; null = 0.4 for MM, 0.6 for LM",
-        symbol="L",
-        ge=0,
-        lt=1,
-        grid=(0, 0.2, 0.4, 0.6, 0.8),
-        source="Table 2.7",
+        None, "share of rounds before mixing; null = 0.4 (MM), 0.6 (LM)", symbol="L", ge=0, lt=1
     )
     prox: str = option(
-        "sq",
-        "the proximal term: the squared norm, or the sum over tensors of norms",
-        choices=("sq", "official"),
-        source="official: authors' code",
+        "sq", "proximal term: the squared norm, or the sum over tensors of norms", choices=("sq", "official")
     )
     aggregation: str = option(
-        "all",
-        "parameters that are averaged: all, or those named weight, while the others are reset",
-        choices=("all", "official"),
-        source="official: authors' code",
+        "all", "averaged parameters: all, or those named weight (others reset)", choices=("all", "official")
     )
     lam: str = option(
         "validated",
-        "lambda of the model that is served: of 0, 0.1, .. 1, the one with the lowest loss on "
-        "held-out samples; 0.5; or the one with the lowest loss on test samples, which is optimistic",
+        "lambda served: the best of 0, 0.1, .., 1 by held-out loss; 0.5; or the best by test loss",
         choices=("validated", "fixed", "oracle"),
-        source="oracle: authors' code",
     )
 
     def validate(self) -> None:
@@ -152,7 +126,7 @@ class SuPerFed(Mixing, Noisy, Phased, Selecting, Personal[State], FedAvg[State])
             "method.lam to fixed or oracle" if self.lam == "validated" and self.served == "personal" else ""
         )
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+    def setup(self, model: FlatModel, initial: Initial) -> State:
         w = initial(0)
         if self.aggregation == "all":
             return State(w)
@@ -201,12 +175,12 @@ class SuPerFed(Mixing, Noisy, Phased, Selecting, Personal[State], FedAvg[State])
             return 2 * moved
         return torch.cat([part / part.norm().clamp(min=TINY) for part in moved.split(model.sizes)])
 
-    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
-        after, found = super().aggregate(now, server, cohort)
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
+        after, diagnostics = super().aggregate(now, server, cohort)
         if server.initial is None:
-            return after, found
+            return after, diagnostics
         weights = torch.where(now.model.part("*weight*").mask, after.model, server.initial)
-        return replace(after, model=now.model.with_buffers(weights, after.model)), found
+        return replace(after, model=now.model.with_buffers(weights, after.model)), diagnostics
 
     def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor | None]:
         if self.served == "global" or not client.kept["mixed"]:
@@ -233,9 +207,9 @@ def mixture(lam: Tensor | float, w_f: Tensor, w_l: Tensor) -> Tensor:
     return (1 - lam) * w_f + lam * w_l
 
 
-def products(model: FlatModel, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def products(model: FlatModel, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """<u, v>, ||u||^2 and ||v||^2 of the parameters of two vectors [D]."""
-    u, v = one[: model.parameters], other[: model.parameters]
+    u, v = u[: model.parameters], v[: model.parameters]
     return u @ v, u @ u, v @ v
 
 

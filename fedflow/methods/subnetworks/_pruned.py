@@ -1,7 +1,7 @@
 """Base of methods whose clients prune their networks: the server averages what is kept."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -13,14 +13,14 @@ from fedflow.local.masks import mask_distance, next_rate, pruned_share, without_
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.task import Loss
-from fedflow.methods.method import Cohort, Conditions, Diagnostics, GlobalModel, Method, Passes, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Initial, Method, Next, Passes, Round
 from fedflow.methods.protocols import Pruning, Recording, Selecting
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
 class Epochs(NamedTuple):
-    """Training as it proceeds: the vector, its values ``first`` [D] after the first epoch, steps taken."""
+    """State of training: the vector, its value ``first`` [D] after the first epoch, and steps taken."""
 
     now: Moving
     first: Tensor
@@ -28,23 +28,23 @@ class Epochs(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """The masked vector [D] after the first and after the last local epoch."""
+    """Masked vectors [D] after the first and after the last local epoch."""
 
     first: Tensor
     last: Tensor
 
 
 class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
-    """Clients keep a mask and their last model, and are served that model.
+    """Clients keep a mask and their last model, with which they are served.
 
-    A step of pruning drops the smallest weights of each tensor. It is taken if the masks after the first and
-    the last epoch still differ, the target is not reached, and the smaller network is accurate enough.
-    ``never`` says what has no effect where a threshold is above 1, ``off`` how to prune nothing.
+    A pruning step drops the smallest weights of each tensor. It is taken if the masks after the first and the
+    last epoch differ enough, the target is not reached, and the smaller network is accurate enough. ``never``
+    has the effect of a threshold above 1, by option, and ``off`` the settings that prune nothing.
     """
 
-    serves: ClassVar[str] = "personal"
+    serves = "personal"
     newcomer: ClassVar[Mapping[str, str]] = {"model": "model"}
-    serves_with: ClassVar[tuple[str, ...] | None] = ("model",)
+    serves_with = ("model",)
     masks: ClassVar[Mapping[str, str]] = {"model": "mask"}
     series: ClassVar[tuple[str, ...]] = ("pruned", "gate_kept")
     records: ClassVar[tuple[str, ...]] = ("mask",)
@@ -52,43 +52,21 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
     off: ClassVar[str] = "method.target: 0"
 
     rate: float = option(
-        0.1,
-        "share of the kept weights of a tensor that a step of pruning drops",
-        symbol="r_us",
-        gt=0,
-        lt=1,
-        grid=(0.05, 0.1),
-        source="section 4.3",
+        0.1, "share of a tensor's kept weights that a step drops", symbol="r_us", gt=0, lt=1, grid=(0.05, 0.1)
     )
     target: float = option(
-        0.5,
-        "share of all parameters at which pruning ends; 0 = no pruning",
-        symbol="p_us",
-        ge=0,
-        lt=1,
-        grid=(0.3, 0.5, 0.7),
-        source="section 4.3",
+        0.5, "pruned share at which pruning ends; 0 = none", symbol="p_us", ge=0, lt=1, grid=(0.3, 0.5, 0.7)
     )
     threshold: float = option(
-        0.5,
-        "least accuracy of the smaller network, 0 to 1; above 1 = no pruning",
-        symbol="Acc_th",
-        ge=0,
-        source="authors' code",
+        0.5, "least accuracy of the smaller network; above 1 = no pruning", symbol="Acc_th", ge=0
     )
     distance: float = option(
-        1e-4,
-        "least distance between the masks after the first and the last epoch; above 1 = no pruning",
-        symbol="eps_us",
-        ge=0,
-        source="section 4.3",
+        1e-4, "least distance of the two masks; above 1 = no pruning", symbol="eps_us", ge=0, source="text"
     )
     gate: str = option(
         "selection",
-        "samples that measure this accuracy: held-out, training or test samples of the client; "
-        "with test, training sees the test set",
+        "samples that measure this accuracy; with test, training sees the test set",
         choices=("selection", "train", "test"),
-        source="test: authors' code",
     )
 
     def check(self, run: Conditions) -> None:
@@ -113,14 +91,14 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         return Passes(epochs, losses=measured if self.gate == "train" else 0)
 
     def gates(self) -> int:
-        """The number of networks whose accuracy a client measures in a round."""
+        """Number of networks whose accuracy a client measures in a round."""
         return int(self.target > 0)
 
     def prunable(self, model: FlatModel) -> Sequence[str]:
-        """The names of the tensors whose entries are pruned one by one."""
+        """Names of the tensors whose entries are pruned one by one."""
         return model.weights
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> GlobalModel:
+    def setup(self, model: FlatModel, initial: Initial) -> GlobalModel:
         if self.rate and self.target and not self.prunable(model):
             accepted = f"0, as the network has no weights that {self.name} prunes"
             raise BadInput("method.target", self.target, accepted)
@@ -137,10 +115,10 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         epoch, pruned = client.training.epoch_steps(client.samples), ~mask
 
         def step(at: Epochs, batch: Batch) -> tuple[Epochs, Tensor]:
-            found = client.gradient(at.now.w, batch, loss)
-            masked = found._replace(gradient=found.gradient.masked_fill(pruned, 0))
+            plain = client.gradient(at.now.w, batch, loss)
+            masked = plain._replace(gradient=plain.gradient.masked_fill(pruned, 0))
             now, steps = client.descend(at.now, masked), at.steps + 1
-            return Epochs(now, now.w.where(steps <= epoch, at.first), steps), found.loss
+            return Epochs(now, now.w.where(steps <= epoch, at.first), steps), plain.loss
 
         # Not `where` with a number, which a captured graph would have to copy to the GPU.
         start = start.masked_fill(pruned, 0)
@@ -148,10 +126,10 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         return Trained(first, now.w)
 
     def prune(self, client: Client, trained: Trained, mask: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mask [D] after a step of pruning, or ``mask`` where none is due; and diagnostics."""
+        """The mask [D] after a pruning step, or ``mask`` if none is due; and diagnostics."""
         model, w = client.model, trained.last
         names, pruned = self.prunable(model), pruned_share(model, mask)
-        first, last = (without_smallest(model, each, mask, self.rate, names) for each in trained)
+        first, last = (without_smallest(model, v, mask, self.rate, names) for v in trained)
         moved = mask_distance(model, first, last, names)
         fewer = without_smallest(model, w, mask, self.next_rate(pruned), names)
         accuracy = self.accuracy(client, w.masked_fill(~fewer, 0))
@@ -159,7 +137,7 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         return fewer.where(due, mask), {"distance": moved, "gate": accuracy}
 
     def next_rate(self, pruned: Tensor) -> Tensor:
-        """The rate of the next step, where this share of all parameters is ``pruned``, scalar."""
+        """The rate of the next step if this share of all parameters is ``pruned``, scalar."""
         return next_rate(self.rate, self.target, pruned)
 
     def accuracy(self, client: Client, w: Tensor) -> Tensor:
@@ -167,19 +145,19 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         return client.full_accuracy(w) if self.gate == "train" else client.selection_accuracy(w)
 
     def send(self, client: Client, w: Tensor, mask: Tensor, diagnostics: Mapping[str, Tensor]) -> Update:
-        """The update with ``w`` [D] under ``mask`` [D]; the client keeps both.
+        """The update with ``w`` [D] under ``mask`` [D], both of which the client keeps.
 
-        ``gate_kept`` is the accuracy of what it keeps, whatever the gate decided about the smaller network.
+        ``gate_kept`` is the accuracy of the network that it keeps, pruned in this round or not.
         """
         client.trained = w = w.masked_fill(~mask, 0)
         diagnostics = {"pruned": pruned_share(client.model, mask), **diagnostics}
         if self.gates():
             diagnostics["gate_kept"] = self.accuracy(client, w)
-        own = {"model": w, "mask": mask}
-        return client.update(model=w, mask=mask, weight=1.0, keep=own, diagnostics=diagnostics)
+        keep = {"model": w, "mask": mask}
+        return client.update(model=w, mask=mask, weight=1.0, keep=keep, diagnostics=diagnostics)
 
-    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
-        """Every entry is averaged over those that keep it; without any, it does not change."""
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> Next[GlobalModel]:
+        """Average every entry over the clients that keep it; without any, it does not change."""
         share = cohort.mean("mask")
         return GlobalModel((cohort.mean("model") / share).where(share > 0, server.model)), {}
 

@@ -1,4 +1,4 @@
-"""FedHeN: simple clients train the first part of a network, complex ones all of it and that part beside it.
+"""FedHeN: simple clients train the first part of a network, complex clients both the whole and that part.
 
 Source: Acar, Saligrama, "FedHeN: Federated Learning in Heterogeneous Networks", 2022, arXiv 2207.03031; Acar,
 thesis, Chapter 4, Algorithms 4 and 5.
@@ -13,12 +13,10 @@ network with both exits; to NoSide without the side objective.
 *State*: server w_c; clients none. *Traffic*: 1 P_level down, 1 P_level up. *Newcomer*: the network of its
 level; newcomers are dealt to the levels in turns.
 *Ambiguous*: clients count equally in all means (Algorithm 4), although Eq. 4.1 counts simple and complex
-clients apart. Clipping limits the sum of both gradients. The pooling of the exit and the norms are options of
-the network. The authors report means over the models of all simple and of all complex clients
+clients separately. Clipping limits the sum of both gradients. The pooling of the exit and the norms are
+options of the network. The authors report means over the models of all simple and of all complex clients
 (run.reports: [all]), not w_s and w_c.
 """
-
-from typing import ClassVar
 
 from fedflow.methods.registry import register
 from fedflow.methods.subnetworks._levels import Levels, SimpleAndComplex, Whole
@@ -26,4 +24,4 @@ from fedflow.methods.subnetworks._levels import Levels, SimpleAndComplex, Whole
 
 @register("fedhen", "FedHeN")
 class FedHeN(SimpleAndComplex[Whole], Levels):
-    complex_exits: ClassVar[str] = "both"
+    complex_exits = "both"

@@ -9,9 +9,9 @@ that hold it; entries that no client holds stay. The levels are a, b, c, ... fro
 *Reduces to* uniform FedAvg with one rate of 1.
 *State*: server w of rate 1; clients none. *Traffic*: 1 P_level down, 1 P_level up. *Newcomer*: the network of
 its level; newcomers are dealt to the levels in turns.
-*Differs from the paper in*: every client trains and averages all outputs, not only those of its labels; the
-network has GroupNorm, which undoes the division by r, in place of BatchNorm without running statistics. The
-first clients have the smallest rate.
+*Differs from the paper in*: every client trains and averages all outputs, not only the outputs of its labels;
+the network has GroupNorm, which undoes the division by r, in place of BatchNorm without running statistics.
+The first clients have the smallest rate.
 """
 
 from collections.abc import Mapping

@@ -8,13 +8,11 @@ simple ones; HeteroFL makes networks narrower instead of less deep.
 *Invariant*: [w_c]_M = w_s, because the server keeps only w_c.
 *State*: server w_c; clients none. *Traffic*: 1 P_level down, 1 P_level up. *Newcomer*: the network of its
 level; newcomers are dealt to the levels in turns.
-*Differs from the paper in*: complex clients return the head of the first exit, which they do not train, as it
-was received: weight decay does not shrink it.
-*Ambiguous*: read literally, Algorithm 9 averages that head over all clients, so that complex ones pull it to
+*Differs from the paper in*: complex clients return the head of the first exit, which they do not train,
+unchanged: weight decay does not shrink it.
+*Ambiguous*: read literally, Algorithm 9 averages that head over all clients, so complex clients pull it to
 its last value; head_average: simple_only averages it over the clients that train it.
 """
-
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -28,13 +26,10 @@ from fedflow.settings import option
 
 @register("noside", "NoSide")
 class NoSide(SimpleAndComplex[Whole], Levels):
-    complex_exits: ClassVar[str] = "last"
+    complex_exits = "last"
 
     head_average: str = option(
-        "literal",
-        "clients over which the head of the first exit is averaged: all, or those that train it",
-        choices=("literal", "simple_only"),
-        source="Algorithm 9: literal",
+        "literal", "the exit's head is averaged over all, or its trainers", choices=("literal", "simple_only")
     )
 
     def local(self, client: Client) -> Update:

@@ -3,12 +3,12 @@
 Source: chapter 4 of Vahidian's thesis, Algorithm 11; Vahidian, Morafah, Lin, "Personalized Federated Learning
 by Structured and Unstructured Pruning under Data Heterogeneity", ICDCSW 2021, arXiv 2105.00562.
 
-Client: as Sub-FedAvg (Un), but only weights of dense layers are pruned one by one, at the rate r_fc. On the
-result, it decides about channels: after the first and after the last epoch, it chooses those of each layer
-whose |gamma| exceeds the one at position int(r_s n), from 0, of its n channels in ascending order. A layer
-that would fall below its floor stays as it is. If the two choices are at least eps_s apart (share of channels
-that differ), and the network without the others has an accuracy of at least Acc_th, they go: their filters
-and norms, and the weights that read them. l1 = s adds s sign(gamma) to the gradient.
+Client: as Sub-FedAvg (Un), but only weights of dense layers are pruned one by one, at the rate r_fc. Then it
+chooses channels, after the first and after the last epoch: in each layer, the channels whose |gamma| exceeds
+the value at position int(r_s n), from 0, of its n channels in ascending order. A layer that would fall below
+its floor stays as it is. If the two choices are at least eps_s apart (share of channels that differ), and the
+network without the other channels has an accuracy of at least Acc_th, these are removed: their filters and
+norms, and the weights that read them. l1 = s adds s sign(gamma) to the gradient.
 Server: as Sub-FedAvg (Un). Clients do not load the averaged running statistics but keep their own.
 Serves the client's last model.
 *Reduces to* FedAvg with weighting: uniform and running statistics of each client when r_fc = 0 and floors are
@@ -30,7 +30,7 @@ variance 0.0001).
 two of 22 channels is a distance of 0.09, so that 0.01 and 0.05 are the same for channels.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -39,7 +39,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
-from fedflow.methods.method import GlobalModel
+from fedflow.methods.method import GlobalModel, Initial
 from fedflow.methods.protocols import Published, Specialized
 from fedflow.methods.registry import register
 from fedflow.methods.subnetworks._pruned import Pruned, Trained
@@ -57,7 +57,7 @@ NEAR, LESS = 0.16, 0.05  # rates of the last step above NEAR are lowered by LESS
 
 @register("subfedavg_hy", "Sub-FedAvg (Hy)")
 class SubFedAvgHy(Specialized, Published, Pruned):
-    example: ClassVar[str] = "lenet5_bn"
+    example = "lenet5_bn"
     never: ClassVar[Mapping[str, str]] = {
         "threshold": "no client prunes",
         "distance": "no dense layer is pruned",
@@ -66,13 +66,7 @@ class SubFedAvgHy(Specialized, Published, Pruned):
     off: ClassVar[str] = "method.target: 0 and method.channel_rate: 0"
 
     rate: float = option(
-        0.1,
-        "share of the kept weights of a dense layer that a step of pruning drops; 0 = only channels",
-        symbol="r_fc",
-        ge=0,
-        lt=1,
-        grid=(0.05, 0.1),
-        source="authors' code",
+        0.1, "share of a layer's kept weights that a step drops", symbol="r_fc", ge=0, lt=1, grid=(0.05, 0.1)
     )
     target: float = option(
         0.5,
@@ -84,34 +78,16 @@ class SubFedAvgHy(Specialized, Published, Pruned):
         source="section 4.3",
     )
     distance: float = option(
-        5e-4,
-        "least distance between the masks of dense layers after the first and the last epoch; "
-        "above 1 = no pruning of dense layers",
-        symbol="eps_us",
-        ge=0,
-        source="authors' code",
+        5e-4, "least distance of the two masks; above 1 = only channels", symbol="eps_us", ge=0, source="code"
     )
     channel_rate: float = option(
-        0.45,
-        "position, as a share, of the largest |gamma| that goes; 0 = no channels are removed",
-        symbol="r_s",
-        ge=0,
-        lt=1,
-        source="authors' code",
+        0.45, "position of the largest |gamma| that goes; 0 = none", symbol="r_s", ge=0, lt=1
     )
     channel_distance: float = option(
-        0.05,
-        "least distance between the channels kept after the first and the last epoch; "
-        "above 1 = no channels are removed",
-        symbol="eps_s",
-        ge=0,
-        source="section 4.3",
+        0.05, "least distance of the two choices; above 1 = no removal", symbol="eps_s", ge=0, source="text"
     )
     floors: list[int] | None = option(
-        None,
-        "least channels of each layer; null = half of its width, rounded up",
-        ge=1,
-        source="authors' code: 3 and 8 of LeNet-5",
+        None, "least channels by layer; null = half the width, rounded up", ge=1, source="code: 3, 8"
     )
     l1: float = option(
         0.0, "weight of |gamma| in the loss", symbol="s", ge=0, grid=(0, 1e-4), source="network slimming"
@@ -133,7 +109,7 @@ class SubFedAvgHy(Specialized, Published, Pruned):
         if self.floors is not None and not self.channel_rate:
             raise BadInput("method.floors", self.floors, "null with channel_rate: 0")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> GlobalModel:
+    def setup(self, model: FlatModel, initial: Initial) -> GlobalModel:
         if self.l1 and not model.channels:
             accepted = f"0, as {Words(model.title)} has no channels that {self.name} can remove"
             raise BadInput("method.l1", self.l1, accepted)
@@ -150,13 +126,14 @@ class SubFedAvgHy(Specialized, Published, Pruned):
 
         start = model.with_buffers(client.received["model"], client.kept["model"])
         trained = self.train(client, start, mask, loss if self.l1 else None)
-        found: dict[str, Tensor] = {}
+        dense: dict[str, Tensor] = {}
+        channels: dict[str, Tensor] = {}
         if self.rate and self.target:
-            mask, found = self.prune(client, trained, mask)
+            mask, dense = self.prune(client, trained, mask)
         if self.channel_rate:
-            mask, more = self._prune_channels(client, trained, mask)
-            found = more | found  # `gate` is that of the dense layers, if they are pruned too
-        return self.send(client, trained.last, mask, found | self._shares(model, mask))
+            mask, channels = self._prune_channels(client, trained, mask)
+        # The `gate` of dense layers takes precedence.
+        return self.send(client, trained.last, mask, channels | dense | self._shares(model, mask))
 
     def next_rate(self, pruned: Tensor) -> Tensor:
         left = self.target - pruned
@@ -165,14 +142,14 @@ class SubFedAvgHy(Specialized, Published, Pruned):
         return torch.where(left < self.rate, last, torch.full_like(last, self.rate))
 
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float:
-        """The natural formula: convolutions at their floors, and p_us of the dense parameters pruned.
+        """Bytes with convolutions at their floors, and p_us of the dense parameters pruned.
 
-        Within 0.5 % of the published MB (MNIST, EMNIST) and 3 % of the GB (CIFAR), whose own is not known.
+        The source has no formula; its MB (MNIST, EMNIST) are within 0.5 %, its GB (CIFAR) within 3 %.
         """
         q = self.target if self.rate else 0.0
         left = kept_channels(model, torch.ones_like(model.outside_norms))
-        for own, floor in zip(left.values(), self._floors(model) if self.channel_rate else ()):
-            own[floor:] = False
+        for layer, floor in zip(left.values(), self._floors(model) if self.channel_rate else ()):
+            layer[floor:] = False
         filters = model.part(*(f"{conv}.*" for conv in left)).mask
         dense = int((model.outside_norms & ~filters).sum())
         kept = int((expand(model, left) & filters).sum()) + dense * (1 - q)
@@ -181,7 +158,7 @@ class SubFedAvgHy(Specialized, Published, Pruned):
     def _prune_channels(
         self, client: Client, trained: Trained, mask: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mask [D] without the channels that go, or ``mask`` where none do; and diagnostics."""
+        """The mask [D] without the removed channels, or ``mask`` if none are removed; and diagnostics."""
         model, before = client.model, kept_channels(client.model, mask)
         first, last = (self._ranked(model, w, before) for w in trained)
         differ = torch.cat([first[conv] != last[conv] for conv in before])
@@ -189,24 +166,24 @@ class SubFedAvgHy(Specialized, Published, Pruned):
         fewer = mask & expand(model, last)
         accuracy = self.accuracy(client, trained.last.masked_fill(~fewer, 0))
         due = (accuracy >= self.threshold) & (moved >= self.channel_distance)
-        found = {"distance_channels": moved, "gate_channels": accuracy, "gate": accuracy}
-        return fewer.where(due, mask), found
+        diagnostics = {"distance_channels": moved, "gate_channels": accuracy, "gate": accuracy}
+        return fewer.where(due, mask), diagnostics
 
     def _ranked(self, model: FlatModel, w: Tensor, before: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The channels that a step of pruning keeps of those ``before``, by the |gamma| of ``w`` [D]."""
+        """The channels ``before`` that a pruning step keeps, by the |gamma| of ``w`` [D]."""
         chosen = {}
         for layer, floor in zip(model.channels, self._floors(model), strict=True):
-            own = before[layer.conv]
-            gamma, count = w[model.slices[f"{layer.norm}.weight"]].abs(), own.sum()
+            kept = before[layer.conv]
+            gamma, count = w[model.slices[f"{layer.norm}.weight"]].abs(), kept.sum()
             # 9, not 8, if the product is 9 - 1e-16.
-            place = (count.double() * self.channel_rate + 1e-9).long()
-            limit = gamma.masked_fill(~own, torch.inf).sort().values.gather(0, place[None])
-            above = own & (gamma > limit)
-            chosen[layer.conv] = above.where((above.sum() >= floor) & (count > floor), own)
+            position = (count.double() * self.channel_rate + 1e-9).long()
+            limit = gamma.masked_fill(~kept, torch.inf).sort().values.gather(0, position[None])
+            above = kept & (gamma > limit)
+            chosen[layer.conv] = above.where((above.sum() >= floor) & (count > floor), kept)
         return chosen
 
     def _floors(self, model: FlatModel) -> list[int]:
-        """The least channels of each layer; `BadInput` if the network has no channels, or fewer."""
+        """Least channels of each layer; `BadInput` if the network has no or fewer channels."""
         if not model.channels:
             accepted = f"a network whose channels {self.name} can remove: {NETWORKS}"
             raise BadInput("model.name", Words(model.title), accepted)
@@ -224,4 +201,4 @@ class SubFedAvgHy(Specialized, Published, Pruned):
             "pruned_channels": [*kept_channels(model, mask).values()],
             "pruned_dense": [mask[model.slices[name]] for name in self.prunable(model)],
         }
-        return {name: (~torch.cat(each)).double().mean() for name, each in kept.items() if each}
+        return {name: (~torch.cat(masks)).double().mean() for name, masks in kept.items() if masks}

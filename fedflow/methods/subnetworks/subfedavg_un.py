@@ -26,9 +26,9 @@ gate: test decides by the client's test samples, as the authors' code does: scor
 a last epoch that is E instead of 5, and PyTorch's start (there Xavier weights, and biases of N(0, 1)). There,
 a client that never took part is scored with the initial model. FedZoo-Bench does not divide by the count: it
 averages all clients of the cohort with weights n_k, zeros included, so weights that few clients keep shrink.
-*Ambiguous*: the percentile is of each tensor here and in the code; the text ("of the full dense network") can
-mean one of all weights, which would empty small layers. Algorithm 10 tests the accuracy before pruning, the
-code after it, as here. Pruned is counted by mask here, by value in the code.
+*Ambiguous*: the percentile is by tensor here and in the code; the text ("of the full dense network") can mean
+a percentile of all weights, which would empty small layers. Algorithm 10 tests the accuracy before pruning,
+the code after it, as here. Pruned is counted by mask here, by value in the code.
 """
 
 from fedflow.local.client import Client, Update
@@ -44,8 +44,8 @@ class SubFedAvgUn(Published, Pruned):
     def local(self, client: Client) -> Update:
         mask = client.kept["mask"]
         trained = self.train(client, client.received["model"], mask)
-        mask, found = self.prune(client, trained, mask) if self.target else (mask, {})
-        return self.send(client, trained.last, mask, found)
+        mask, diagnostics = self.prune(client, trained, mask) if self.target else (mask, {})
+        return self.send(client, trained.last, mask, diagnostics)
 
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float:
         size = int(model.outside_norms.sum())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, follow, prepare_run, quadratics, run, with_cohorts
+from support import Ran, prepare_run, quadratics, run, with_cohorts
 
 from fedflow.local.client import Client, Update
 from fedflow.methods import build_method
@@ -172,38 +172,6 @@ def test_a_single_client_reaches_its_optimum() -> None:
 # Clients that join or leave, and clients that fail
 
 
-@pytest.mark.parametrize("weighting", ["uniform", pytest.param("samples", marks=pytest.mark.full)])
-@pytest.mark.parametrize(
-    ("kept", "joined"),
-    [pytest.param((0, 1, 2), 1, marks=pytest.mark.full), ((0, 1, 2), 2), ((0, 2), 0)],
-    ids=["one joins", "two join", "one leaves"],
-)
-def test_a_run_continues_with_other_clients(kept: tuple[int, ...], joined: int, weighting: str) -> None:
-    """h stays the mean of omega_k g_k, also in later rounds, and the new optimum is reached."""
-    curves, sizes = [(1, 0), (2, 1), (4, 3), (3, -2), (1, 5)], [10, 20, 30, 40, 10]
-    method = build_method("feddyn", {"alpha": 2, "weighting": weighting})
-    exact = {"training": {"epochs": 25, "lr": 1 / 6}}
-    before = run(with_cohorts(method, PAIRS), quadratics(curves[:3], sizes[:3], 0), rounds=4, **exact)
-    ids = [*kept, *range(3, 3 + joined)]
-    now = quadratics([curves[k] for k in ids], [sizes[k] for k in ids], 0)
-    after = prepare_run(method, now, rounds=60, **exact)
-    g = torch.stack([before.clients[-1]["g"][k] if k < 3 else torch.zeros(1).double() for k in ids])
-    server = method.recomputed(before.simulation.state.server, g, after.sizes)
-    h, m = float(before.simulation.state.server.h), 3
-    if weighting == "uniform":
-        expected = h * m / (m + joined) if joined else (m * h - float(before.clients[-1]["g"][1])) / (m - 1)
-        assert float(server.h) == near(expected)
-    after.state.server = server
-    for k, row in enumerate(g):
-        after.state.store.put(k, {"g": row})
-    ran = follow(after)
-    omega = after.sizes / after.sizes.mean() if weighting == "samples" else np.ones(len(ids))
-    for h, own in zip([float(server.h), *ran.server("h")], [g.flatten().tolist(), *ran.kept("g")]):
-        assert h == near(float(np.mean(omega * own)))
-    a, b = np.array([curves[k] for k in ids]).T
-    assert ran.server("model")[-1] == pytest.approx((omega * a) @ b / (omega @ a), abs=1e-6)
-
-
 @pytest.mark.parametrize("kind", ["loop", "vmap"])
 @pytest.mark.parametrize("failed", ["exclude", "replace"])
 def test_failed_clients_are_left_out_or_replaced_by_the_previous_mean(failed: str, kind: str) -> None:
@@ -268,7 +236,7 @@ def test_a_round_without_local_steps_moves_theta_by_h(monkeypatch: pytest.Monkey
     simulation = prepare_run("feddyn", THREE, {"alpha": 2}, rounds=2)
     next(rounds := simulation.rounds())
     before = simulation.state.server
-    monkeypatch.setattr(Client, "fit", lambda self, loss, *, start, decay=None: start)
+    monkeypatch.setattr(Client, "fit", lambda self, *, start, pull: start)
     list(rounds)
     after = simulation.state.server
     assert float(before.h) != 0 and torch.equal(after.h, before.h)

@@ -194,33 +194,11 @@ def test_centers_in_the_plane() -> None:
     assert objectives == pytest.approx([3.25, 0.375])
 
 
-@pytest.mark.parametrize("every", [1, 2])
-def test_assignments_last_until_the_next_ones(
-    every: int, cohort: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_assignments_follow_the_centers(cohort: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the centers 18 and 0, and then to 12 and 4."""
     monkeypatch.setattr(FeSEM, "first_iterations", 1)
-    hyper = {"recluster_every": every}
-    ran = run("fesem", points([7, 18, 1, 9, 9, 0, 8]), hyper, rounds=3, training=JUMP, cohort=cohort)
-    first, second = [1, 0, 1, 0, 0, 1, 1], [1, 0, 1, 0, 0, 1, 0]
-    assert ran.server("assignment")[1:] == (
-        [second, [0, 0, 1, 0, 0, 1, 0]] if every == 1 else [first, second]
-    )
-
-
-def test_new_clients_are_assigned_in_any_round() -> None:
-    method = with_cohorts(build_method("fesem", {"recluster_every": 9}), [[0, 2], [0, 1, 3]])
-    ran = run(method, points([0, 1, 4, 6]), rounds=2, training=JUMP)
-    assert ran.server("assignment") == [[0, 2, 1, 2], [0, 0, 1, 1]]
-
-
-def test_the_first_parts_may_be_random(cohort: str) -> None:
-    hyper = {"first": "random", "recluster_every": 2}
-    ran = run("fesem", points([0, 1, 4, 6]), hyper, rounds=3, training=JUMP, cohort=cohort)
-    one, two, three = ran.server("assignment")
-    assert sorted(one) == [0, 0, 1, 1] and one == two and three in ([0, 0, 1, 1], [1, 1, 0, 0])
-    w, r = numbers(0, 1, 4, 6), torch.tensor(one)
-    assert ran.server("models")[0][:2] == [float(w[r == j].mean()) for j in (0, 1)]
+    ran = run("fesem", points([7, 18, 1, 9, 9, 0, 8]), rounds=3, training=JUMP, cohort=cohort)
+    assert ran.server("assignment")[1:] == [[1, 0, 1, 0, 0, 1, 0], [0, 0, 1, 0, 0, 1, 0]]
 
 
 # FedSEM as FLT ran it
@@ -269,7 +247,7 @@ def test_with_one_center_of_all_clients_it_is_damped_fedavg(federation: Federati
 
 
 def test_options_of_the_cohort_are_refused_where_all_are_clustered() -> None:
-    with pytest.raises(BadInput, match=r"method.first: 'random' .* farthest where cluster_over is all"):
-        build_method("fesem", {"cluster_over": "all", "first": "random"})
+    with pytest.raises(BadInput, match=r"method.empty: 'keep' .* farthest where cluster_over is all"):
+        build_method("fesem", {"cluster_over": "all", "empty": "keep"})
     with pytest.raises(BadInput, match=r"method.centers: 3 .* at most 2, the clients"):
         run("fesem", points([1, 2]), {"cluster_over": "all", "centers": 3}, training=JUMP)

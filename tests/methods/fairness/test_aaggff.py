@@ -17,8 +17,8 @@ from support import Workers, prepare_run, quadratics, refused, run, same, with_c
 
 from fedflow.config import load_params
 from fedflow.methods import METHODS, build_method
+from fedflow.methods.fairness._aaggff import CDFS, respond
 from fedflow.methods.fairness._decisions import exponentiated, hindsight
-from fedflow.methods.fairness._responses import CDFS, respond
 from fedflow.methods.fairness._simplex import minimize
 from fedflow.methods.fairness._weighing import HOSTS, Weighing, divergence
 from fedflow.methods.method import Cohort, Diagnostics, Round
