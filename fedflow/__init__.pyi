@@ -91,6 +91,7 @@ from fedflow.methods.method import Round as Round
 from fedflow.methods.method import ServerState as ServerState
 from fedflow.methods.personal.apfl import APFL as APFL
 from fedflow.methods.personal.ditto import Ditto as Ditto
+from fedflow.methods.personal.fedbn import FedBN as FedBN
 from fedflow.methods.personal.fedper import FedPer as FedPer
 from fedflow.methods.personal.fedrep import FedRep as FedRep
 from fedflow.methods.personal.l2gd import L2GD as L2GD

@@ -56,6 +56,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
         if issubclass(method, Leveled)
     },
     **{name: ("cnn_energy", {}) for name, method in METHODS.items() if issubclass(method, Generative)},
+    "fedbn": ("cnn", {"filters": [4, 4], "batch_norm": True, "kernel": 3, "padding": 1, "hidden": [16]}),
     "subfedavg_hy": ("cnn", {"filters": [4, 4], "groups": 4, "kernel": 3, "padding": 1, "hidden": [16]}),
 }
 DENSE: dict[str, dict[str, Any]] = {  # settings in which methods that prune do not: all entries travel

@@ -428,14 +428,16 @@ class FlatModel:
         return any(isinstance(layer, nn.RNNBase) for layer in self._template.modules())
 
     @cached_property
-    def batch_norms(self) -> list[nn.Module]:
-        """The layers with outputs that depend on the other samples of a batch."""
-        return [layer for layer in self._template.modules() if isinstance(layer, _BatchNorm)]
+    def batch_norms(self) -> dict[str, nn.Module]:
+        """The layers with outputs that depend on the other samples of a batch, by name."""
+        return {
+            name: layer for name, layer in self._template.named_modules() if isinstance(layer, _BatchNorm)
+        }
 
     @cached_property
     def batch_statistics(self) -> bool:
         """True if outputs depend on the batch in evaluation too: BatchNorm without running statistics."""
-        return any(norm.running_mean is None for norm in self.batch_norms)
+        return any(norm.running_mean is None for norm in self.batch_norms.values())
 
     @property
     def why_alone(self) -> str | None:

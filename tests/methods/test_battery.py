@@ -845,6 +845,8 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation, cohort
     symbols = {f.metadata["symbol"]: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
     sizes = {"P": model.size, "P_body": model.size - len(model.head().index)}
     sizes["P_head"] = len(model.part(*model.shared_patterns).index)
+    if model.batch_norms:
+        sizes["P_shared"] = model.size - len(model.part(*(f"{norm}.*" for norm in model.batch_norms)).index)
     sizes["the mask"] = -(-model.size // 8) / 4  # a bit per entry, in whole bytes
     if isinstance(method, ImageMethod):
         sizes["the signs"] = count_of_images = method.spc * model.classes

@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support import Ran, follow, images, prepare_run, run
+from support import Ran, follow, images, prepare_run, run, suited
 from torch import Tensor
 
 from fedflow.data import Dataset
+from fedflow.errors import BadInput
+from fedflow.methods.personal.fedbn import FedBN
 from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 
@@ -69,6 +71,20 @@ def test_fedper_that_shares_nothing_is_local(federation: Federation, cohort: str
         for name, hyper in (("fedper", {"private": ["*"]}), ("local", {}))
     )
     assert torch.equal(torch.stack(private.clients[-1]["head"]), torch.stack(local.clients[-1]["model"]))
+
+
+def test_fedbn_is_fedper_with_private_batch_norm(federation: Federation, cohort: str) -> None:
+    normed = suited("fedbn", federation)
+    patterns = [f"{name}.*" for name in normed.model.batch_norms]
+    ours, theirs = (
+        run(name, normed, hyper, cohort=cohort, **HALF)
+        for name, hyper in (("fedbn", {}), ("fedper", {"private": patterns}))
+    )
+    assert len(patterns) == 2 and torch.equal(model(ours, "body"), model(theirs, "body"))
+    statistics = normed.model.part("*running_mean", "*running_var")
+    assert not (statistics.mask & ~FedBN().head(normed.model).mask).any()
+    with pytest.raises(BadInput, match=r"^model.name: mlp is not .*; expected a network with BatchNorm"):
+        run("fedbn", federation, cohort=cohort, **HALF)
 
 
 def test_first_round_of_scaffold_is_uniform_fedavg(federation: Federation, cohort: str) -> None:

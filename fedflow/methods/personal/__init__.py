@@ -3,6 +3,7 @@
 from fedflow.methods.personal import (  # noqa: F401
     apfl,
     ditto,
+    fedbn,
     fedper,
     fedrep,
     l2gd,
