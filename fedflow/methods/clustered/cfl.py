@@ -30,6 +30,7 @@ from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client
 from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
+from fedflow.methods.clustered._last import replaced
 from fedflow.methods.method import Cohort, Conditions, Initial, Message, Next, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -45,7 +46,8 @@ class State(AssignedState):
 
     directions: Tensor  # [Z, P], of the updates behind each part, normalized; 0 for the root
     children: Tensor  # the first of each node's two parts [Z], 0 for a leaf
-    updates: Tensor | None = None  # last updates [N, D], 0 before a client's first; None unless absent: stale
+    senders: Tensor | None = None  # clients [n] with an update so far; None unless absent: stale
+    updates: Tensor | None = None  # their last ones [n, D]
 
 
 @register("cfl", "CFL")
@@ -87,17 +89,16 @@ class CFL(Assigned[State]):
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         models, directions, children = list(server.models), list(server.directions), server.children.tolist()
         nodes = np.array([self.cluster(server, k) for k in range(now.clients)])  # [N]
-        ids, trained, last = np.array(cohort.ids), now.model.parameters, server.updates
+        ids, trained = np.array(cohort.ids), now.model.parameters
+        senders, last = server.senders, server.updates
         updates = cohort.stack("model") - server.models[nodes[ids]]  # [m, D]
         missed = np.array([children[z] > 0 for z in nodes[ids]])  # absent when their cluster was split
         for k, update in zip(ids[missed], updates[missed]):
             nodes[k] = nearer(server.directions, server.children, nodes[k], update)
         ids, updates = ids[~missed], updates[~missed]
         if self.absent == "stale":
-            last = updates.new_zeros(now.clients, updates.shape[1]) if last is None else last.clone()
-            last[ids] = updates
-            ids = last.any(1).nonzero().squeeze(1).cpu().numpy()
-            updates = last[ids]
+            senders, last = replaced(server.senders, last, ids, updates)
+            ids, updates = senders.numpy(), last
         sizes = now.sizes[ids] if self.weighting == "samples" else np.ones(len(ids))
         weights = torch.from_numpy(sizes).to(updates)
 
@@ -127,6 +128,7 @@ class CFL(Assigned[State]):
             children=torch.tensor(children),
             assignment=torch.from_numpy(nodes),
             updates=last,
+            senders=senders,
         )
         return after, {"splits": (len(models) - len(server.models)) // 2, "clusters": children.count(0)}
 

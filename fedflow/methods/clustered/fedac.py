@@ -43,6 +43,7 @@ from fedflow.heterogeneity.number import centroids, merged, split, spread
 from fedflow.heterogeneity.subspace import signature
 from fedflow.local.client import Client, Update
 from fedflow.local.optimizer import Pull
+from fedflow.methods.clustered._last import replaced
 from fedflow.methods.method import Cohort, Conditions, Initial, Message, Method, Next, Round, ServerState
 from fedflow.methods.protocols import Clustered, Serving
 from fedflow.methods.registry import register
@@ -70,7 +71,7 @@ class State(ServerState):
     models: Tensor  # Omega [K, D]
     mean: Tensor  # of all Omega [D]
     embedding: Tensor  # Phi
-    omega: Tensor | None = None  # [N, D], 0 of clients that never took part; None before the first round
+    omega: Tensor | None = None  # [n, D] of the n clients that took part, in their order
     assignment: Tensor | None = None  # [N], -1 of clients that never took part; None before the first round
     axes: Tensor | None = None  # M [P, q]; None as in `Space`
     origin: Tensor | None = None  # [P]; None as in `Space`
@@ -168,13 +169,11 @@ class FedAC(Clustered, Serving, Method[State]):
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         sent, trained = cohort.stack("model"), now.model.parameters
-        if server.omega is None or server.assignment is None:
-            omega, assignment = sent.new_zeros(now.clients, sent.shape[1]), torch.full((now.clients,), -1)
-        else:
-            omega, assignment = server.omega.clone(), server.assignment.cpu().clone()
-        omega[cohort.ids], assignment[cohort.ids] = sent, 0
-        trained_once = (assignment >= 0).nonzero()[:, 0]
-        w, space = omega[trained_once], server.space  # [n, D]
+        before, assignment = None, torch.full((now.clients,), -1)
+        if server.assignment is not None:
+            before = (server.assignment >= 0).nonzero()[:, 0]
+        trained_once, w = replaced(before, server.omega, cohort.ids, sent)  # [n], [n, D]
+        space = server.space
         if space.axes is None or now.t % self.refresh_every == 0:
             refreshed = self.space(sent[:, :trained])
             space = space if refreshed.axes is None else refreshed
@@ -184,12 +183,12 @@ class FedAC(Clustered, Serving, Method[State]):
         else:
             r = cosines(z, space.projected(server.models[:, :trained])).argmax(1)  # E-step
         r, models = centroids(w, r)  # M-step
-        before = len(models)
+        number = len(models)
         if self.tune_every and now.t % self.tune_every == 0:
             r, models = centroids(w, self.tune(w[:, :trained], r, models[:, :trained], z, now.rng))
         assignment[trained_once] = r
-        phi, more = self.decides(now.model).outside(cohort.mean("model")), len(models) - before
-        after = State(models, models.mean(0), phi, omega, assignment, *space)
+        phi, more = self.decides(now.model).outside(cohort.mean("model")), len(models) - number
+        after = State(models, models.mean(0), phi, w, assignment, *space)
         return after, {"clusters": len(models), "merges": max(0, -more), "splits": max(0, more)}
 
     def space(self, w: Tensor) -> Space:
