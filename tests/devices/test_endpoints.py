@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import fedflow as ff
 from fedflow.devices.endpoints import ClientEnd, ServerEnd, check_remote, device
@@ -31,12 +32,17 @@ def data() -> ff.Dataset:
     return ff.dataset(x[:120], y[:120], x[120:], y[120:])
 
 
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_ends_have_the_results_of_one_process(name: str) -> None:
     method = METHODS[name].parse({"channel_rate": 0} if name == "subfedavg_hy" else {})
     training = LocalTraining.parse({"epochs": 2, "lr": 0.1})
     division = ff.scheme("dirichlet", alpha=0.5, clients=6, selection=0.2)
-    whole = federation(data(), division, "mlp", method, "cpu", "matmul")
+    network = normed if name == "fedbn" else "mlp"
+    whole = federation(data(), division, network, method, "cpu", "matmul")
     run = RunSettings.parse({"rounds": 5, "participation": 0.5, "evaluate_every": 5, "fine_tune": False})
     simulation = Simulation(Job(whole, method, training, 3), run)
     last = [*simulation.rounds()][-1]
