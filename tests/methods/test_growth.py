@@ -1,4 +1,4 @@
-"""The cost of a round follows its cohort: no method allocates a vector for every client, taking part or not."""
+"""The cost of a round follows its cohort: no method allocates a vector for every client of the run."""
 
 from functools import partial
 from typing import Any
