@@ -18,8 +18,16 @@ if TYPE_CHECKING:
 UNNAMED = re.compile(r"\s*|Unnamed: .*|__index_level_\d+__")  # the index that pandas writes
 ID = re.compile(r"(?i:id|idx|index|row|rowid|row[_ ]?(?:number|names?)|.*[_ ]id)|.*[a-z]I[dD]")
 MISSING = {"", "?", "-", "--", ".", "*", "na", "n/a", "nan", "null"}
+WAYS = (  # the setting that helps, by the reason why a column is no feature
+    (rf"(?i)\('({'|'.join(map(re.escape, sorted(MISSING)))})' in row|\(empty in row", "data.missing"),
+    (r"\('[-+]?\d{1,3}([,' ]\d{3})+(\.\d*)?' in row", "data.thousands"),
+    (r"\('[-+]?[\d.]+,\d+' in row", "data.decimal: comma"),
+    (r"\('\d{4}-\d\d-\d\d", "data.dates"),
+    (r"\('.*' in row", "data.encode"),
+)
 SHOWN = 10  # columns in one line
 WIDE = 24  # characters of a value
+FEW = 20  # different texts that a column of categories may have in any case
 
 
 def unnamed(names: Iterable[str]) -> list[str]:
@@ -27,18 +35,33 @@ def unnamed(names: Iterable[str]) -> list[str]:
     return [name for name in names if UNNAMED.fullmatch(name)]
 
 
-def unfit(table: "pd.DataFrame") -> str:
-    """The columns that cannot be features as they are, each with its reason; empty if all can."""
-    why = {str(name): _why(str(name), column) for name, column in table.items()}
-    return listed(f"{name!r} ({reason})" for name, reason in why.items() if reason)
+def unfit(table: "pd.DataFrame", text: bool = False) -> list[str]:
+    """The columns that cannot be features as they are, each with its reason; with ``text``, text can."""
+    why = {str(name): _why(str(name), column, text) for name, column in table.items()}
+    return [f"{name!r} ({reason})" for name, reason in why.items() if reason]
 
 
-def _why(name: str, column: "pd.Series") -> str:
+def advice(found: list[str]) -> str:
+    """The settings of a table that use the columns which `unfit` returned, or leave them out."""
+    settings = [next((way for pattern, way in WAYS if re.search(pattern, column)), "") for column in found]
+    ways = ", ".join(dict.fromkeys(filter(None, settings)))
+    return f"list them in data.ignore,{ways and f' set {ways},'} or name the features in data.features"
+
+
+def _why(name: str, column: "pd.Series", text: bool) -> str:
     """Why a column is no feature; empty if it is one."""
-    if column.dtype.kind not in "biuf":
+    odd = column.dtype.kind not in "biuf"
+    if odd and not (text and column.map(lambda value: isinstance(value, str)).any()):
         return odd_value(column)
     if ID.fullmatch(name) and column.dtype.kind != "b":
         return "an id, by its name"
+    if odd:
+        different = column.nunique()
+        return (
+            f"{different} different texts in {len(column)} rows"
+            if different > max(FEW, len(column) / 2)
+            else ""
+        )
     numbers = np.sort(column.to_numpy(np.float64, na_value=np.nan))
     if (
         len(numbers) > 2

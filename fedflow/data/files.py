@@ -17,6 +17,7 @@ from typing import IO
 
 import numpy as np
 
+from fedflow.data.encoding import Encoding
 from fedflow.data.features import listed
 from fedflow.data.images import Constants, squared
 from fedflow.errors import FedflowError, reason
@@ -51,6 +52,7 @@ class RawData:
     and if the files do not name them; for tokens it is the vocabulary. ``columns`` are metadata of samples.
     ``mean`` and ``std`` normalize images: a value per channel, or one such tuple for every value of the
     column ``domain``; empty if unknown. ``notes`` are lines for the user: what was read, and what was not.
+    ``encoding`` turns new rows of a table into inputs.
     """
 
     x_train: np.ndarray
@@ -62,6 +64,7 @@ class RawData:
     mean: Constants = ()
     std: Constants = ()
     notes: tuple[str, ...] = ()
+    encoding: Encoding | None = None
 
     @property
     def kind(self) -> str:

@@ -125,7 +125,8 @@ class DatasetParams(Choice):
 
 def _files(entry: Mapping[str, Any], root: Path | str | None) -> dict[str, Path | None]:
     origin = SOURCES[entry["source"]]
-    files: dict[str, Path | None] = {entry[k]: Path(entry[k]) for k in ("path", "table") if entry.get(k)}
+    named = [entry[field] for field in ("path", "test_path", "table") if entry.get(field)]
+    files: dict[str, Path | None] = {name: Path(name) for name in named}
     if Path(entry.get("images") or "").is_absolute():  # else within the folder `path`
         files[entry["images"]] = Path(entry["images"])
     if origin.kind in ("download", "root"):

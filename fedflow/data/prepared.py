@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from fedflow.data.encoding import Encoding
 from fedflow.data.examples import Examples
 from fedflow.data.files import SPLITS, DataColumn, RawData, reading, regular
 from fedflow.data.images import Constants, channels_first
@@ -44,7 +45,7 @@ class Dataset:
     ``mean`` and ``std`` normalize pixels scaled to [0, 1]: one value per channel, or one such tuple for
     each value of the column ``domain``; empty for other inputs. ``hash`` identifies the content (16
     hexadecimal digits). The tensors may be mapped from a file: do not write to them. ``notes`` are lines for
-    the user: what was read, and what was not.
+    the user: what was read, and what was not. ``encoding`` turns new rows of a table into inputs.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Dataset:
     hash: str
     columns: dict[str, DataColumn] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    encoding: Encoding | None = None
 
     @property
     def num_classes(self) -> int:
@@ -116,6 +118,8 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
         "notes": raw.notes,
         "files": {},
     }
+    if raw.encoding is not None:
+        meta["encoding"] = raw.encoding.as_dict()
     try:
         out.mkdir(parents=True, exist_ok=True)
         with _temporary(out, [*map(_file, SPLITS), META]) as temporary:
@@ -156,6 +160,7 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
                 raise ValueError("its fields do not match its hash")
             constants = _tuples(meta["mean"]), _tuples(meta["std"])
             classes, names, notes = tuple(meta["classes"]), meta["columns"], tuple(meta.get("notes", ()))
+            encoding = Encoding.parse(meta["encoding"]) if "encoding" in meta else None
             layouts = [_layout(meta, split) for split in SPLITS]
         train, test = (
             _load_split(folder / _file(split), meta["files"][_file(split)], layout, verify)
@@ -168,7 +173,7 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
         for name, values in names.items()
     }
     x_and_y = train["x"], train["y"], test["x"], test["y"]
-    return Dataset(meta["name"], *x_and_y, classes, *constants, meta["hash"], columns, notes)
+    return Dataset(meta["name"], *x_and_y, classes, *constants, meta["hash"], columns, notes, encoding)
 
 
 def need_classes(dataset: Dataset, field: str) -> None:
