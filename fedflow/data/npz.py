@@ -13,6 +13,9 @@ from fedflow.data.labels import labels_as_reals
 from fedflow.errors import FedflowError
 
 MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")  # ARRAYS in MedMNIST's files
+PICKLED = (
+    "a pickle, which can run any code and is not loaded; docs/howto/files.md has the lines that convert it"
+)
 Headers = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 
@@ -91,7 +94,7 @@ def _need_rows(path: Path, names: tuple[str, ...], columns: list[tuple[str, str]
     for name in (*names, *(column for column, _ in columns)):
         shape, dtype = found[name]
         if dtype.hasobject:
-            raise ValueError(f"{name} holds pickled objects, which are not loaded (allow_pickle=False)")
+            raise ValueError(f"{name} is {PICKLED}")
         if math.prod(shape[1:]) * dtype.itemsize > MAX_IMAGE_BYTES:
             raise ValueError(f"{name} is {dtype} {list(shape)}, whose samples are too large")
     rows = {}

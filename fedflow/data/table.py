@@ -14,9 +14,9 @@ import numpy as np
 from fedflow.data.encoding import FILLS, Encoding, Feature, constants, encoded, summary
 from fedflow.data.features import advice, counted, listed, missing_mark, odd_value, unfit, unnamed
 from fedflow.data.files import DataColumn, RawData
+from fedflow.data.split import draw_test
 from fedflow.data.table_file import FileOptions, as_numbers, is_text, names_of, read_frame
 from fedflow.errors import BadInput, FedflowError
-from fedflow.seeding import generator
 from fedflow.settings import option
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def read_table(path: Path, options: TableOptions) -> RawData:
     _need_whole(table, dict.fromkeys([*used, *kinds]), () if options.missing == "refuse" else kinds, path)
 
     y, classes = _targets(table, options, path)
-    users = None if options.user is None else _codes(table[options.user])
+    users = None if options.user is None else codes(table[options.user])
     groups = np.zeros(len(y), np.int64) if options.within == "table" or users is None else users[0]
     test = _test_rows(table, options, y, groups, path) if given is None else given
     train = table[~test]
@@ -121,10 +121,12 @@ def read_table(path: Path, options: TableOptions) -> RawData:
     encoding = _encoding(table, features, options, groups, test, path)
     x = encoding.encode(table)
 
-    facts = {name: _codes(table[name], keep_numbers=True) for name in options.columns}
+    facts = {name: codes(table[name], keep_numbers=True) for name in options.columns}
     if users is not None:
         facts["user"] = users
-    columns = {name: DataColumn(codes[~test], codes[test], names) for name, (codes, names) in facts.items()}
+    columns = {
+        name: DataColumn(values[~test], values[test], names) for name, (values, names) in facts.items()
+    }
     notes = [_uses(table, options, list(kinds), classes)]
     if dropped.any():
         notes.append(
@@ -281,7 +283,7 @@ def _targets(table: "pd.DataFrame", options: TableOptions, path: Path) -> tuple[
         raise BadInput(
             "data.target", options.target, "text or whole numbers; real ones need task: regression"
         )
-    return _codes(column.astype(np.int64) if column.dtype.kind == "f" else column)
+    return codes(column.astype(np.int64) if column.dtype.kind == "f" else column)
 
 
 def _test_rows(
@@ -296,17 +298,14 @@ def _test_rows(
         test = (split == "test").to_numpy()
     else:
         strata = np.zeros(len(y), np.int64) if options.task == "regression" else y
-        for label, group in np.unique(np.stack([strata, groups], axis=1), axis=0).tolist():
-            rows = np.flatnonzero((strata == label) & (groups == group))
-            key = (label, group) if options.within == "user" else (label,)
-            order = generator(options.seed, "data.table.split", *key).permutation(rows)
-            test[order[: min(round(options.test_share * len(rows)), len(rows) - 1)]] = True
+        within = groups if options.within == "user" else None
+        test = draw_test(strata, options.test_share, options.seed, "data.table.split", within)
     if test.all() or not test.any():
         raise FedflowError(f"{path}: all {len(y)} rows are for {'testing' if test.any() else 'training'}")
     return test
 
 
-def _codes(column: "pd.Series", keep_numbers: bool = False) -> tuple[np.ndarray, tuple[str, ...]]:
+def codes(column: "pd.Series", keep_numbers: bool = False) -> tuple[np.ndarray, tuple[str, ...]]:
     """The rank of each value among the sorted distinct ones [n], and these values."""
     if keep_numbers and column.dtype.kind in "biu":
         return column.to_numpy(np.int64), ()
