@@ -36,6 +36,12 @@ class MixOptions(Settings):
         choices=("separate", "shared"),
     )
 
+    merge: bool = option(
+        False,
+        "add the test samples to the training samples, after them, as FL-bench and PFLlib do before they "
+        "divide the data; the partition must hold out test samples",
+    )
+
     def validate(self) -> None:
         if not self.parts:
             raise BadInput("data.parts", self.parts, "a list with at least one entry of data")
@@ -69,6 +75,15 @@ def mixed(titled: Sequence[tuple[str, RawData]], options: MixOptions) -> RawData
     )
     columns = _columns(parts, names) | {"domain": _apart(domains, names)}
     notes = tuple(f"{name}: {note}" for name, part in zip(names, parts) for note in part.notes)
+    if options.merge:
+        count = len(y_train)
+        x_train, y_train = np.concatenate([x_train, x_test]), np.concatenate([y_train, y_test])
+        columns = {
+            name: replace(column, train=np.concatenate([column.train, column.test]))
+            for name, column in columns.items()
+        }
+        rows = f"rows {count} to {len(y_train) - 1} of the training samples"
+        notes += (f"{rows} are the test samples (data.merge)",)
     return RawData(x_train, y_train, x_test, y_test, classes, columns, mean, std, notes)
 
 

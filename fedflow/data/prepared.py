@@ -202,22 +202,19 @@ def is_current(path: Path | str, params: DatasetParams, root: Path | str | None 
 
 
 def origin_sums(params: DatasetParams, root: Path | str | None = None) -> dict[str, str]:
-    """SHA-256 of every existing file that the data are read from, by its name in `DatasetParams.files`.
+    """SHA-256 of every existing file that the data are read from, by its name in `DatasetParams.files`."""
+    files = params.files(root).items()
+    return {name: path_sum(path) for name, path in files if path is not None and path.exists()}
 
-    That of a folder covers the names and sums of all its files.
-    """
-    sums = {}
-    for name, path in params.files(root).items():
-        if path is None or not path.exists():
-            continue
-        with reading(path):
-            if path.is_dir():
-                inside = sorted(file for file in path.rglob("*") if file.is_file())
-                listed = [[file.relative_to(path).as_posix(), file_sum(file)] for file in inside]
-                sums[name] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
-            else:
-                sums[name] = file_sum(regular(path))
-    return sums
+
+def path_sum(path: Path) -> str:
+    """The SHA-256 of a file; of a folder, one over the names and sums of all its files."""
+    with reading(path):
+        if not path.is_dir():
+            return file_sum(regular(path))
+        inside = sorted(file for file in path.rglob("*") if file.is_file())
+        names = [[file.relative_to(path).as_posix(), file_sum(file)] for file in inside]
+        return hashlib.sha256(json.dumps(names).encode()).hexdigest()
 
 
 def _tensors(raw: RawData, split: str) -> dict[str, Tensor]:

@@ -64,6 +64,7 @@ class Split:
     ``train``: one sorted array of training rows per client. ``groups`` [N]: planted groups.
     ``pools``: disjoint arrays of test rows, and ``own``: the pools that make up each client's test
     set; by default a client is tested on all test samples of the labels that it trains on.
+    ``selection``: rows that each client holds out for model selection. ``held_out``: pools are training rows.
     ``train_labels`` [n], ``test_labels`` [t]: labels that replace those of the data set.
     """
 
@@ -71,6 +72,8 @@ class Split:
     groups: np.ndarray | None = None
     pools: Indices | None = None
     own: Indices | None = None
+    selection: Indices | None = None
+    held_out: bool = False
     train_labels: np.ndarray | None = None
     test_labels: np.ndarray | None = None
 
@@ -80,6 +83,7 @@ class Scheme(Settings):
 
     section: ClassVar[str] = "partition"
     name: ClassVar[str] = ""
+    by_row: ClassVar[bool] = False  # names rows of all training samples
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         """Divide the samples. Raises `BadInput` if that is impossible."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from fedflow.config import Changes, Loaded
-from fedflow.data.prepared import file_sum
+from fedflow.data.prepared import file_sum, path_sum
 from fedflow.errors import FedflowError
 from fedflow.files import CHANGED, central_folder, partition_folder, prepared_folder, read_fact
 from fedflow.local.trained import MARKER
@@ -155,7 +155,7 @@ class Experiment:
         check_settings(self.run, method, training)
         check_architecture(method, self.params.model(self.dataset).name)
         partition = self.params.partition(self.partition)
-        check_division(method, partition.selection, partition.public)
+        check_division(method, partition.selects, partition.public)
         for name in self.datasets:
             self.params.dataset(name)
         self.params.used_networks(self.method, self.partition)
@@ -277,5 +277,5 @@ def contents(
         **{f"data of {name}": stored(prepared_folder(root, name), "meta.json").hash for name in datasets},
         **{f"partition {n}": stored(partition_folder(root, n), "summary.json").hash for n in partitions},
         **{f"central network {name}": stored(central_folder(root, name), MARKER).hash for name in networks},
-        **{f"file {name}": file_sum(root / name) if (root / name).is_file() else "" for name in files},
+        **{f"file {name}": path_sum(root / name) if (root / name).exists() else "" for name in files},
     }
