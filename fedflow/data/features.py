@@ -24,6 +24,7 @@ WAYS = (  # the setting that helps, by the reason why a column is no feature
     (r"\('[-+]?[\d.]+,\d+' in row", "data.decimal: comma"),
     (r"\('\d{4}-\d\d-\d\d", "data.dates"),
     (r"\('.*' in row", "data.encode"),
+    (r"\((dict|list|ndarray|bytes) in row", "data.source: huggingface"),
 )
 SHOWN = 10  # columns in one line
 WIDE = 24  # characters of a value

@@ -32,6 +32,8 @@ def read_npz(path: Path) -> RawData:
         found = _headers(path)
         names = MEDMNIST if not found.keys() & set(ARRAYS) and found.keys() & set(MEDMNIST) else ARRAYS
         if missing := [name for name in names if name not in found]:
+            if pickled := [name for name, (_, dtype) in found.items() if dtype.hasobject]:
+                raise FedflowError(f"{path}: {pickled[0]} is {PICKLED}")
             forms = f"{', '.join(ARRAYS)} (or {', '.join(MEDMNIST)}, as MedMNIST has)"
             raise FedflowError(f"{path}: has no array {', '.join(missing)}; needs {forms}")
         stems, others = [], []

@@ -190,7 +190,7 @@ def _folder(path: Path) -> Lists:
 def lists_of(partition: "Partition") -> Lists:
     """The rows of a partition. Raises `FedflowError` if its labels are not those of the data set."""
     if partition.train_labels is not None or partition.test_labels is not None:
-        raise FedflowError("the partition has labels of its own, which lists of rows cannot hold")
+        raise FedflowError("the scheme changes labels, which lists of rows cannot hold")
     clients = range(len(partition.sizes))
     held = [partition.selection(k) for k in clients]
     return Lists(

@@ -400,6 +400,8 @@ def test_pickles_are_refused_and_the_page_converts_them(read, tmp_path, made):
         ):
             read("medical", path=str(tmp_path / name))
     assert not (tmp_path / "owned").exists()
+    with refused("0.npz: data is a pickle, which can run any code and is not loaded", FedflowError):
+        read("medical", path="train/0.npz")
     known: dict = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(compile(block, "files.md", "exec"), known)

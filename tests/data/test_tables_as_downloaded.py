@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import mlxtend.data
 import numpy as np
 import pandas as pd
 import pytest
@@ -294,3 +295,32 @@ def test_the_page_shows_what_is_printed_and_its_code_runs(read, capsys):
     exec(compile(code, "tables.md", "exec"), known)
     assert known["data"].encoding.inputs == ["age", "work=own", "work=private", "work=state"]
     assert "one-hot: work (3); missing values (median): age (25)" in capsys.readouterr().out
+
+
+SHIPPED = Path(mlxtend.data.__file__).parent / "data"
+NUMBERED = {"source": "table", "names": "numbers"}
+
+
+@pytest.mark.parametrize(
+    ("file", "entry", "measure", "bounds"),
+    [
+        ("iris.csv.gz", {"target": "4"}, "global_accuracy", (0.85, 1)),
+        ("wine.csv", {"target": "13"}, "global_accuracy", (0.9, 1)),
+        ("three_blobs.csv.gz", {"target": "2"}, "global_accuracy", (0.9, 1)),
+        (
+            "boston_housing.csv",
+            {"target": "13", "task": "regression"},
+            "loss",
+            (0, 84 / 2),
+        ),  # of the variance
+        ("autompg.csv.gz", {"target": "8", "task": "regression", "ignore": ["7"]}, "loss", (0, 61 / 2)),
+    ],
+)
+def test_five_tables_that_ship_inside_a_package_run_as_they_are(
+    file, entry, measure, bounds, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path))
+    data = NUMBERED | {"path": str(SHIPPED / file)} | entry
+    training = {"lr": 0.05, "batch_size": 10, "epochs": 5}
+    run = ff.run(data, ff.iid(clients=4), "fedavg", rounds=15, progress=False, training=training)
+    assert bounds[0] <= run.metrics[measure] <= bounds[1]

@@ -264,7 +264,7 @@ def test_pfllib_gets_the_samples(project):
 
 def test_what_lists_cannot_hold_is_said(project):
     for words, message in (
-        (("noisy", "n.json"), "the partition has labels of its own, which lists of rows cannot hold"),
+        (("noisy", "n.json"), "the scheme changes labels, which lists of rows cannot hold"),
         (("skewed", "n.csv"), "a file that ends in .json, .yaml, .yml, .npz, .parquet, for the form lists"),
         (
             ("skewed", "n.npz", "--form", "fl-bench"),
