@@ -106,7 +106,7 @@ class Encoding:
         return [name for feature in self.features for name in feature.inputs]
 
     def encode(self, rows: "pd.DataFrame") -> np.ndarray:
-        """The inputs [n, d] float32 of new rows of the table, as those of the training rows were made."""
+        """The inputs [n, d] float32 of new rows of the table, made like the inputs of the training rows."""
         if lacking := [
             name for name in [*(f.name for f in self.features), self.by] if name and name not in rows
         ]:
@@ -115,11 +115,11 @@ class Encoding:
             )
         groups: np.ndarray = np.zeros(len(rows), np.int64)
         if self.by is not None:
-            known = rows[self.by].astype(str).map({name: i for i, name in enumerate(self.groups)})
-            if known.isna().any():
-                stranger = rows[self.by][known.isna()].iloc[0]
+            numbers = rows[self.by].astype(str).map({name: i for i, name in enumerate(self.groups)})
+            if numbers.isna().any():
+                stranger = rows[self.by][numbers.isna()].iloc[0]
                 raise BadInput(f"column {self.by}", stranger, f"one of {', '.join(self.groups)}")
-            groups = known.to_numpy(np.int64)
+            groups = numbers.to_numpy(np.int64)
         mean, std = np.array(self.mean)[groups], np.array(self.std)[groups]
         return standardized(encoded(self.features, rows), mean, std).astype(np.float32)
 
@@ -157,7 +157,7 @@ def standardized(x: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray
 def summary(
     features: Sequence[Feature], train: "pd.DataFrame", test: "pd.DataFrame", missing: str
 ) -> list[str]:
-    """What was done to columns that are not plain numbers, in words."""
+    """A description of the columns that are not plain numbers."""
     parts = []
     for kind, words in (("onehot", "one-hot"), ("codes", "codes"), ("date", "days since 1970")):
         if names := [

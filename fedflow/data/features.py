@@ -42,9 +42,9 @@ def unfit(table: "pd.DataFrame", text: bool = False) -> list[str]:
     return [f"{name!r} ({reason})" for name, reason in why.items() if reason]
 
 
-def advice(found: list[str]) -> str:
+def advice(reasons: list[str]) -> str:
     """The settings of a table that use the columns which `unfit` returned, or leave them out."""
-    settings = [next((way for pattern, way in WAYS if re.search(pattern, column)), "") for column in found]
+    settings = [next((way for pattern, way in WAYS if re.search(pattern, column)), "") for column in reasons]
     ways = ", ".join(dict.fromkeys(filter(None, settings)))
     return f"list them in data.ignore,{ways and f' set {ways},'} or name the features in data.features"
 

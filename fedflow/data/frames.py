@@ -51,8 +51,8 @@ def _typed(table: "pd.DataFrame", missing: str) -> "pd.DataFrame":
 def need_features(name: str, table: "pd.DataFrame", encode: str | None = None) -> None:
     """Refuse the columns that a table in a file may not have as features either."""
     without = [f"{column!r} (an index)" for column in unnamed(names_of(table))]
-    if found := unfit(table, text=encode is not None) or without:
+    if reasons := unfit(table, text=encode is not None) or without:
         ways = f"; leave other columns out with {name}.drop(columns=[...])"
-        text = " in row" in " ".join(found) and encode is None
+        text = " in row" in " ".join(reasons) and encode is None
         more = ", or text with encode='onehot' or 'codes'" if text else ""
-        raise BadInput(name, Words(f"columns {listed(found)}"), f"measured numbers{more}{ways}")
+        raise BadInput(name, Words(f"columns {listed(reasons)}"), f"measured numbers{more}{ways}")

@@ -128,9 +128,9 @@ def _files(path: Path) -> dict[str, Part]:
     shards: dict[str, list[pa.Table]] = {}
     for file in files:
         inside = file.name if path.is_file() else file.relative_to(path).as_posix()
-        found = WORDS.findall(inside.removesuffix(".parquet"))
+        words = WORDS.findall(inside.removesuffix(".parquet"))
         with reading(file):
-            shards.setdefault(found[-1] if found else "train", []).append(pq.read_table(file))
+            shards.setdefault(words[-1] if words else "train", []).append(pq.read_table(file))
     return {name: Part(pa.concat_tables(tables), _described(tables[0])) for name, tables in shards.items()}
 
 

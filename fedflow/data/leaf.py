@@ -330,7 +330,7 @@ def _need_length(values: Sequence, length: int, what: str) -> None:
 
 
 def _labels(y: list, classes: int) -> np.ndarray:
-    """Whole numbers 0..classes-1; LEAF writes those of CelebA as 0.0 and 1.0."""
+    """Whole numbers 0..classes-1; LEAF writes the labels of CelebA as 0.0 and 1.0."""
     labels = np.array(y, np.float64)
     if strange := set(y) - set(range(classes)):
         raise ValueError(f"has the label {strange.pop()!r}, not one of 0..{classes - 1}")

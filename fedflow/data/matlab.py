@@ -74,8 +74,8 @@ def _samples(path: Path, options: MatlabOptions) -> tuple[np.ndarray, np.ndarray
     if options.axis is not None and options.axis not in axes:
         raise BadInput("data.axis", options.axis, f"one as long as {name_y}, {len(y)}: {axes}")
     if options.axis is None and len(axes) != 1:
-        found = f"{name_x} is {list(x.shape)}, {name_y} has {len(y)} values"
-        raise FedflowError(f"{path}: {found}; set data.axis to the axis of x that counts the samples")
+        sizes = f"{name_x} is {list(x.shape)}, {name_y} has {len(y)} values"
+        raise FedflowError(f"{path}: {sizes}; set data.axis to the axis of x that counts the samples")
     x = np.moveaxis(x, axes[0] if options.axis is None else options.axis, 0)
     with reading(path):
         x = x.reshape(len(x), *options.shape) if options.shape else x

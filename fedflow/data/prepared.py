@@ -73,7 +73,7 @@ class Dataset:
 
     @property
     def by_domain(self) -> bool:
-        """Whether every domain has its own normalization constants."""
+        """True if every domain has its own normalization constants."""
         return bool(self.mean) and isinstance(self.mean[0], tuple)
 
     @property
@@ -136,7 +136,7 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
                 meta["files"][_file(split)] = {"bytes": file.stat().st_size, "sha256": file_sum(file)}
             meta["hash"] = _content_hash(meta)
             temporary[META].write_text(json.dumps(meta, indent=1) + "\n")
-            (out / META).unlink(missing_ok=True)  # never an old meta.json beside new images
+            (out / META).unlink(missing_ok=True)  # never an old meta.json next to new images
             for name, file in temporary.items():
                 os.replace(file, out / name)  # noqa: PTH105
     except (OSError, SafetensorError) as error:
@@ -187,7 +187,7 @@ def need_classes(dataset: Dataset, field: str) -> None:
 
 
 def is_current(path: Path | str, params: DatasetParams, root: Path | str | None = None) -> bool:
-    """Whether ``path`` was prepared with these parameters, from files that have not changed since.
+    """Return whether ``path`` was prepared with these parameters, from files that have not changed since.
 
     A file that no longer exists counts as unchanged: prepared data suffice. ``root`` is the data root.
     """
@@ -286,7 +286,7 @@ def _sum_of(file: Path, *version: int) -> str:
 
 @contextlib.contextmanager
 def _temporary(folder: Path, names: list[str]) -> Iterator[dict[str, Path]]:
-    """Temporary names beside the final ones; files that were not moved into place are removed."""
+    """Temporary names in the same folder; files that were not moved into place are removed."""
     files = {name: folder / f".{name}.{os.getpid()}.tmp" for name in names}
     try:
         yield files

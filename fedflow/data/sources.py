@@ -2,7 +2,7 @@
 
 A data root (`data_root`) is searched first, for ``<name>.npz``, then ``<name>.tar``, then torchvision's
 own files; only then is anything downloaded. Normalization constants are the usual ones of each set
-(USPS and FashionMNIST use MNIST's); a source without constants gets those of its training images.
+(USPS and FashionMNIST use MNIST's); without constants, they are computed from the training images.
 """
 
 import os
@@ -82,9 +82,9 @@ class Source:
 
     ``kind`` says where they come from: a Python ``package``, torchvision's files or a ``download``, the data
     ``root`` only, the user's ``path``, or a computation (``made``). ``options`` declares the parameters of
-    the source, which are given beside those of `DatasetParams`. ``fetch`` takes the data root, ``read`` (kind
-    ``path``) the user's path, ``join`` the parts of a mix; the options follow, if the source has any, and
-    for ``read`` the samples of the entry ``test_of``, if it has one.
+    the source, which are given next to the fields of `DatasetParams`. ``fetch`` takes the data root, ``read``
+    (kind ``path``) the user's path, ``join`` the parts of a mix; the options follow, if the source has any,
+    and for ``read`` the samples of the entry ``test_of``, if it has one.
 
     ``classes`` and ``shape`` (channels, height, width) are empty and None if the files define them; ``mean``
     and ``std`` (of pixels scaled to [0, 1], one per channel) are empty if they are computed;
@@ -108,7 +108,7 @@ class Source:
 
     @property
     def needs_network(self) -> bool:
-        """Whether the images are downloaded unless the data root has them."""
+        """True if the images are downloaded unless the data root has them."""
         return self.kind == "download"
 
     @property
@@ -147,13 +147,13 @@ class Source:
         return samples
 
     def where(self, root: Path | str | None = None) -> str:
-        """Where the images would come from without a download; empty if they need one."""
+        """The place of the images without a download; empty if they need one."""
         known = {"package": "in a package", "path": "data.path", "made": "made here"}
         file = self.file(root)
         return known.get(self.kind, "") or (file.name if file else "")
 
     def file(self, root: Path | str | None = None) -> Path | None:
-        """The file of the data root that is read; None if there is none, or if the source reads none.
+        """Return the file of the data root that is read, or None if there is none or the source reads none.
 
         Files in torchvision's own layout do not count: they are the official ones.
         """

@@ -8,7 +8,7 @@ from fedflow.seeding import generator
 def draw_test(
     strata: np.ndarray, share: float, seed: int, purpose: str, groups: np.ndarray | None = None
 ) -> np.ndarray:
-    """Which rows are test rows, bool [n]: this share of every stratum [n], within each of the ``groups`` [n].
+    """A mask of the test rows [n]: this share of every stratum [n], within each of the ``groups`` [n].
 
     At least one row of each remains for training. Equal purposes and seeds give equal rows.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TableOptions(FileOptions):
-    """How the file is read, what its columns mean, and how they become inputs."""
+    """Settings of the file, the meaning of its columns, and their way to inputs."""
 
     target: str = option(doc="column to predict")
     task: str = option("classification", "kind of target", choices=("classification", "regression"))
@@ -186,20 +186,20 @@ def _encoding(
     x = encoded(features, table)
     plain = {*options.dummies, *(f.name for f in features if f.kind == "onehot")}
     scaled = np.concatenate([_scaled(f, f.name not in plain) for f in features])
-    found, names = [], []
+    fitted, names = [], []
     for group in np.unique(groups):
-        own = groups == group
+        inside = groups == group
         if options.within == "user":
-            names.append(str(table[options.user][own].iloc[0]))
-            if test[own].all():
+            names.append(str(table[options.user][inside].iloc[0]))
+            if test[inside].all():
                 raise FedflowError(f"{path}: {names[-1]!r} has no training row (data.within: user)")
-        found.append(constants(x[own & ~test], scaled))
-    mean, std = (tuple(tuple(row.tolist()) for row in rows) for rows in zip(*found))
+        fitted.append(constants(x[inside & ~test], scaled))
+    mean, std = (tuple(tuple(row.tolist()) for row in rows) for rows in zip(*fitted))
     return Encoding(tuple(features), mean, std, options.user if names else None, tuple(names))
 
 
 def _scaled(feature: Feature, whole: bool) -> np.ndarray:
-    """Which inputs of a feature are standardized; the mark of a missing value is not."""
+    """A mask of the inputs of a feature that are standardized; the mark of a missing value is not."""
     return np.array([whole, *[False] * (len(feature.inputs) - 1)] if whole else [False] * len(feature.inputs))
 
 
@@ -210,8 +210,8 @@ def _uses(table: "pd.DataFrame", options: TableOptions, features: list[str], cla
         parts.append(f"constant: {listed(constant)}")
     kinds = f"{counted(classes, 'class')}: {listed(classes)}" if classes else "real numbers"
     parts.append(f"target: {options.target} ({kinds})")
-    known = {name for _, name in options.uses()}
-    unused = [name for name in names_of(table) if name not in known.union(features)]
+    named = {name for _, name in options.uses()}
+    unused = [name for name in names_of(table) if name not in named.union(features)]
     for field in "user", "split", "columns":
         if names := [name for use, name in options.uses() if use == field]:
             parts.append(f"{field}: {listed(names)}")
@@ -244,9 +244,9 @@ def _features(table: "pd.DataFrame", options: TableOptions, path: Path) -> dict[
             raise BadInput(f"data.{field}", strange[0], f"one of the features: {', '.join(features)}")
     if options.features is None:
         named = {*options.dummies, *options.categories, *options.dates}
-        found = unfit(table[[name for name in rest if name not in named]], text=options.encode is not None)
-        if found:
-            raise FedflowError(f"{path}: not features: {listed(found)}; {advice(found)}")
+        reasons = unfit(table[[name for name in rest if name not in named]], text=options.encode is not None)
+        if reasons:
+            raise FedflowError(f"{path}: not features: {listed(reasons)}; {advice(reasons)}")
     if not features:
         others = f"; left out: {listed(map(repr, without))} (without a name)" if without else ""
         raise FedflowError(f"{path}: has no numeric column left for features{others}")
@@ -289,7 +289,7 @@ def _targets(table: "pd.DataFrame", options: TableOptions, path: Path) -> tuple[
 def _test_rows(
     table: "pd.DataFrame", options: TableOptions, y: np.ndarray, groups: np.ndarray, path: Path
 ) -> np.ndarray:
-    """Which rows are test rows, bool [n], drawn within each group [n]; neither part is empty."""
+    """A mask of the test rows [n], drawn within each group [n]; neither part is empty."""
     test = np.zeros(len(y), bool)
     if options.split is not None:
         split = table[options.split].astype(str)

@@ -21,7 +21,7 @@ NUMBERED = "numbers"
 
 
 class FileOptions(Settings):
-    """How the text of the file is read."""
+    """Settings of a text file."""
 
     section = "data"
     names: list[str] | str | None = option(
@@ -190,8 +190,8 @@ def _names(count: int, options: FileOptions, path: Path) -> list[str]:
 
 def _is_data(names: list[str]) -> bool:
     """Return whether the first line of a CSV file holds data: numbers, unless they count the columns."""
-    found = [_number(name) for name in names]
-    numbers = [number for number in found if number is not None]
+    values = [_number(name) for name in names]
+    numbers = [number for number in values if number is not None]
     if any(number % 1 for number in numbers):
         return True
     steps = np.diff(numbers)

@@ -118,12 +118,12 @@ def _lists(parts: dict[str, list[Any]], more: Mapping[str, Any]) -> Lists:
 def _rows(name: str, client: int, rows: Any) -> np.ndarray:
     """The sorted rows of one client."""
     try:
-        found = np.asarray(rows)
+        array = np.asarray(rows)
     except ValueError:
-        found = np.empty(0, object)
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        array = np.empty(0, object)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError(f"{name} of client {client} holds no list of whole numbers")
-    return np.sort(found).astype(np.int64)
+    return np.sort(array).astype(np.int64)
 
 
 def _json(path: Path) -> Lists:
@@ -188,7 +188,7 @@ def _folder(path: Path) -> Lists:
 
 
 def lists_of(partition: "Partition") -> Lists:
-    """The rows of a partition. Raises `FedflowError` if its labels are not those of the data set."""
+    """The rows of a partition. Raises `FedflowError` if it changes labels."""
     if partition.train_labels is not None or partition.test_labels is not None:
         raise FedflowError("the scheme changes labels, which lists of rows cannot hold")
     clients = range(len(partition.sizes))
