@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from fedflow.data.features import missing_mark, odd_value
 from fedflow.errors import BadInput
 from fedflow.settings import Words
 
@@ -44,8 +45,10 @@ class Feature:
             return cls(name, kind, tuple(sorted(set(_texts(column)))))
         numbers = _numbers(column, kind)
         lacks = np.isnan(numbers)
-        if missing not in FILLS or lacks.all():
+        if missing not in FILLS:
             return cls(name, kind)
+        if lacks.all():
+            raise BadInput(f"column {name}", Words("no value in the training rows"), "one value or more")
         return cls(
             name,
             kind,
@@ -187,10 +190,18 @@ def _numbers(column: "pd.Series", kind: str) -> np.ndarray:
     import pandas as pd
 
     if kind != "date":
+        if column.dtype.kind == "O":  # new rows as they are read
+            numbers = pd.to_numeric(column, errors="coerce")
+            if not (missing_mark(column) or (numbers.notna() == column.notna()).all()):
+                raise BadInput(f"column {column.name}", Words(odd_value(column)), "numbers")
+            column = numbers
         return (
             column.to_numpy(np.float64, na_value=np.nan)
             if column.isna().any()
             else column.to_numpy(np.float64)
         )
-    days = (pd.to_datetime(column, format="ISO8601") - pd.Timestamp(0)) / pd.Timedelta(days=1)
-    return days.to_numpy(np.float64)
+    try:
+        dates = pd.to_datetime(column, format="ISO8601", utc=True)
+    except ValueError:
+        raise BadInput("data.dates", str(column.name), "a column of dates such as 2024-01-31") from None
+    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)

@@ -52,7 +52,7 @@ def advice(reasons: list[str]) -> str:
 def _why(name: str, column: "pd.Series", text: bool) -> str:
     """Why a column is no feature; empty if it is one."""
     odd = column.dtype.kind not in "biuf"
-    if odd and not (text and column.map(lambda value: isinstance(value, str)).any()):
+    if odd and not (text and is_text(column)):
         return odd_value(column)
     if ID.fullmatch(name) and column.dtype.kind != "b":
         return "an id, by its name"
@@ -72,6 +72,13 @@ def _why(name: str, column: "pd.Series", text: bool) -> str:
     ):
         return f"numbers the rows from {numbers[0]:.0f} to {numbers[-1]:.0f}"
     return ""
+
+
+def is_text(column: "pd.Series") -> bool:
+    """Return whether a column holds categories: text, perhaps next to other values, or pandas' own type."""
+    if column.dtype.name == "category":
+        return True
+    return column.dtype.kind not in "biufmM" and any(isinstance(value, str) for value in column)
 
 
 def odd_value(column: "pd.Series") -> str:

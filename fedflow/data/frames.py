@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from fedflow.data.encoding import FILLS, Encoding, Feature, summary
-from fedflow.data.features import counted, listed, unfit, unnamed
-from fedflow.data.table_file import FileOptions, as_numbers, is_text, names_of
+from fedflow.data.features import counted, is_text, listed, unfit, unnamed
+from fedflow.data.table_file import FileOptions, as_numbers, names_of
 from fedflow.errors import BadInput
 from fedflow.settings import Words
 
@@ -44,8 +44,8 @@ def read_frames(
 def _typed(table: "pd.DataFrame", missing: str) -> "pd.DataFrame":
     """With text names, and if missing values are filled, with numbers in place of text that holds numbers."""
     table = table.set_axis(names_of(table), axis=1)
-    text = [name for name in names_of(table) if missing in FILLS and is_text(table[name])]
-    return table.assign(**{name: as_numbers(table[name], LIKE_A_FILE, lenient=True) for name in text})
+    odd = [name for name in names_of(table) if missing in FILLS and table[name].dtype.kind == "O"]
+    return table.assign(**{name: as_numbers(table[name], LIKE_A_FILE, lenient=True) for name in odd})
 
 
 def need_features(name: str, table: "pd.DataFrame", encode: str | None = None) -> None:

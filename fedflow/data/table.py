@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedflow.data.encoding import FILLS, Encoding, Feature, constants, encoded, summary
-from fedflow.data.features import advice, counted, listed, missing_mark, odd_value, unfit, unnamed
+from fedflow.data.features import advice, counted, is_text, listed, missing_mark, odd_value, unfit, unnamed
 from fedflow.data.files import DataColumn, RawData
 from fedflow.data.split import draw_test
-from fedflow.data.table_file import FileOptions, as_numbers, is_text, names_of, read_frame
+from fedflow.data.table_file import FileOptions, as_numbers, names_of, read_frame
 from fedflow.errors import BadInput, FedflowError
 from fedflow.settings import option
 
@@ -170,8 +170,8 @@ def _typed(table: "pd.DataFrame", options: TableOptions) -> "pd.DataFrame":
         return table
     taken = {name for field, name in options.uses() if field not in ("features", "target")} | {*options.dates}
     taken |= {options.target} if options.task == "classification" else set()
-    text = [name for name in names_of(table) if name not in taken and is_text(table[name])]
-    return table.assign(**{name: as_numbers(table[name], options, lenient=True) for name in text})
+    odd = [name for name in names_of(table) if name not in taken and table[name].dtype.kind == "O"]
+    return table.assign(**{name: as_numbers(table[name], options, lenient=True) for name in odd})
 
 
 def _encoding(
@@ -278,7 +278,10 @@ def _targets(table: "pd.DataFrame", options: TableOptions, path: Path) -> tuple[
             raise BadInput("data.target", options.target, accepted)
         return column.to_numpy(np.float32), ()
     if mark := missing_mark(column):
-        raise FedflowError(f"{path}: column {options.target!r}, the target, has the missing value {mark}")
+        raise FedflowError(
+            f"{path}: column {options.target!r}, the target, has the missing value {mark}; with "
+            "data.marks and data.missing: drop, such rows are left out"
+        )
     if column.dtype.kind == "f" and (column % 1 != 0).any():
         raise BadInput(
             "data.target", options.target, "text or whole numbers; real ones need task: regression"

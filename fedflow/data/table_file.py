@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedflow.data.features import listed, missing_mark
+from fedflow.data.features import is_text, listed, missing_mark
 from fedflow.data.files import reading, regular
 from fedflow.errors import BadInput, FedflowError
 from fedflow.settings import Settings, option
@@ -76,7 +76,7 @@ def read_frame(path: Path, options: FileOptions) -> "pd.DataFrame":
         except UnicodeDecodeError:
             remedy = "set data.encoding, for example to latin-1"
             raise ValueError(f"is not in {options.encoding}; {remedy}") from None
-        table.columns = table.columns.map(str)
+        table.columns = [name.strip() or name for name in names_of(table)]
         if twice := table.columns[table.columns.duplicated()].tolist():
             raise ValueError(f"has two columns {twice[0]!r}")
         if not len(table):
@@ -99,6 +99,8 @@ def as_numbers(column: "pd.Series", options: FileOptions, lenient: bool = False)
     """
     import pandas as pd
 
+    if column.dtype.name == "category":
+        return column
     plain = column
     if options.rewrites:
         mark, point = re.escape(options.thousands or ""), re.escape(options.point)
@@ -114,11 +116,6 @@ def as_numbers(column: "pd.Series", options: FileOptions, lenient: bool = False)
     numbers = pd.to_numeric(plain.map(lambda v: v if isinstance(v, str | Number) else None), errors="coerce")
     complete = bool((numbers.notna() == column.notna()).all())
     return numbers if complete or (lenient and missing_mark(plain)) else column
-
-
-def is_text(column: "pd.Series") -> bool:
-    """Return whether a column holds text, perhaps next to other values."""
-    return column.dtype.kind not in "biufmM" and bool(column.map(lambda value: isinstance(value, str)).any())
 
 
 def _stripped(column: "pd.Series", options: FileOptions) -> "pd.Series":

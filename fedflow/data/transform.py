@@ -18,8 +18,8 @@ def transformed(params: DatasetParams, root: Path | str | None = None) -> RawDat
     """The samples of one entry of ``data``, processed as its fields say.
 
     Images get the normalization constants that ``normalize`` names. "source": constants of the source, or
-    else computed from all its training images as read; "train": computed from the training images that are kept,
-    before they are resized or padded. With a column ``domain``, they are computed for each domain.
+    else computed from all its training images as read; "train": computed from the training images that are
+    kept, before they are resized or padded. With a column ``domain``, they are computed for each domain.
     Raises `FedflowError` if the source cannot be read, `BadInput` for what cannot be done to its samples.
     """
     raw = SOURCES[params.source].load(root, params.path, params.parameters, _parts(params, root))

@@ -193,13 +193,15 @@ def test_the_prepared_data_turn_new_rows_into_inputs(tmp_path, monkeypatch):
             "town=Rome",
             "town=Ulm",
         ]
-        rows = pd.read_csv("t.csv", na_values="?")
+        rows = pd.read_csv("t.csv")
         found = {tuple(row) for row in np.round(kept.encode(rows), 5)}
         assert found == {tuple(row) for row in np.round(np.concatenate([data.x_train, data.x_test]), 5)}
     with refused("column who: 'c' is not accepted; expected one of a, b"):
         kept.encode(rows.assign(who="c"))
     with refused("rows: a table without 'pay' is not accepted"):
         kept.encode(rows.drop(columns="pay"))
+    with refused("column pay: '1,000' in row 1 is not accepted; expected numbers"):
+        kept.encode(rows.assign(pay="1,000"))
     strange = kept.encode(pd.DataFrame({"pay": [np.nan], "town": ["Bonn"], "who": ["a"]}))
     assert strange[0, 1:].tolist() == [1, 0, 0, 0]
 
@@ -324,3 +326,51 @@ def test_five_tables_that_ship_inside_a_package_run_as_they_are(
     training = {"lr": 0.05, "batch_size": 10, "epochs": 5}
     run = ff.run(data, ff.iid(clients=4), "fedavg", rounds=15, progress=False, training=training)
     assert bounds[0] <= run.metrics[measure] <= bounds[1]
+
+
+def test_columns_of_pandas_types(tmp_path):
+    labels = [0, 1] * 20
+    kinds = {
+        "category": (pd.Categorical([3, 4] * 20), ["c=3", "c=4"]),
+        "string": (
+            pd.array(["x", "y", None, "z"] * 10, dtype="string"),
+            ["c=(missing)", "c=x", "c=y", "c=z"],
+        ),
+        "Int64": (pd.array([1, 2, None, 4] * 10, dtype="Int64"), ["c", "c=(missing)"]),
+        "boolean": (pd.array([True, None, False, True] * 10, dtype="boolean"), ["c", "c=(missing)"]),
+        "numbers as text": (["1", "?", "3.5", "4"] * 10, ["c", "c=(missing)"]),
+    }
+    for kind, (values, inputs) in kinds.items():
+        frame = pd.DataFrame({"c": values})
+        data = ff.dataset(frame, labels, frame, labels, encode="onehot", missing="category")
+        assert data.encoding.inputs == inputs, kind
+        frame.assign(label=labels).to_csv(tmp_path / "t.csv", index=False)
+        entry = {"source": "table", "path": str(tmp_path / "t.csv"), "target": "label", "encode": "onehot"}
+        entry |= {"missing": "category"} | ({"categories": ["c"]} if kind == "category" else {})
+        assert transformed(DatasetParams.parse(entry)).encoding.inputs == inputs, kind
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (
+            "when,y\n31/12/2024,0\n",
+            {"dates": ["when"]},
+            "data.dates: 'when' .* a column of dates such as 2024-01-31$",
+        ),
+        ("a,e,y\n1.5,,0\n", {"missing": "mean"}, "column e: no value in the training rows is not accepted"),
+        ("a,e,y\n1.5,,0\n", {"missing": "drop"}, "every row has a missing value .data.missing: drop"),
+        (
+            "a,y\n1.5,?\n",
+            {"missing": "drop"},
+            "the missing value '.' in row 1; with data.marks and data.missing: drop",
+        ),
+    ],
+)
+def test_columns_without_values_are_named(tmp_path, text, options, message):
+    head, row = text.splitlines()
+    (tmp_path / "t.csv").write_text("\n".join([head, row, row[:-1] + "1", *[row] * 20]))
+    with refused(message, FedflowError):
+        transformed(
+            DatasetParams.parse({"source": "table", "path": str(tmp_path / "t.csv"), "target": "y"} | options)
+        )
