@@ -41,6 +41,7 @@ app = typer.Typer(
 )
 partitions = typer.Typer(invoke_without_command=True, callback=catalogue.partitions)
 partitions.command()(catalogue.compare)
+partitions.command()(catalogue.export)
 store = typer.Typer()
 store.command()(upkeep.move)
 app.add_typer(partitions, name="partitions")

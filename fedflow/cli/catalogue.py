@@ -320,6 +320,46 @@ def compare(
     print_line(f"picture: {picture}")
 
 
+def export(
+    name: Annotated[str, typer.Argument(help="A name under `partitions` in params.yaml.")],
+    out: Annotated[
+        Path, typer.Argument(help="File to write: .json, .yaml, .npz or .parquet; a folder for pfllib.")
+    ],
+    form: Annotated[
+        str,
+        typer.Option(
+            help="lists, fl-bench, fedlab, niid-bench, flwr or pfllib: the tool that reads the file."
+        ),
+    ] = "lists",
+    settings: Set = None,
+    root: Root = Path(),
+) -> None:
+    """Write the rows of every client to a file, which other tools and `scheme: given` read.
+
+    Example: `fedflow partitions export mnist5k-dir clients.json`.
+    """
+    from fedflow.data import load_prepared
+    from fedflow.partition import load_partition
+    from fedflow.partition.lists import FORMS, lists_of, write_lists
+    from fedflow.stages.partition import prepare_partition
+    from fedflow.stages.prepare import prepare_dataset
+
+    if form not in FORMS:
+        raise unknown_name("form", form, FORMS)
+    params = load(root, settings)
+    dataset = load_prepared(prepare_dataset(params, params.partition(name).dataset, root))
+    partition = load_partition(prepare_partition(params, name, root))
+    write_lists(lists_of(partition), root / out, form, dataset)
+    print_line(root / out)
+    without = {
+        "groups": partition.groups is not None,
+        "newcomers": partition.newcomers,
+        "public": len(partition.public),
+    }
+    if left := [fact for fact, there in without.items() if there]:
+        print_line(f"left out, as lists of rows have no place for them: {', '.join(left)}")
+
+
 def datasets(as_json: Json = False) -> None:
     """List the named data sources, and where their images would be read or downloaded from.
 
