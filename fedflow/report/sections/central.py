@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedflow.finished.cells import Cell, Row, Table
 from fedflow.finished.networks import Network
 from fedflow.metrics.table import NUMBER, UNMEASURED, in_unit
-from fedflow.pictures.epochs import COLUMNS, by_epoch
+from fedflow.pictures.steps import COLUMNS, by_epoch
 from fedflow.report.blocks import Block, Drawing, Heading, Panels, Section
 from fedflow.report.compared import Compared
 
