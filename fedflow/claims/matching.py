@@ -50,7 +50,7 @@ class Ours:
     missing: str = ""
 
 
-class Beside(NamedTuple):
+class ComparedCell(NamedTuple):
     """A published cell with the number of its footnote, and ours."""
 
     cell: PublishedCell
@@ -66,7 +66,7 @@ class Shown:
     source: str
     notes: list[str]
     footnotes: list[str]
-    lines: list[tuple[str, int | None, str, list[Beside]]]
+    lines: list[tuple[str, int | None, str, list[ComparedCell]]]
 
     @property
     def measured(self) -> bool:
@@ -221,7 +221,7 @@ def _shown(found: list[Match]) -> Shown:
             several = len(here) > 1
             labels = [_label(match.runs[0], len(partitions) > 1) if several else "" for match in here]
             ours = [_ours(match, label) for match, label in zip(here, labels, strict=True)]
-            cells.append(Beside(cell, marks.get((i, cell.name)), ours))
+            cells.append(ComparedCell(cell, marks.get((i, cell.name)), ours))
         lines.append((line.label, marks.get((i, "")), ", ".join(partitions), cells))
     return Shown(table, book.source, [*_notes(table, found)], texts, lines)
 

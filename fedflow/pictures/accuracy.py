@@ -152,7 +152,7 @@ def measured(runs: Sequence[Curve], column: str) -> bool:
 
 
 def _over_seeds(runs: Sequence[Curve], column: str) -> pd.DataFrame:
-    """Traffic in MB, time, and mean and range of ``column`` in its unit, by round that all seeds evaluated."""
+    """Traffic in MB, time, mean and range of ``column`` in its unit, by round that all seeds evaluated."""
     parts, factor = [], unit_of(column).factor
     for run in runs:
         wanted = dict.fromkeys(["round", "bytes_down", "bytes_up", "clock", column])

@@ -321,7 +321,7 @@ def proximity(grouping: Grouping, name: str) -> Drawing:
 
 
 def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Grouping) -> None:
-    """The dendrogram with its root on the left; branches within one cluster have its color, others are gray."""
+    """The dendrogram, root on the left; branches within one cluster have its color, others are gray."""
     compared, n = _compared(grouping), len(leaves)
     clusters = [{int(z)} for z in grouping.found[np.array(compared.clients)]]  # below each node
     position, height = np.empty(2 * n - 1), np.append(np.zeros(n), tree[:, 2])
@@ -378,15 +378,11 @@ def embedding(grouping: Grouping, name: str) -> Drawing:
 
 def _legend(axes: Axes, marks: Mapping[str, Line2D], **where: Any) -> None:
     """A small legend of colors or shapes, if there are few."""
-    spaces: dict[str, Any] = {
-        "handletextpad": 0.3,
-        "columnspacing": 1.1,
-        "handlelength": 1.1,
-        "labelspacing": 0.35,
-    }
     style: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": MUTED, "borderpad": 0.1}
+    style |= {"borderaxespad": 0.2, "handletextpad": 0.3, "handlelength": 1.1}
+    style |= {"columnspacing": 1.1, "labelspacing": 0.35}
     if len(marks) <= FEW:
-        axes.legend(list(marks.values()), list(marks), borderaxespad=0.2, **where, **spaces, **style)
+        axes.legend(list(marks.values()), list(marks), **where, **style)
 
 
 def _compared(grouping: Grouping) -> Dissimilarity:

@@ -19,9 +19,9 @@ LEFT, RIGHT, BELOW, SHARES = 0.46, 0.12, 0.4, 0.5  # margins, and the height of 
 def diagram(seeds: Iterable[pd.DataFrame], color: int, name: str) -> Drawing:
     """Accuracy against confidence in 15 bins, a line per table of predictions.
 
-    On the dashed line, both are equal. The area of a dot and the histogram below show the share of samples in each bin. The histogram and the
-    printed ECE and MCE are means over ``seeds``; seeds with NaN confidences are left out of ECE and MCE.
-    ``color`` is an index for `line_style`.
+    On the dashed line, both are equal. The area of a dot and the histogram below show the share of samples in
+    each bin. The histogram and the printed ECE and MCE are means over ``seeds``; seeds with NaN confidences
+    are left out of ECE and MCE. ``color`` is an index for `line_style`.
     """
     measured = [(reliability(table), ece(table), mce(table)) for table in seeds]
     box = (LEFT, BELOW + SHARES + 0.15, RIGHT, 0.28)
