@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from fedflow.finished.run import Run
+from fedflow.finished.run import Run, once
 from fedflow.finished.tables import Stat
 from fedflow.finished.variants import HASHES
 from fedflow.seeding import generator
@@ -96,12 +96,19 @@ def _paired(first: Sequence[Run], second: Sequence[Run], column: str) -> dict[in
         other = by_seed.get(run.seed)
         if other is None or any(run.metrics.get(name) != other.metrics.get(name) for name in HASHES):
             continue
-        scores = [run.clients.set_index("client").get(column) for run in (run, other)]
-        if all(score is not None for score in scores):
-            both = pd.concat(scores, axis=1, join="inner").astype(float).dropna()
-            if len(both):
-                paired[run.seed] = both.to_numpy().T
+        one, two = _scores(run, column), _scores(other, column)
+        if not one.index.equals(two.index):
+            one, two = one.align(two, join="inner")
+        values = np.stack([one.to_numpy(), two.to_numpy()])
+        if (scored := ~np.isnan(values).any(0)).any():
+            paired[run.seed] = values[:, scored]
     return paired
+
+
+@once
+def _scores(run: Run, column: str) -> pd.Series:
+    """A column of the clients by client; empty if the run lacks it."""
+    return run.clients.set_index("client").get(column, pd.Series()).astype(float)
 
 
 def interval(difference: Stat) -> tuple[float, float]:

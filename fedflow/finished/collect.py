@@ -19,6 +19,7 @@ from fedflow.finished.reading import (
     check_entries,
     check_number,
     read_json,
+    read_parquet,
     read_table,
     reject,
 )
@@ -230,7 +231,7 @@ def _rounds(path: Path, count: int) -> pd.DataFrame:
 
 def _clients(path: Path, count: int) -> pd.DataFrame:
     """A row per client that took part."""
-    table = read_table(path, pd.read_parquet, CLIENTS)
+    table = read_table(path, read_parquet, CLIENTS)
     if "newcomer" in table:
         if table["newcomer"].dtype != bool:
             reject(path, "column newcomer is not of true and false")

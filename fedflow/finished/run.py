@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pandas as pd
 
-from fedflow.finished.reading import check_columns, read_table
+from fedflow.finished.reading import check_columns, read_parquet, read_table
 from fedflow.metrics.table import diagnostics
 
 P = ParamSpec("P")
@@ -46,10 +46,14 @@ class Run:
         path = self.file(name)
         if path is None:
             return pd.DataFrame(columns=[*columns, *words])
-        table = read_table(path, pd.read_parquet, columns, words)
+        table = read_table(path, read_parquet, columns, words)
         ranges = {"client": (0, self.metrics["clients"] - 1), "round": (1, self.metrics["rounds"])}
         check_columns(path, table, ranges | dict.fromkeys(SHARES, (0, 1)))
         return table
+
+    def has_rounds(self, column: str) -> bool:
+        """True if some round has a value in ``column``."""
+        return column in self.rounds and bool(self.rounds[column].notna().any())
 
     @property
     def diagnostics(self) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from fedflow.finished.collect import ENTRIES
@@ -144,15 +145,16 @@ def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
 
     Columns that no run has are left out unless DVC plots them.
     """
-    present = {name for run in runs for name in run.rounds if run.rounds[name].notna().any()}
     curved = [m.name for m in yardstick_first(METRICS.values()) if m.curves]
-    drawn = [name for name in curved if name in present or name in PLOTTED]
-    parts = []
-    for run in runs:
-        rows = run.rounds.reindex(columns=["round", *drawn]).dropna(subset=drawn, how="all")
-        parts.append(rows.assign(partition=run.partition, method=run.variant, seed=run.seed))
+    drawn = [name for name in curved if name in PLOTTED or any(run.has_rounds(name) for run in runs)]
     columns = ["partition", "method", "seed", "round", *drawn]
-    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+    if not runs:
+        return pd.DataFrame(columns=columns)
+    table = pd.concat([run.rounds.reindex(columns=["round", *drawn]) for run in runs], ignore_index=True)
+    of_row = np.repeat(np.arange(len(runs)), [len(run.rounds) for run in runs])
+    names = [(run.partition, run.variant, run.seed) for run in runs]
+    named = pd.DataFrame(names, columns=columns[:3]).iloc[of_row].reset_index(drop=True)
+    return named.join(table)[columns].dropna(subset=drawn, how="all")
 
 
 def headline(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:

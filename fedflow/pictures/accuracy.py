@@ -155,25 +155,23 @@ def _over_seeds(runs: Sequence[Curve], column: str) -> pd.DataFrame:
     """Traffic in MB, time, mean and range of ``column`` in its unit, by round that all seeds evaluated."""
     parts, factor = [], unit_of(column).factor
     for run in runs:
-        wanted = dict.fromkeys(["round", "bytes_down", "bytes_up", "clock", column])
-        rows = run.rounds.reindex(columns=[*wanted]).dropna(subset=[column])
-        rows = rows[rows[column].astype(float).abs() < LARGEST]
-        moved = (rows["bytes_down"] + rows["bytes_up"]) / 1e6
-        values = factor * rows[column].astype(float)
-        parts.append(rows[["round"]].assign(traffic=moved, time=rows["clock"], value=values))
-    table = (
-        pd.concat(parts)
-        .groupby("round")
-        .agg(
-            traffic=("traffic", "mean"),
-            time=("time", "mean"),
-            mean=("value", "mean"),
-            low=("value", "min"),
-            high=("value", "max"),
-            seeds=("value", "size"),
+        values, down, up, time = (_numbers(run, name) for name in (column, "bytes_down", "bytes_up", "clock"))
+        parts.append(
+            np.stack([_numbers(run, "round"), (down + up) / 1e6, time, factor * values])[
+                :, np.abs(values) < LARGEST
+            ]
         )
-    )
-    return table[table["seeds"] == len(runs)].reset_index()
+    table = pd.DataFrame(np.concatenate(parts, axis=1).T, columns=["round", "traffic", "time", "value"])
+    by_round = table.astype({"round": int}).groupby("round")
+    value, means = by_round["value"], by_round.mean().rename(columns={"value": "mean"})
+    means = means.assign(low=value.min(), high=value.max())
+    return means[value.count() == len(runs)].reset_index()
+
+
+def _numbers(run: Curve, name: str) -> np.ndarray:
+    """A column of the rounds [T], NaN if there is none."""
+    rounds = run.rounds
+    return rounds[name].to_numpy(float) if name in rounds else np.full(len(rounds), np.nan)
 
 
 def spread(methods: Methods, colors: dict[str, int], name: str) -> Markup:
