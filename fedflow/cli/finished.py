@@ -4,11 +4,13 @@ import json
 import statistics
 import time
 import warnings
+from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from fnmatch import fnmatch
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -28,7 +30,8 @@ FACTS = ("version", "user", "clusters", "models", "serves", "artifacts", "end") 
 PATIENCE = 10.0  # seconds between an interrupt and the end of a process that ignores it
 
 
-class Finished(NamedTuple):
+@dataclass(frozen=True)
+class Finished:
     """A finished run: name below ``results``, folder, ``metrics.json`` and ``params.json``."""
 
     name: str
@@ -36,7 +39,7 @@ class Finished(NamedTuple):
     metrics: dict[str, Any]
     params: dict[str, Any]
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """Settings by dotted name."""
         return flat(self.params, empty=True)
