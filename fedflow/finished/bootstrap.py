@@ -96,10 +96,10 @@ def _paired(first: Sequence[Run], second: Sequence[Run], column: str) -> dict[in
         other = by_seed.get(run.seed)
         if other is None or any(run.metrics.get(name) != other.metrics.get(name) for name in HASHES):
             continue
-        one, two = _scores(run, column), _scores(other, column)
-        if not one.index.equals(two.index):
-            one, two = one.align(two, join="inner")
-        values = np.stack([one.to_numpy(), two.to_numpy()])
+        ours, theirs = _scores(run, column), _scores(other, column)
+        if not ours.index.equals(theirs.index):
+            ours, theirs = ours.align(theirs, join="inner")
+        values = np.stack([ours.to_numpy(), theirs.to_numpy()])
         if (scored := ~np.isnan(values).any(0)).any():
             paired[run.seed] = values[:, scored]
     return paired
