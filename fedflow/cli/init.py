@@ -51,6 +51,8 @@ def init(
         repository = _make_repository(folder)
     if dvc:
         _initialize_dvc(folder, repository)
+    if repository is not None:
+        print_line("commit these files, so that every run records the commit of its settings")
     go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     run = "dvc repro, then fedflow ui, fedflow report" if dvc else "fedflow sweep && fedflow report"
     print_line(f"next: {go}{run}; python -m flows.serve for deployments")
