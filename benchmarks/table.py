@@ -54,6 +54,7 @@ def _tables(rows: dict[str, Any]) -> list[str]:
         "curriculum": _curriculum,
         "coresets": _coresets,
         "counts": _counts,
+        "report": _report,
     }
     tables = [table(rows[name]) for name, table in known.items() if name in rows]
     headlines = {name: measured for name, measured in rows.items() if name.startswith("headline")}
@@ -223,6 +224,11 @@ def _counts(rows: dict[str, Any]) -> str:
     ]
     head = "kernel launches | gigabytes read and written | ms to prepare it on the host | batches drawn ahead"
     return _table("a round of a cohort, counted", head, lines)
+
+
+def _report(rows: dict[str, Any]) -> str:
+    lines = [(f"{int(n):,} runs", row["ls_seconds"], row["report_seconds"]) for n, row in rows.items()]
+    return _table("processor seconds", "`fedflow ls --json` | `fedflow report`", lines)
 
 
 def _headlines(rows: dict[str, Any]) -> str:

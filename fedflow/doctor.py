@@ -44,6 +44,8 @@ OPTIONAL = {  # package: the extra that installs it, and what needs it
     "prefect-dask": ("dask", "engine.executor dask"),
     "prefect-ray": ("ray", "engine.executor ray"),
     "umap-learn": ("umap", "UMAP embeddings"),
+    "h5py": ("hdf5", "sources tff and mat (version 7.3)"),
+    "datasets": ("huggingface", "names on the Hub as data"),
     "optuna": ("optuna", "tuning.search random and tpe"),
 }
 TOOLS = {  # any of these programs, and what needs one

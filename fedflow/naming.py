@@ -1,7 +1,7 @@
 """Names of settings in labels and tables."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 PLAIN = ("method", "training", "run")  # sections that names of fields leave out
@@ -29,6 +29,16 @@ def text(value: Any) -> str:
 def say(name: str, value: Any) -> str:
     """``method.clusters`` as "clusters 4", ``partition.alpha`` as "partition alpha 0.1"; {} adds no value."""
     return spoken(name) if value == {} else f"{spoken(name)} {text(value)}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 seed", "1,200 runs"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words joined by commas and "and"."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def spoken(name: str) -> str:

@@ -200,7 +200,7 @@ class Payload:
         (None, "there is no file 'arrays.npz'"),
         (b"", "not an .npz file, or cut short"),
         (npz()[:-100], "not an .npz file, or cut short"),
-        (npz(x_train=np.array([Payload()], dtype=object)), "arrays.npz: cannot be read: .*allow_pickle"),
+        (npz(x_train=np.array([Payload()], dtype=object)), "arrays.npz: cannot be read: x_train is a pickle"),
         (pickle.dumps(Payload()), "not an .npz file"),
         (npz(y_train=np.array([0, 1, 5] * 2)), "y_train must hold the labels 0..2; it holds 0, 1, 5"),
         (npz(y_test=np.array([0, 1, 7] * 2)), "y_test holds labels that y_train does not: 7"),

@@ -1,4 +1,4 @@
-"""Published books: tables of papers as typed, validated files, ``published/<chapter>.json``.
+"""Published tables as typed, validated files, ``published/<chapter>.json``.
 
 A cell is text exactly as it is printed: ``49.8 ± 3.3``, ``1000+`` or ``>1000`` (not reached within 1,000),
 ``-`` or empty (no value), ``82 or 83`` (unreadable in the source: no value to compare with).
@@ -15,7 +15,7 @@ from fedflow.claims.sources import PUBLISHED
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.settings import Settings, option
 
-UNITS = {  # by what a measure is multiplied
+UNITS = {  # and their factors
     "%": 100,
     "points": 100,
     "×100": 100,
@@ -35,7 +35,7 @@ EMPTY = ("", "-")
 
 
 class Setup(Settings):
-    """Settings of the published runs; null: not known. The report lists where ours differ."""
+    """Settings of the published runs, null if unknown. The report lists differences from ours."""
 
     clients: int | None = option(None, "number of clients", ge=1)
     participation: float | None = option(None, "share of the clients in a round", gt=0, le=1)
@@ -47,14 +47,14 @@ class Setup(Settings):
 
 
 class Where(Setup):
-    """What a run must agree with; null and absent names accept any value."""
+    """Settings that a run must have; null and absent names accept any value."""
 
     procedure: str | None = option(
         None, "a registered procedure: then a method is a row of the summary of its outcomes"
     )
     method: str | None = option(None, "the method of all cells, where columns are measures")
-    dataset: str | None = option(None, "a source of data, or else a name under `data` in params.yaml")
-    data: dict = option(factory=dict, doc="fields of the data set, parameters of its source included")
+    dataset: str | None = option(None, "a data source, or else a name under `data` in params.yaml")
+    data: dict = option(factory=dict, doc="fields of the dataset, parameters of its source included")
     scheme: str | None = option(None, "a partition scheme")
     params: dict = option(
         factory=dict, doc="parameters of either; of a list, any value, unless ours is a list"
@@ -63,19 +63,19 @@ class Where(Setup):
 
 
 class PublishedColumn(Settings):
-    """A method of a table, or one of its settings, or a measure. Without a method it is only printed."""
+    """A method, one of its settings, or a measure. A column without a method is only printed."""
 
-    method: str | None = option(None, "our name of the method; null: that of the row's `where`")
+    method: str | None = option(None, "our name of the method; null: the method of the row's `where`")
     params: dict = option(factory=dict, doc="its hyper-parameters, if they distinguish columns")
     settings: dict = option(
         factory=dict, doc="other settings that distinguish columns, such as {training: {curriculum: ...}}"
     )
-    measure: str | None = option(None, "replaces that of the row or table")
+    measure: str | None = option(None, "replaces the measure of the row or table")
     adapted: str | None = option(None, "replaces {adapted} in the measure: an adaptation of `run.adapt`")
 
 
 class Row(Settings):
-    """One line of a table; what it gives replaces what the table gives."""
+    """One line of a table; its fields replace fields of the table."""
 
     label: str = option(doc="first cell")
     where: dict = option(factory=dict, doc="fields of `Where`")
@@ -93,8 +93,8 @@ class Table(Settings):
     """A published table: methods across, data sets and settings down."""
 
     label: str = option(doc="number in the source, and what it shows")
-    caveat: str = option("", "what holds for all of its cells")
-    measure: str | None = option(None, "how the number follows from a run of ours; null: it does not")
+    caveat: str = option("", "a note on all of its cells")
+    measure: str | None = option(None, "the measure of our runs in its cells; null: none")
     unit: str = option("", "unit of the cells")
     better: str = option("", "which values are better", choices=("higher", "lower", ""))
     where: dict = option(factory=dict, doc="fields of `Where`")
@@ -122,7 +122,7 @@ class Table(Settings):
 
     @cached_property
     def lines(self) -> list["Line"]:
-        """The rows, with what the table gives filled in."""
+        """The rows with the fields of the table filled in."""
         return [self._line(row) for row in self.rows]
 
     def _line(self, row: Row) -> "Line":
@@ -134,17 +134,8 @@ class Table(Settings):
                 measure = measure.replace("{target}", f"{row.target:g}")
             if measure and column.adapted is not None:
                 measure = measure.replace("{adapted}", column.adapted)
-            cells.append(
-                PublishedCell(
-                    name,
-                    column,
-                    column.method or where.method,
-                    parse_value(text),
-                    measure,
-                    name in row.bold,
-                    caveats.get(name, ""),
-                )
-            )
+            method, value, bold = column.method or where.method, parse_value(text), name in row.bold
+            cells.append(PublishedCell(name, column, method, value, measure, bold, caveats.get(name, "")))
         return Line(
             row.label,
             where,
@@ -165,7 +156,7 @@ class Book(Settings):
 
 
 class Value(NamedTuple):
-    """A printed number: its mean and std; ``plus``: at least so much; no mean: nothing to compare with."""
+    """A printed number, with mean and std if it can be compared; ``plus`` marks a lower bound."""
 
     text: str
     mean: float | None = None
@@ -192,13 +183,13 @@ class PublishedCell:
 
     @property
     def comparable(self) -> bool:
-        """Whether a run of ours can stand beside it."""
+        """True if runs of ours can be compared with it."""
         return bool(self.method and self.measure)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A `Row` with what its table gives filled in."""
+    """A `Row` with the fields of its table filled in."""
 
     label: str
     where: Where
@@ -211,30 +202,30 @@ class Line:
 
 
 def parse_value(text: str) -> Value:
-    """The number in a cell. Raises `BadInput` for text that is none of the accepted forms."""
+    """The number in a cell. Raises `BadInput` for text in another form."""
     if text in EMPTY or re.fullmatch(rf"{NUMERAL} or {NUMERAL}", text):
         return Value(text)
-    found = CELL.fullmatch(text)
-    if found is None:
+    matched = CELL.fullmatch(text)
+    if matched is None:
         raise BadInput("values", text, "49.8, 49.8 ± 3.3, 1000+, >1000, 82 or 83, - or empty")
-    std = float(found["std"]) if found["std"] else None
-    return Value(text, float(found["mean"]), std, bool(found["over"] or found["plus"]))
+    std = float(matched["std"]) if matched["std"] else None
+    return Value(text, float(matched["mean"]), std, bool(matched["over"] or matched["plus"]))
 
 
 @cache
 def books(folder: Path = PUBLISHED) -> dict[str, Book]:
-    """Every book by its file's name, sorted. Raises `FedflowError` that names the file."""
-    found = {}
+    """Every book by file name, sorted. Raises `FedflowError` that names the file."""
+    by_name = {}
     for file in sorted(folder.glob("*.json")):
         try:
-            found[file.stem] = Book.parse(json.loads(file.read_text(encoding="utf-8")))
+            by_name[file.stem] = Book.parse(json.loads(file.read_text(encoding="utf-8")))
         except (FedflowError, ValueError) as error:
             raise FedflowError(f"cannot read {file}: {error}") from error
-    return found
+    return by_name
 
 
 def footnotes(table: Table) -> tuple[list[str], dict[tuple[int, str], int]]:
-    """Its caveats on rows and cells, and by row and column (rows: "") the number of the caveat, from 1."""
+    """Caveats on rows and cells, and their numbers from 1 by row and column ("" for the row itself)."""
     texts: list[str] = []
     marks = {}
     for i, line in enumerate(table.lines):
@@ -246,21 +237,17 @@ def footnotes(table: Table) -> tuple[list[str], dict[tuple[int, str], int]]:
 
 
 def markdown(book: Book) -> str:
-    """A book as Markdown: caveats follow their table, bold as printed."""
+    """A book as Markdown, with caveats after their table and bold as printed."""
     parts = [f"# {book.source}"]
     for table in book.tables:
         texts, marks = footnotes(table)
         unit = f"Unit: {table.unit}." if table.unit else ""
         parts += [f"## {table.label}", " ".join(text for text in (unit, table.caveat) if text)]
-
-        def mark(place: tuple[int, str], marks: dict = marks) -> str:
-            return f" [{marks[place]}]" if place in marks else ""
-
+        marked = {key: f" [{number}]" for key, number in marks.items()}
         lines = [f"|  | {' | '.join(table.columns)} |", f"|---|{'---:|' * len(table.columns)}"]
         for i, line in enumerate(table.lines):
-            cells = [
-                (f"**{c.value.text}**" if c.bold else c.value.text) + mark((i, c.name)) for c in line.cells
-            ]
-            lines.append(f"| {line.label}{mark((i, ''))} | {' | '.join(cells)} |")
+            values = [f"**{c.value.text}**" if c.bold else c.value.text for c in line.cells]
+            cells = [value + marked.get((i, c.name), "") for value, c in zip(values, line.cells)]
+            lines.append(f"| {line.label}{marked.get((i, ''), '')} | {' | '.join(cells)} |")
         parts += ["\n".join(lines), "\n".join(f"[{n}] {text}" for n, text in enumerate(texts, 1))]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -1,4 +1,4 @@
-"""``claims.yaml``: what papers say about methods, in a form that collected runs can decide.
+"""``claims.yaml``: claims of papers about methods, in a form that finished runs can decide.
 
 The file, next to ``params.yaml``, is a list of claims. A check compares a measure of one method
 (`fedflow.claims.measures`) with other methods or limits, in the units of result files (0.01 is a point)::
@@ -11,7 +11,7 @@ The file, next to ``params.yaml``, is a list of claims. A check compares a measu
         - {measure: local_worst10, of: term, above: [fedavg], by: 0.01}
         - {measure: local_accuracy, of: term, equal: [fedavg], within: 0.02}
 
-An advantage is a difference of two methods. Advantages are compared like measures, also between partitions::
+An advantage is the difference of two methods. Advantages are compared like measures, also across partitions::
 
     - id: grows
       source: Vahidian et al. 2023, Table 2.2
@@ -22,7 +22,7 @@ An advantage is a difference of two methods. Advantages are compared like measur
         - {method: easy, minus: fedavg, partition: beta-0.2}
         - {method: easy, minus: fedavg, partition: beta-0.05}
 
-A method may replace the measure, where each has its own column::
+A method may replace the measure if its number is in another column::
 
     - id: adapted
       source: Acar et al. 2021, Table 3.2
@@ -33,7 +33,7 @@ A method may replace the measure, where each has its own column::
       above: [{method: pfldyn_maml, measure: maml_accuracy}]
 
 Outcomes of procedures are compared in the same form: the partition is the entry under ``procedures``, a
-method is a row of its summary, and the measure a metric of its summary::
+method is a row of its summary, and the measure is a metric of its summary::
 
     - id: coreset
       source: Vahidian et al. 2020, Figure 1
@@ -66,8 +66,10 @@ class Arm(Settings):
     short: ClassVar[str] = "method"
     method: str = option(doc="its name")
     minus: "Arm | None" = option(None, "another method, whose measure is subtracted seed by seed")
-    partition: str | None = option(None, "replaces that of the check; `minus` inherits it")
-    measure: str | None = option(None, "replaces that of the check, in the same unit; `minus` inherits it")
+    partition: str | None = option(None, "replaces the partition of the check; `minus` inherits it")
+    measure: str | None = option(
+        None, "replaces the measure of the check, in the same unit; `minus` inherits it"
+    )
     where: dict = option(factory=dict, doc="settings of its runs, by dotted name such as training.lr")
 
     def validate(self) -> None:
@@ -78,9 +80,9 @@ class Arm(Settings):
 
 
 class Check(Settings):
-    """A comparison, or a group of checks, whose partition, measure and settings those within inherit."""
+    """A comparison, or a group of checks that inherit its partition, measure and settings."""
 
-    partition: str | list[str] | None = option(None, "one or more partitions, on all of which it has to hold")
+    partition: str | list[str] | None = option(None, "one or more partitions; it has to hold on all of them")
     where: dict = option(factory=dict, doc="settings of all runs compared, by dotted name")
     measure: str | None = option(None, "what is compared, such as local_worst10")
     of: Arm | None = option(None, "the method in question")
@@ -93,20 +95,20 @@ class Check(Settings):
     by: float = option(0.0, "the difference to exceed", ge=0)
     equal: list[Arm] = option(factory=list, doc="methods that differ from it by at most `within`")
     within: float | list[float | None] | None = option(
-        None, "beside equal the largest difference; else [low, high] of the measure, null = no limit"
+        None, "with equal, the largest difference; else [low, high] of the measure, null = no limit"
     )
     all: list["Check"] = option(factory=list, doc="checks that all have to hold")
     any: list["Check"] = option(factory=list, doc="checks of which one has to hold")
 
     @property
     def kinds(self) -> list[str]:
-        """Those of `KINDS` that it has."""
+        """The `KINDS` that are given."""
         given = [kind for kind in KINDS if getattr(self, kind) not in (None, [])]
         return [kind for kind in given if kind != "within" or "equal" not in given]
 
     @property
     def arms(self) -> list[Arm]:
-        """The methods that it compares."""
+        """The methods in the comparison."""
         first = [self.of] if self.of else []
         return [*first, *self.above, *self.below, *self.equal, *self.rising, *self.trend]
 
@@ -140,7 +142,7 @@ class Check(Settings):
         """The lowest and the highest accepted difference from an equal method, or value of the measure."""
         if self.equal:
             if isinstance(self.within, list) or (self.within or 0) < 0:
-                raise BadInput("within", self.within, "a number >= 0 beside equal")
+                raise BadInput("within", self.within, "a number >= 0 with equal")
             return -(self.within or 0), self.within or 0
         if not isinstance(self.within, list) or len(self.within) != 2:
             raise BadInput("within", self.within, "[low, high], where null is no limit")
@@ -158,7 +160,7 @@ class Claim(Check):
 
     id: str = option(doc="a short name")
     source: str = option(doc="where it is made")
-    claim: str = option(doc="what it says, in a sentence")
+    claim: str = option(doc="the claim in a sentence")
     test: str | None = option(None, "a test that decides it, as tests/file.py::function")
     refuted: bool = option(False, "the test shows that the claim is false")
 
@@ -171,7 +173,7 @@ class Claim(Check):
         for check, partitions, measure in _placed(self, self.partitions, self.measure):
             if measure is None and not all(arm.measure for arm in check.arms):
                 raise BadInput("measure", None, "a value, here or around all checks")
-            named = [one.measure for arm in check.arms for one in (arm, arm.minus) if one]
+            named = [side.measure for arm in check.arms for side in (arm, arm.minus) if side]
             measures = [parse(name) for name in (measure, *named) if name]
             for other in measures[1:]:
                 if other.unit != measures[0].unit:
@@ -181,7 +183,7 @@ class Claim(Check):
 
 
 def load_claims(path: Path) -> list[Claim]:
-    """The claims of a file, none if there is no file. Raises `FedflowError` if it is not valid."""
+    """The claims in a file, none without a file. Raises `FedflowError` if it is not valid."""
     if not path.exists():
         return []
     entries = read_yaml(path)

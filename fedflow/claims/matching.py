@@ -1,4 +1,4 @@
-"""Published numbers beside ours: which runs stand beside which cell, and how their settings differ."""
+"""Match runs to cells of published tables, and list differences in their settings."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,25 +13,22 @@ from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat, by_method, by_partition, columns
 
 WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size"}  # in the notes
-OWN = {
+# Settings that must be null unless a cell names them, and noted ones with their defaults.
+EXTRA = {
     "training": ("adaptation", "curriculum", "objective"),
     "run": ("client_curriculum",),
     "partition": ("difficulty",),
-}  # null, unless a cell names them
-PARTITION = {
-    "pieces": None,
-    "pieces_used": "first",
-    "selection": 0.0,
-}  # noted, unless a cell names them; and the defaults
+}
+PARTITION = {"pieces": None, "pieces_used": "first", "selection": 0.0}
 DATA = ("keep_labels", "train_limit", "test_limit", "rotations", "label_noise")  # they change the samples
 
 
 class Match(NamedTuple):
-    """A cell of a published table and the runs of one variant that stand beside it."""
+    """A cell of a published table and the runs of one variant that match it."""
 
     book: Book
     table: Table
-    place: int  # of the line
+    row: int
     line: Line
     cell: PublishedCell
     runs: list[Run]
@@ -39,9 +36,9 @@ class Match(NamedTuple):
 
 @dataclass(frozen=True)
 class Ours:
-    """Our number in a cell, and of how many seeds; ``label`` distinguishes several numbers of a cell.
+    """Our number in a cell with a note on its seeds; ``label`` distinguishes several numbers of a cell.
 
-    ``missing``: why there is none.
+    ``missing`` is the reason for a missing number.
     """
 
     text: str
@@ -50,8 +47,8 @@ class Ours:
     missing: str = ""
 
 
-class Beside(NamedTuple):
-    """A published cell with the number of its footnote, and ours."""
+class ComparedCell(NamedTuple):
+    """A published cell with the number of its footnote, and our numbers."""
 
     cell: PublishedCell
     mark: int | None
@@ -60,22 +57,22 @@ class Beside(NamedTuple):
 
 @dataclass(frozen=True)
 class Shown:
-    """A published table with ours beside it: lines of label, footnote, our partitions and cells."""
+    """A published table compared with ours; ``lines`` have label, footnote, our partitions and cells."""
 
     table: Table
     source: str
     notes: list[str]
     footnotes: list[str]
-    lines: list[tuple[str, int | None, str, list[Beside]]]
+    lines: list[tuple[str, int | None, str, list[ComparedCell]]]
 
     @property
     def measured(self) -> bool:
-        """Whether a cell has a number of ours."""
+        """True if a cell has a number of ours."""
         return any(not ours.missing for *_, cells in self.lines for cell in cells for ours in cell.ours)
 
     @property
     def missing(self) -> str:
-        """Why the first cell that lacks a number of ours does."""
+        """The first reason for a missing number of ours."""
         missing = (ours.missing for *_, cells in self.lines for cell in cells for ours in cell.ours)
         return next(filter(None, missing), "")
 
@@ -90,43 +87,43 @@ class Accuracy(NamedTuple):
 
 def matches(runs: Sequence[Run]) -> Iterator[Match]:
     """Every cell of every book with a variant of ``runs`` that agrees in data, scheme and method."""
-    groups = [own for found in by_partition(runs).values() for own in by_method(found).values()]
+    groups = [variant for group in by_partition(runs).values() for variant in by_method(group).values()]
     for book in books().values():
         for table in book.tables:
-            for place, line in enumerate(table.lines):
-                found = [own for own in groups if fits(line.where, own)]
+            for i, line in enumerate(table.lines):
+                fitting = [variant for variant in groups if fits(line.where, variant)]
                 for cell in (cell for cell in line.cells if cell.comparable):
-                    for own in found:
-                        if _is_of(cell, line.where, own[0]):
-                            yield Match(book, table, place, line, cell, own)
+                    for variant in fitting:
+                        if _is_of(cell, line.where, variant[0]):
+                            yield Match(book, table, i, line, cell, variant)
 
 
 def compare(runs: Sequence[Run]) -> list[Shown]:
-    """Every table with a cell that ``runs`` stand beside, complete, in the order of the books."""
+    """Every complete table with a cell that ``runs`` match, in the order of the books."""
     by_table: dict[int, list[Match]] = {}
     for match in matches(runs):
         by_table.setdefault(id(match.table), []).append(match)
-    return [_shown(found) for found in by_table.values()]
+    return [_shown(of_table) for of_table in by_table.values()]
 
 
 def accuracies(runs: Sequence[Run]) -> dict[str, Accuracy]:
-    """By variant, the first published accuracy of a metric that the accuracy table has as a column.
+    """The first published accuracy by variant, of a metric that is a column of the accuracy table.
 
-    Tables of methods come before tables of settings, where a plain run is the reference.
+    Tables of methods come before tables of settings, in which a plain run is the reference.
     """
-    known = {metric.name: metric for metric in columns("accuracy")}
-    found: dict[str, Accuracy] = {}
+    metrics = {metric.name: metric for metric in columns("accuracy")}
+    by_variant: dict[str, Accuracy] = {}
     for match in sorted(matches(runs), key=lambda match: bool(match.cell.column.settings)):
-        metric = known.get(match.cell.measure or "")
+        metric = metrics.get(match.cell.measure or "")
         if metric and match.line.unit == "%" and match.cell.value.mean is not None:
             where = f"{match.table.label}, {match.book.source}"
             entry = Accuracy(match.cell, metric.label.removesuffix(", %").lower(), where)
-            found.setdefault(match.runs[0].variant, entry)
-    return found
+            by_variant.setdefault(match.runs[0].variant, entry)
+    return by_variant
 
 
 def known_data() -> list[str]:
-    """The data sets that some run could be compared on, by title."""
+    """Titles of the datasets with published numbers that runs can be compared with."""
     names = {
         line.where.dataset
         for book in books().values()
@@ -137,32 +134,33 @@ def known_data() -> list[str]:
     return sorted((SOURCES[name].title if name in SOURCES else name for name in names), key=str.lower)
 
 
-def agrees(wanted: Any, found: Any) -> bool:
-    """Whether a setting is the wanted one; mappings need not be complete, and a list gives alternatives."""
+def agrees(wanted: Any, value: Any) -> bool:
+    """True if a setting has the wanted value; mappings may be partial, and a list gives alternatives."""
     if isinstance(wanted, Mapping):
-        return isinstance(found, Mapping) and all(agrees(v, found.get(name)) for name, v in wanted.items())
-    if isinstance(wanted, list) and not isinstance(found, list | tuple):
-        return any(agrees(one, found) for one in wanted)
-    if isinstance(wanted, float) and isinstance(found, int | float):
-        return math.isclose(wanted, found)
-    return wanted == found
+        return isinstance(value, Mapping) and all(agrees(v, value.get(name)) for name, v in wanted.items())
+    if isinstance(wanted, list) and not isinstance(value, list | tuple):
+        return any(agrees(alternative, value) for alternative in wanted)
+    if isinstance(wanted, float) and isinstance(value, int | float):
+        return math.isclose(wanted, value)
+    return wanted == value
 
 
 def fits(where: Where, runs: Sequence[Run]) -> bool:
-    """Whether the runs of one variant are on this data set and scheme, or of this procedure, with the other
-    settings of ``where``. Of the partitions that a procedure reads, one must agree; the central networks that
-    it reads are `networks` in its settings, by the field that names them."""
+    """True if the runs of one variant have the dataset and scheme, or procedure, and settings of ``where``.
+
+    One of the partitions that a procedure reads must agree; the central networks that it reads are `networks`
+    in its settings, by the field that names them.
+    """
     run = runs[0]
     if run.procedure != (where.procedure or ""):
         return False
     if run.procedure:
-        own, networks = run.params["procedure"], run.params.get("central", {})
-        used = {
-            "networks": {field: networks.get(name) for field, name in own.items() if isinstance(name, str)}
-        }
+        params, networks = run.params["procedure"], run.params.get("central", {})
+        names = {field: name for field, name in params.items() if isinstance(name, str)}
+        used = {"networks": {field: networks.get(name) for field, name in names.items()}}
         named = run.params["data"] if where.dataset not in SOURCES else {}
         return (
-            agrees(where.params, own)
+            agrees(where.params, params)
             and where.dataset in (None, *named, *(entry["source"] for entry in run.params["data"].values()))
             and any(
                 where.scheme in (None, entry.get("scheme"))
@@ -186,10 +184,9 @@ def fits(where: Where, runs: Sequence[Run]) -> bool:
 
 
 def _is_of(cell: PublishedCell, where: Where, run: Run) -> bool:
-    """Whether a run is of the method and the settings of a cell.
+    """True if a run has the method and the settings of a cell.
 
-    A curriculum, a side loss or an adaptation is a setting of any method, and difficulty one of any scheme:
-    what names none has none.
+    A run with a curriculum, a side loss, an adaptation or a difficulty matches only cells that name it.
     """
     column, params = cell.column, run.params
     if run.procedure:
@@ -201,29 +198,29 @@ def _is_of(cell: PublishedCell, where: Where, run: Run) -> bool:
         and agrees(column.params, params["method"])
         and agrees(column.settings, params)
         and all(
-            params[section].get(name) is None or any(name in one.get(section, {}) for one in named)
-            for section, names in OWN.items()
+            params[section].get(name) is None or any(name in settings.get(section, {}) for settings in named)
+            for section, names in EXTRA.items()
             for name in names
         )
     )
 
 
-def _shown(found: list[Match]) -> Shown:
-    book, table = found[0].book, found[0].table
+def _shown(of_table: list[Match]) -> Shown:
+    book, table = of_table[0].book, of_table[0].table
     texts, marks = footnotes(table)
     lines = []
     for i, line in enumerate(table.lines):
-        own = [match for match in found if match.place == i]
-        partitions = list(dict.fromkeys(match.runs[0].partition for match in own))
+        of_line = [match for match in of_table if match.row == i]
+        partitions = list(dict.fromkeys(match.runs[0].partition for match in of_line))
         cells = []
         for cell in line.cells:
-            here = [match for match in own if match.cell.name == cell.name]
+            here = [match for match in of_line if match.cell.name == cell.name]
             several = len(here) > 1
             labels = [_label(match.runs[0], len(partitions) > 1) if several else "" for match in here]
             ours = [_ours(match, label) for match, label in zip(here, labels, strict=True)]
-            cells.append(Beside(cell, marks.get((i, cell.name)), ours))
+            cells.append(ComparedCell(cell, marks.get((i, cell.name)), ours))
         lines.append((line.label, marks.get((i, "")), ", ".join(partitions), cells))
-    return Shown(table, book.source, [*_notes(table, found)], texts, lines)
+    return Shown(table, book.source, [*_notes(table, of_table)], texts, lines)
 
 
 def _label(run: Run, partitions: bool) -> str:
@@ -231,7 +228,7 @@ def _label(run: Run, partitions: bool) -> str:
 
 
 def _ours(match: Match, label: str) -> Ours:
-    """Mean ± sample std over seeds, with the decimals of the published row; "+": a seed did not arrive."""
+    """Mean ± sample std over seeds with the decimals of the published row; "+" marks an unreached target."""
     assert match.cell.measure is not None
     measure = parse(match.cell.measure, procedure=match.runs[0].procedure)
     factor = UNITS[match.line.unit]
@@ -241,7 +238,7 @@ def _ours(match: Match, label: str) -> Ours:
         values = {run.seed: measure.of(run) for run in match.runs}
         least = [measure.least(run) for run in match.runs if values[run.seed] is None]
     except NotMeasured as error:
-        reason = str(error)  # without its folder: where a project is does not change its report
+        reason = str(error)  # without its folder: the report must not depend on the project's path
         for run in match.runs:
             reason = reason.replace(f"{run.folder}/", "")
         return Ours("not measured", "", label, reason)
@@ -257,15 +254,15 @@ def _ours(match: Match, label: str) -> Ours:
     return Ours(f"{stat.mean:.{digits}f}{spread}{'+' if least else ''}", seeds, label)
 
 
-def _notes(table: Table, found: list[Match]) -> Iterator[str]:
-    """The table's caveat, its settings, and where ours differ."""
+def _notes(table: Table, of_table: list[Match]) -> Iterator[str]:
+    """The table's caveat, its settings, and differences from ours."""
     if table.caveat:
         yield table.caveat
     settings = Setup.parse(table.setup, "setup").as_dict()
     if words := [f"{_word(name)} {_text(value)}" for name, value in settings.items() if value is not None]:
         yield f"Published settings: {', '.join(words)}."
     differ: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for match in found:
+    for match in of_table:
         for name, (here, there) in _differ(match.line.setup, match.runs).items():
             both = differ.setdefault(name, ({}, {}))
             both[0][_text(here)] = both[1][_text(there)] = None
@@ -280,7 +277,7 @@ def _notes(table: Table, found: list[Match]) -> Iterator[str]:
                 differ.setdefault(name, ({}, {_text(usual or "none"): None}))[0][_text(here)] = None
     words = [f"{_word(n)} {' or '.join(a)} here, {' or '.join(b)} there" for n, (a, b) in differ.items()]
     yield f"Differences: {'; '.join(words)}." if words else "No differences in the settings that are known."
-    runs = [run for match in found for run in match.runs if not run.procedure]
+    runs = [run for match in of_table for run in match.runs if not run.procedure]
     rates = sorted({run.params["training"]["lr"] for run in runs})
     named = "rate" if len(rates) == 1 else "rates"
     if rates:
@@ -288,10 +285,11 @@ def _notes(table: Table, found: list[Match]) -> Iterator[str]:
 
 
 def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
-    """By name, ours and theirs of the settings that are known and differ."""
+    """Our and the published value, by name, of the known settings that differ."""
     run = runs[0]
     if run.procedure:
-        here = {"model": next((each["name"] for each in run.params.get("models", {}).values()), None)}
+        models = run.params.get("models", {}).values()
+        here = {"model": next((model["name"] for model in models), None)}
     else:
         here = {
             "clients": run.metrics["clients"],
@@ -307,7 +305,7 @@ def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
 
 
 def _data(run: Run) -> dict[str, Any]:
-    """The fields of the data set of ``run``, with the parameters of its source and its noise in labels."""
+    """The fields of the dataset of ``run``, with the parameters of its source and its label noise."""
     partition = run.params["partition"]
     data = run.params["data"].get(partition["dataset"], {})
     noise = (partition.get("label_noise") or {}).get("ratio")
@@ -319,6 +317,6 @@ def _word(name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    return (
-        f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
-    )
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return str(value)

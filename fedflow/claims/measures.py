@@ -3,23 +3,23 @@
 Published tables and claims name what they compare in this language:
 
 * a metric of ``metrics.json`` or a diagnostic (its last value): ``local_gini``, ``method/regret``
-* of the outcome of a procedure, a metric of its summary (`fedflow.procedures.Procedure.metrics`)
+* for the outcome of a procedure, a metric of its summary (`fedflow.procedures.Procedure.metrics`)
 * ``rounds_to``, ``transmissions``, ``bytes_to`` and ``gradients_to``, each with ``(column, target)`` or
-  ``(column, target, smooth)``: what it took to reach a target (`fedflow.claims.targets`)
+  ``(column, target, smooth)``: the cost of reaching a target (`fedflow.claims.targets`)
 * ``best(column)``, ``worst(column)``, ``cumulative(column)`` (the sum), ``at(column, round)`` and
   ``last(column, n)`` (the mean of the last n evaluated rounds), from ``rounds.csv``
 * ``top1``, ``top5`` (any number), ``auroc``, ``ece`` and ``mce`` of predictions: the mean over clients, each
   on its own test set, or with ``_std`` (of the population), ``_weighted`` (by test samples), ``_worst10``,
   ``_best10``, ``_gini``, ``_gap``; except for ``auroc``, also with ``(batch=10)``: the mean over batches of
   that many test samples, as SuPerFed publishes it
-* ``pruned``, the share of the parameters that is not in the clients' networks at the end: 1 - ``kept``, the
-  mean over all clients (the diagnostic ``client/pruned/mean`` is that of the last cohort)
+* ``pruned``, the share of parameters that clients' networks lack at the end: 1 - ``kept``, the mean over all
+  clients (the diagnostic ``client/pruned/mean`` covers the last cohort only)
 * ``sweep(share)``, mean accuracy of the mixtures with this share of the personal model (`run.sweep`);
-  ``sweep_best``, that of every client at its best share; and ``sweep_plateau(width)``, the portion of the
-  shares whose mean accuracy is within ``width`` of the highest
+  ``sweep_best``, mean accuracy of clients at their best shares; and ``sweep_plateau(width)``, the portion of
+  the shares whose mean accuracy is within ``width`` of the highest
 * ``mask_iou(number)``, mean IoU of the masks of two clients that share this number of labels; and
-  ``mask_overlap``, the rank correlation over all pairs of clients between IoU and shared labels: of the
-  clients that took part, and whose masks are recorded (`Outcome`: the first 1000, at most 1 GiB)
+  ``mask_overlap``, the rank correlation between IoU and shared labels over all pairs of clients that took
+  part and whose masks are recorded (`Outcome`: the first 1000, at most 1 GiB)
 """
 
 import math
@@ -53,24 +53,25 @@ PARTS = {
     "gini": "Gini",
     "gap": "gap of best and worst tenth",
 }
-COSTS = {  # measure: what of a `Reach`, and its metric
+COSTS = {  # measure: field of `Reach`, and metric
     "rounds_to": ("rounds", METRICS["rounds_to_target"]),
     "transmissions": ("transmissions", Metric("transmissions", "Transmissions", unit=Unit(), better="lower")),
     "bytes_to": ("bytes", METRICS["bytes_to_target"]),
     "gradients_to": ("gradients", METRICS["gradients"]),
 }
-SWEEPS = {"sweep_best": 0, "sweep": 1, "sweep_plateau": 1}  # and their number of arguments
-MASKS = {"mask_overlap": 0, "mask_iou": 1}  # and their number of arguments
-OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2, "last": 2}  # and their number of arguments
+# Measures and their numbers of arguments.
+SWEEPS = {"sweep_best": 0, "sweep": 1, "sweep_plateau": 1}
+MASKS = {"mask_overlap": 0, "mask_iou": 1}
+OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2, "last": 2}
 
 
 @dataclass(frozen=True)
 class Measure:
     """A number of a run.
 
-    ``of`` computes it: None where the run has no value, such as a target that it did not reach, whose lower
-    bound at the end of the run is ``least``. Both raise `NotMeasured` where a file or column is absent.
-    ``reaches`` is the column that has to reach a target.
+    ``of`` computes it, or None where the run has no value, such as a cost of a target that it did not reach;
+    ``least`` is then the lower bound at the end of the run. Both raise `NotMeasured` where a file or column
+    is absent. ``reaches`` is the column that has to reach a target.
     """
 
     text: str
@@ -93,9 +94,9 @@ def parse(text: str, field: str = "measure", procedure: str = "") -> Measure:
     With ``procedure``, a metric of this registered procedure; without, measures of runs come first.
     """
     if procedure:
-        if (own := of_summary(procedure, text)) is None:
+        if (listed := of_summary(procedure, text)) is None:
             raise unknown_name(field, text, PROCEDURES[procedure].metrics)
-        return _measure(text, own, partial(_final, text))
+        return _measure(text, listed, partial(_final, text))
     matched = EXPRESSION.fullmatch(text.strip())
     name, arguments = (matched[1], matched[2]) if matched else (text, None)
     given = [argument.strip() for argument in arguments.split(",")] if arguments else []
@@ -117,35 +118,24 @@ def parse(text: str, field: str = "measure", procedure: str = "") -> Measure:
         return _of_masks(text, name, field, *given)
     if name in OF_ROUNDS and len(given) == OF_ROUNDS[name]:
         return _of_rounds(text, name, field, *given)
-    if found := next(filter(None, (of_summary(each, text) for each in PROCEDURES)), None):
-        return _measure(text, found, partial(_final, text))
-    shapes = [
-        *(f"{n}(column, target)" for n in COSTS),
-        *(f"{n}(column)" for n, many in OF_ROUNDS.items() if many == 1),
-    ]
-    shapes += [
-        "at(column, round)",
-        "last(column, n)",
-        "top1",
-        "top5",
-        "auroc",
-        "ece",
-        "mce",
-        "ece(batch=10)",
-        "pruned",
-    ]
+    if summary := next(filter(None, (of_summary(name, text) for name in PROCEDURES)), None):
+        return _measure(text, summary, partial(_final, text))
+    shapes = [f"{n}(column, target)" for n in COSTS]
+    shapes += [f"{n}(column)" for n, count in OF_ROUNDS.items() if count == 1]
+    shapes += ["at(column, round)", "last(column, n)"]
+    shapes += "top1 top5 auroc ece mce ece(batch=10) pruned".split()
     shapes += ["sweep(share)", "sweep_best", "sweep_plateau(width)", "mask_iou(number)", "mask_overlap"]
     raise unknown_name(field, text, [*METRICS, *shapes])
 
 
 def of_summary(procedure: str, name: str) -> Metric | None:
-    """A metric of the summary of a registered procedure; None if it has no such metric."""
+    """A metric of the summary of a registered procedure, or None if it has no such metric."""
     column = PROCEDURES[procedure].metrics.get(name) if procedure in PROCEDURES else None
     return None if column is None else as_metric(name, column)
 
 
 def as_metric(name: str, column: Column) -> Metric:
-    """A number of a procedure as a metric: with the unit in the label."""
+    """A number of a procedure as a metric, with the unit in its label."""
     usual = SHARE.digits if column.unit == SHARE.sign else NUMBER.digits
     unit = Unit(column.unit, column.factor, usual if column.digits is None else column.digits)
     return Metric(name, column.heading, unit=unit, better=column.better)
@@ -176,25 +166,18 @@ def _cost(text: str, name: str, field: str, column: str, target: str, smooth: st
     except BadInput as error:
         raise error.renamed(f"{field} {text}, {error.field}") from None
 
-    def of(run: Run, arrived: bool) -> float | None:
-        found = reach(run, column, *asked)
-        value = getattr(found, what)
+    def of(arrived: bool, run: Run) -> float | None:
+        reached = reach(run, column, *asked)
+        value = getattr(reached, what)
         if value is None:
             column_of(run, "participants" if what == "transmissions" else what)  # raises
-        return float(value) if (found.round is not None) is arrived else None
+        return float(value) if (reached.round is not None) is arrived else None
 
-    return Measure(
-        text,
-        f"{metric.label} ({column} {target})",
-        metric.unit,
-        "lower",
-        partial(of, arrived=True),
-        partial(of, arrived=False),
-        column,
-    )
+    label, cost, bound = f"{metric.label} ({column} {target})", partial(of, True), partial(of, False)
+    return Measure(text, label, metric.unit, "lower", cost, bound, column)
 
 
-def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -> Measure:
+def _of_rounds(text: str, name: str, field: str, column: str, argument: str = "") -> Measure:
     metric = metric_of(column) or Metric(column, column, unit=NUMBER, better="")
     if not metric.rounds and not column.startswith(DIAGNOSTICS):
         raise unknown_name(f"{field} {text}, column", column, [m.name for m in METRICS.values() if m.rounds])
@@ -202,37 +185,35 @@ def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -
         raise BadInput(f"{field} {text}", column, "a metric that is better higher or lower")
     if name == "cumulative" and column in TOTALS:
         raise BadInput(f"{field} {text}", column, "a column that is not a sum over rounds already")
-    wanted = _number(field, text, place) if place else 0
+    wanted = _number(field, text, argument) if argument else 0
     if name == "last" and (wanted < 1 or wanted != int(wanted)):
-        raise BadInput(f"{field} {text}", place, "a whole number >= 1")
+        raise BadInput(f"{field} {text}", argument, "a whole number >= 1")
     highest = (metric.better == "higher") is (name == "best")
 
     def of(run: Run) -> float | None:
         values = column_of(run, column)
         if name == "cumulative":
             return float(values.sum())
+        file, measured = run.folder / "rounds.csv", values.dropna()
         if name == "last":
-            evaluated = values.dropna()
-            if len(evaluated) < wanted:
-                file = run.folder / "rounds.csv"
-                raise NotMeasured(f"{file} has {column} in {len(evaluated)} rounds, of at least {place}")
-            return float(evaluated.tail(int(wanted)).mean())
+            if len(measured) < wanted:
+                raise NotMeasured(f"{file} has {column} in {len(measured)} rounds, of at least {argument}")
+            return float(measured.tail(int(wanted)).mean())
         if name != "at":
             return float(values.max() if highest else values.min())
         value = values[run.rounds["round"] == wanted].dropna()
         if value.empty:
-            known = run.rounds["round"][values.notna()]
-            many = (
-                f"{known.iloc[0]}, {known.iloc[1]}, ..., {known.iloc[-1]}" if len(known) > 2 else list(known)
+            evaluated = run.rounds["round"][values.notna()].tolist()
+            some = (
+                f"{evaluated[0]}, {evaluated[1]}, ..., {evaluated[-1]}" if len(evaluated) > 2 else evaluated
             )
-            file = run.folder / "rounds.csv"
-            raise NotMeasured(f"{file} has no {column} in round {place}: it was evaluated in {many}")
+            raise NotMeasured(f"{file} has no {column} in round {argument}: it was evaluated in {some}")
         return float(value.iloc[0])
 
     hows = {
-        "at": f"in round {place}",
+        "at": f"in round {argument}",
         "cumulative": "sum over rounds",
-        "last": f"mean of the last {place} evaluations",
+        "last": f"mean of the last {argument} evaluations",
     }
     how = hows.get(name, f"{name} round")
     return _measure(text, replace(metric, label=f"{metric.label} ({how})"), of)
@@ -264,8 +245,8 @@ def _swept(text: str, name: str, field: str, argument: str = "0") -> Measure:
         if name == "sweep_plateau":
             return float((by_share >= by_share.max() - wanted).mean())
         if wanted not in by_share.index:
-            known = ", ".join(f"{share:g}" for share in by_share.index)
-            raise NotMeasured(f"{run.folder / 'sweep.parquet'} has no share {argument}, but {known}")
+            shares = ", ".join(f"{share:g}" for share in by_share.index)
+            raise NotMeasured(f"{run.folder / 'sweep.parquet'} has no share {argument}, but {shares}")
         return float(by_share[wanted])
 
     label = {
@@ -280,16 +261,16 @@ def _of_masks(text: str, name: str, field: str, number: str = "0") -> Measure:
     wanted = _number(field, text, number)
 
     def of(run: Run) -> float | None:
-        path, found = run.folder / VECTORS, masks(run)
-        if found is None:
+        path, recorded = run.folder / VECTORS, masks(run)
+        if recorded is None:
             raise NotMeasured(f"{path} has no masks")
-        if not (by_number := found.by_shared_labels()):
+        if not (by_number := recorded.by_shared_labels()):
             raise NotMeasured(f"{path} has no labels")
         if name == "mask_overlap":
-            return found.correlation()
+            return recorded.correlation()
         if wanted not in by_number:
-            known = ", ".join(map(str, by_number))
-            raise NotMeasured(f"{path} has no two clients that share {number} labels, but {known}")
+            numbers = ", ".join(map(str, by_number))
+            raise NotMeasured(f"{path} has no two clients that share {number} labels, but {numbers}")
         return by_number[int(wanted)]
 
     if name == "mask_overlap":

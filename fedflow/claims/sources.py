@@ -1,4 +1,4 @@
-"""The files that claims and published tables are read from; imports little."""
+"""Files of claims and published tables; imports little."""
 
 from pathlib import Path
 

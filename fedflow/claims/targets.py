@@ -1,7 +1,7 @@
-"""Targets: when a run first reached a number, what that cost, and how much more it cost other methods.
+"""Targets: the round in which a run first reached a number, its cost, and the gain over other methods.
 
-Everything is computed from files of finished runs, so another target needs no new run. A run that has not
-reached its target counts with its whole budget, and its numbers are lower bounds, written with a "+".
+Everything is computed from files of finished runs, so another target needs no new run. A run that did not
+reach its target counts with its whole budget, and its numbers are lower bounds, written with a "+".
 """
 
 import math
@@ -19,49 +19,46 @@ from fedflow.metrics.target import first_reaching
 
 
 class NotMeasured(FedflowError):
-    """A run lacks what a number is computed from; another run, with other settings, would have it."""
+    """A run lacks the data for a number; a run with other settings would have it."""
 
 
 @dataclass(frozen=True)
 class Reach:
-    """When a run first reached a target, and what it cost until then (or until its end, if it never did).
+    """The first round that reached a target, and the cost until then, or until the end if none did.
 
-    ``round``: the first evaluated round that reached it, None if there is none. ``rounds``: until then;
-    ``budget``: of the whole run. ``transmissions``: traffic in rounds of FedAvg with the same cohorts, in
-    which clients that fail count as if they had sent their updates.
-    ``bytes``: both ways, with the onboarding and with what is shipped once (teacher and expert), which
-    transmissions leave out, as published tables do. ``gradients``: samples whose gradient was computed.
-    Transmissions and gradients are None in results that do not count them.
+    ``transmissions`` is the traffic in rounds of FedAvg with the same cohorts, as if failed clients had sent
+    their updates. ``bytes`` include onboarding and networks that are shipped once (teacher and expert);
+    transmissions leave these out, as published tables do.
     """
 
-    round: int | None
-    budget: int
+    round: int | None  # the first evaluated round that reached it
+    budget: int  # rounds of the whole run
     rounds: int
-    transmissions: float | None
+    transmissions: float | None  # None if the results do not count them
     bytes: int
-    gradients: float | None
+    gradients: float | None  # samples whose gradient was computed, None if not counted
 
 
 def reached(rounds: pd.DataFrame, column: str, target: float, smooth: float = 0.0) -> int | None:
-    """The first evaluated round in which ``column`` of ``rounds`` reaches ``target``; None if none does.
+    """The first evaluated round in which ``column`` of ``rounds`` reaches ``target``, or None.
 
-    The direction is that of the metric: accuracies from below, losses from above. ``smooth`` compares
+    Accuracies reach it from below, losses from above. With ``smooth``, it compares
     s_t = smooth s_(t-1) + (1 - smooth) x_t, s_1 = x_1, over evaluated rounds.
     """
-    place = first_reaching(column, rounds[column], target, smooth)
-    return None if place is None else int(rounds["round"].iloc[place])
+    i = first_reaching(column, rounds[column], target, smooth)
+    return None if i is None else int(rounds["round"].iloc[i])
 
 
 def reach(run: Run, column: str, target: float, smooth: float = 0.0) -> Reach:
-    """When ``run`` reached ``target``, and what it cost. Raises `NotMeasured` without the column."""
+    """The round in which ``run`` reached ``target``, and its cost. Raises `NotMeasured`."""
     column_of(run, column)
-    found = reached(run.rounds, column, target, smooth)
-    until = run.rounds if found is None else run.rounds[run.rounds["round"] <= found]
+    first = reached(run.rounds, column, target, smooth)
+    until = run.rounds if first is None else run.rounds[run.rounds["round"] <= first]
     last, budget = until.iloc[-1], int(run.rounds["round"].iloc[-1])
     down, up = (int(last[f"bytes_{way}"]) for way in ("down", "up"))
     before = sum(run.metrics.get(f"onboarding_bytes_{way}") or 0 for way in ("down", "up"))
     return Reach(
-        round=found,
+        round=first,
         budget=budget,
         rounds=int(last["round"]),
         transmissions=_transmissions(run, until, down, up, before),
@@ -71,10 +68,10 @@ def reach(run: Run, column: str, target: float, smooth: float = 0.0) -> Reach:
 
 
 def _transmissions(run: Run, until: pd.DataFrame, down: int, up: float, before: int) -> float | None:
-    """Traffic in rounds of FedAvg: the model, 4 P bytes, to and from every client of the same cohorts.
+    """Traffic in rounds of FedAvg, which sends the model, 4 P bytes, to and from every client of a cohort.
 
-    Bytes ``down`` and ``up``, and both ways ``before`` the first round. Clients that failed sent nothing:
-    they count with the mean of the others, or with what they received if all failed.
+    Traffic is in bytes ``down``, ``up``, and both ways ``before`` the first round. A failed client sent
+    nothing and counts as the mean of the others, or as its download if all failed.
     """
     if "participants" not in until:
         return None
@@ -87,7 +84,7 @@ def _transmissions(run: Run, until: pd.DataFrame, down: int, up: float, before: 
 
 
 def column_of(run: Run, column: str) -> pd.Series:
-    """A column of ``rounds.csv``; raises `NotMeasured` where it is absent or empty."""
+    """A column of ``rounds.csv``. Raises `NotMeasured` if it is absent or empty."""
     if column in run.rounds and run.rounds[column].notna().any():
         return run.rounds[column]
     metric = metric_of(column)
@@ -122,10 +119,10 @@ def check_target(column: str, target: float, smooth: float = 0.0) -> None:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a target cost over the seeds of one method.
+    """The cost of a target over the seeds of one method.
 
-    ``reached``: the cost by seed of those that reached it, if any. ``least``: the lowest cost of the others
-    at their end, None if all reached it.
+    ``reached`` has the costs of seeds that reached it, if any; ``least`` is the lowest cost of the others at
+    their end, or None if all reached it.
     """
 
     reached: Stat | None
@@ -134,7 +131,7 @@ class Cost:
 
     @property
     def number(self) -> float:
-        """The mean of the seeds that reached the target, else a lower bound of all."""
+        """The mean over seeds that reached the target, or a lower bound if none did."""
         if self.reached is not None:
             return self.reached.mean
         assert self.least is not None
@@ -142,12 +139,12 @@ class Cost:
 
     @property
     def share(self) -> str:
-        """``3 of 4``: how many seeds reached the target."""
+        """``3 of 4`` seeds reached the target."""
         return f"{len(self.reached.values) if self.reached else 0} of {self.seeds}"
 
     @property
     def sign(self) -> str:
-        """A "+" if the number is only a lower bound: a seed did not reach the target."""
+        """A "+" if a seed did not reach the target, so that the number is a lower bound."""
         return "" if self.least is None else "+"
 
     def text(self, factor: float = 1.0) -> str:
@@ -157,28 +154,25 @@ class Cost:
         return f"{number(self.number * factor)}{self.sign}{spread}"
 
 
-def cost(found: dict[int, tuple[float | None, bool]]) -> Cost | None:
-    """The cost of a target over seeds: by seed, the number and whether the target was reached.
-
-    None if a seed has no number.
-    """
-    known = {seed: (value, arrived) for seed, (value, arrived) in found.items() if value is not None}
-    if len(known) < len(found):
+def cost(by_seed: dict[int, tuple[float | None, bool]]) -> Cost | None:
+    """The cost of a target from number and success by seed, or None if a seed has no number."""
+    measured = {seed: (value, arrived) for seed, (value, arrived) in by_seed.items() if value is not None}
+    if len(measured) < len(by_seed):
         return None
-    arrived = {seed: value for seed, (value, done) in known.items() if done}
-    others = [value for value, done in known.values() if not done]
-    return Cost(Stat(arrived) if arrived else None, min(others, default=None), len(found))
+    arrived = {seed: value for seed, (value, done) in measured.items() if done}
+    others = [value for value, done in measured.values() if not done]
+    return Cost(Stat(arrived) if arrived else None, min(others, default=None), len(by_seed))
 
 
 def number(value: float) -> str:
-    """A whole number as it is, another with one decimal."""
+    """A number with one decimal unless it is whole."""
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
 def gain(baseline: Cost, best: Cost) -> str:
-    """How many times ``best`` the baseline costs, exact halves rounded to even: ``2.7``, ``>1.3``.
+    """The baseline's cost over ``best``, exact halves rounded to even: ``2.7``, ``>1.3``.
 
-    Empty if ``best`` is a lower bound, or a cost is 0.
+    Empty if ``best`` is a lower bound or a cost is 0.
     """
     if best.sign or not best.number or not baseline.number:
         return ""
@@ -188,7 +182,7 @@ def gain(baseline: Cost, best: Cost) -> str:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a target cost the seeds of one method, and the gain of the cheapest method over it.
+    """The costs of a target over the seeds of one method, and the gain of the cheapest method over it.
 
     A number is None if the results do not count it.
     """
@@ -202,11 +196,11 @@ class Costs:
 
 
 def costs(runs: Sequence[Run], column: str, target: float, smooth: float = 0.0) -> Costs:
-    """What a target cost ``runs``, the seeds of one method. Raises `NotMeasured` without the column."""
-    found = {run.seed: reach(run, column, target, smooth) for run in runs}
+    """The costs of a target over ``runs``, the seeds of one method. Raises `NotMeasured`."""
+    by_seed = {run.seed: reach(run, column, target, smooth) for run in runs}
 
     def of(name: str) -> Cost | None:
-        return cost({seed: (getattr(one, name), one.round is not None) for seed, one in found.items()})
+        return cost({seed: (getattr(r, name), r.round is not None) for seed, r in by_seed.items()})
 
     rounds, sent = of("rounds"), of("bytes")
     assert rounds is not None and sent is not None
@@ -214,44 +208,38 @@ def costs(runs: Sequence[Run], column: str, target: float, smooth: float = 0.0) 
 
 
 def compared(rows: Sequence[Costs]) -> list[Costs]:
-    """``rows`` with gains: transmissions in those of the cheapest method that sends something.
+    """``rows`` with the gain in transmissions of the cheapest method.
 
-    That is the one with the fewest on average, of those whose every seed reached the target.
+    It has the fewest transmissions of the methods that send something and reached the target with every seed.
     """
-    known = [row.transmissions for row in rows if row.transmissions is not None]
-    best = min((c for c in known if not c.sign and c.number), key=lambda c: c.number, default=None)
+    sent = [row.transmissions for row in rows if row.transmissions is not None]
+    best = min((c for c in sent if not c.sign and c.number), key=lambda c: c.number, default=None)
     return [
         replace(row, gain=gain(row.transmissions, best) if best and row.transmissions else "") for row in rows
     ]
 
 
 def spacing(runs: Sequence[Run], column: str) -> int:
-    """The most rounds from one evaluation of ``column`` to the next."""
-    gaps = (
-        run.rounds["round"][run.rounds[column].notna()].diff().max() for run in runs if column in run.rounds
-    )
+    """The largest number of rounds between two evaluations of ``column``."""
+    tables = (run.rounds for run in runs if column in run.rounds)
+    gaps = (table["round"][table[column].notna()].diff().max() for table in tables)
     return int(max((gap for gap in gaps if gap == gap), default=1))
 
 
 def cost_table(partition: str, rows: Sequence[Costs]) -> pd.DataFrame:
-    """A row per method: seeds, how many reached the target, mean and sample std of every cost, the gain.
+    """A row per method: seeds, seeds that reached the target, mean and sample std of every cost, gain.
 
     Means and stds are over the seeds that reached it; if none did, the mean is the lowest cost at the end.
     """
-    found = []
+    table = []
     for row in rows:
         first, arrived = row.runs[0], row.rounds.reached
-        names = {
-            "partition": partition,
-            "method": first.method,
-            "label": first.label,
-            "settings": first.settings,
-        }
+        names = {name: getattr(first, name) for name in ("method", "label", "settings")}
         counts = {"seeds": row.rounds.seeds, "reached": len(arrived.values) if arrived else 0}
         numbers: dict[str, float | None] = {}
         for name in ("rounds", "transmissions", "bytes", "gradients"):
-            one: Cost | None = getattr(row, name)
-            numbers[name] = one.number if one else None
-            numbers[f"{name}_std"] = one.reached.std if one and one.reached else None
-        found.append({**names, **counts, **numbers, "gain": row.gain})
-    return pd.DataFrame(found)
+            of_kind: Cost | None = getattr(row, name)
+            numbers[name] = of_kind.number if of_kind else None
+            numbers[f"{name}_std"] = of_kind.reached.std if of_kind and of_kind.reached else None
+        table.append({"partition": partition, **names, **counts, **numbers, "gain": row.gain})
+    return pd.DataFrame(table)

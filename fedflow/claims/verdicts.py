@@ -1,10 +1,10 @@
 """Verdicts on claims, from collected runs.
 
-Methods are compared on the seeds that both have. The mean of the paired differences has a two-sided 95 %
-interval of Student's t. A claim is confirmed if all of the interval is on its side, not confirmed if none of
-it is (as in a tie with every seed), and not resolved otherwise, or with fewer than three seeds. A seed that
-did not reach its target enters with a lower bound, and the interval has no end on the side that is unknown.
-An advantage is a paired difference itself; a trend is the least-squares slope of every seed.
+Methods are compared on the seeds that both have, by the two-sided 95 % interval (Student's t) of the mean
+paired difference. A claim is confirmed if all of the interval is on its side, not confirmed if none of it is
+(such as a tie with every seed), and not resolved otherwise or with fewer than three seeds. A seed that did
+not reach its target counts with a lower bound, and the interval is open on the unknown side. An advantage is
+itself a paired difference; a trend is the least-squares slope of every seed.
 """
 
 import math
@@ -30,20 +30,16 @@ from fedflow.methods import METHODS
 from fedflow.naming import flat, say
 from fedflow.procedures import PROCEDURES
 
-SHOWN = 3  # comparisons that are printed beside a verdict
+SHOWN = 3  # comparisons printed with a verdict
 # From the best to the worst: a group of checks has the worst of `all`, the best of `any`.
-CONFIRMED, NOT_RESOLVED, NOT_RUN, NOT_CONFIRMED = VERDICTS = (
-    "confirmed",
-    "not resolved",
-    "not run",
-    "not confirmed",
-)
+VERDICTS = ("confirmed", "not resolved", "not run", "not confirmed")
+CONFIRMED, NOT_RESOLVED, NOT_RUN, NOT_CONFIRMED = VERDICTS
 HELD, REFUTED = BY_TESTS = "held by a test", "refuted by a test"  # claims with a test and no check
 
 
 @dataclass(frozen=True)
 class Values:
-    """A measure by seed. At the seeds in ``lower`` (``upper``) the value is only a lower (upper) bound."""
+    """A measure by seed; at the seeds in ``lower`` (``upper``), the value is only a lower (upper) bound."""
 
     label: str
     stat: Stat
@@ -51,12 +47,12 @@ class Values:
     upper: frozenset[int] = frozenset()
 
     def on(self, seeds: Iterable[int]) -> "Values":
-        """Those of these seeds."""
+        """Values restricted to these seeds."""
         stat = Stat({seed: self.stat.values[seed] for seed in seeds})
         return Values(self.label, stat, self.lower & stat.values.keys(), self.upper & stat.values.keys())
 
     def text(self, measure: Measure) -> str:
-        """``TERM 87.0 ± 1.2``; with "+" or "or less" after the mean if a value is only a bound."""
+        """``TERM 87.0 ± 1.2``, with "+" or "or less" after the mean if a value is only a bound."""
         unit, sign = measure.unit, "+" * bool(self.lower) + " or less" * bool(self.upper)
         spread = f" ± {self.stat.std * unit.factor:.{unit.digits}f}" if len(self.stat.values) > 1 else ""
         mean = f"{self.stat.mean * unit.factor:.{unit.digits}f}".replace("-", "−")
@@ -64,7 +60,7 @@ class Values:
 
 
 def combined(label: str, terms: Sequence[tuple[float, Values]]) -> Values:
-    """The sum of factors times values, over the seeds that all of them have."""
+    """The sum of factors times values, over the seeds that all have."""
     seeds = sorted(set.intersection(*(set(values.stat.values) for _, values in terms)))
     stat = Stat({seed: sum(factor * values.stat.values[seed] for factor, values in terms) for seed in seeds})
     lower = [values.lower if factor > 0 else values.upper for factor, values in terms if factor]
@@ -76,10 +72,9 @@ def combined(label: str, terms: Sequence[tuple[float, Values]]) -> Values:
 class CheckResult:
     """A measure of a method, compared with another method or with limits, or its trend over methods.
 
-    ``values``: of the methods. ``difference``: first minus second by seed (against limits, the first itself;
-    of a trend, the slope), ``low`` and ``high`` the 95 % interval of its mean, nan with fewer than three
-    seeds.
-    ``reason``: why nothing is resolved. ``note``: what limits the numbers.
+    ``difference`` is the first minus the second method by seed (with limits, the first itself; for a trend,
+    the slope), ``low`` and ``high`` are the 95 % interval of its mean, NaN with fewer than three seeds.
+    ``reason`` explains a missing verdict, ``note`` limits the numbers.
     """
 
     partition: str
@@ -120,7 +115,7 @@ class CheckResult:
         return " ".join(parts)
 
     def _signed(self, value: float) -> str:
-        """With one digit more than the means; with a sign where it is a difference."""
+        """A value with one digit more than the means, signed if it is a difference."""
         unit = self.measure.unit
         text = f"{value * unit.factor:{'+' if len(self.values) > 1 else ''}.{unit.digits + 1}f}"
         return text.replace("-", "−").replace("inf", "∞")
@@ -136,21 +131,21 @@ class Judged:
 
     @property
     def deciding(self) -> list[CheckResult]:
-        """The first comparisons whose verdict is that of the claim."""
-        return [one for one in self.comparisons if one.verdict == self.verdict][:SHOWN]
+        """The first comparisons with the verdict of the claim."""
+        return [result for result in self.comparisons if result.verdict == self.verdict][:SHOWN]
 
     @property
     def counts(self) -> str:
-        """``5 comparisons: 3 confirmed, 2 not run``; empty if the deciding ones are all."""
+        """``5 comparisons: 3 confirmed, 2 not run``, or an empty text if all are deciding."""
         if len(self.deciding) == len(self.comparisons):
             return ""
-        found = Counter(one.verdict for one in self.comparisons)
-        words = ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
+        counted = Counter(result.verdict for result in self.comparisons)
+        words = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
         return f"{len(self.comparisons)} comparisons: {words}"
 
 
-class Known(NamedTuple):
-    """``labels`` of methods by name, and the registered ``procedures`` by the name of their entry."""
+class Names(NamedTuple):
+    """Labels of methods by name, and registered procedures by entry."""
 
     labels: dict[str, str]
     procedures: dict[str, str]
@@ -162,32 +157,32 @@ def judge(
     labels: Labels | None = None,
     procedures: Mapping[str, str] | None = None,
 ) -> list[Judged]:
-    """The verdicts of ``claims`` on ``runs``. Raises `BadInput` for ``where`` that selects no one setting.
+    """The verdicts of ``claims`` on ``runs``, which may include rows of outcomes.
 
-    ``runs`` may have rows of outcomes among them. ``labels``: the names under ``methods`` in params.yaml, and
-    their labels. ``procedures``: the names under ``procedures``, and the registered procedures.
+    ``labels`` are of the entries of ``methods`` in params.yaml, ``procedures`` the registered procedures of
+    the entries of ``procedures``. Raises `BadInput` for a ``where`` that selects several settings.
     """
-    known = Known(
+    names = Names(
         {name: method.label for name, method in METHODS.items()} | dict(labels or {}),
         {name: name for name in PROCEDURES} | dict(procedures or {}),
     )
-    known.labels.update({run.method: run.metrics["method_label"] for run in runs if not run.procedure})
-    known.procedures.update({run.partition: run.procedure for run in runs if run.procedure})
+    names.labels.update({run.method: run.metrics["method_label"] for run in runs if not run.procedure})
+    names.procedures.update({run.partition: run.procedure for run in runs if run.procedure})
     judged = []
     for claim in claims:
         try:
-            verdict, found = _judge(claim, claim.partitions, {}, runs, known)
+            verdict, results = _judge(claim, claim.partitions, {}, runs, names)
             verdict = REFUTED if claim.refuted else verdict
         except BadInput as error:
             raise error.renamed(f"claim {claim.id}.{error.field}") from None
-        judged.append(Judged(claim, verdict, found))
+        judged.append(Judged(claim, verdict, results))
     return judged
 
 
 def _judge(
-    check: Check, partitions: list[str], where: Mapping[str, Any], runs: Sequence[Run], known: Known
+    check: Check, partitions: list[str], where: Mapping[str, Any], runs: Sequence[Run], names: Names
 ) -> tuple[str, list[CheckResult]]:
-    """The verdict on a check and its comparisons; partitions, measure and settings are inherited."""
+    """The verdict on a check, and its comparisons; checks within it inherit partitions and settings."""
     partitions, where = check.partitions or partitions, {**where, **check.where}
     if check.arms:
         if all(arm.partition for arm in check.arms):
@@ -195,15 +190,14 @@ def _judge(
         first = [check.of] if check.of else check.trend
         sets = [[*first, other] for other in (*check.above, *check.below, *check.equal)]
         sets = sets or [[b, a] for a, b in pairwise(check.rising)] or [first]
-        found = [
-            _compare(check, arms, runs, partition, where, known) for partition in partitions for arms in sets
-        ]
-        return max((one.verdict for one in found), key=VERDICTS.index), found
-    within = [replace(one, measure=one.measure or check.measure) for one in check.all or check.any]
-    inner = [_judge(one, partitions, where, runs, known) for one in within]
+        pairs = [(partition, arms) for partition in partitions for arms in sets]
+        results = [_compare(check, arms, runs, partition, where, names) for partition, arms in pairs]
+        return max((result.verdict for result in results), key=VERDICTS.index), results
+    parts = [replace(part, measure=part.measure or check.measure) for part in check.all or check.any]
+    judged = [_judge(part, partitions, where, runs, names) for part in parts]
     choose = max if check.all else min
-    verdict = choose((one for one, _ in inner), key=VERDICTS.index, default=HELD)
-    return verdict, [one for _, found in inner for one in found]
+    verdict = choose((verdict for verdict, _ in judged), key=VERDICTS.index, default=HELD)
+    return verdict, [result for _, results in judged for result in results]
 
 
 def _compare(
@@ -212,34 +206,34 @@ def _compare(
     runs: Sequence[Run],
     partition: str,
     where: Mapping[str, Any],
-    known: Known,
+    names: Names,
 ) -> CheckResult:
-    """One comparison, on one partition unless the methods name theirs."""
-    measure = _measured(arms[0], check, arms[0].partition or partition, known)
-    sides = [_side_of(arm, check, runs, partition, where, known, measure) for arm in arms]
+    """One comparison, on one partition unless the methods have their own."""
+    measure = _measured(arms[0], check, arms[0].partition or partition, names)
+    sides = [_side_of(arm, check, runs, partition, where, names, measure) for arm in arms]
     labels = [side.label for side in sides]
-    places = dict.fromkeys(arm.partition or partition for arm in arms)
-    blank = CheckResult(", ".join(places), measure, _statement(check, measure, labels), NOT_RUN)
+    partitions = dict.fromkeys(arm.partition or partition for arm in arms)
+    blank = CheckResult(", ".join(partitions), measure, _statement(check, measure, labels), NOT_RUN)
     terms = [term for side in sides for term in side.terms]
     if absent := dict.fromkeys(term.label for term in terms if not term.runs):
         return replace(blank, reason=f"no results of {' and '.join(absent)}")
     try:
         values = [side.values for side in sides]
     except NotMeasured as error:
-        results = Path(*terms[0].runs[0].folder.parts[:-3])  # where a project is does not change its report
+        results = Path(*terms[0].runs[0].folder.parts[:-3])  # the project's path must not change its report
         return replace(blank, reason=str(error).replace(f"{results}/", ""))
     factors = [1.0, -1.0][: len(arms)]
     if check.trend:
         middle = (len(arms) - 1) / 2
-        squares = sum((place - middle) ** 2 for place in range(len(arms)))
-        factors = [(place - middle) / squares for place in range(len(arms))]
+        squares = sum((i - middle) ** 2 for i in range(len(arms)))
+        factors = [(i - middle) / squares for i in range(len(arms))]
     difference = combined("", list(zip(factors, values, strict=True)))
     shared = difference.stat.values
     if not shared:
-        reason = "no shared seeds" if all(one.stat.values for one in values) else "no values"
+        reason = "no shared seeds" if all(side.stat.values for side in values) else "no values"
         return replace(blank, reason=reason)
     done = replace(blank, verdict=NOT_RESOLVED, note=_note(terms), difference=difference.stat)
-    done = replace(done, values=tuple(one.on(shared) for one in values))
+    done = replace(done, values=tuple(side.on(shared) for side in values))
     if len(shared) < SEEDS:
         seeds = f"{len(shared)} {'seed' if len(shared) == 1 else 'shared seeds'}"
         return replace(done, reason=f"{seeds}, of at least {SEEDS}")
@@ -249,7 +243,7 @@ def _compare(
 
 
 def _verdict(check: Check, low: float, high: float) -> str:
-    """On which side of the claim an interval is."""
+    """The verdict of an interval."""
     if check.above or check.below or check.rising or check.trend:
         low, high = (-high, -low) if check.below else (low, high)
         return CONFIRMED if low > check.by else NOT_CONFIRMED if high <= check.by else NOT_RESOLVED
@@ -260,7 +254,7 @@ def _verdict(check: Check, low: float, high: float) -> str:
 
 
 class Term(NamedTuple):
-    """What is measured of the runs of one method; its label has the measure, if others have another."""
+    """A measure of the runs of one method; the label names the measure if it is not the first one's."""
 
     label: str
     runs: list[Run]
@@ -276,7 +270,7 @@ class Side:
 
     @property
     def values(self) -> Values:
-        """The measure by seed; of an advantage, the paired difference."""
+        """The measure by seed; for an advantage, the paired difference."""
         return combined(self.label, [(f, _values(term)) for f, term in zip((1, -1), self.terms)])
 
 
@@ -286,41 +280,40 @@ def _side_of(
     runs: Sequence[Run],
     partition: str,
     where: Mapping[str, Any],
-    known: Known,
+    names: Names,
     first: Measure,
 ) -> Side:
-    """What ``arm`` names: one or two methods on its partition; ``first``: the measure of the first arm."""
+    """The one or two methods of ``arm`` on its partition; ``first`` is the measure of the first arm."""
     terms = []
-    for one in (arm, arm.minus):
-        if one:
-            place = one.partition or arm.partition or partition
-            there = [run for run in runs if run.partition == place]
-            if place in known.procedures:  # a partition may have the same name
-                there = [run for run in there if run.procedure]
-            label, found = _select(one, place, there, where, known)
-            measure = _measured(replace(one, measure=one.measure or arm.measure), check, place, known)
-            label += f" [{measure.label}]" if measure.text != first.text else ""
-            terms.append(Term(label, found, measure))
+    for side in filter(None, (arm, arm.minus)):
+        home = side.partition or arm.partition or partition
+        there = [run for run in runs if run.partition == home]
+        if home in names.procedures:  # a partition may have the same name
+            there = [run for run in there if run.procedure]
+        label, selected = _select(side, home, there, where, names)
+        measure = _measured(replace(side, measure=side.measure or arm.measure), check, home, names)
+        label += f" [{measure.label}]" if measure.text != first.text else ""
+        terms.append(Term(label, selected, measure))
     on = f" on {arm.partition}" if arm.partition else ""
     return Side(" − ".join(term.label for term in terms) + on, terms)
 
 
-def _measured(arm: Arm, check: Check, place: str, known: Known) -> Measure:
-    """What is compared of a method on this partition, or of a row of this procedure."""
-    return parse(arm.measure or check.measure or "", procedure=known.procedures.get(place, ""))
+def _measured(arm: Arm, check: Check, partition: str, names: Names) -> Measure:
+    """The measure of a method on this partition, or of a row of this procedure."""
+    return parse(arm.measure or check.measure or "", procedure=names.procedures.get(partition, ""))
 
 
 def _select(
-    arm: Arm, place: str, runs: Sequence[Run], where: Mapping[str, Any], known: Known
+    arm: Arm, partition: str, runs: Sequence[Run], where: Mapping[str, Any], names: Names
 ) -> tuple[str, list[Run]]:
-    """The runs of a method on ``place`` that have these settings, and their label.
+    """Label and runs of a method on ``partition`` with these settings.
 
-    If several settings do, those of params.yaml count; it is an error if they are not among them.
+    If several variants have them, the variant of params.yaml counts; without it, that is an error.
     """
     where = {**where, **arm.where}
-    # Which rows the summary of a procedure has is known from its outcomes only.
+    # Only outcomes tell the rows in the summary of a procedure.
     rows = {run.method: run.method for run in runs} or {arm.method: arm.method}
-    labels = rows if place in known.procedures else known.labels
+    labels = rows if partition in names.procedures else names.labels
     runs = [run for run in runs if run.method == arm.method]
     if not runs and arm.method not in labels:
         raise unknown_name("of", arm.method, labels)
@@ -331,25 +324,22 @@ def _select(
     fits = by_method([r for r in runs if all(flat(r.params).get(n) == value for n, value in where.items())])
     if len(fits) > 1 and arm.method not in fits:
         raise BadInput("where", dict(where), f"more settings: {', '.join(fits)} have these")
-    found = fits.get(arm.method) or next(iter(fits.values()), [])
-    own = ", ".join(say(*item) for item in arm.where.items())
-    return f"{label} ({own})" if own else label, found
+    selected = fits.get(arm.method) or next(iter(fits.values()), [])
+    settings = ", ".join(say(*item) for item in arm.where.items())
+    return f"{label} ({settings})" if settings else label, selected
 
 
 def _values(term: Term) -> Values:
-    """The measure by seed, a lower bound where a seed did not reach its target."""
+    """The measure by seed, with lower bounds for seeds that did not reach their targets."""
     label, runs, measure = term
     reached = {run.seed: value for run in runs if (value := measure.of(run)) is not None}
-    bounds = {
-        run.seed: value
-        for run in runs
-        if run.seed not in reached and (value := measure.least(run)) is not None
-    }
+    others = [run for run in runs if run.seed not in reached]
+    bounds = {run.seed: value for run in others if (value := measure.least(run)) is not None}
     return Values(label, Stat(dict(sorted((reached | bounds).items()))), frozenset(bounds))
 
 
 def _note(terms: Iterable[Term]) -> str:
-    """Seeds without a value, such as those that diverged, and how late a target may be noticed."""
+    """Seeds without a value, such as diverged ones, and the delay with which a target may be noticed."""
     notes, every = [], 1
     for label, runs, measure in terms:
         lacking = [str(run.seed) for run in runs if measure.of(run) is measure.least(run) is None]
@@ -360,7 +350,7 @@ def _note(terms: Iterable[Term]) -> str:
 
 
 def _statement(check: Check, measure: Measure, labels: Sequence[str]) -> str:
-    """What a comparison claims: ``Worst tenth, %: TERM above FedAvg by more than 1``."""
+    """The claim of a comparison: ``Worst tenth, %: TERM above FedAvg by more than 1``."""
     factor, (kind,) = measure.unit.factor, check.kinds
     by = f" by more than {check.by * factor:g}" if check.by else ""
     if kind == "trend":
@@ -377,18 +367,18 @@ def _statement(check: Check, measure: Measure, labels: Sequence[str]) -> str:
 
 
 def write_claims(judged: Sequence[Judged], out_dir: Path) -> None:
-    """Write ``claims.csv``, a row per comparison, and ``claims.md``, a table to paste; or remove both."""
+    """Write ``claims.csv``, a row per comparison, and ``claims.md``, a table to paste, or remove both."""
     csv, page = out_dir / "claims.csv", out_dir / "claims.md"
     if not judged:
         csv.unlink(missing_ok=True)
         page.unlink(missing_ok=True)
         return
-    write_csv(pd.DataFrame([row for one in judged for row in _rows(one)]), csv)
+    write_csv(pd.DataFrame([row for entry in judged for row in _rows(entry)]), csv)
     lines = ["| claim | source | verdict | numbers |", "|---|---|---|---|"]
-    for one in judged:
-        numbers = [f"{c.partition}, {c.statement}: {c.numbers}" for c in one.deciding]
-        numbers = [text for text in (*numbers, one.counts, one.claim.test) if text]
-        cells = (one.claim.claim, one.claim.source, f"**{one.verdict}**", "<br>".join(numbers))
+    for entry in judged:
+        numbers = [f"{c.partition}, {c.statement}: {c.numbers}" for c in entry.deciding]
+        numbers = [text for text in (*numbers, entry.counts, entry.claim.test) if text]
+        cells = (entry.claim.claim, entry.claim.source, f"**{entry.verdict}**", "<br>".join(numbers))
         plain = (" ".join(cell.split()).replace("|", r"\|") for cell in cells)  # YAML may fold lines
         lines.append(f"| {' | '.join(plain)} |")
     with naming(page):
@@ -396,27 +386,27 @@ def write_claims(judged: Sequence[Judged], out_dir: Path) -> None:
 
 
 def _rows(judged: Judged) -> list[dict[str, Any]]:
-    """A row per comparison of a claim; a single row without them."""
+    """A row per comparison of a claim, or a single row without comparisons."""
     claim = judged.claim
-    about = {"id": claim.id, "source": claim.source, "claim": claim.claim, "verdict": judged.verdict}
+    head = {"id": claim.id, "source": claim.source, "claim": claim.claim, "verdict": judged.verdict}
     return [
-        about
+        head
         | {
-            "partition": one.partition,
-            "comparison": one.statement,
-            "measure": one.measure.text,
-            "holds": one.verdict,
-            "seeds": len(one.difference.values) if one.difference else 0,
-            **_moments("", one.values[0] if one.values else None),
-            **_moments("other_", one.values[-1] if len(one.values) > 1 else None),
-            "difference": one.difference.mean if one.difference and len(one.values) > 1 else None,
-            "low": one.low,
-            "high": one.high,
-            "reason": one.reason,
-            "note": one.note,
+            "partition": result.partition,
+            "comparison": result.statement,
+            "measure": result.measure.text,
+            "holds": result.verdict,
+            "seeds": len(result.difference.values) if result.difference else 0,
+            **_moments("", result.values[0] if result.values else None),
+            **_moments("other_", result.values[-1] if len(result.values) > 1 else None),
+            "difference": result.difference.mean if result.difference and len(result.values) > 1 else None,
+            "low": result.low,
+            "high": result.high,
+            "reason": result.reason,
+            "note": result.note,
         }
-        for one in judged.comparisons
-    ] or [about | {"reason": claim.test}]
+        for result in judged.comparisons
+    ] or [head | {"reason": claim.test}]
 
 
 def _moments(prefix: str, values: Values | None) -> dict[str, float | None]:

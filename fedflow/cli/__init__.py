@@ -1,4 +1,4 @@
-"""The ``fedflow`` command: thin commands that import what they need when they run."""
+"""The ``fedflow`` command: thin commands that import modules when they run."""
 
 import logging
 import os
@@ -41,6 +41,7 @@ app = typer.Typer(
 )
 partitions = typer.Typer(invoke_without_command=True, callback=catalogue.partitions)
 partitions.command()(catalogue.compare)
+partitions.command()(catalogue.export)
 store = typer.Typer()
 store.command()(upkeep.move)
 app.add_typer(partitions, name="partitions")
@@ -79,10 +80,10 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 def main() -> None:
-    """Run the command line; an error that a user can fix is one line on stderr and exit code 2."""
+    """Run the command line; errors that a user can fix are one line on stderr with exit code 2."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    logging.raiseExceptions = False  # Prefect's handler says so when it cannot send lines to its server
+    logging.raiseExceptions = False  # Prefect's handler reports that it cannot send lines to its server
     warnings.formatwarning = _warning
     Unanswered.seen = False  # by this command, not by an earlier one of this process
     try:
@@ -107,7 +108,7 @@ def main() -> None:
 def _warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning in one line, without the code that warns."""
+    """A warning in one line, without its source line."""
     return f"fedflow: warning: {' '.join(str(message).split())}\n"
 
 

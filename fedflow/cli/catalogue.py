@@ -1,7 +1,8 @@
-"""Commands that list and explain what there is: methods, schemes, data sets, published tables, settings."""
+"""Commands that list and explain methods, procedures, schemes, datasets, models, published tables."""
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from fedflow.cli.printing import (
     print_table,
     print_text,
     records,
+    shortened,
 )
 from fedflow.cli.remembered import remembered, short
 from fedflow.errors import BadInput, FedflowError, called, reason, unknown_name
@@ -44,14 +46,14 @@ def methods(
         print_json([{"family": title} | row for title, _, rows in families for row in records(columns, rows)])
         return
     if name is None:
-        for title, about, rows in families:
-            print_table(f"{title}: {about}", columns, rows)
+        for title, description, rows in families:
+            print_table(f"{title}: {description}", columns, rows)
             print_line("")
         return
-    known = {row[0]: row[1] for _, _, rows in families for row in rows}
-    name = called(name, known)
-    if name not in known:
-        raise unknown_name("method.name", name, known, "fedflow methods")
+    labels = {row[0]: row[1] for _, _, rows in families for row in rows}
+    name = called(name, labels)
+    if name not in labels:
+        raise unknown_name("method.name", name, labels, "fedflow methods")
     page = remembered(f"method-{name}", lambda: _method(name))
     if as_json:
         _, columns, rows = page["options"]
@@ -72,7 +74,7 @@ def _families() -> list[Any]:
 
 
 def _method(name: str) -> dict[str, Any]:
-    """What the page of a method says."""
+    """The page of a method."""
     from fedflow.methods import METHODS
     from fedflow.methods.catalogue import describe, example
 
@@ -107,17 +109,11 @@ def procedures(
     pages = remembered("procedures", _procedures)
     if name is None:
         entries = _entries(root / "params.yaml")
-        rows = [
-            (
-                each,
-                page["label"],
-                ", ".join(entry for entry, of in entries.items() if of == each),
-                page["idea"],
-            )
-            for each, page in pages.items()
-        ]
-        columns = ("name", "procedure", "entries", "idea")
-        print_json(records(columns, rows)) if as_json else print_table("procedures", columns, rows)
+        rows = []
+        for registered, page in pages.items():
+            names = ", ".join(entry for entry, of in entries.items() if of == registered)
+            rows.append((registered, page["label"], names, page["idea"]))
+        _print_list("procedures", ("name", "procedure", "entries", "idea"), rows, as_json)
         return
     if name not in pages:
         raise unknown_name("procedure", name, pages)
@@ -134,7 +130,7 @@ def procedures(
 
 
 def _procedures() -> dict[str, Any]:
-    """What the pages of the procedures say, by name."""
+    """Pages of the procedures by name."""
     from fedflow.procedures.catalogue import measured, pages
 
     return {
@@ -150,7 +146,7 @@ def _procedures() -> dict[str, Any]:
 
 
 def _entries(params: Path) -> dict[str, str]:
-    """The procedure of each entry under `procedures` of a params.yaml, unchecked; {} without one."""
+    """The procedure of every entry of `procedures` in a params.yaml, unchecked; {} without a file."""
     from fedflow.project.yaml_text import yaml_file
 
     try:
@@ -167,7 +163,7 @@ def _entries(params: Path) -> dict[str, str]:
 
 
 def _mapping(value: Any, field: str) -> dict[str, Any]:
-    """A section of a params.yaml; an empty one, null, has no entries."""
+    """A section of a params.yaml, {} if empty."""
     if value is not None and not isinstance(value, dict):
         raise BadInput(field, value, "a mapping")
     return value or {}
@@ -199,9 +195,8 @@ def schemes(
         return
     pages = remembered("schemes", _schemes)
     if name is None:
-        rows = [(each, page["idea"]) for each, page in pages.items()]
-        columns = ("name", "what it does")
-        print_json(records(columns, rows)) if as_json else print_table("partition schemes", columns, rows)
+        rows = [(scheme, page["idea"]) for scheme, page in pages.items()]
+        _print_list("partition schemes", ("name", "what it does"), rows, as_json)
         return
     if name not in pages:
         raise unknown_name("partition.scheme", name, pages, "fedflow schemes")
@@ -215,7 +210,7 @@ def schemes(
 
 
 def _schemes() -> dict[str, Any]:
-    """What the page of each scheme says."""
+    """Pages of the schemes by name."""
     import fedflow.methods  # noqa: F401 # and with it plug-ins, which may register schemes
     from fedflow.partition import SCHEMES
     from fedflow.partition.catalogue import describe
@@ -251,17 +246,17 @@ def partitions(context: typer.Context, as_json: Json = False, root: Root = Path(
             entry["scheme"],
             str(entry["clients"] or "all"),
             "yes" if entry["made"] else "",
-            ", ".join(f"{name} {_short(value)}" for name, value in entry["parameters"].items()),
+            ", ".join(f"{name} {shortened(str(value), 60)}" for name, value in entry["parameters"].items()),
         )
         for entry in entries
     ]
-    print_table("partitions", ("name", "data set", "scheme", "clients", "made", "parameters"), rows)
+    print_table("partitions", ("name", "dataset", "scheme", "clients", "made", "parameters"), rows)
 
 
 def _partitions(root: Path) -> list[dict[str, Any]]:
     """Every partition of params.yaml."""
     params = load(root)
-    found = {name: params.partition(name) for name in params.partitions}
+    entries = {name: params.partition(name) for name in params.partitions}
     return [
         {
             "name": name,
@@ -270,13 +265,8 @@ def _partitions(root: Path) -> list[dict[str, Any]]:
             "clients": entry.clients,
             "parameters": entry.parameters.as_dict(),
         }
-        for name, entry in found.items()
+        for name, entry in entries.items()
     ]
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def compare(
@@ -320,6 +310,46 @@ def compare(
     print_line(f"picture: {picture}")
 
 
+def export(
+    name: Annotated[str, typer.Argument(help="A name under `partitions` in params.yaml.")],
+    out: Annotated[
+        Path, typer.Argument(help="File to write: .json, .yaml, .npz or .parquet; a folder for pfllib.")
+    ],
+    form: Annotated[
+        str,
+        typer.Option(
+            help="lists, fl-bench, fedlab, niid-bench, flwr or pfllib: the tool that reads the file."
+        ),
+    ] = "lists",
+    settings: Set = None,
+    root: Root = Path(),
+) -> None:
+    """Write the rows of every client to a file, which other tools and `scheme: given` read.
+
+    Example: `fedflow partitions export mnist5k-dir clients.json`.
+    """
+    from fedflow.data import load_prepared
+    from fedflow.partition import load_partition
+    from fedflow.partition.lists import FORMS, lists_of, write_lists
+    from fedflow.stages.partition import prepare_partition
+    from fedflow.stages.prepare import prepare_dataset
+
+    if form not in FORMS:
+        raise unknown_name("form", form, FORMS)
+    params = load(root, settings)
+    dataset = load_prepared(prepare_dataset(params, params.partition(name).dataset, root))
+    partition = load_partition(prepare_partition(params, name, root))
+    write_lists(lists_of(partition), root / out, form, dataset)
+    print_line(root / out)
+    without = {
+        "groups": partition.groups is not None,
+        "newcomers": partition.newcomers,
+        "public": len(partition.public),
+    }
+    if left := [fact for fact, there in without.items() if there]:
+        print_line(f"left out, as lists of rows have no place for them: {', '.join(left)}")
+
+
 def datasets(as_json: Json = False) -> None:
     """List the named data sources, and where their images would be read or downloaded from.
 
@@ -328,15 +358,13 @@ def datasets(as_json: Json = False) -> None:
     root = Path(os.environ.get("FEDFLOW_DATA") or Path("data") / "raw")
     held = sorted(str(file) for file in root.iterdir()) if root.is_dir() else []
     rows = remembered(f"datasets-{short(root.resolve())}", _datasets, *held)
-    columns = ("name", "data set", "images", "description")
-    if as_json:
-        print_json(records(columns, rows))
-        return
-    print_table(f"data sources (data root: {root})", columns, rows)
+    _print_list(
+        f"data sources (data root: {root})", ("name", "dataset", "images", "description"), rows, as_json
+    )
 
 
 def _datasets() -> list[tuple[str, ...]]:
-    """A row per source, with where its images are."""
+    """A row per source, with the path of its images."""
     from fedflow.data import SOURCES, data_root
 
     root = data_root()
@@ -352,47 +380,44 @@ def models(as_json: Json = False) -> None:
     Example: `fedflow models`, then `fedflow run ... --set models.mnist5k=cnn_mnist`.
     """
     columns, *rows = remembered("models", _models)
-    if as_json:
-        print_json(records(columns, rows))
-        return
-    print_table("architectures", columns, rows)
+    _print_list("architectures", columns, rows, as_json)
 
 
 def _models() -> list[list[str]]:
-    """The columns, then a row per architecture."""
+    """Column names, then a row per architecture."""
     from fedflow.models import describe
 
-    found = describe()
-    return [[*found[0]], *([str(value) for value in row.values()] for row in found)]
+    rows = describe()
+    return [[*rows[0]], *([str(value) for value in row.values()] for row in rows)]
 
 
 def published(
     name: Annotated[str | None, typer.Argument(help="Print the tables of this book in Markdown.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the published tables that reports compare with, or print those of one book.
+    """List the published tables that reports compare with, or print the tables of one book.
 
     Example: `fedflow published aaggff`.
     """
-    found = remembered("published", _published)
+    tables_by_book = remembered("published", _published)
     columns = ("rows", "unit", "table")
-    if name is not None and name not in found:
-        raise unknown_name("published", name, found)
+    if name is not None and name not in tables_by_book:
+        raise unknown_name("published", name, tables_by_book)
     if as_json:
         print_json(
             [
                 {"name": book, "source": content["source"], "tables": records(columns, content["rows"])}
-                for book, content in found.items()
+                for book, content in tables_by_book.items()
                 if name in (None, book)
             ]
         )
         return
     if name is None:
-        for book, content in found.items():
+        for book, content in tables_by_book.items():
             print_table(f"{book}: {content['source']}", columns, content["rows"])
             print_line("")
         return
-    print(found[name]["text"], end="")
+    print(tables_by_book[name]["text"], end="")
 
 
 def _published() -> dict[str, Any]:
@@ -407,6 +432,10 @@ def _published() -> dict[str, Any]:
         }
         for name, book in books().items()
     }
+
+
+def _print_list(title: str, columns: Sequence[str], rows: list[Any], as_json: bool) -> None:
+    print_json(records(columns, rows)) if as_json else print_table(title, columns, rows)
 
 
 def schema() -> None:

@@ -1,4 +1,4 @@
-"""``coreset``: which rows of a table to acquire."""
+"""``coreset``: rows of a table that represent all rows."""
 
 from pathlib import Path
 from typing import Annotated
@@ -68,7 +68,7 @@ def coreset(
     edges = None
     if adjacency is not None:
         edges = read_adjacency(adjacency, None if points is None else len(points))
-    found = choose(
+    chosen = choose(
         points,
         k,
         cost,
@@ -83,13 +83,12 @@ def coreset(
         edges,
         edge_weights,
     )
-    rows, n = found.rows, found.adjacency.shape[0]
+    rows, n = chosen.rows, chosen.adjacency.shape[0]
     with naming(file):
         rows.to_csv(file, index=False)
     title = "rows" if cost is None else f"kappa {kappa:g}"
-    chosen = {title: (rows["row"].to_numpy(), rows["weight"].to_numpy())}
-    drawn = placed(found.points, found.adjacency, None, chosen)
-    drawn.png(picture)
+    picks = {title: (rows["row"].to_numpy(), rows["weight"].to_numpy())}
+    placed(chosen.points, chosen.adjacency, None, picks).png(picture)
     cells = [
         (str(r.order), str(r.row), f"{r.weight:.4g}", f"{r.cost:.4g}", f"{r.alignment:.3g}")
         for r in rows.head(PRINTED).itertuples()
@@ -97,18 +96,17 @@ def coreset(
     print_table("", tuple(rows.columns), cells)
     if len(rows) > PRINTED:
         print_line(f"and {len(rows) - PRINTED} more")
-    picks = len(found.selection.picks)
-    if picks < k:
-        print_line(
-            f"stopped after {picks} picks: {'nothing to improve' if budget is None else 'budget spent'}"
-        )
-    if len(rows) < picks:
-        print_line(f"{picks} picks: some gave more weight to a row chosen before, or replaced rows")
-    if found.points is not None and not raw:
+    count = len(chosen.selection.picks)
+    if count < k:
+        reason = "nothing to improve" if budget is None else "budget spent"
+        print_line(f"stopped after {count} picks: {reason}")
+    if len(rows) < count:
+        print_line(f"{count} picks: some gave more weight to a row chosen before, or replaced rows")
+    if chosen.points is not None and not raw:
         print_line("columns were standardized (--raw: not)")
     print_line(
         f"{len(rows)} of {n} rows, total cost {rows['cost'].sum():.4g}, weights sum to "
-        f"{rows['weight'].sum():.4g}, objective error {found.selection.error:.3g}"
+        f"{rows['weight'].sum():.4g}, objective error {chosen.selection.error:.3g}"
     )
     for path in (file, picture):
         print_line(path)

@@ -1,4 +1,4 @@
-"""Commands that train: ``run`` and ``tune``; how commands start flows."""
+"""The commands ``run`` and ``tune``, and functions to start flows."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -13,6 +13,7 @@ from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import console, print_line, print_metrics, print_table
 from fedflow.cli.startup import importing
 from fedflow.errors import BadInput, asking_prefect
+from fedflow.naming import counted
 from fedflow.project.distribution import require
 
 if TYPE_CHECKING:
@@ -62,9 +63,10 @@ def run(
         experiment = Experiment(params, partition, method, seed, root, sweep)
         experiment.check()
         folder = Path(out) if out else None
-        rounds = experiment.run.rounds
-        about = f"{rounds} round{'s' * (rounds > 1)}, {_resolved(params)}"
-        print_line(f"{experiment.title}: {about}; Ctrl-C stops, the same command resumes")
+        rounds = counted(experiment.run.rounds, "round")
+        print_line(
+            f"{experiment.title}: {rounds}, {_resolved(params)}; Ctrl-C stops, the same command resumes"
+        )
         if params.engine.executor != "inline":
             imports.close()
         makers = MAKERS | {"networks": train}
@@ -83,7 +85,7 @@ def run(
 def tune(
     partition: Annotated[str, typer.Option(help="A name under `partitions` in params.yaml.")],
     method: Annotated[
-        list[str] | None, typer.Option(help="A method, as for `run`. Repeatable; default: those of the grid.")
+        list[str] | None, typer.Option(help="A method, as for `run`. Repeatable; default: all of the grid.")
     ] = None,
     settings: Set = None,
     executor: Executor = None,
@@ -130,23 +132,23 @@ def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters:
 
 
 def server_for(params: "Params") -> AbstractContextManager[Any]:
-    """Within this context the Prefect server runs that runs with these settings need, if any."""
+    """A context in which the Prefect server is running, if runs with these settings need it."""
     return nullcontext() if params.engine.executor == "inline" else load_flow("server")()
 
 
 def load_flow(name: str) -> Callable[..., Any]:
     """A flow of this project, run against the shared Prefect server."""
     require("an engine.executor other than inline", "prefect")
-    found = entry_points(group="fedflow.flows", name=name)
-    if not found:
+    flows = entry_points(group="fedflow.flows", name=name)
+    if not flows:
         raise BadInput(
             "engine.executor", "a Prefect executor", "inline, because the flows are not installed here"
         )
-    return next(iter(found)).load()
+    return next(iter(flows)).load()
 
 
 def _resolved(params: "Params") -> str:
-    """Who trains, and on which device."""
+    """Executor, workers and device in words."""
     from fedflow.stages.experiment import pick_device
 
     engine, device = params.engine, pick_device(params.engine.device)
@@ -158,17 +160,17 @@ def _resolved(params: "Params") -> str:
 
         gpus = torch.cuda.device_count()
         workers = gpus if gpus > 1 else workers  # one each
-    return f"{executor}, {workers} worker{'s' * (workers > 1)}, {device}"
+    return f"{executor}, {counted(workers, 'worker')}, {device}"
 
 
 def _full_name(change: str, method: str) -> str:
-    """``method.mu=1`` means this run's method; other names are as in params.yaml."""
+    """The full name of ``method.mu=1``, a setting of this run's method."""
     return f"methods.{method}.{change.removeprefix('method.')}" if change.startswith("method.") else change
 
 
 def _score(tried: dict[Any, Any]) -> tuple[str, str]:
-    """Mean and spread of a candidate in per cent; the loss if there is no accuracy."""
-    known = {name: value for name, value in tried.items() if value == value}
-    if "accuracy" in known:
-        return f"{100 * known['accuracy']:.2f}", f"{100 * known['spread']:.2f}"
-    return (f"loss {known['loss']:.4g}" if "loss" in known else "diverged"), ""
+    """Mean and spread of a candidate in percent, or its loss if there is no accuracy."""
+    measured = {name: value for name, value in tried.items() if value == value}
+    if "accuracy" in measured:
+        return f"{100 * measured['accuracy']:.2f}", f"{100 * measured['spread']:.2f}"
+    return (f"loss {measured['loss']:.4g}" if "loss" in measured else "diverged"), ""

@@ -4,44 +4,48 @@ import json
 import statistics
 import time
 import warnings
+from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from fnmatch import fnmatch
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
 from fedflow.cli.options import Root
-from fedflow.cli.printing import console, print_line, print_table
+from fedflow.cli.printing import console, print_line, print_table, shortened
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.files import check_output, finished_folders
 from fedflow.metrics.table import heading, headlines, metric_of, printed
-from fedflow.naming import flat, say
+from fedflow.naming import counted, flat, say
 from fedflow.project.running import running
 
-COLUMNS, SHOWN = 6, 4  # numbers in JSON, and at most in a table
-NUMBER, WORDS = 11, 20  # columns of a terminal that a number and settings need at least
+COLUMNS, SHOWN = 6, 4  # most numbers in JSON and in a table
+NUMBER, WORDS = 11, 20  # least widths of a number and of settings in a terminal
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with accuracies as shares of 1.")]
 MARKER = "metrics.json"
+FACTS = ("version", "user", "clusters", "models", "serves", "artifacts", "end")  # of recorded runs
 PATIENCE = 10.0  # seconds between an interrupt and the end of a process that ignores it
 
 
-class Finished(NamedTuple):
-    """A finished run: its name below ``results``, ``metrics.json`` and ``params.json``."""
+@dataclass(frozen=True)
+class Finished:
+    """A finished run: name below ``results``, folder, ``metrics.json`` and ``params.json``."""
 
     name: str
     folder: Path
     metrics: dict[str, Any]
     params: dict[str, Any]
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """Settings by dotted name."""
         return flat(self.params, empty=True)
 
     def facts(self, ended: float | None) -> dict[str, Any]:
-        """What JSON says of every finished run."""
+        """JSON entries of every finished run."""
         return {"run": self.name, "state": "finished", "ended": None if ended is None else _local(ended)}
 
     @property
@@ -62,56 +66,52 @@ def ls(
 
     Example: `fedflow ls 'mnist5k-dir/*'`.
     """
-    live = [one for one in running(root) if not runs or any(_matches(one.name, each) for each in runs)]
+    live = [run for run in running(root) if not runs or any(_matches(run.name, pattern) for pattern in runs)]
     if as_json:
         entries: list[dict[str, Any]] = [
-            {"run": one.name, "state": "running", "pid": one.pid, "started": one.started} for one in live
+            {"run": run.name, "state": "running", "pid": run.pid, "started": run.started} for run in live
         ]
         named = runs or []
-        must_exist = named and not live  # a name of nothing is an error, a project without runs is not
-        done, ended = _newest_first(root, finished(root, named) if must_exist else found_below(root, named))
+        # An unknown name is an error, a project without runs is not.
+        done, ended = _newest_first(root, (finished if named and not live else found_below)(root, named))
         entries += [run.facts(ended[run.name]) | run.numbers | {"settings": run.settings} for run in done]
         print(json.dumps(entries, indent=1))
         return
-    for one in live:
-        print_line(f"running: {one.name}, process {one.pid}, since {one.started}; `fedflow stop {one.name}`")
+    for run in live:
+        print_line(f"running: {run.name}, process {run.pid}, since {run.started}; `fedflow stop {run.name}`")
     if live and not found_below(root, []):
         return
-    found, ended = _newest_first(root, finished(root, runs or []))
-    room = console.width - max(len(run.name) for run in found) - len("2026-01-01") - WORDS
-    names = _measured(found)[: max(1, min(SHOWN, room // NUMBER))]
-    own = _own_settings(found)
-    rows = [
-        (
-            run.name,
-            *(printed(name, run.metrics.get(name)) for name in names),
-            _day(ended[run.name]),
-            own[run.name],
+    done, ended = _newest_first(root, finished(root, runs or []))
+    room = console.width - max(len(run.name) for run in done) - len("2026-01-01") - WORDS
+    names = _measured(done)[: max(1, min(SHOWN, room // NUMBER))]
+    settings, rows = _own_settings(done), []
+    for finished_run in done:
+        numbers = (printed(name, finished_run.metrics.get(name)) for name in names)
+        rows.append(
+            (finished_run.name, *numbers, _day(ended[finished_run.name]), settings[finished_run.name])
         )
-        for run in found
-    ]
-    counted = "1 finished run" if len(found) == 1 else f"{len(found):,} finished runs"
-    print_table(counted, ("run", *map(heading, names), "ended", "settings that differ"), rows)
+    columns = ("run", *map(heading, names), "ended", "settings that differ")
+    print_table(counted(len(done), "finished run"), columns, rows)
 
 
 def _own_settings(runs: list[Finished]) -> dict[str, str]:
-    """By run, its settings that differ: of training and rounds from all others, else from its method's."""
-    alike: dict[str, list[Finished]] = {}
+    """Settings of every run that differ from its method's runs, or for training and rounds, from all runs."""
+    by_method: dict[str, list[Finished]] = {}
     for run in runs:
-        alike.setdefault(run.name.rpartition("/")[0], []).append(run)
+        by_method.setdefault(run.name.rpartition("/")[0], []).append(run)
     shared = [n for n in _differing([run.settings for run in runs]) if n.startswith(("training.", "run."))]
-    found = {}
-    for group in alike.values():
+    words = {}
+    for group in by_method.values():
         differ = dict.fromkeys([*_differing([run.settings for run in group]), *shared])
         for run in group:
-            found[run.name] = ", ".join(say(n, run.settings[n]) for n in differ if n in run.settings)
-    return found
+            words[run.name] = ", ".join(say(n, run.settings[n]) for n in differ if n in run.settings)
+    return words
 
 
 def _newest_first(root: Path, runs: list[Finished]) -> tuple[list[Finished], dict[str, float | None]]:
-    """Runs by their recorded end, and that in seconds since 1970; without one, last and None.
+    """Runs by recorded end, newest first, and the ends in seconds since 1970 (None and last if unknown).
 
-    Times of files are not used: copies, git and `dvc pull` change them.
+    Times of files are not used, because copies, git and `dvc pull` change them.
     """
     from fedflow.tracking.lineage import ends, run_key
 
@@ -131,7 +131,7 @@ def _local(moment: float | None) -> str:
 
 
 def _day(ended: float | None) -> str:
-    """The day of a moment; the time if that is today."""
+    """The day of a moment, or the time if it is today."""
     day, _, clock = _local(ended).partition(" ")
     return clock if day == f"{datetime.now():%Y-%m-%d}" else day
 
@@ -150,20 +150,20 @@ def stop(
     live = running(root)
     if not live:
         raise FedflowError("no run of this project is running on this machine")
-    wanted = [one for one in live if everything or any(_matches(one.name, each) for each in runs or [])]
+    wanted = [run for run in live if everything or any(_matches(run.name, pattern) for pattern in runs or [])]
     if not wanted and runs:
-        raise unknown_name("run", runs[0], [one.name for one in live])
-    for one in live if not wanted else ():
-        print_line(f"running: {one.name}, process {one.pid}, since {one.started}")
-    for one in wanted:
-        one.interrupt()
+        raise unknown_name("run", runs[0], [run.name for run in live])
+    for run in live if not wanted else ():
+        print_line(f"running: {run.name}, process {run.pid}, since {run.started}")
+    for run in wanted:
+        run.interrupt()
     end = time.monotonic() + PATIENCE
-    for one in wanted:
-        while one in running(root) and time.monotonic() < end:
+    for run in wanted:
+        while run in running(root) and time.monotonic() < end:
             time.sleep(0.2)
-        if one in running(root):
-            one.terminate()
-        print_line(f"stopped: {one.name}; the same command resumes it")
+        if run in running(root):
+            run.terminate()
+        print_line(f"stopped: {run.name}; the same command resumes it")
 
 
 def export(
@@ -182,21 +182,21 @@ def export(
     """
     import pandas as pd
 
-    one = _single(root, run)
+    exported = _single(root, run)
     if client is not None:
-        clients = pd.read_parquet(one.folder / "clients.parquet", columns=["client"])["client"]
+        clients = pd.read_parquet(exported.folder / "clients.parquet", columns=["client"])["client"]
         if client not in set(clients):
-            raise BadInput("--client", client, f"a client of {one.name}: 0 to {clients.max()}")
+            raise BadInput("--client", client, f"a client of {exported.name}: 0 to {clients.max()}")
     if not file.parent.is_dir():
         raise BadInput("file", str(file), f"a file in an existing folder; {file.parent} is not one")
     check_output("file", file)
 
     from fedflow.tracking.models import export_model, served_model  # imports torch and opens the store
 
-    about = one.metrics
-    tags = {name: about[name] for name in ("partition", "method", "seed", "settings")}
+    metrics = exported.metrics
+    tags = {name: metrics[name] for name in ("partition", "method", "seed", "settings")}
     try:
-        number, which = served_model(tags, f"{about['dataset']}/{about['partition']}", client, root)
+        number, which = served_model(tags, f"{metrics['dataset']}/{metrics['partition']}", client, root)
     except BadInput as error:
         raise error.renamed("--client") from None
     size: Any = export_model(file, number, which, client, root).size
@@ -212,40 +212,34 @@ def show(
 
     Example: `fedflow show mnist5k-dir/ditto/0`.
     """
-    one = _single(root, run)
-    recorded = _recorded(root, one)
+    shown = _single(root, run)
+    recorded = _recorded(root, shown)
+    metrics, partition = shown.metrics, shown.params["partition"]
     if as_json:
-        about = {"metrics": one.metrics, "settings": one.settings, "record": recorded}
-        print(json.dumps(one.facts(recorded.get("end")) | about, indent=1))
+        facts = {"metrics": metrics, "settings": shown.settings, "record": recorded}
+        print(json.dumps(shown.facts(recorded.get("end")) | facts, indent=1))
         return
-    metrics, partition = one.metrics, one.params["partition"]
     scheme = [say(f"method.{name}", value) for name, value in (partition.get("parameters") or {}).items()]
-    made = {name: recorded.get(name, "") for name in ("command", "commit", "version", "user")}
-    print_table(
-        one.name,
-        ("", ""),
-        [
-            ("data", f"{metrics['dataset']}  {metrics['data_hash']}"),
-            ("partition", f"{metrics['partition']}  {metrics['partition_hash']}"),
-            ("", ", ".join([partition["scheme"], *scheme, f"{metrics['clients']} clients"])),
-            ("run", recorded["recorded"] if recorded else "not in the record"),
-            (
-                "",
-                f"{metrics['method_label']} ({metrics['method']}), seed {metrics['seed']}, "
-                f"{_counted(metrics['rounds'], 'round')}, ended {_local(recorded.get('end'))}",
-            ),
-            ("network", f"{metrics['model']}, {metrics['parameters']:,} parameters"),
-            *_clusters_and_models(one, recorded),
-            *((name, value) for name, value in made.items() if value),
-        ],
-    )
+    method = f"{metrics['method_label']} ({metrics['method']}), seed {metrics['seed']}"
+    origin = ((name, recorded.get(name, "")) for name in ("command", "commit", "version", "user"))
+    rows = [
+        ("data", f"{metrics['dataset']}  {metrics['data_hash']}"),
+        ("partition", f"{metrics['partition']}  {metrics['partition_hash']}"),
+        ("", ", ".join([partition["scheme"], *scheme, f"{metrics['clients']} clients"])),
+        ("run", recorded["recorded"] if recorded else "not in the record"),
+        ("", f"{method}, {counted(metrics['rounds'], 'round')}, ended {_local(recorded.get('end'))}"),
+        ("network", f"{metrics['model']}, {metrics['parameters']:,} parameters"),
+        *_clusters_and_models(shown, recorded),
+        *((name, value) for name, value in origin if value),
+    ]
+    print_table(shown.name, ("", ""), rows)
     print_line("")
-    print_table(f"settings {metrics['settings']}", ("", ""), _by_section(one.params))
+    print_table(f"settings {metrics['settings']}", ("", ""), _by_section(shown.params))
     print_line("")
-    print_table("numbers", ("", ""), [(heading(name), printed(name, v)) for name, v in one.numbers.items()])
+    print_table("numbers", ("", ""), [(heading(name), printed(name, v)) for name, v in shown.numbers.items()])
     print_line("")
-    files = sorted(file for file in one.folder.iterdir() if file.is_file())
-    print_line(f"files in {one.folder}")
+    files = sorted(file for file in shown.folder.iterdir() if file.is_file())
+    print_line(f"files in {shown.folder}")
     print_table("", ("", "bytes"), [(file.name, f"{file.stat().st_size:,}") for file in files])
     if recorded:
         print_line("")
@@ -253,10 +247,10 @@ def show(
 
 
 def _clusters_and_models(run: Finished, recorded: dict[str, Any]) -> list[tuple[str, str]]:
-    """The end of the chain: clusters, and registered models with the clients that each serves."""
+    """Clusters, and registered models with the clients that they serve."""
     rows = []
     if digest := recorded.get("clusters"):
-        rows.append(("clusters", f"{_counted(run.metrics['clusters'], 'cluster')}  {digest}"))
+        rows.append(("clusters", f"{counted(run.metrics['clusters'], 'cluster')}  {digest}"))
     for name in recorded.get("models", []):
         serves = recorded["serves"][name]
         rows.append(("model", f"{name}, serves {serves}" if serves else name))
@@ -264,17 +258,13 @@ def _clusters_and_models(run: Finished, recorded: dict[str, Any]) -> list[tuple[
 
 
 def _by_section(params: dict[str, Any]) -> list[tuple[str, str]]:
-    """The settings that are given, a row per section."""
+    """Settings other than null, a row per section."""
     rows = []
     for section, values in params.items():
-        if isinstance(values, dict):
-            words = [say(f"run.{name}", value) for name, value in flat(values).items() if value is not None]
+        settings = flat(values) if isinstance(values, dict) else {}
+        if words := [say(f"run.{name}", value) for name, value in settings.items() if value is not None]:
             rows.append((section, ", ".join(words)))
-    return [row for row in rows if row[1]]
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    return rows
 
 
 def compare(
@@ -291,81 +281,76 @@ def compare(
     """
     groups: dict[tuple[str, ...], list[Finished]] = {}
     for run in finished(root, runs):
-        about = run.metrics
-        groups.setdefault((about["partition"], about["method"], about["settings"]), []).append(run)
-    names = _measured([run for own in groups.values() for run in own])
-    settings = [own[0].settings for own in groups.values()]
+        key = tuple(run.metrics[name] for name in ("partition", "method", "settings"))
+        groups.setdefault(key, []).append(run)
+    names = _measured([run for group in groups.values() for run in group])
+    settings = [group[0].settings for group in groups.values()]
     differ = _differing(settings)
     if as_json:
-        print(
-            json.dumps(
-                [
-                    {
-                        "partition": key[0],
-                        "method": key[1],
-                        "seeds": [run.metrics["seed"] for run in own],
-                        "metrics": {name: _values(own, name) for name in names},
-                        "settings": {name: own[0].settings.get(name) for name in differ},
-                    }
-                    for key, own in groups.items()
-                ],
-                indent=1,
-            )
-        )
+        entries = [
+            {
+                "partition": partition,
+                "method": method,
+                "seeds": [run.metrics["seed"] for run in group],
+                "metrics": {name: _values(group, name) for name in names},
+                "settings": {name: group[0].settings.get(name) for name in differ},
+            }
+            for (partition, method, _), group in groups.items()
+        ]
+        print(json.dumps(entries, indent=1))
         return
-    rows = []
-    for (partition, method, _), own in groups.items():
-        numbers = (_spread(name, _values(own, name)) for name in names[:SHOWN])
-        rows.append((f"{partition}/{method}", str(len(own)), *numbers))
+    labels = [f"{partition}/{method}" for partition, method, _ in groups]
+    rows = [
+        (label, str(len(group)), *(_spread(name, _values(group, name)) for name in names[:SHOWN]))
+        for label, group in zip(labels, groups.values(), strict=True)
+    ]
     print_table("", ("run", "seeds", *map(heading, names[:SHOWN])), rows)
     if differ and len(groups) > 1:
         print_line("")
-        labels = [f"{partition}/{method}" for partition, method, _ in groups]
-        rows = [(name, *(_short(each.get(name)) for each in settings)) for name in differ]
+        rows = [(name, *(shortened(values.get(name), 40) for values in settings)) for name in differ]
         print_table("settings that differ", ("", *labels), rows)
 
 
 def _differing(settings: list[dict[str, Any]]) -> list[str]:
-    """The names of settings in which runs differ.
-
-    What only one of several methods has is on its page: `fedflow methods`.
-    """
+    """Names of settings in which runs differ, without settings of a single method."""
     both = min(2, len(settings))
     return [
         name
-        for name in dict.fromkeys(name for each in settings for name in each)
+        for name in dict.fromkeys(name for values in settings for name in values)
         if name not in ("seed", "settings", "method.name")
-        and sum(name in each for each in settings) >= both
-        and len({str(each.get(name)) for each in settings}) > 1
+        and sum(name in values for values in settings) >= both
+        and len({str(values.get(name)) for values in settings}) > 1
     ]
 
 
 def _single(root: Path, run: str) -> Finished:
-    found = finished(root, [run])
-    if len(found) > 1:
-        raise BadInput("run", run, f"one run, not {len(found)}: {', '.join(each.name for each in found[:5])}")
-    return found[0]
+    matching = finished(root, [run])
+    if len(matching) > 1:
+        raise BadInput(
+            "run", run, f"one run, not {len(matching)}: {', '.join(one_run.name for one_run in matching[:5])}"
+        )
+    return matching[0]
 
 
 def finished(root: Path, patterns: list[str]) -> list[Finished]:
-    """The finished runs that match any of the patterns (none: all), by name. `FedflowError` without any."""
-    if not (found := found_below(root, patterns)):
+    """The finished runs that match any of the patterns (default: all). `FedflowError` if there are none."""
+    if not (matching := found_below(root, patterns)):
         wanted = " or ".join(patterns) if patterns else "a finished run"
         names = [run.name for run in found_below(root, [])] if patterns else []
-        close = dict.fromkeys(guess for each in patterns for guess in get_close_matches(each, names))
+        close = dict.fromkeys(guess for pattern in patterns for guess in get_close_matches(pattern, names))
         meant = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
         raise FedflowError(
             f"no results of {wanted} in {root / 'results'}{meant}; `fedflow ls` lists all finished runs"
         )
-    return found
+    return matching
 
 
 def found_below(root: Path, patterns: list[str]) -> list[Finished]:
-    """The finished runs in results and runs that match any of the patterns (none: all), by name."""
-    found = dict[str, Finished]()
+    """The finished runs in results and runs that match any of the patterns (default: all), by name."""
+    by_name = dict[str, Finished]()
     for folder in finished_folders(root / "results", 2):
         name, file = "/".join(folder.parts[-3:]), folder / MARKER
-        if not file.is_file() or name in found:
+        if not file.is_file() or name in by_name:
             continue
         if patterns and not any(_matches(name, pattern) for pattern in patterns):
             continue
@@ -374,18 +359,18 @@ def found_below(root: Path, patterns: list[str]) -> list[Finished]:
             params = json.loads((folder / "params.json").read_text())
         except (OSError, ValueError) as error:
             raise FedflowError(f"{folder}: damaged ({error}); run this experiment again") from error
-        found[name] = Finished(name, folder, metrics, params)
-    return [found[name] for name in sorted(found)]
+        by_name[name] = Finished(name, folder, metrics, params)
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a run is the one named, below a folder that is named, or matched by a pattern."""
+    """True if a run has this name, is below this folder, or matches the pattern."""
     pattern = pattern.removeprefix("results/").removeprefix("runs/").rstrip("/")
     return name.startswith(f"{pattern}/") or fnmatch(name, pattern) or fnmatch(name, f"{pattern}/*")
 
 
 def _measured(runs: list[Finished]) -> list[str]:
-    """The headline metrics that some of these runs have."""
+    """Headline metrics of these runs."""
     return headlines({name for run in runs for name in run.numbers})[:COLUMNS]
 
 
@@ -402,28 +387,14 @@ def _spread(name: str, values: list[float]) -> str:
     return f"{mean} ± {printed(name, spread)}" if spread else mean
 
 
-def _short(value: Any, length: int = 40) -> str:
-    text = "" if value is None else str(value)
-    return text if len(text) <= length else f"{text[: length - 3]}..."
-
-
 def _recorded(root: Path, run: Finished) -> dict[str, Any]:
-    """What MLflow knows of a run: number, origin, clusters, models, artifacts; empty without a record."""
+    """Facts from MLflow on a run, empty without a record."""
     from fedflow.tracking.lineage import recorded_runs, run_key
 
     key = run_key(run.metrics)
-    found = recorded_runs(root).get(key) if key else None
-    if found is None:
+    facts = recorded_runs(root).get(key) if key else None
+    if facts is None:
         return {}
-    return {
-        "recorded": found["run_id"],
-        "command": found["command"],
-        "commit": f"{found['commit']} {'+ changes' if found['changed'] else ''}".strip(),
-        "version": found["version"],
-        "user": found["user"],
-        "clusters": found["clusters"],
-        "models": found["models"],
-        "serves": found["serves"],
-        "artifacts": found["artifacts"],
-        "end": found["end"],
-    }
+    commit = f"{facts['commit']} {'+ changes' if facts['changed'] else ''}".strip()
+    others = {name: facts[name] for name in FACTS}
+    return {"recorded": facts["run_id"], "command": facts["command"], "commit": commit} | others

@@ -1,4 +1,4 @@
-"""``init``: a new project in a folder, or the upgrade of one by a newer fedflow."""
+"""``init``: a new project in a folder, or an upgrade by a newer fedflow."""
 
 import os
 import shlex
@@ -35,9 +35,8 @@ def init(
     """
     if upgrade:
         if not (git and dvc):
-            raise BadInput(
-                "--upgrade", "with --no-git or --no-dvc", "--upgrade alone: it initializes nothing"
-            )
+            given, accepted = "with --no-git or --no-dvc", "--upgrade alone: it initializes nothing"
+            raise BadInput("--upgrade", given, accepted)
         return _upgrade(folder)
     if dvc:
         require("fedflow init (without --no-dvc)", "dvc")
@@ -58,19 +57,19 @@ def init(
 
 
 def _upgrade(root: Path) -> None:
-    """Rewrite what was not edited and write what is missing; show how edited files differ."""
+    """Write missing files and rewrite files that were not edited; show differences of edited files."""
     if not (root / "params.yaml").is_file():
         raise FedflowError(f"{root}: no params.yaml, so no project; `fedflow init FOLDER` makes one")
     for name in KEPT:
-        found = ProjectFile.read(root / name) if (root / name).is_file() else None
-        if found is None or found.state in ("same", "older"):
+        file = ProjectFile.read(root / name) if (root / name).is_file() else None
+        if file is None or file.state in ("same", "older"):
             write(root, name)
             print_line(f"{root / name}: as fedflow {__version__} writes it")
-        elif found.state == "edited":
+        elif file.state == "edited":
             print_line(f"{root / name}: edited, and otherwise as fedflow {__version__} writes it")
         else:
             print_line(f"{root / name}: edited, so it is kept; delete it to get the new one, which differs:")
-            console.print(found.difference, highlight=False, soft_wrap=True, end="")
+            console.print(file.difference, highlight=False, soft_wrap=True, end="")
     if (root / ".dvc").is_dir():
         write_plots(root)
     else:
@@ -78,9 +77,9 @@ def _upgrade(root: Path) -> None:
 
 
 def _check_free(folder: Path) -> None:
-    """Raise `BadInput` if the folder has files that are not hidden, or any that would be overwritten."""
-    found = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
-    taken = [name for name in found if not name.startswith(".") or name in OWN or name == ".dvc"]
+    """Raise `BadInput` if the folder has visible files, or files that would be overwritten."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    taken = [name for name in names if not name.startswith(".") or name in OWN or name == ".dvc"]
     if taken or (folder.exists() and not folder.is_dir()):
         named = ", ".join(taken[:3]) + (", ..." if len(taken) > 3 else "")
         accepted = "a new or empty folder" + (f"; it has {named}" if taken else "")
@@ -88,9 +87,9 @@ def _check_free(folder: Path) -> None:
 
 
 def _repository(folder: Path) -> Path | None:
-    """The git repository that the folder is in."""
+    """The git repository of the folder, if any."""
     here = folder.resolve()
-    return next((place for place in (here, *here.parents) if (place / ".git").exists()), None)
+    return next((parent for parent in (here, *here.parents) if (parent / ".git").exists()), None)
 
 
 def _make_repository(folder: Path) -> Path | None:
@@ -102,8 +101,8 @@ def _make_repository(folder: Path) -> Path | None:
 
 
 def _initialize_dvc(folder: Path, repository: Path | None) -> None:
-    place = ["--no-scm"] if repository is None else ["--subdir"] if repository != folder.resolve() else []
-    _call("dvc init", folder, sys.executable, "-m", "dvc", "init", *place)
+    options = ["--no-scm"] if repository is None else ["--subdir"] if repository != folder.resolve() else []
+    _call("dvc init", folder, sys.executable, "-m", "dvc", "init", *options)
     config = folder / ".dvc" / "config"
     config.write_text((config.read_text() or "[core]\n") + QUIET)
     write_plots(folder)

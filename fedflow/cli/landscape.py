@@ -46,10 +46,10 @@ def landscape(
 
     grid = Grid(points=points, radius=radius, samples=samples, rho=rho, directions=directions, seed=seed)
     measured, files = draw_landscape(runs, grid, between, own, name, root)
-    for one in measured:
+    for model in measured:
         print_line(
-            f"{one.label}: loss {one.loss:.4g}, accuracy {one.accuracy:.4g}, "
-            f"sharpness {one.rise:.3g} ± {one.spread:.2g} (rho {rho:g}, {directions} directions)"
+            f"{model.label}: loss {model.loss:.4g}, accuracy {model.accuracy:.4g}, "
+            f"sharpness {model.rise:.3g} ± {model.spread:.2g} (rho {rho:g}, {directions} directions)"
         )
     for file in files:
         print_line(file)

@@ -15,8 +15,6 @@ Set = Annotated[
         "--set", "-s", help="Change a field of params.yaml: `method.mu=0.1`, `run.rounds=5`. Repeatable."
     ),
 ]
-
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Executor = Annotated[
     str | None,

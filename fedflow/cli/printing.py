@@ -1,4 +1,4 @@
-"""What commands print: tables, texts and single lines."""
+"""Printing of tables, texts and single lines."""
 
 import json
 import re
@@ -35,15 +35,15 @@ def print_metrics(metrics: dict[str, Any], folder: Path) -> None:
 
 
 def print_numbers(numbers: dict[str, Any], folder: Path) -> None:
-    """Print the numbers that were measured, and where the results are."""
-    known = {name: value for name, value in numbers.items() if value is not None}
-    parts = [f"{name} {v if type(v) is int else format(v, '.4g')}" for name, v in known.items()]
+    """Print the numbers that were measured, and the folder of the results."""
+    measured = {name: value for name, value in numbers.items() if value is not None}
+    parts = [f"{name} {v if type(v) is int else format(v, '.4g')}" for name, v in measured.items()]
     print_line(", ".join(parts))
     print_line(f"results: {folder}")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table as wide as the terminal: cells are wrapped, those of the first column end in "…"."""
+    """Print a table as wide as the terminal; cells are wrapped, or cut with "…" in the first column."""
     table = Table(
         title=title or None, title_justify="left", box=None, pad_edge=False, show_header=any(columns)
     )
@@ -56,8 +56,14 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     console.print(table)
 
 
+def shortened(value: object, length: int) -> str:
+    """A value as text of at most this length."""
+    text = "" if value is None else str(value)
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
 def print_text(text: str) -> None:
-    """Print the text of a module, its paragraphs wrapped to the terminal; examples stay as they are."""
+    """Print the text of a module with paragraphs wrapped to the terminal; examples are not wrapped."""
     for paragraph in text.split("\n\n"):
         if not paragraph.startswith(">>>"):
             items = re.split(r"\n(?=\*|[A-Z][\w ]{2,20}: )", paragraph)

@@ -1,4 +1,4 @@
-"""What catalogue commands list, kept until the code changes: importing torch takes seconds."""
+"""A cache of catalogues, kept until the code changes, because importing torch takes seconds."""
 
 import contextlib
 import json
@@ -17,17 +17,17 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def remembered(name: str, make: Callable[[], Any], *of: object) -> Any:
-    """What ``make`` returns, as JSON has it; from the cache if nothing that it depends on changed.
+    """The result of ``make`` as JSON, cached until the package, its plug-ins, or ``of`` change.
 
-    That is the package, its plug-ins, and ``of``. The cache is `FEDFLOW_CACHE`, or ``~/.cache/fedflow``, with
-    a folder per checkout; without one, ``make`` is called.
+    The cache is `FEDFLOW_CACHE`, or ``~/.cache/fedflow``, with a folder per checkout; if it cannot be read or
+    written, ``make`` is called.
     """
     cache = Path(os.environ.get("FEDFLOW_CACHE") or Path.home() / ".cache" / "fedflow")
     file, stamp = cache / "catalogue" / short(PACKAGE) / f"{name}.json", _stamp(of)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads(file.read_text())
-        if found["of"] == stamp:
-            return found["value"]
+        stored = json.loads(file.read_text())
+        if stored["of"] == stamp:
+            return stored["value"]
     import fedflow.methods  # noqa: F401 # loads plug-ins, whose entries belong in every catalogue
 
     value = json.loads(json.dumps(make()))
@@ -40,27 +40,27 @@ def remembered(name: str, make: Callable[[], Any], *of: object) -> Any:
 
 
 def short(*parts: object) -> str:
-    """A digest for the name of a file."""
+    """A digest for a file name."""
     return digest([*map(str, parts)], 12)
 
 
 def _stamp(of: tuple[object, ...]) -> str:
-    """Changes with any file of the package, with any installed plug-in, and with ``of``."""
-    about = [str(PACKAGE), *map(str, of)]
+    """A digest of the files of the package and of installed plug-ins, and of ``of``."""
+    parts = [str(PACKAGE), *map(str, of)]
     for file in sorted(PACKAGE.rglob("*.py")):
         facts = file.stat()
-        about.append(f"{file} {facts.st_size} {facts.st_mtime_ns}")
+        parts.append(f"{file} {facts.st_size} {facts.st_mtime_ns}")
     points = sorted(entry_points(group=GROUP))
-    about += [f"{point.group} {point.name} {point.value} {_module(point.value)}" for point in points]
-    return digest(about)
+    parts += [f"{point.group} {point.name} {point.value} {_module(point.value)}" for point in points]
+    return digest(parts)
 
 
 def _module(value: str) -> str:
-    """When the files of an entry point were changed; its package is not imported."""
+    """Times of the files of an entry point, whose package is not imported."""
     with contextlib.suppress(ImportError, OSError, ValueError):
-        found = find_spec(value.partition(":")[0].partition(".")[0])
-        if found is not None and found.origin is not None:
-            file = Path(found.origin)
+        spec = find_spec(value.partition(":")[0].partition(".")[0])
+        if spec is not None and spec.origin is not None:
+            file = Path(spec.origin)
             files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
-            return " ".join(f"{each} {each.stat().st_mtime_ns}" for each in files)
+            return " ".join(f"{path} {path.stat().st_mtime_ns}" for path in files)
     return ""

@@ -1,4 +1,4 @@
-"""Commands of one stage, from ``prepare`` to ``report``."""
+"""Commands for single stages, from ``prepare`` to ``report``."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,7 +16,7 @@ def prepare(
     settings: Set = None,
     root: Root = Path(),
 ) -> None:
-    """Prepare the samples of a data set: data/prepared/DATASET. Prints what was read, and what was not.
+    """Prepare the samples of a dataset: data/prepared/DATASET. Prints notes on the files that were read.
 
     Example: `fedflow prepare mnist5k`.
     """
@@ -35,7 +35,7 @@ def central(
     settings: Set = None,
     root: Root = Path(),
 ) -> None:
-    """Train one network on a whole data set: data/central/NAME, for teachers, experts and references.
+    """Train one network on a whole dataset: data/central/NAME, for teachers, experts and references.
 
     Example: `fedflow central mnist5k-expert`. The same command resumes an interrupted training.
     """
@@ -104,7 +104,7 @@ def partition(
     settings: Set = None,
     root: Root = Path(),
 ) -> None:
-    """Divide a data set over clients: data/partitions/NAME, with a picture of the labels.
+    """Divide a dataset over clients: data/partitions/NAME, with a picture of the labels.
 
     Example: `fedflow partition mnist5k-dir`. The data are prepared first, and an expert that the scheme
     needs is trained.
@@ -123,7 +123,7 @@ def partition(
 
 
 def fingerprint(root: Root = Path()) -> None:
-    """Write what the stages of dvc.yaml depend on to data/fingerprints, so that DVC re-runs what changed.
+    """Write the dependencies of the stages of dvc.yaml to data/fingerprints, for DVC.
 
     Example: `fedflow fingerprint`. `dvc repro` always calls it: it notes settings, code, libraries, and the
     SHA-256 of the files that data are read from.
@@ -174,7 +174,7 @@ def cite(
     ] = None,
     root: Root = Path(),
 ) -> None:
-    """Print the BibTeX entries of methods, from the sources that their pages name.
+    """Print the BibTeX entries of methods, from the sources on their pages.
 
     Example: `fedflow cite ditto ifca > methods.bib`.
     """
@@ -182,11 +182,11 @@ def cite(
     from fedflow.cli.remembered import remembered
     from fedflow.report.citing import bibtex, cited
 
-    known = remembered("cite", cited)
+    sources = remembered("cite", cited)
     wanted = methods or [run.params["method"]["name"] for run in finished(root, [])]
-    labels = {name: label for name, (label, _) in known.items()}
+    labels = {name: label for name, (label, _) in sources.items()}
     wanted = [called(name, labels) for name in wanted]
     for name in wanted:
-        if name not in known:
-            raise unknown_name("method.name", name, known, "fedflow methods")
-    print(bibtex([*dict.fromkeys(wanted)], known), end="")
+        if name not in sources:
+            raise unknown_name("method.name", name, sources, "fedflow methods")
+    print(bibtex([*dict.fromkeys(wanted)], sources), end="")

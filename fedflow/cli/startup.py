@@ -1,4 +1,4 @@
-"""A quick start of commands that import much."""
+"""Quick start of commands with large imports."""
 
 import atexit
 import gc
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """No garbage collection within this context, and none later of what is in memory at its end.
+    """Suspend garbage collection, and exclude from it all objects in memory at the end of the context.
 
-    Imports of PyTorch and MLflow make a million objects that stay: looking through them again and again takes
-    a quarter of a small command, half of that when it ends. Not for training, which makes tensors in cycles.
+    Imports of PyTorch and MLflow make a million objects that stay; scanning them repeatedly takes a quarter
+    of a small command, half of it at exit. Not for training, which makes cycles of tensors.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -20,7 +20,7 @@ def importing() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
-        if "triton" in sys.modules:  # it reports what is not collected in the end as leaks
+        if "triton" in sys.modules:  # it reports objects that are not collected at exit as leaks
             atexit.unregister(gc.unfreeze)  # once, however often this is called
             atexit.register(gc.unfreeze)
         if enabled:

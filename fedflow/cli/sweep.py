@@ -1,4 +1,4 @@
-"""``fedflow sweep``: the runs and procedures of the grid that are not finished, side by side."""
+"""``fedflow sweep``: run the unfinished runs and procedures of the grid in parallel."""
 
 import io
 import os
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 GRACE = 10  # seconds for a run to end when it is stopped
 MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small data set
-SHOWN = 3  # reasons of a run
+SHOWN = 3  # reasons printed per run
 
 Ended = Generator[tuple[str, dict[str, Any], str], None, None]  # title, metrics, error
 
@@ -74,9 +74,9 @@ def sweep(
 
 
 def _compute(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: int | None) -> None:
-    """Run the cells; raises `FedflowError` if any fails, after the others.
+    """Run all cells, then raise `FedflowError` if any failed.
 
-    Procedures come first: a long one at the end would leave other cores idle.
+    Procedures come first, because a long one at the end would leave other cores idle.
     """
     from fedflow.project.terminal import time_left
     from fedflow.stages.procedure import ProcedureRun
@@ -106,8 +106,8 @@ def _side_by_side(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: in
     """Run the cells in ``jobs`` processes, each of which trains one client at a time."""
     inline = params.engine.executor == "inline"
     if not inline:
-        one = replace(params.engine, executor="threads", workers=1)
-        params = params.replace("engine.executor=threads", "engine.workers=1", engine=one)
+        single = replace(params.engine, executor="threads", workers=1)
+        params = params.replace("engine.executor=threads", "engine.workers=1", engine=single)
     with ProcessPoolExecutor(jobs, get_context("spawn"), _start_process) as pool:
         for _ in range(jobs):
             pool.submit(_prepare_process, root, not inline)
@@ -116,7 +116,9 @@ def _side_by_side(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: in
             for future in as_completed(futures):
                 yield future.result()
         except BrokenProcessPool as error:
-            raise FedflowError("a process died; is memory short? Try `fedflow sweep --jobs 1`") from error
+            raise FedflowError(
+                "a worker process was killed, probably out of memory; try `fedflow sweep --jobs 1`"
+            ) from error
         except BaseException:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not keep the processes alive
             pool.shutdown(wait=False, cancel_futures=True)
@@ -140,7 +142,7 @@ def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
 
 
 def _end(processes: list[BaseProcess]) -> None:
-    """End these processes; their runs resume from their checkpoints.
+    """End these processes; their runs can be resumed from checkpoints.
 
     The first SIGTERM ends the flow of a process, the next one the process.
     """
@@ -156,7 +158,7 @@ def _end(processes: list[BaseProcess]) -> None:
 
 
 def _jobs(engine: Any) -> int:
-    """Runs at once: one per core, if the memory suffices; one where a GPU or a cluster is shared."""
+    """Number of parallel runs: one per core as memory allows, or one if a GPU or a cluster is shared."""
     import psutil
 
     from fedflow.stages.experiment import pick_device
@@ -168,7 +170,7 @@ def _jobs(engine: Any) -> int:
 
 
 def _prepare_process(root: Path, flows: bool) -> None:
-    """Import what runs need, ``flows`` too, and make the store, while others prepare the data."""
+    """Import modules for runs, and ``flows``, and make the store while other processes prepare the data."""
     with importing():
         import fedflow.pictures.accuracy
         import fedflow.stages.all_stages  # noqa: F401
@@ -180,7 +182,7 @@ def _prepare_process(root: Path, flows: bool) -> None:
 
 
 class _Lines(io.TextIOWrapper):
-    """Standard output for plain lines, as bars of several runs would overwrite each other."""
+    """Standard output for plain lines, because bars of several runs would overwrite each other."""
 
     def isatty(self) -> bool:
         return False
@@ -195,7 +197,7 @@ def _start_process() -> None:
 
 
 def _leave() -> None:
-    """End this process at once if Prefect would try for minutes to send its events."""
+    """Exit at once if Prefect would try for minutes to send its events."""
     if Unanswered.seen:
         os._exit(0)
 

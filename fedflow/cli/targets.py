@@ -1,4 +1,4 @@
-"""``targets``: what it took every method to reach a number, from finished runs."""
+"""``targets``: the cost of reaching a number for every method, from finished runs."""
 
 import sys
 from pathlib import Path
@@ -27,7 +27,7 @@ def targets(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with unrounded numbers.")] = False,
     root: Root = Path(),
 ) -> None:
-    """Show when each method reached a target, at what cost, and the gain of the cheapest method over it.
+    """Show the round in which each method reached a target, its cost, and the gain of the cheapest method.
 
     Example: `fedflow targets --column global_accuracy --target 0.8`. A transmission is the traffic of a
     FedAvg round with the same cohorts; `+`: a seed did not reach the target within its rounds.
@@ -50,15 +50,15 @@ def targets(
     left_out: list[NotMeasured] = []
     tables = []
     for name in [partition] if partition else groups:
-        found = []
+        measured = []
         for runs in by_method(groups[name]).values():
             try:
-                found.append(costs(runs, column, target, smooth))
+                measured.append(costs(runs, column, target, smooth))
             except NotMeasured as error:
                 left_out.append(error)
-        if not found:
+        if not measured:
             continue
-        rows = compared(found)
+        rows = compared(measured)
         tables.append(cost_table(name, rows))
         if csv or as_json:
             continue
@@ -80,7 +80,7 @@ def targets(
 
 
 def _cells(row: "Costs") -> tuple[str, ...]:
-    """One method's costs and gain as text; a dash for what its results do not count."""
+    """One method's costs and gain as text, with dashes for numbers that its results lack."""
     costs = (row.rounds.text(), row.transmissions, row.bytes.text(1e-6), row.gradients)
     texts = [cost if isinstance(cost, str) else cost.text() if cost else "–" for cost in costs]
     return row.runs[0].label, row.rounds.share, *texts, row.gain or "–"

@@ -22,7 +22,7 @@ def doctor(as_json: Json = False, root: Root = Path()) -> None:
     """
     from fedflow.plugins import Failures
 
-    Failures.collected = {}  # before anything imports methods, and with them plug-ins
+    Failures.collected = {}  # before methods, and with them plug-ins, are imported
     try:
         from fedflow.doctor import examine
 

@@ -42,9 +42,9 @@ def _inputs(raw: RawData, shape: tuple | None) -> Iterator[str]:
             yield f"{layout}; needs {LAYOUTS.get(raw.kind)}{_turned(x) if raw.kind == 'images' else ''}"
         if x.shape[1:] != raw.x_train.shape[1:]:
             yield f"{layout}; x_train has {list(raw.x_train.shape)}"
-        found = (3 if color else 1, *x.shape[1:3])
-        if shape is not None and found != shape:
-            yield f"images are {found} (channels, height, width), not {shape}"
+        dimensions = (3 if color else 1, *x.shape[1:3])
+        if shape is not None and dimensions != shape:
+            yield f"images are {dimensions} (channels, height, width), not {shape}"
         if raw.kind == "features" and not np.isfinite(x).all():
             yield f"x_{split} holds values that are not finite"
 
@@ -101,8 +101,8 @@ def _columns(raw: RawData) -> Iterator[str]:
         for split in SPLITS:
             values, n = getattr(column, split), len(getattr(raw, f"y_{split}"))
             if values.dtype.kind not in "iu" or values.shape != (n,):
-                found = f"{values.dtype} {list(values.shape)}"
-                yield f"column {name!r} is {found} in {split}; needs whole numbers [{n}]"
+                layout = f"{values.dtype} {list(values.shape)}"
+                yield f"column {name!r} is {layout} in {split}; needs whole numbers [{n}]"
             if column.names and n and not 0 <= values.min() <= values.max() < len(column.names):
                 yield f"column {name!r} has {len(column.names)} names, and other values in {split}"
 

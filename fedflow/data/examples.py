@@ -56,7 +56,7 @@ class Examples:
 
     @property
     def labeled(self) -> bool:
-        """Whether every sample has one label: not in regression, nor with a target at each position."""
+        """True if every sample has one label: not in regression, nor with a target at each position."""
         return self.y.ndim == 1 and not self.y.is_floating_point()
 
     @property

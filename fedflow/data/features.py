@@ -18,8 +18,17 @@ if TYPE_CHECKING:
 UNNAMED = re.compile(r"\s*|Unnamed: .*|__index_level_\d+__")  # the index that pandas writes
 ID = re.compile(r"(?i:id|idx|index|row|rowid|row[_ ]?(?:number|names?)|.*[_ ]id)|.*[a-z]I[dD]")
 MISSING = {"", "?", "-", "--", ".", "*", "na", "n/a", "nan", "null"}
+WAYS = (  # the setting that helps, by the reason why a column is no feature
+    (rf"(?i)\('({'|'.join(map(re.escape, sorted(MISSING)))})' in row|\(empty in row", "data.missing"),
+    (r"\('[-+]?\d{1,3}([,' ]\d{3})+(\.\d*)?' in row", "data.thousands"),
+    (r"\('[-+]?[\d.]+,\d+' in row", "data.decimal: comma"),
+    (r"\('\d{4}-\d\d-\d\d", "data.dates"),
+    (r"\('.*' in row", "data.encode"),
+    (r"\((dict|list|ndarray|bytes) in row", "data.source: huggingface"),
+)
 SHOWN = 10  # columns in one line
 WIDE = 24  # characters of a value
+FEW = 20  # different texts that a column of categories may have in any case
 
 
 def unnamed(names: Iterable[str]) -> list[str]:
@@ -27,18 +36,33 @@ def unnamed(names: Iterable[str]) -> list[str]:
     return [name for name in names if UNNAMED.fullmatch(name)]
 
 
-def unfit(table: "pd.DataFrame") -> str:
-    """The columns that cannot be features as they are, each with its reason; empty if all can."""
-    why = {str(name): _why(str(name), column) for name, column in table.items()}
-    return listed(f"{name!r} ({reason})" for name, reason in why.items() if reason)
+def unfit(table: "pd.DataFrame", text: bool = False) -> list[str]:
+    """The columns that cannot be features as they are, each with its reason; with ``text``, text can."""
+    why = {str(name): _why(str(name), column, text) for name, column in table.items()}
+    return [f"{name!r} ({reason})" for name, reason in why.items() if reason]
 
 
-def _why(name: str, column: "pd.Series") -> str:
+def advice(reasons: list[str]) -> str:
+    """The settings of a table that use the columns which `unfit` returned, or leave them out."""
+    settings = [next((way for pattern, way in WAYS if re.search(pattern, column)), "") for column in reasons]
+    ways = ", ".join(dict.fromkeys(filter(None, settings)))
+    return f"list them in data.ignore,{ways and f' set {ways},'} or name the features in data.features"
+
+
+def _why(name: str, column: "pd.Series", text: bool) -> str:
     """Why a column is no feature; empty if it is one."""
-    if column.dtype.kind not in "biuf":
+    odd = column.dtype.kind not in "biuf"
+    if odd and not (text and is_text(column)):
         return odd_value(column)
     if ID.fullmatch(name) and column.dtype.kind != "b":
         return "an id, by its name"
+    if odd:
+        different = column.nunique()
+        return (
+            f"{different} different texts in {len(column)} rows"
+            if different > max(FEW, len(column) / 2)
+            else ""
+        )
     numbers = np.sort(column.to_numpy(np.float64, na_value=np.nan))
     if (
         len(numbers) > 2
@@ -48,6 +72,13 @@ def _why(name: str, column: "pd.Series") -> str:
     ):
         return f"numbers the rows from {numbers[0]:.0f} to {numbers[-1]:.0f}"
     return ""
+
+
+def is_text(column: "pd.Series") -> bool:
+    """Return whether a column holds categories: text, perhaps next to other values, or pandas' own type."""
+    if column.dtype.name == "category":
+        return True
+    return column.dtype.kind not in "biufmM" and any(isinstance(value, str) for value in column)
 
 
 def odd_value(column: "pd.Series") -> str:

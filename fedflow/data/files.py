@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
+from fedflow.data.encoding import Encoding
 from fedflow.data.features import listed
 from fedflow.data.images import Constants, squared
+from fedflow.data.split import draw_test
 from fedflow.errors import FedflowError, reason
 from fedflow.settings import Settings, option
 
@@ -51,6 +53,7 @@ class RawData:
     and if the files do not name them; for tokens it is the vocabulary. ``columns`` are metadata of samples.
     ``mean`` and ``std`` normalize images: a value per channel, or one such tuple for every value of the
     column ``domain``; empty if unknown. ``notes`` are lines for the user: what was read, and what was not.
+    ``encoding`` turns new rows of a table into inputs.
     """
 
     x_train: np.ndarray
@@ -62,6 +65,7 @@ class RawData:
     mean: Constants = ()
     std: Constants = ()
     notes: tuple[str, ...] = ()
+    encoding: Encoding | None = None
 
     @property
     def kind(self) -> str:
@@ -70,7 +74,7 @@ class RawData:
 
 
 class FolderOptions(Settings):
-    """Facts about the images beside their class, and how images of several sizes are made equal."""
+    """Facts about the images, and how images of several sizes are made equal."""
 
     section = "data"
     table: str | None = option(
@@ -78,6 +82,13 @@ class FolderOptions(Settings):
     )
     resize: int | None = option(None, "height and width, needed for images of several sizes", ge=1)
     crop: bool = option(False, "crop images to their central square before they are resized")
+    test_share: float | None = option(
+        None,
+        "share of a random test set, in each class, of a tree <class>/<image>; null = with train/ and test/",
+        gt=0,
+        lt=1,
+    )
+    seed: int = option(0, "seed of the random test set", ge=0)
 
 
 @contextmanager
@@ -109,7 +120,7 @@ def read_images(path: Path, options: FolderOptions) -> RawData:
 
 
 def read_folder(path: Path, options: FolderOptions | None = None) -> RawData:
-    """The images of a tree ``train/<class>/*``, ``test/<class>/*``.
+    """The images of a tree ``train/<class>/*``, ``test/<class>/*``; with ``test_share``, of ``<class>/*``.
 
     Classes are numbered in alphabetical order, or numerically if all names are whole numbers. Names that
     start with a dot, and files of file managers (Thumbs.db), are ignored; images deeper in the tree or
@@ -120,8 +131,7 @@ def read_folder(path: Path, options: FolderOptions | None = None) -> RawData:
     used = {*SPLITS, *([Path(options.table).name] if options.table else [])}
 
     def images() -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
-        for split in SPLITS:
-            top = path / split
+        for top in [path] if options.test_share else [path / split for split in SPLITS]:
             for file in chain.from_iterable(map(top.glob, ("*", "*/*", "*/*/**/*"))):
                 if file.is_file():
                     with file.open("rb") as stream:
@@ -129,6 +139,7 @@ def read_folder(path: Path, options: FolderOptions | None = None) -> RawData:
 
     with reading(path):
         extra = {PurePosixPath(file.name) for file in path.iterdir() if file.name not in used}
+        extra = set() if options.test_share else extra
         return _stacked(path, images(), options, extra)
 
 
@@ -171,11 +182,15 @@ def _stacked(
 
     Other files, and the ``extra`` ones next to the splits, are noted.
     """
-    found, others = _decoded(path, images, options)
+    share = options.test_share
+    found, others = _decoded(path, images if share is None else map(_as_training, images), options)
     others |= {file for file in extra if not is_junk(file.name)}
+    if share is not None:
+        _move_test(found, share, options.seed)
     for split in SPLITS:
         if not found[split]:
-            raise FedflowError(f"{path}: holds no image {split}/<class>/<image>")
+            hint = "; of <class>/<image>, data.test_share is the share for testing" if share is None else ""
+            raise FedflowError(f"{path}: holds no image {split}/<class>/<image>{hint}")
     classes = _in_order({label for label, _ in found["train"]})
     if unknown := sorted({label for label, _ in found["test"]} - set(classes)):
         raise FedflowError(f"{path}: class {unknown[0]!r} is in test/ but not in train/")
@@ -187,10 +202,44 @@ def _stacked(
         x = np.stack([_colored(found[split][key], color) for key in keys[split]])
         return x, np.array([number[label] for label, _ in keys[split]], np.int64)
 
-    files = {split: ["/".join((split, *key)) for key in keys[split]] for split in SPLITS}
+    files = {split: ["/".join(key if share else (split, *key)) for key in keys[split]] for split in SPLITS}
     columns = {} if options.table is None else _columns(Path(options.table), files)
     notes = (f"left out: {listed(sorted(map(str, others)))}",) if others else ()
     return RawData(*arrays("train"), *arrays("test"), tuple(classes), columns, notes=notes)
+
+
+def _as_training(image: tuple[PurePosixPath, IO[bytes]]) -> tuple[PurePosixPath, IO[bytes]]:
+    """The image of ``<class>/<image>`` as one of ``train/<class>/<image>``; other files as they are."""
+    name, stream = image
+    if {*name.parts[:-1]} & {*SPLITS}:
+        raise ValueError("has a folder train or test, so it needs no data.test_share")
+    inside = len(name.parts) > 1
+    return PurePosixPath(*name.parts[:-2], "train", *name.parts[-2:]) if inside else name, stream
+
+
+def _move_test(found: dict[str, dict[tuple[str, str], Any]], share: float, seed: int) -> None:
+    """Move this share of the training images of every class to the test images."""
+    keys = sorted(found["train"])
+    strata = (
+        np.unique([label for label, _ in keys], return_inverse=True)[1] if keys else np.zeros(0, np.int64)
+    )
+    for key, tested in zip(keys, draw_test(strata, share, seed, "data.folder.split")):
+        if tested:
+            found["test"][key] = found["train"].pop(key)
+
+
+def equal_images(images: list[np.ndarray], resize: int | None, crop: bool) -> np.ndarray:
+    """Images of one size, uint8 [n, h, w], or [n, h, w, 3] if any is in color; of several sizes resized.
+
+    Raises ValueError if they have several sizes and ``resize`` is None.
+    """
+    sizes = {image.shape[:2] for image in images}
+    if len(sizes) > 1:
+        if resize is None:
+            raise ValueError(f"has images of {len(sizes)} sizes; data.resize makes them equal")
+        images = [squared(image, resize, crop) for image in images]
+    color = any(image.ndim == 3 for image in images)
+    return np.stack([_colored(image, color) for image in images])
 
 
 def _decoded(

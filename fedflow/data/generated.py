@@ -21,11 +21,11 @@ Pair = tuple[Tensor, Tensor]  # images uint8 [N, C, H, W], labels int64 [N]
 
 
 class LastImages(NamedTuple):
-    """How the images of the last round compare with real ones.
+    """A comparison of the images of the last round with real ones.
 
     ``image`` [c]: the numbers of those nearest to a training image, the nearest first; ``x`` [c, C, H, W],
     uint8: these training images; ``distance`` [c], float64: between the two, for pixels in [0, 1].
-    ``accuracy`` [K], float64: that of the classifier on the complete test set, by class; NaN: no samples.
+    ``accuracy`` [K], float64: accuracy of the classifier on the complete test set, by class; NaN: no samples.
     """
 
     image: Tensor
@@ -54,12 +54,14 @@ def load_generated(path: Path) -> GeneratedImages:
     try:
         tensors = load(path.read_bytes())
         names = [name for name in tensors if re.fullmatch(r"\d+/x", name)]
-        found = {int(name[:-2]): tensors.pop(name) for name in names}
-        rounds = {t: (found[t], tensors.pop(f"{t}/y")) for t in sorted(found)}
-        own = {name: tensors.pop(f"last/{name}") for name in LastImages._fields if f"last/{name}" in tensors}
-        last = LastImages(**own) if own else None
+        inputs = {int(name[:-2]): tensors.pop(name) for name in names}
+        rounds = {t: (inputs[t], tensors.pop(f"{t}/y")) for t in sorted(inputs)}
+        fields = {
+            name: tensors.pop(f"last/{name}") for name in LastImages._fields if f"last/{name}" in tensors
+        }
+        last = LastImages(**fields) if fields else None
         if tensors or (last is None) == bool(rounds):
-            raise ValueError("holds other tensors than those of generated images")
+            raise ValueError("holds tensors that generated images do not have")
         for t, (x, y) in rounds.items():
             if x.dtype != torch.uint8 or x.ndim != 4 or x.shape[1] not in (1, 3) or not len(x):
                 raise ValueError(f"the images of round {t} are not uint8 [N, 1 or 3, H, W]")
@@ -73,20 +75,20 @@ def load_generated(path: Path) -> GeneratedImages:
 
 
 def _fits(last: LastImages, x: Tensor, y: Tensor) -> bool:
-    """Whether ``last`` can be about the images ``x`` with labels ``y``."""
+    """Return whether ``last`` can be about the images ``x`` with labels ``y``."""
     count = len(last.image)
-    known = bool(((last.image >= 0) & (last.image < len(x))).all())
-    known = known and len(last.accuracy) > int(y.max())
-    return known and last.x.shape == (count, *x.shape[1:]) and last.distance.shape == (count,)
+    fits = bool(((last.image >= 0) & (last.image < len(x))).all())
+    fits = fits and len(last.accuracy) > int(y.max())
+    return fits and last.x.shape == (count, *x.shape[1:]) and last.distance.shape == (count,)
 
 
 class GeneratedOptions(Settings):
-    """Which of the images are the training samples, and whose test samples are used."""
+    """The images that are training samples, and the source of the test samples."""
 
     section = "data"
     round: int | None = option(None, "the evaluated round whose images are used; null = the last", ge=1)
     test_of: dict = option(
-        doc="an entry of data: its test samples, classes and normalization are those of the images"
+        doc="an entry of data: the images have its test samples, classes and normalization"
     )
 
 

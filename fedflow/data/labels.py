@@ -1,6 +1,6 @@
 """The rule of labels, in files and in arrays of the caller: 0..K-1, each with training samples."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,19 @@ def misfit(train: np.ndarray, test: np.ndarray, count: int = 0, complete: bool =
         if (stray := np.setdiff1d(labels, every)).size:
             return Misfit(split, brief(stray), total, "")
     return None
+
+
+def numbered(train: np.ndarray, test: np.ndarray) -> dict[str, Any]:
+    """Labels of any values as ``y_train`` and ``y_test``, 0..K-1 in sorted order, and their ``classes``.
+
+    Raises ValueError for numbers that are not whole.
+    """
+    values = np.unique(np.concatenate([train, test]))
+    if values.dtype.kind == "f" and (values % 1).any():
+        raise ValueError(f"y holds {values[values % 1 != 0][0]}, no label; set data.task: regression")
+    names = (f"{value:.0f}" if values.dtype.kind == "f" else str(value) for value in values)
+    y_train, y_test = (np.searchsorted(values, y) for y in (train, test))
+    return {"y_train": y_train, "y_test": y_test, "classes": tuple(names)}
 
 
 def remedy(present: np.ndarray) -> str:

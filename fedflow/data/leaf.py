@@ -3,8 +3,10 @@
 A folder with ``train/*.json`` and ``test/*.json`` as LEAF's ``preprocess.sh -t sample`` writes them:
 ``{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`` (Caldas et al. 2018,
 arXiv 1812.01097). Files are read in order of name, users in the order of ``users``; the column ``user``
-numbers them in this order. Users with fewer than ``min_samples`` training samples (thus also those that
-occur only in ``test/``) are left out.
+numbers them in this order, and the column ``hierarchy`` holds what a user belongs to, such as the play of a
+role. Users with fewer than ``min_samples`` training samples, hence all that only ``test/`` has, are left out.
+
+FedProx, q-FFL, pFedMe, Ditto and TERM keep their data in this form, too, with features as ``x``.
 
 Special targets of Reddit (PAD, UNK, BOS, EOS) are not scored, so sequences without other targets are left
 out too. The vocabulary is counted here: words of all training texts, most frequent first, ties in
@@ -12,17 +14,20 @@ alphabetical order.
 """
 
 import json
+import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedflow.data.features import counted
 from fedflow.data.files import DataColumn, RawData, reading, regular
+from fedflow.data.labels import numbered
 from fedflow.data.shakespeare import encoded
 from fedflow.errors import FedflowError
 from fedflow.settings import Settings, option
@@ -33,19 +38,32 @@ ALPHABET = (
 SPECIALS = ("<PAD>", "<UNK>", "<BOS>", "<EOS>")  # tokens 0..3
 PRINTABLE = "".join(sorted(string.printable))  # 100 characters
 WINDOW, WORDS, SIDE = 80, 10, 28  # characters and words of an input, pixels of FEMNIST
+TEXT = 4  # the field of Sent140's x that holds the tweet
 
 Decode = Callable[[list, list], tuple[np.ndarray, np.ndarray]]
 
 
 class LeafOptions(Settings):
-    """Which users are kept."""
+    """Selection of users."""
 
     section = "data"
     min_samples: int = option(1, "users with fewer training samples are left out", ge=1)
 
 
+class PlainOptions(LeafOptions):
+    """Selection of users, and the kind of targets."""
+
+    task: str = option("classification", "kind of target", choices=("classification", "regression"))
+
+
+class Sent140Options(LeafOptions):
+    """Selection of users, and the size of the vocabulary."""
+
+    vocabulary: int = option(1000, "number of words that are counted, the most frequent ones", ge=1)
+
+
 class ShakespeareOptions(LeafOptions):
-    """Which users are kept, and the tokens."""
+    """Selection of users, and the tokens."""
 
     alphabet: str = option(
         "leaf",
@@ -56,14 +74,14 @@ class ShakespeareOptions(LeafOptions):
 
 
 class CelebaOptions(LeafOptions):
-    """Which users are kept, and where their images are."""
+    """Selection of users, and the folder of the images."""
 
     images: str = option("images", "folder of the images, absolute or relative to the folder of the data")
     size: int = option(84, "height and width that images are resized to", ge=1, source="LEAF")
 
 
 class RedditOptions(LeafOptions):
-    """Which users are kept, and the size of the vocabulary."""
+    """Selection of users, and the size of the vocabulary."""
 
     vocabulary: int = option(
         10_000, "number of tokens with PAD, UNK, BOS, EOS; other words are UNK", ge=5, source="LEAF"
@@ -92,44 +110,80 @@ def reddit(path: Path, options: RedditOptions) -> RawData:
 
     The classes are the vocabulary.
     """
-    counts: Counter[str] = Counter()
-    for where, _, x, _ in _users(path, "train"):
-        with reading(where):
-            counts.update(word for comment in x for words in comment for word in words)
-    ranked = sorted(counts.keys() - set(SPECIALS), key=lambda word: (-counts[word], word))
-    vocabulary = (*SPECIALS, *ranked[: options.vocabulary - len(SPECIALS)])
+    frequent = _frequent(path, lambda x: (word for comment in x for words in comment for word in words))
+    frequent = [word for word in frequent if word not in SPECIALS]
+    vocabulary = (*SPECIALS, *frequent[: options.vocabulary - len(SPECIALS)])
     tokens = {word: token for token, word in enumerate(vocabulary)}
     return _read(path, options, partial(_sequences, tokens), vocabulary)
+
+
+def sent140(path: Path, options: Sent140Options) -> RawData:
+    """Tweets by author: how often each word of the vocabulary occurs [n, vocabulary]; label 1 = positive.
+
+    Words are split as in LEAF's logistic regression on bags of words, and have small letters here. The text
+    is the fifth field of ``x``.
+    """
+    words = _frequent(path, lambda x: (word for tweet in x for word in _words(tweet)))
+    number = {word: i for i, word in enumerate(words[: options.vocabulary])}
+    return _read(path, options, partial(_bags, number), ("negative", "positive"))
+
+
+def plain(path: Path, options: PlainOptions) -> RawData:
+    """Features [n, ...] float32 by user; labels are numbered in sorted order, or real targets [n]."""
+    raw = _read(path, options, _features)
+    if options.task == "regression":
+        y_train, y_test = (y.astype(np.float32) for y in (raw.y_train, raw.y_test))
+        return replace(raw, y_train=y_train, y_test=y_test)
+    with reading(path):
+        return replace(raw, **numbered(raw.y_train, raw.y_test))
+
+
+def _frequent(path: Path, words: Callable[[list], Iterable[str]]) -> list[str]:
+    """All words of the training inputs, most frequent first, ties in alphabetical order."""
+    counts: Counter[str] = Counter()
+    for user in _users(path, "train"):
+        with reading(user.where):
+            counts.update(words(user.x))
+    return sorted(counts, key=lambda word: (-counts[word], word))
 
 
 def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, ...] = ()) -> RawData:
     """Both splits of the users that are kept; ``decode`` makes arrays of one user's x and y."""
     users: dict[str, int] = {}
+    belongs: dict[str, Any] = {}
     others, few, strangers = set[str](), set[str](), set[str]()
-    train, test, most = [], [], 0
-    for where, user, x, y in _users(path, "train", others):
-        if user in users or user in few:
-            raise FedflowError(f"{where}: is in another file too")
-        with reading(where):
-            inputs, targets = decode(x, y)
+    train: list[tuple[np.ndarray, ...]] = []
+    test: list[tuple[np.ndarray, ...]] = []
+    most = 0
+    for user in _users(path, "train", others):
+        if user.name in users or user.name in few:
+            raise FedflowError(f"{user.where}: is in another file too")
+        with reading(user.where):
+            inputs, targets = decode(user.x, user.y)
+        if train and inputs.shape[1:] != train[0][0].shape[1:]:
+            shape = f"{list(inputs.shape[1:])}, not {list(train[0][0].shape[1:])} as another user"
+            raise FedflowError(f"{user.where}: has inputs of the shape {shape}")
         most = max(most, len(targets))
         if len(targets) >= options.min_samples:
             train.append((inputs, targets, np.full(len(targets), len(users))))
-            users[user] = len(users)
+            users[user.name], belongs[user.name] = len(users), user.hierarchy
         else:
-            few.add(user)
+            few.add(user.name)
     if not users:
         raise FedflowError(
             f"{path / 'train'}: no user has {options.min_samples} training samples "
             f"(data.min_samples); the largest has {most}"
         )
-    for where, user, x, y in _users(path, "test", others):
-        if user not in users and user not in few:
-            strangers.add(user)
-        if user in users:
-            with reading(where):
-                inputs, targets = decode(x, y)
-            test.append((inputs, targets, np.full(len(targets), users[user])))
+    for user in _users(path, "test", others):
+        if user.name not in users and user.name not in few:
+            strangers.add(user.name)
+        if user.name in users:
+            if user.hierarchy not in (None, belongs[user.name]):
+                differ = f"{user.hierarchy!r}, but in train/ {belongs[user.name]!r}"
+                raise FedflowError(f"{user.where}: belongs to {differ}")
+            with reading(user.where):
+                inputs, targets = decode(user.x, user.y)
+            test.append((inputs, targets, np.full(len(targets), users[user.name])))
     if not test:
         raise FedflowError(
             f"{path / 'test'}: has none of the users of train/; LEAF must split by sample "
@@ -137,20 +191,32 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
         )
     x_train, y_train, of_train = (np.concatenate(parts) for parts in zip(*train))
     x_test, y_test, of_test = (np.concatenate(parts) for parts in zip(*test))
-    column = DataColumn(of_train, of_test, tuple(users))
+    columns = {"user": DataColumn(of_train, of_test, tuple(users))}
+    if all(isinstance(value, str) for value in belongs.values()):
+        names, number = np.unique(list(belongs.values()), return_inverse=True)
+        columns["hierarchy"] = DataColumn(number[of_train], number[of_test], tuple(map(str, names)))
+    elif any(value is not None for value in belongs.values()):
+        others.add("hierarchies, which are not one text per user")
     if few:
         others.add(f"{len(few)} with fewer than {options.min_samples} training samples (data.min_samples)")
     if strangers:
         others.add(f"{len(strangers)} without training samples")
     notes = (counted(users, "user") + (f"; left out: {', '.join(sorted(others))}" if others else ""),)
-    return RawData(x_train, y_train, x_test, y_test, classes, {"user": column}, notes=notes)
+    return RawData(x_train, y_train, x_test, y_test, classes, columns, notes=notes)
 
 
-def _users(path: Path, split: str, others: set[str] | None = None) -> Iterator[tuple[str, str, list, list]]:
-    """Origin in words, name, x and y of every user of a split, with one file in memory at a time.
+class User(NamedTuple):
+    """The samples of one user: ``where`` names the file and user, ``hierarchy`` is None if there is none."""
 
-    Fields without a use are added to ``others``.
-    """
+    where: str
+    name: str
+    hierarchy: Any
+    x: list
+    y: list
+
+
+def _users(path: Path, split: str, others: set[str] | None = None) -> Iterator[User]:
+    """The users of a split, with one file in memory at a time; unused fields are added to ``others``."""
     files = sorted((path / split).glob("*.json"))
     if not files:
         raise FedflowError(f"{path / split}: has no *.json file; needs train/*.json and test/*.json of LEAF")
@@ -160,12 +226,13 @@ def _users(path: Path, split: str, others: set[str] | None = None) -> Iterator[t
             if not isinstance(content, dict) or not isinstance(content.get("user_data", {}), dict):
                 raise ValueError("needs an object with `users` and, by user, `user_data`")
             _need_agreement(content)
-            samples = [(user, content["user_data"][user]) for user in content["users"]]
+            names, samples = content["users"], content["user_data"]
+            hierarchies = content.get("hierarchies") or [None] * len(names)
             if others is not None:
-                others |= content.keys() - {"users", "num_samples", "user_data"}
-                others |= {name for _, data in samples for name in data.keys() - {"x", "y"}}
-        for user, data in samples:
-            yield f"{file}: user {user!r}", user, data["x"], data["y"]
+                others |= content.keys() - {"users", "num_samples", "user_data", "hierarchies"}
+                others |= {field for name in names for field in samples[name].keys() - {"x", "y"}}
+        for name, hierarchy in zip(names, hierarchies):
+            yield User(f"{file}: user {name!r}", name, hierarchy, samples[name]["x"], samples[name]["y"])
 
 
 def _need_agreement(content: dict[str, Any]) -> None:
@@ -188,6 +255,31 @@ def _need_agreement(content: dict[str, Any]) -> None:
             raise ValueError(f"user {user!r} has {len(data['x'])} x and {len(data['y'])} y")
         if count not in (None, len(data["y"])):
             raise ValueError(f"user {user!r} has {len(data['y'])} samples, num_samples says {count}")
+
+
+def _features(x: list, y: list) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        inputs, targets = np.array(x, np.float32), np.array(y, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("needs as many numbers in every x, and one number in every y") from None
+    if targets.ndim != 1:
+        raise ValueError(f"has y of the shape {list(targets.shape)}, not one number per sample")
+    return inputs[:, None] if inputs.ndim == 1 else inputs, targets
+
+
+def _words(tweet: list) -> list[str]:
+    if not (isinstance(tweet, list) and len(tweet) > TEXT and isinstance(tweet[TEXT], str)):
+        raise ValueError("needs x of the form [id, date, query, user, text, ...]")
+    return re.findall(r"[\w']+|[.,!?;]", tweet[TEXT].lower())
+
+
+def _bags(number: dict[str, int], x: list, y: list) -> tuple[np.ndarray, np.ndarray]:
+    inputs = np.zeros((len(x), len(number)), np.float32)
+    for row, tweet in enumerate(x):
+        for word in _words(tweet):
+            if word in number:
+                inputs[row, number[word]] += 1
+    return inputs, _labels(y, 2)
 
 
 def _gray(x: list, y: list) -> tuple[np.ndarray, np.ndarray]:
@@ -238,7 +330,7 @@ def _need_length(values: Sequence, length: int, what: str) -> None:
 
 
 def _labels(y: list, classes: int) -> np.ndarray:
-    """Whole numbers 0..classes-1; LEAF writes those of CelebA as 0.0 and 1.0."""
+    """Whole numbers 0..classes-1; LEAF writes the labels of CelebA as 0.0 and 1.0."""
     labels = np.array(y, np.float64)
     if strange := set(y) - set(range(classes)):
         raise ValueError(f"has the label {strange.pop()!r}, not one of 0..{classes - 1}")

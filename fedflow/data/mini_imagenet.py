@@ -1,7 +1,7 @@
 """miniImageNet: 100 classes of ImageNet with 600 images each (Vinyals et al. 2016).
 
 The usual layouts are read: ``train.csv``, ``val.csv`` and ``test.csv`` of Ravi and Larochelle (2017),
-with the columns ``filename`` and ``label``, beside a folder ``images/`` (``images/<filename>``, or
+with the columns ``filename`` and ``label``, next to a folder ``images/`` (``images/<filename>``, or
 ``images/<label>/<filename>``); or a tree ``train/<class>/*``, ``val/<class>/*``, ``test/<class>/*``, or
 ``<class>/*``. Pickles, such as ``mini-imagenet-cache-train.pkl``, are refused.
 
@@ -26,8 +26,8 @@ from fedflow.settings import Settings, option
 CLASSES = 100
 PARTS = ("train", "val", "test")
 NEEDED = (
-    "needs train.csv, val.csv and test.csv (filename,label) beside images/, or the images in train/<class>/, "
-    "val/<class>/ and test/<class>/, or in 100 folders <class>/"
+    "needs train.csv, val.csv and test.csv (filename,label) next to images/, or the images in train/<class>/"
+    ", val/<class>/ and test/<class>/, or in 100 folders <class>/"
 )
 
 
@@ -67,7 +67,7 @@ def mini_imagenet(path: Path, options: MiniImageNetOptions) -> RawData:
         drawn = generator(options.seed, "data.mini_imagenet", number).permutation(per_class)
         for rank, (_, file) in zip(drawn, sorted(found[name].items()), strict=True):
             files[bool(rank < options.test_per_class)].append(file)
-    labels = {test: np.arange(CLASSES).repeat(len(each) // CLASSES) for test, each in files.items()}
+    labels = {test: np.arange(CLASSES).repeat(len(paths) // CLASSES) for test, paths in files.items()}
     x_train, x_test = (_images(files[test], options.size) for test in (False, True))
     return RawData(x_train, labels[False], x_test, labels[True], tuple(names))
 
@@ -78,7 +78,7 @@ def _listed(path: Path) -> Iterator[tuple[str, Path]]:
 
     inside = sorted(path.iterdir()) if path.is_dir() else [path]
     tables, trees = ([path / f"{part}{suffix}" for part in PARTS] for suffix in (".csv", ""))
-    if sum(each.is_dir() and not is_junk(each.name) for each in inside) == CLASSES:
+    if sum(entry.is_dir() and not is_junk(entry.name) for entry in inside) == CLASSES:
         trees = [path]
     if all(table.is_file() for table in tables):
         for table in tables:
@@ -90,7 +90,7 @@ def _listed(path: Path) -> Iterator[tuple[str, Path]]:
                 if not is_junk(file.name) and file.suffix.lower() in kinds:
                     yield file.parent.name, file
     else:
-        pickles = [each.name for each in inside if each.suffix in (".pkl", ".pickle")]
+        pickles = [entry.name for entry in inside if entry.suffix in (".pkl", ".pickle")]
         why = f"{pickles[0]} is a pickle, which could run code when it is read; " if pickles else ""
         raise FedflowError(f"{path}: {why}{NEEDED}")
 

@@ -19,7 +19,7 @@ from fedflow.settings import Settings, check, option
 
 
 class MixOptions(Settings):
-    """What is joined, and what its labels mean.
+    """The data sets that are joined, and the meaning of their labels.
 
     The parts are entries of ``data``: `DatasetParams` parses them, and fills in their defaults.
     """
@@ -34,6 +34,12 @@ class MixOptions(Settings):
         "separate = each part has its own labels, by default after the labels of the previous part; "
         "shared = all parts have the same labels",
         choices=("separate", "shared"),
+    )
+
+    merge: bool = option(
+        False,
+        "add the test samples to the training samples, after them, as FL-bench and PFLlib do before they "
+        "divide the data; the partition must hold out test samples",
     )
 
     def validate(self) -> None:
@@ -69,6 +75,15 @@ def mixed(titled: Sequence[tuple[str, RawData]], options: MixOptions) -> RawData
     )
     columns = _columns(parts, names) | {"domain": _apart(domains, names)}
     notes = tuple(f"{name}: {note}" for name, part in zip(names, parts) for note in part.notes)
+    if options.merge:
+        count = len(y_train)
+        x_train, y_train = np.concatenate([x_train, x_test]), np.concatenate([y_train, y_test])
+        columns = {
+            name: replace(column, train=np.concatenate([column.train, column.test]))
+            for name, column in columns.items()
+        }
+        rows = f"rows {count} to {len(y_train) - 1} of the training samples"
+        notes += (f"{rows} are the test samples (data.merge)",)
     return RawData(x_train, y_train, x_test, y_test, classes, columns, mean, std, notes)
 
 
@@ -152,8 +167,8 @@ def _separate(
 
 
 def _overlaps(first: int, size: int, taken: list[range]) -> list[int]:
-    """Which of the taken ranges hold a label of first..first+size-1."""
-    return [j for j, own in enumerate(taken) if first < own.stop and own.start < first + size]
+    """The numbers of the taken ranges that hold a label of first..first+size-1."""
+    return [j for j, labels in enumerate(taken) if first < labels.stop and labels.start < first + size]
 
 
 def _domain(part: RawData) -> DataColumn:
@@ -174,8 +189,8 @@ def _columns(parts: list[RawData], names: list[str]) -> dict[str, DataColumn]:
     """The columns that all parts have."""
     columns = {}
     for name in sorted(set.intersection(*(set(part.columns) for part in parts))):
-        own = [part.columns[name] for part in parts]
-        columns[name] = _apart(own, names) if name == "user" else _matched(own)
+        same = [part.columns[name] for part in parts]
+        columns[name] = _apart(same, names) if name == "user" else _matched(same)
     return columns
 
 
@@ -194,9 +209,9 @@ def _matched(columns: list[DataColumn]) -> DataColumn:
     if not any(column.names for column in columns):
         return _joined(columns, ())
     columns = [_named(column) for column in columns]
-    place = {name: v for v, name in enumerate(dict.fromkeys(n for c in columns for n in c.names))}
-    values = [np.array([place[name] for name in column.names]) for column in columns]
-    return _joined([DataColumn(v[c.train], v[c.test]) for v, c in zip(values, columns)], tuple(place))
+    number = {name: v for v, name in enumerate(dict.fromkeys(n for c in columns for n in c.names))}
+    values = [np.array([number[name] for name in column.names]) for column in columns]
+    return _joined([DataColumn(v[c.train], v[c.test]) for v, c in zip(values, columns)], tuple(number))
 
 
 def _named(column: DataColumn) -> DataColumn:

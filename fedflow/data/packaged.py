@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from fedflow.data.files import RawData
+from fedflow.data.split import draw_test
 from fedflow.errors import FedflowError
-from fedflow.seeding import generator
 
 TEST_SHARE = 0.2
 
@@ -40,9 +40,5 @@ def mnist5k() -> RawData:
 
 
 def _split(x: np.ndarray, y: np.ndarray) -> RawData:
-    test = np.zeros(len(y), bool)
-    for label in np.unique(y):
-        members = np.flatnonzero(y == label)
-        order = generator(0, "data.packaged.split", int(label)).permutation(members)
-        test[order[: round(TEST_SHARE * len(order))]] = True
+    test = draw_test(y, TEST_SHARE, 0, "data.packaged.split")
     return RawData(x[~test], y[~test], x[test], y[test])

@@ -58,7 +58,7 @@ class DatasetParams(Choice):
     )
     normalize: str | Normalization = option(
         "source",
-        "constants of (pixel / 255 - mean) / std: source = those of the source, or computed from all its "
+        "constants of (pixel / 255 - mean) / std: source = constants of the source, or computed from all its "
         "training images; train = computed from the images kept; none = 0 and 1; or {mean: [..], std: [..]}",
     )
     seed: int = option(0, "seed of the limits, and of a source that draws samples", ge=0)
@@ -115,7 +115,7 @@ class DatasetParams(Choice):
         return Path(self.path).stem if self.path else self.source
 
     def files(self, root: Path | str | None = None) -> dict[str, Path | None]:
-        """All files and folders that the data are read from, by name, including those of parts of a mix.
+        """All files and folders that the data are read from, by name, also of the parts of a mix.
 
         These are the ones that the user names and, for each source, its file in the data root (see
         `data_root`), None if there is none.
@@ -125,7 +125,8 @@ class DatasetParams(Choice):
 
 def _files(entry: Mapping[str, Any], root: Path | str | None) -> dict[str, Path | None]:
     origin = SOURCES[entry["source"]]
-    files: dict[str, Path | None] = {entry[k]: Path(entry[k]) for k in ("path", "table") if entry.get(k)}
+    named = [entry[field] for field in ("path", "test_path", "table") if entry.get(field)]
+    files: dict[str, Path | None] = {name: Path(name) for name in named}
     if Path(entry.get("images") or "").is_absolute():  # else within the folder `path`
         files[entry["images"]] = Path(entry["images"])
     if origin.kind in ("download", "root"):

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from fedflow.data.encoding import Encoding
 from fedflow.data.examples import Examples
 from fedflow.data.files import SPLITS, DataColumn, RawData, reading, regular
 from fedflow.data.images import Constants, channels_first
@@ -44,7 +45,7 @@ class Dataset:
     ``mean`` and ``std`` normalize pixels scaled to [0, 1]: one value per channel, or one such tuple for
     each value of the column ``domain``; empty for other inputs. ``hash`` identifies the content (16
     hexadecimal digits). The tensors may be mapped from a file: do not write to them. ``notes`` are lines for
-    the user: what was read, and what was not.
+    the user: what was read, and what was not. ``encoding`` turns new rows of a table into inputs.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Dataset:
     hash: str
     columns: dict[str, DataColumn] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    encoding: Encoding | None = None
 
     @property
     def num_classes(self) -> int:
@@ -71,7 +73,7 @@ class Dataset:
 
     @property
     def by_domain(self) -> bool:
-        """Whether every domain has its own normalization constants."""
+        """True if every domain has its own normalization constants."""
         return bool(self.mean) and isinstance(self.mean[0], tuple)
 
     @property
@@ -116,6 +118,8 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
         "notes": raw.notes,
         "files": {},
     }
+    if raw.encoding is not None:
+        meta["encoding"] = raw.encoding.as_dict()
     try:
         out.mkdir(parents=True, exist_ok=True)
         with _temporary(out, [*map(_file, SPLITS), META]) as temporary:
@@ -132,7 +136,7 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
                 meta["files"][_file(split)] = {"bytes": file.stat().st_size, "sha256": file_sum(file)}
             meta["hash"] = _content_hash(meta)
             temporary[META].write_text(json.dumps(meta, indent=1) + "\n")
-            (out / META).unlink(missing_ok=True)  # never an old meta.json beside new images
+            (out / META).unlink(missing_ok=True)  # never an old meta.json next to new images
             for name, file in temporary.items():
                 os.replace(file, out / name)  # noqa: PTH105
     except (OSError, SafetensorError) as error:
@@ -156,6 +160,7 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
                 raise ValueError("its fields do not match its hash")
             constants = _tuples(meta["mean"]), _tuples(meta["std"])
             classes, names, notes = tuple(meta["classes"]), meta["columns"], tuple(meta.get("notes", ()))
+            encoding = Encoding.parse(meta["encoding"]) if "encoding" in meta else None
             layouts = [_layout(meta, split) for split in SPLITS]
         train, test = (
             _load_split(folder / _file(split), meta["files"][_file(split)], layout, verify)
@@ -168,7 +173,7 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
         for name, values in names.items()
     }
     x_and_y = train["x"], train["y"], test["x"], test["y"]
-    return Dataset(meta["name"], *x_and_y, classes, *constants, meta["hash"], columns, notes)
+    return Dataset(meta["name"], *x_and_y, classes, *constants, meta["hash"], columns, notes, encoding)
 
 
 def need_classes(dataset: Dataset, field: str) -> None:
@@ -182,7 +187,7 @@ def need_classes(dataset: Dataset, field: str) -> None:
 
 
 def is_current(path: Path | str, params: DatasetParams, root: Path | str | None = None) -> bool:
-    """Whether ``path`` was prepared with these parameters, from files that have not changed since.
+    """Return whether ``path`` was prepared with these parameters, from files that have not changed since.
 
     A file that no longer exists counts as unchanged: prepared data suffice. ``root`` is the data root.
     """
@@ -197,22 +202,19 @@ def is_current(path: Path | str, params: DatasetParams, root: Path | str | None 
 
 
 def origin_sums(params: DatasetParams, root: Path | str | None = None) -> dict[str, str]:
-    """SHA-256 of every existing file that the data are read from, by its name in `DatasetParams.files`.
+    """SHA-256 of every existing file that the data are read from, by its name in `DatasetParams.files`."""
+    files = params.files(root).items()
+    return {name: path_sum(path) for name, path in files if path is not None and path.exists()}
 
-    That of a folder covers the names and sums of all its files.
-    """
-    sums = {}
-    for name, path in params.files(root).items():
-        if path is None or not path.exists():
-            continue
-        with reading(path):
-            if path.is_dir():
-                inside = sorted(file for file in path.rglob("*") if file.is_file())
-                listed = [[file.relative_to(path).as_posix(), file_sum(file)] for file in inside]
-                sums[name] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
-            else:
-                sums[name] = file_sum(regular(path))
-    return sums
+
+def path_sum(path: Path) -> str:
+    """The SHA-256 of a file; of a folder, one over the names and sums of all its files."""
+    with reading(path):
+        if not path.is_dir():
+            return file_sum(regular(path))
+        inside = sorted(file for file in path.rglob("*") if file.is_file())
+        names = [[file.relative_to(path).as_posix(), file_sum(file)] for file in inside]
+        return hashlib.sha256(json.dumps(names).encode()).hexdigest()
 
 
 def _tensors(raw: RawData, split: str) -> dict[str, Tensor]:
@@ -284,7 +286,7 @@ def _sum_of(file: Path, *version: int) -> str:
 
 @contextlib.contextmanager
 def _temporary(folder: Path, names: list[str]) -> Iterator[dict[str, Path]]:
-    """Temporary names beside the final ones; files that were not moved into place are removed."""
+    """Temporary names in the same folder; files that were not moved into place are removed."""
     files = {name: folder / f".{name}.{os.getpid()}.tmp" for name in names}
     try:
         yield files

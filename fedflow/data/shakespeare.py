@@ -21,7 +21,7 @@ TRAIN_SHARE = 0.8
 
 
 class ShakespeareOptions(Settings):
-    """How the text is cut into samples."""
+    """The cut of the text into samples."""
 
     section = "data"
     length: int = option(80, "characters of a window", ge=1, source="LEAF")

@@ -19,7 +19,7 @@ EDGE = 33  # the gray level next to 0.1307, MNIST's mean: zero once it is normal
 
 
 class SMNISTOptions(Settings):
-    """How many tasks there are, and of which images."""
+    """The number of tasks, and the images of which they are made."""
 
     section = "data"
     of: str = option("mnist", "the source whose images are used", choices=("mnist", "fmnist", "mnist5k"))
@@ -96,7 +96,7 @@ def shifted(x: np.ndarray, shift: np.ndarray) -> np.ndarray:
     """Images [n, h, w] moved as ``shift`` [n], places in `SHIFTS`, says; level 33 fills what is left."""
     wide = np.pad(x, ((0, 0), (4, 4), (4, 4)), constant_values=EDGE)
     x = x.copy()
-    for place, (down, right) in enumerate(SHIFTS):
+    for number, (down, right) in enumerate(SHIFTS):
         rows, columns = (slice(4 - by, 4 - by + side) for by, side in zip((down, right), x.shape[1:]))
-        x[shift == place] = wide[shift == place, rows, columns]
+        x[shift == number] = wide[shift == number, rows, columns]
     return x

@@ -2,13 +2,14 @@
 
 A data root (`data_root`) is searched first, for ``<name>.npz``, then ``<name>.tar``, then torchvision's
 own files; only then is anything downloaded. Normalization constants are the usual ones of each set
-(USPS and FashionMNIST use MNIST's); a source without constants gets those of its training images.
+(USPS and FashionMNIST use MNIST's); without constants, they are computed from the training images.
 """
 
 import os
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,12 +20,15 @@ from fedflow.data import torchvision_sources as tv
 from fedflow.data.checks import checked
 from fedflow.data.files import FolderOptions, RawData, read_images, read_tar, regular
 from fedflow.data.generated import GeneratedOptions, generated
+from fedflow.data.huggingface import HuggingFaceOptions, read_huggingface
+from fedflow.data.matlab import MatlabOptions, read_mat
 from fedflow.data.mini_imagenet import MiniImageNetOptions, mini_imagenet
 from fedflow.data.mix import MixOptions, mixed
-from fedflow.data.npz import read_npz
+from fedflow.data.npz import PICKLED, read_npz
 from fedflow.data.shakespeare import ShakespeareOptions, tinyshakespeare
 from fedflow.data.smnist import SMNISTOptions, smnist
 from fedflow.data.table import TableOptions, read_table
+from fedflow.data.tff import TFFOptions, read_tff
 from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.settings import Settings
 
@@ -57,6 +61,18 @@ MNIST_CONSTANTS = (0.1307,), (0.3081,)
 CIFAR100_CONSTANTS = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)
 LEAF = "Caldas et al. 2018, from LEAF's preprocess.sh -t sample"
 NO_CONSTANTS: tuple[Constants, Constants] = (), ()
+PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")
+READERS = {  # ending of a file: the sources that read it
+    ".npz": ("npz",),
+    ".csv": ("table",),
+    ".tsv": ("table",),
+    ".parquet": ("table", "huggingface"),
+    ".mat": ("mat",),
+    ".h5": ("tff",),
+    ".hdf5": ("tff",),
+    ".tar": ("folder",),
+    ".json": ("leaf",),
+}
 USPS_TRAIN_COUNTS = (1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644)
 
 
@@ -66,13 +82,13 @@ class Source:
 
     ``kind`` says where they come from: a Python ``package``, torchvision's files or a ``download``, the data
     ``root`` only, the user's ``path``, or a computation (``made``). ``options`` declares the parameters of
-    the source, which are given beside those of `DatasetParams`. ``fetch`` takes the data root, ``read`` (kind
-    ``path``) the user's path, ``join`` the parts of a mix; the options follow, if the source has any, and
-    for ``read`` the samples of the entry ``test_of``, if it has one.
+    the source, which are given next to the fields of `DatasetParams`. ``fetch`` takes the data root, ``read``
+    (kind ``path``) the user's path, ``join`` the parts of a mix; the options follow, if the source has any,
+    and for ``read`` the samples of the entry ``test_of``, if it has one.
 
     ``classes`` and ``shape`` (channels, height, width) are empty and None if the files define them; ``mean``
     and ``std`` (of pixels scaled to [0, 1], one per channel) are empty if they are computed;
-    ``train_counts`` are asserted if given.
+    ``train_counts`` are asserted if given. ``by_name``: ``path`` may also be a name that ``read`` looks up.
     """
 
     name: str
@@ -88,10 +104,11 @@ class Source:
     shape: tuple[int, int, int] | None = None
     constants: tuple[Constants, Constants] = NO_CONSTANTS
     train_counts: tuple[int, ...] = ()
+    by_name: bool = False
 
     @property
     def needs_network(self) -> bool:
-        """Whether the images are downloaded unless the data root has them."""
+        """True if the images are downloaded unless the data root has them."""
         return self.kind == "download"
 
     @property
@@ -130,13 +147,13 @@ class Source:
         return samples
 
     def where(self, root: Path | str | None = None) -> str:
-        """Where the images would come from without a download; empty if they need one."""
+        """The place of the images without a download; empty if they need one."""
         known = {"package": "in a package", "path": "data.path", "made": "made here"}
         file = self.file(root)
         return known.get(self.kind, "") or (file.name if file else "")
 
     def file(self, root: Path | str | None = None) -> Path | None:
-        """The file of the data root that is read; None if there is none, or if the source reads none.
+        """Return the file of the data root that is read, or None if there is none or the source reads none.
 
         Files in torchvision's own layout do not count: they are the official ones.
         """
@@ -152,8 +169,9 @@ class Source:
             return self.join(parts, *given), f"source {self.name!r}"
         if self.read is not None:
             file = Path(path or "")
-            if not path or not file.exists():
+            if not path or not (self.by_name or file.exists()):
                 raise FedflowError(f"source {self.name!r}: there is no file {str(path)!r} (data.path)")
+            _need_kind(self.name, file)
             return self.read(regular(file), *given, *(samples for _, samples in parts)), str(file)
         if self.kind in ("package", "made") and self.fetch:
             return self.fetch(root, *given), f"source {self.name!r}"
@@ -174,6 +192,17 @@ class Source:
         except Exception as error:  # torchvision raises almost anything
             last = str(error).strip().rpartition("\n")[2]  # the last mirror's
             raise FedflowError(f"{missing}, and the download failed: {last or reason(error)}") from error
+
+
+def _need_kind(name: str, file: Path) -> None:
+    """Refuse a file whose ending shows that it is a pickle, or that another source reads it."""
+    suffix = file.suffix.lower()
+    if suffix in PICKLES and file.is_file():
+        raise FedflowError(f"{file}: {PICKLED}")
+    readers = READERS.get(suffix, ())
+    if file.is_file() and readers and name not in readers and name in chain(*READERS.values()):
+        others = " or ".join(f"`source: {reader}`" for reader in readers)
+        raise FedflowError(f"{file}: source {name!r} does not read {suffix} files; {others} does")
 
 
 def data_root(root: Path | str | None = None) -> Path:
@@ -293,6 +322,26 @@ SOURCES: dict[str, Source] = {
         Source(
             name="table", title="Table", about="a CSV or Parquet file; classes or real targets", kind="path",
             origin="data.path", options=TableOptions, read=read_table,
+        ),
+        Source(
+            name="huggingface", title="Hugging Face", about="Parquet, a folder of save_to_disk, or a name",
+            kind="path", origin="data.path", options=HuggingFaceOptions, read=read_huggingface, by_name=True,
+        ),
+        Source(
+            name="tff", title="TensorFlow Federated", about="images by user, in its HDF5 files", kind="path",
+            origin="data.path", options=TFFOptions, read=read_tff,
+        ),
+        Source(
+            name="mat", title="MATLAB", about="a .mat file with inputs and labels", kind="path",
+            origin="data.path", options=MatlabOptions, read=read_mat,
+        ),
+        Source(
+            name="leaf", title="LEAF's form", about="numbers by user, in JSON files as of FedProx",
+            kind="path", origin="data.path", options=leaf.PlainOptions, read=leaf.plain,
+        ),
+        Source(
+            name="leaf_sent140", title="Sent140", about="words of tweets by author, LEAF's JSON files",
+            kind="path", origin=LEAF, options=leaf.Sent140Options, read=leaf.sent140,
         ),
         Source(
             name="leaf_femnist", title="FEMNIST", about="handwritten characters by writer, LEAF's JSON files",

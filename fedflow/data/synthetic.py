@@ -17,7 +17,7 @@ from fedflow.settings import Settings, option
 
 
 class ConvexOptions(Settings):
-    """What differs between the devices of ``synthetic_convex``: one property at a time."""
+    """The property that differs between the devices of ``synthetic_convex``, one at a time."""
 
     section = "data"
     heterogeneity: str = option(
@@ -87,7 +87,7 @@ def synthetic_convex(options: ConvexOptions) -> RawData:
     properties are equal: theta, b ~ N(0, 1) shared by all, nu_i = 0, n_i = samples.
 
     The paper gives no values of gamma: 1 is a guess. gamma1 changes no label, because mu_i adds the same
-    number to all K scores. The variances are the paper's; the standard deviation gamma3 is that of the code.
+    number to all K scores. The variances are the paper's; the standard deviation gamma3 is from the code.
     """
     differs = options.heterogeneity
     shape = options.classes, options.features

@@ -1,32 +1,57 @@
-"""A table in a CSV or Parquet file: numeric features, and a class or a number to predict."""
+"""A table in a CSV or Parquet file: numbers, categories and dates as features, and a column to predict.
 
+Reading is a series of steps, and each says what it did: the columns get types, rows with missing values are
+left out if that is wanted, every column gets a use, rows are split, and what the features need (categories,
+means, constants of standardization) is learned from the training rows.
+"""
+
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedflow.data.features import counted, listed, missing_mark, odd_value, unfit, unnamed
-from fedflow.data.files import DataColumn, RawData, reading, regular
+from fedflow.data.encoding import FILLS, Encoding, Feature, constants, encoded, summary
+from fedflow.data.features import advice, counted, is_text, listed, missing_mark, odd_value, unfit, unnamed
+from fedflow.data.files import DataColumn, RawData
+from fedflow.data.split import draw_test
+from fedflow.data.table_file import FileOptions, as_numbers, names_of, read_frame
 from fedflow.errors import BadInput, FedflowError
-from fedflow.seeding import generator
-from fedflow.settings import Settings, option
+from fedflow.settings import option
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class TableOptions(Settings):
-    """What the columns of the table mean."""
+class TableOptions(FileOptions):
+    """Settings of the file, the meaning of its columns, and their way to inputs."""
 
-    section = "data"
     target: str = option(doc="column to predict")
     task: str = option("classification", "kind of target", choices=("classification", "regression"))
     user: str | None = option(None, "column with the user of each sample; kept as `user`")
     columns: list[str] = option(factory=list, doc="further columns to keep as facts, such as attributes")
-    features: list[str] | None = option(None, "numeric input columns; null = all without another use")
+    features: list[str] | None = option(None, "input columns; null = all without another use")
     ignore: list[str] = option(factory=list, doc="columns without use, such as text, ids and row numbers")
-    dummies: list[str] = option(factory=list, doc="features that are not standardized, such as one-hot ones")
+    encode: str | None = option(
+        None,
+        "how text becomes inputs: onehot = an input per category, codes = the number of the category; null = "
+        "text is refused",
+        choices=("onehot", "codes"),
+    )
+    categories: list[str] = option(factory=list, doc="columns of numbers that are categories, for `encode`")
+    dates: list[str] = option(factory=list, doc="columns of dates (2024-01-31), which become days since 1970")
+    missing: str = option(
+        "refuse",
+        "missing values of features: refuse; drop = leave out such rows; mean or median of training rows; "
+        "category = the mean, with an input that marks them. Except with the first two, missing text is a "
+        "category",
+        choices=("refuse", "drop", *FILLS),
+    )
+    dummies: list[str] = option(
+        factory=list, doc="columns of numbers that are not standardized, such as 0 and 1"
+    )
     split: str | None = option(None, "column with train or test; null = a random split")
+    test_path: str | None = option(None, "file of the test rows, in place of a random split")
     test_share: float = option(0.2, "share of the random test set, in each class", gt=0, lt=1)
     within: str = option(
         "table",
@@ -37,11 +62,16 @@ class TableOptions(Settings):
     seed: int = option(0, "seed of the random split", ge=0)
 
     def validate(self) -> None:
+        super().validate()
         if self.within == "user" and self.user is None:
             raise BadInput("data.within", self.within, "table, without a column for data.user")
         if self.ignore and self.features is not None:
             accepted = "an empty list: columns that data.features does not name are ignored"
             raise BadInput("data.ignore", self.ignore, accepted)
+        if self.categories and self.encode is None:
+            raise BadInput("data.categories", self.categories, "an empty list, without data.encode")
+        if self.test_path is not None and self.split is not None:
+            raise BadInput("data.test_path", self.test_path, "null, with data.split")
         seen = {"user"} if self.user not in (None, "user") else set()  # a fact of that name would hide it
         for field, name in self.uses():
             if name in seen:
@@ -60,44 +90,117 @@ class TableOptions(Settings):
 def read_table(path: Path, options: TableOptions) -> RawData:
     """Features [n, d] float32, labels [n] numbered in the order of the classes, or real targets [n].
 
-    Features, except ``dummies``, are standardized with the mean and standard deviation of the training rows
-    (0 if a column is constant there), of the whole table or of each user. Rows keep their order. Columns of
-    whole numbers are unchanged, ``user`` and text are numbered in sorted order. An empty cell is a missing
-    value; "NA" or "None" is missing in a column of numbers, and text in a column of text. A column without a
-    use must be a feature or ignored: text, row numbers and ids are refused unless the options name them.
+    Numbers, dates and codes, except ``dummies``, are standardized with the mean and standard deviation of
+    the training rows (0 if a column is constant there), of the whole table or of each user. Rows keep their
+    order. Columns of whole numbers are unchanged, ``user`` and text are numbered in sorted order. An empty
+    cell is a missing value; "NA" or "None" is missing in a column of numbers, and text in a column of text. A
+    column without a use must be a feature or ignored: row numbers and ids are refused unless the options name
+    them.
     Raises `BadInput` for a column that is missing or has the wrong type, `FedflowError` for a file that
     cannot be read and for missing values.
     """
-    with reading(regular(path, folders=False)):
-        table = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
-        table.columns = table.columns.map(str)
-        if twice := table.columns[table.columns.duplicated()].tolist():
-            raise ValueError(f"has two columns {twice[0]!r}")
-        if not len(table):
-            raise ValueError("has no rows")
-    features = _features(table, options, path)
+    table, given = _rows(path, options)
+    _need_columns(table, options, path)
+    table = _typed(table, options)
+    kinds = _features(table, options, path)
     used = [name for field, name in options.uses() if field != "ignore"]
-    _need_whole(table[list(dict.fromkeys(used + features))], path)
+    dropped = np.zeros(len(table), bool)
+    if options.missing == "drop":
+        dropped = table[[*used, *kinds]].isna().any(axis=1).to_numpy()
+        table, given = table[~dropped], None if given is None else given[~dropped]
+        if not len(table):
+            raise FedflowError(f"{path}: every row has a missing value (data.missing: drop)")
+    _need_whole(table, dict.fromkeys([*used, *kinds]), () if options.missing == "refuse" else kinds, path)
 
     y, classes = _targets(table, options, path)
-    users = None if options.user is None else _codes(table[options.user])
+    users = None if options.user is None else codes(table[options.user])
     groups = np.zeros(len(y), np.int64) if options.within == "table" or users is None else users[0]
-    test = _test_rows(table, options, y, groups, path)
-    x, scaled = table[features].to_numpy(np.float64, copy=True), ~np.isin(features, options.dummies)
-    for group in np.unique(groups):
-        own = groups == group
-        if test[own].all():
-            name = table[options.user][own].iloc[0]
-            raise FedflowError(f"{path}: {str(name)!r} has no training row (data.within: user)")
-        x[np.ix_(own, scaled)] = _standardized(x[np.ix_(own, scaled)], ~test[own])
-    x = x.astype(np.float32)
+    test = _test_rows(table, options, y, groups, path) if given is None else given
+    train = table[~test]
+    features = [Feature.fitted(name, train[name], kind, options.missing) for name, kind in kinds.items()]
+    encoding = _encoding(table, features, options, groups, test, path)
+    x = encoding.encode(table)
 
-    facts = {name: _codes(table[name], keep_numbers=True) for name in options.columns}
+    facts = {name: codes(table[name], keep_numbers=True) for name in options.columns}
     if users is not None:
         facts["user"] = users
-    columns = {name: DataColumn(codes[~test], codes[test], names) for name, (codes, names) in facts.items()}
-    notes = (_uses(table, options, features, classes),)
-    return RawData(x[~test], y[~test], x[test], y[test], classes, columns, notes=notes)
+    columns = {
+        name: DataColumn(values[~test], values[test], names) for name, (values, names) in facts.items()
+    }
+    notes = [_uses(table, options, list(kinds), classes)]
+    if dropped.any():
+        notes.append(
+            f"left out: {dropped.sum()} of {len(dropped)} rows, with missing values (data.missing: drop)"
+        )
+    notes += filter(None, ["; ".join(summary(features, train, table[test], options.missing))])
+    return RawData(
+        x[~test], y[~test], x[test], y[test], classes, columns, notes=tuple(notes), encoding=encoding
+    )
+
+
+def _rows(path: Path, options: TableOptions) -> tuple["pd.DataFrame", np.ndarray | None]:
+    """All rows, and which of them are test rows [n] if a file has these."""
+    import pandas as pd
+
+    table = read_frame(path, options)
+    if options.test_path is None:
+        return table, None
+    other = Path(options.test_path)
+    if not other.exists():
+        raise BadInput("data.test_path", options.test_path, "a file")
+    tested = read_frame(other, options)
+    if list(tested) != list(table):
+        raise FedflowError(
+            f"{other}: has the columns {listed(names_of(tested))}, not {listed(names_of(table))} as {path}"
+        )
+    return pd.concat([table, tested], ignore_index=True), np.arange(len(table) + len(tested)) >= len(table)
+
+
+def _need_columns(table: "pd.DataFrame", options: TableOptions, path: Path) -> None:
+    """Refuse options that name a column which the file does not have."""
+    others = [(field, name) for field in ("categories", "dates") for name in getattr(options, field)]
+    for field, name in [*options.uses(), *others]:
+        if name not in table and not (field == "features" and options.encode is None):
+            raise BadInput(f"data.{field}", name, f"a column of {path}: {', '.join(names_of(table))}")
+
+
+def _typed(table: "pd.DataFrame", options: TableOptions) -> "pd.DataFrame":
+    """With columns of numbers as numbers although some values are marked as missing, if that is allowed."""
+    if options.missing == "refuse":
+        return table
+    taken = {name for field, name in options.uses() if field not in ("features", "target")} | {*options.dates}
+    taken |= {options.target} if options.task == "classification" else set()
+    odd = [name for name in names_of(table) if name not in taken and table[name].dtype.kind == "O"]
+    return table.assign(**{name: as_numbers(table[name], options, lenient=True) for name in odd})
+
+
+def _encoding(
+    table: "pd.DataFrame",
+    features: list[Feature],
+    options: TableOptions,
+    groups: np.ndarray,
+    test: np.ndarray,
+    path: Path,
+) -> Encoding:
+    """The features with the constants of the training rows of each group."""
+    x = encoded(features, table)
+    plain = {*options.dummies, *(f.name for f in features if f.kind == "onehot")}
+    scaled = np.concatenate([_scaled(f, f.name not in plain) for f in features])
+    fitted, names = [], []
+    for group in np.unique(groups):
+        inside = groups == group
+        if options.within == "user":
+            names.append(str(table[options.user][inside].iloc[0]))
+            if test[inside].all():
+                raise FedflowError(f"{path}: {names[-1]!r} has no training row (data.within: user)")
+        fitted.append(constants(x[inside & ~test], scaled))
+    mean, std = (tuple(tuple(row.tolist()) for row in rows) for rows in zip(*fitted))
+    return Encoding(tuple(features), mean, std, options.user if names else None, tuple(names))
+
+
+def _scaled(feature: Feature, whole: bool) -> np.ndarray:
+    """A mask of the inputs of a feature that are standardized; the mark of a missing value is not."""
+    return np.array([whole, *[False] * (len(feature.inputs) - 1)] if whole else [False] * len(feature.inputs))
 
 
 def _uses(table: "pd.DataFrame", options: TableOptions, features: list[str], classes: tuple[str, ...]) -> str:
@@ -107,8 +210,8 @@ def _uses(table: "pd.DataFrame", options: TableOptions, features: list[str], cla
         parts.append(f"constant: {listed(constant)}")
     kinds = f"{counted(classes, 'class')}: {listed(classes)}" if classes else "real numbers"
     parts.append(f"target: {options.target} ({kinds})")
-    known = {name for _, name in options.uses()}
-    unused = [name for name in map(str, table) if name not in known.union(features)]
+    named = {name for _, name in options.uses()}
+    unused = [name for name in names_of(table) if name not in named.union(features)]
     for field in "user", "split", "columns":
         if names := [name for use, name in options.uses() if use == field]:
             parts.append(f"{field}: {listed(names)}")
@@ -122,88 +225,46 @@ def _uses(table: "pd.DataFrame", options: TableOptions, features: list[str], cla
     return "; ".join(parts)
 
 
-def _read_parquet(path: Path) -> "pd.DataFrame":
-    """The table; named levels of its index are columns."""
-    import pandas as pd
-
-    table = pd.read_parquet(path)
-    return table.reset_index([name for name in table.index.names if name is not None])
-
-
-def _read_csv(path: Path) -> "pd.DataFrame":
-    """The table with its text unchanged, and the column names of the first line."""
-    import pandas as pd
-
-    names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
-    if len(names) > 1 and _is_data(names):
-        raise ValueError(f"needs the names of the columns in its first line, which holds {listed(names)}")
-    if len(names) == 1 and (mark := next((m for m in ";\t| " if m in names[0]), "")):
-        raise ValueError(f"columns are separated by {mark!r}; needs commas")
-    if twice := [name for name in names if name and names.count(name) > 1]:  # pandas would number them
-        raise ValueError(f"has two columns {twice[0]!r}")
-    # Fails where rows are longer than the first line, whose first cells pandas would take for an index.
-    pd.read_csv(path, header=None, nrows=2, dtype=str)
-    table = pd.read_csv(path, low_memory=False)  # else the type of a column depends on the block of rows
-    written = pd.read_csv(path, keep_default_na=False, na_values=[""], low_memory=False)
-    for name in table.select_dtypes(exclude="number"):
-        table[name] = written[name]
-    return table
-
-
-def _is_data(names: list[str]) -> bool:
-    """Return whether the first line of a CSV file holds data: numbers, unless they count the columns."""
-    found = [_number(name) for name in names]
-    numbers = [number for number in found if number is not None]
-    if any(number % 1 for number in numbers):
-        return True
-    steps = np.diff(numbers)
-    return not (steps == 1).all() if len(numbers) == len(names) else not (steps > 0).all()
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if np.isfinite(number) else None
-
-
-def _features(table: "pd.DataFrame", options: TableOptions, path: Path) -> list[str]:
-    """The numeric input columns; every column that the options name must exist."""
-    numeric = list(map(str, table.select_dtypes(["number", "bool"])))
-    for field, name in options.uses():
-        there = numeric if field == "features" else list(map(str, table.columns))
-        if name not in there:
-            kind = "numeric column" if field == "features" else "column"
-            raise BadInput(f"data.{field}", name, f"a {kind} of {path}: {', '.join(there)}")
+def _features(table: "pd.DataFrame", options: TableOptions, path: Path) -> dict[str, str]:
+    """The input columns, each with the kind of its `Feature`."""
+    text = [name for name in names_of(table) if is_text(table[name])]
+    categories = {*options.categories, *(text if options.encode else [])} - {*options.dates}
+    numeric = list(table.select_dtypes(["number", "bool"]))
+    fit = [name for name in names_of(table) if name in {*numeric, *categories, *options.dates}]
+    for name in options.features or []:
+        if name not in fit:
+            kind = "column of numbers or text" if options.encode else "numeric column"
+            raise BadInput("data.features", name, f"a {kind} of {path}: {', '.join(fit)}")
     taken = {name for _, name in options.uses()}
-    without = [name for name in unnamed(map(str, table)) if name not in taken]
-    if options.features is not None:
-        features = options.features
-    else:
-        rest = table[[name for name in table if name not in taken.union(without)]]
-        features = [name for name in numeric if name in rest]
-    if strange := [name for name in options.dummies if name not in features]:
-        raise BadInput("data.dummies", strange[0], f"one of the features: {', '.join(features)}")
-    if options.features is None and (found := unfit(rest.drop(columns=options.dummies))):
-        raise FedflowError(
-            f"{path}: not features: {found}; list them in data.ignore, or the features in data.features"
-        )
+    without = [name for name in unnamed(names_of(table)) if name not in taken]
+    rest = [name for name in names_of(table) if name not in taken.union(without)]
+    features = [name for name in fit if name in rest] if options.features is None else options.features
+    for field in ("dummies", "categories", "dates"):
+        if strange := [name for name in getattr(options, field) if name not in features]:
+            raise BadInput(f"data.{field}", strange[0], f"one of the features: {', '.join(features)}")
+    if options.features is None:
+        named = {*options.dummies, *options.categories, *options.dates}
+        reasons = unfit(table[[name for name in rest if name not in named]], text=options.encode is not None)
+        if reasons:
+            raise FedflowError(f"{path}: not features: {listed(reasons)}; {advice(reasons)}")
     if not features:
         others = f"; left out: {listed(map(repr, without))} (without a name)" if without else ""
         raise FedflowError(f"{path}: has no numeric column left for features{others}")
-    return features
+    kinds = dict.fromkeys(features, "number") | dict.fromkeys(options.dates, "date")
+    return kinds | {name: str(options.encode) for name in features if name in categories}
 
 
-def _need_whole(table: "pd.DataFrame", path: Path) -> None:
-    """Refuse missing and infinite values."""
-    for name, column in table.items():
-        missing = column.isna() | column.isin([np.inf, -np.inf])
+def _need_whole(table: "pd.DataFrame", names: Iterable[str], filled: Iterable[str], path: Path) -> None:
+    """Refuse infinite values, and missing ones unless they are ``filled`` later."""
+    for name in names:
+        missing = table[name].isin([np.inf, -np.inf])
+        if name not in filled:
+            missing |= table[name].isna()
         if missing.any():
             row = missing.to_numpy().argmax() + 1
             raise FedflowError(
                 f"{path}: column {name!r} has {missing.sum()} missing or infinite values, to be filled in "
-                f"the file or left out with the column (data.ignore), the first in row {row}"
+                f"(data.missing) or left out with the column (data.ignore), the first in row {row}"
             )
 
 
@@ -217,24 +278,21 @@ def _targets(table: "pd.DataFrame", options: TableOptions, path: Path) -> tuple[
             raise BadInput("data.target", options.target, accepted)
         return column.to_numpy(np.float32), ()
     if mark := missing_mark(column):
-        raise FedflowError(f"{path}: column {options.target!r}, the target, has the missing value {mark}")
+        raise FedflowError(
+            f"{path}: column {options.target!r}, the target, has the missing value {mark}; with "
+            "data.marks and data.missing: drop, such rows are left out"
+        )
     if column.dtype.kind == "f" and (column % 1 != 0).any():
         raise BadInput(
             "data.target", options.target, "text or whole numbers; real ones need task: regression"
         )
-    return _codes(column.astype(np.int64) if column.dtype.kind == "f" else column)
-
-
-def _standardized(x: np.ndarray, train: np.ndarray) -> np.ndarray:
-    """``x`` [n, d] with mean 0 and standard deviation 1 in the ``train`` [n] rows; 0 if constant there."""
-    mean, std, constant = x[train].mean(0), x[train].std(0), np.ptp(x[train], axis=0) == 0
-    return np.where(constant, 0, (x - mean) / np.where(constant, 1, std))
+    return codes(column.astype(np.int64) if column.dtype.kind == "f" else column)
 
 
 def _test_rows(
     table: "pd.DataFrame", options: TableOptions, y: np.ndarray, groups: np.ndarray, path: Path
 ) -> np.ndarray:
-    """Which rows are test rows, bool [n], drawn within each group [n]; neither part is empty."""
+    """A mask of the test rows [n], drawn within each group [n]; neither part is empty."""
     test = np.zeros(len(y), bool)
     if options.split is not None:
         split = table[options.split].astype(str)
@@ -243,17 +301,14 @@ def _test_rows(
         test = (split == "test").to_numpy()
     else:
         strata = np.zeros(len(y), np.int64) if options.task == "regression" else y
-        for label, group in np.unique(np.stack([strata, groups], axis=1), axis=0).tolist():
-            rows = np.flatnonzero((strata == label) & (groups == group))
-            key = (label, group) if options.within == "user" else (label,)
-            order = generator(options.seed, "data.table.split", *key).permutation(rows)
-            test[order[: min(round(options.test_share * len(rows)), len(rows) - 1)]] = True
+        within = groups if options.within == "user" else None
+        test = draw_test(strata, options.test_share, options.seed, "data.table.split", within)
     if test.all() or not test.any():
         raise FedflowError(f"{path}: all {len(y)} rows are for {'testing' if test.any() else 'training'}")
     return test
 
 
-def _codes(column: "pd.Series", keep_numbers: bool = False) -> tuple[np.ndarray, tuple[str, ...]]:
+def codes(column: "pd.Series", keep_numbers: bool = False) -> tuple[np.ndarray, tuple[str, ...]]:
     """The rank of each value among the sorted distinct ones [n], and these values."""
     if keep_numbers and column.dtype.kind in "biu":
         return column.to_numpy(np.int64), ()

@@ -1,4 +1,4 @@
-"""What the fields of `DatasetParams` do to the samples of a source before they are stored."""
+"""The changes to the samples of a source before they are stored, as the fields of `DatasetParams` say."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,9 +17,9 @@ from fedflow.seeding import generator
 def transformed(params: DatasetParams, root: Path | str | None = None) -> RawData:
     """The samples of one entry of ``data``, processed as its fields say.
 
-    Images get the normalization constants that ``normalize`` names. "source": those of the source, or else
-    computed from all its training images as read; "train": computed from the training images that are kept,
-    before they are resized or padded. With a column ``domain``, they are computed for each domain.
+    Images get the normalization constants that ``normalize`` names. "source": constants of the source, or
+    else computed from all its training images as read; "train": computed from the training images that are
+    kept, before they are resized or padded. With a column ``domain``, they are computed for each domain.
     Raises `FedflowError` if the source cannot be read, `BadInput` for what cannot be done to its samples.
     """
     raw = SOURCES[params.source].load(root, params.path, params.parameters, _parts(params, root))
@@ -46,7 +46,7 @@ def _parts(params: DatasetParams, root: Path | str | None) -> list[tuple[str, Ra
 
 
 def _with_constants(raw: RawData, params: DatasetParams) -> RawData:
-    """With the constants of the source, or else those of its training images."""
+    """With the constants of the source, or else of its training images."""
     origin = SOURCES[params.source]
     if raw.mean:
         return raw
@@ -56,7 +56,7 @@ def _with_constants(raw: RawData, params: DatasetParams) -> RawData:
 
 
 def _normalized(raw: RawData, params: DatasetParams) -> RawData:
-    """With constants other than those of the source."""
+    """With other constants than the source has."""
     channels, chosen = 3 if raw.x_train.ndim == 4 else 1, params.normalize
     if chosen == "train":
         return _computed(raw, params)
@@ -91,7 +91,7 @@ def _kept(raw: RawData, params: DatasetParams) -> RawData:
     if not classes or raw.kind == "tokens":
         raise BadInput("data.keep_labels", wanted, f"an empty list: {params.title} has no class labels")
     if max(wanted) >= classes:
-        raise BadInput("data.keep_labels", wanted, f"labels 0..{classes - 1}, those of {params.title}")
+        raise BadInput("data.keep_labels", wanted, f"labels 0..{classes - 1} of {params.title}")
     number = np.full(classes, -1)
     number[wanted] = np.arange(len(wanted))
     raw = _chosen(raw, *(np.flatnonzero(number[y] >= 0) for y in (raw.y_train, raw.y_test)))

@@ -1,20 +1,21 @@
-"""How certain a difference between two methods is, from the seeds and clients that both served."""
+"""Differences between two methods, with intervals over the seeds and clients that both served."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from scipy.stats import t as student
 
-from fedflow.finished.run import Run
+from fedflow.finished.run import Run, once
 from fedflow.finished.tables import Stat
 from fedflow.finished.variants import HASHES
 from fedflow.seeding import generator
 
-CONFIDENCE, SEEDS = 0.95, 3  # of intervals; the fewest seeds that resolve anything
+CONFIDENCE, SEEDS = 0.95, 3  # of intervals; the fewest seeds for a significant difference
 DRAWS, LARGEST = 2000, 4_000_000  # bootstrap samples; drawn clients in memory at once
-MEASURES = {  # metric: the column of clients that it is made of
+MEASURES = {  # metric: its column of clients
     "local_accuracy": "local_accuracy",
     "global_accuracy": "global_accuracy",
     "local_worst10": "local_accuracy",
@@ -23,9 +24,9 @@ MEASURES = {  # metric: the column of clients that it is made of
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two methods, the mean over ``seeds`` shared seeds, and its 95 % interval; None if it is unknown.
+    """Mean difference of two methods over ``seeds`` shared seeds, with its 95 % interval if known.
 
-    ``clients``: whether the interval is of a bootstrap over clients too; else it is Student's, over seeds.
+    The interval is a bootstrap over seeds and ``clients``, or else Student's over seeds.
     """
 
     mean: float
@@ -34,26 +35,26 @@ class Difference:
     clients: bool = False
 
     @property
-    def certain(self) -> bool:
-        """Whether the interval excludes 0, with the seeds that a verdict needs: of fewer it is too narrow."""
+    def significant(self) -> bool:
+        """True if the interval excludes 0, with at least `SEEDS` seeds: with fewer, it is too narrow."""
         apart = self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
         return apart and self.seeds >= SEEDS
 
     @property
-    def made(self) -> str:
-        """How the interval was made."""
+    def origin(self) -> str:
+        """The kind of interval, in words."""
         return "paired bootstrap over seeds and clients" if self.clients else "Student's t over seeds"
 
 
-def difference(one: Sequence[Run], other: Sequence[Run], measure: str) -> Difference | None:
-    """``one - other`` in one of `MEASURES`, paired by seed and client; None without shared seeds.
+def difference(first: Sequence[Run], second: Sequence[Run], measure: str) -> Difference | None:
+    """``first - second`` in one of `MEASURES`, paired by seed and client, or None without shared seeds.
 
-    Seeds are shared if both runs have the same data and partition. A bootstrap sample draws them with
-    replacement, then clients of each with replacement, the same for both methods. If all clients have the
-    same difference, as with two global models, the interval is Student's, over three seeds or more. A
-    single client has none.
+    A seed is shared if both runs have the same data and partition. A bootstrap sample draws seeds with
+    replacement, then clients of each seed with replacement, the same for both methods. If all clients have
+    the same difference, as with two global models, the interval is Student's over three or more seeds. A
+    single client has no interval.
     """
-    seeds = list(_paired(one, other, MEASURES[measure]).values())
+    seeds = list(_paired(first, second, MEASURES[measure]).values())
     if not seeds:
         return None
     worst = measure == "local_worst10"
@@ -75,12 +76,12 @@ def difference(one: Sequence[Run], other: Sequence[Run], measure: str) -> Differ
 
 
 def too_few(*seeds: int) -> str:
-    """Why these numbers of seeds, fewer than `SEEDS`, have no interval."""
+    """A note that these numbers of seeds, fewer than `SEEDS`, have no interval."""
     return f"{' or '.join('one seed' if number == 1 else 'two seeds' for number in seeds)}: no interval"
 
 
 def _statistic(pair: np.ndarray, worst: bool) -> np.ndarray:
-    """The difference of two methods [draws] on clients [2, draws, n]: of means, or of the worst tenths."""
+    """Difference of means, or of the worst tenths, of two methods [draws] on clients [2, draws, n]."""
     if not worst:
         return (pair[0] - pair[1]).mean(1)
     tail = max(1, pair.shape[2] // 10)  # as `fedflow.metrics.distribution.tenths`
@@ -88,23 +89,30 @@ def _statistic(pair: np.ndarray, worst: bool) -> np.ndarray:
     return lowest[0] - lowest[1]
 
 
-def _paired(one: Sequence[Run], other: Sequence[Run], column: str) -> dict[int, np.ndarray]:
-    """The values [2, n] of the clients that both have scored, by seed with the same data and partition."""
-    others, found = {run.seed: run for run in other}, {}
-    for run in one:
-        both = [run, others[run.seed]] if run.seed in others else []
-        same = all(len({each.metrics.get(part) for each in both}) == 1 for part in HASHES)
-        if both and same and all(column in each.clients for each in both):
-            tables = [each.clients.set_index("client")[column].astype(float) for each in both]
-            known = tables[0].notna() & tables[1].reindex(tables[0].index).notna()
-            shared = tables[0].index[known]
-            if len(shared):
-                found[run.seed] = np.stack([table.loc[shared].to_numpy() for table in tables])
-    return found
+def _paired(first: Sequence[Run], second: Sequence[Run], column: str) -> dict[int, np.ndarray]:
+    """Values [2, n] of the clients that both methods scored, by seed with the same data and partition."""
+    by_seed, paired = {run.seed: run for run in second}, {}
+    for run in first:
+        other = by_seed.get(run.seed)
+        if other is None or any(run.metrics.get(name) != other.metrics.get(name) for name in HASHES):
+            continue
+        ours, theirs = _scores(run, column), _scores(other, column)
+        if not ours.index.equals(theirs.index):
+            ours, theirs = ours.align(theirs, join="inner")
+        values = np.stack([ours.to_numpy(), theirs.to_numpy()])
+        if (scored := ~np.isnan(values).any(0)).any():
+            paired[run.seed] = values[:, scored]
+    return paired
+
+
+@once
+def _scores(run: Run, column: str) -> pd.Series:
+    """A column of the clients by client; empty if the run lacks it."""
+    return run.clients.set_index("client").get(column, pd.Series()).astype(float)
 
 
 def interval(difference: Stat) -> tuple[float, float]:
-    """The two-sided 95 % interval of the mean of paired differences, by Student's t."""
+    """Two-sided 95 % interval of the mean of paired differences, by Student's t."""
     n = len(difference.values)
     half = float(student.ppf((1 + CONFIDENCE) / 2, n - 1)) * difference.std / math.sqrt(n)
     return difference.mean - half, difference.mean + half

@@ -1,10 +1,10 @@
-"""The tables of the page: text and sort key of each cell, and which is best."""
+"""Tables of the page: text and sort key of each cell, with the best ones marked."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedflow.finished.run import Run
-from fedflow.finished.tables import Stat, best, stat
+from fedflow.finished.tables import Stat, best, measured, stat
 from fedflow.metrics.table import SHARE, UNMEASURED, Metric, Unit, in_unit
 from fedflow.simulation.outcome import SERIES_CLIENTS
 
@@ -14,7 +14,7 @@ SPREAD = "± sample std"  # over seeds
 
 @dataclass(frozen=True)
 class Cell:
-    """Text, the spread after it, a small note below it, what it sorts by, and the depth of its color in %."""
+    """Text, the spread after it, a small note below it, its sort key, and the depth of its color in %."""
 
     text: str
     spread: str = ""
@@ -26,13 +26,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A variant of a method, or anything else if it is empty; the note is small and below the label."""
+    """A row of a variant, or of something else if ``variant`` is empty; the small note is below the label."""
 
     variant: str
     label: str
     cells: list[Cell]
     note: str = ""
-    key: str = ""  # the id of its place on the page
+    key: str = ""  # its id on the page
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,15 @@ class Table:
     columns: list[tuple[str, str, str]]  # heading, meaning of the spread in its cells, explanation
     rows: list[Row]
     head: str = "Method"
-    kind: str = "sortable"  # its classes in the style sheet of the page
-    places: Mapping[str, int] | None = None  # of the colors of variants; default: the places on the page
+    kind: str = "sortable"  # classes in the style sheet of the page
+    colors: Mapping[str, int] | None = None  # indices of the colors of variants; default: of the page
 
 
 def metric_table(methods: Methods, metrics: Iterable[Metric]) -> Table:
-    """Mean ± sample std over seeds of every metric that some run has; a row per variant."""
-    targets = any(run.metrics.get("target_accuracy") is not None for runs in methods.values() for run in runs)
-    metrics = [
-        m
-        for m in metrics
-        if any(stat(runs, m.name) for runs in methods.values()) or (m.missing != UNMEASURED and targets)
-    ]
+    """Mean ± sample std over seeds of every metric that some run has, a row per variant."""
+    every = [run for runs in methods.values() for run in runs]
+    targets = measured(every, "target_accuracy")
+    metrics = [m for m in metrics if measured(every, m.name) or (m.missing != UNMEASURED and targets)]
     winners = {m.name: _winners(methods, m) for m in metrics}
     rows = [
         Row(name, runs[0].label, [_cell(runs, metric, name in winners[metric.name]) for metric in metrics])
@@ -62,7 +59,7 @@ def metric_table(methods: Methods, metrics: Iterable[Metric]) -> Table:
 
 
 def write(value: Stat, unit: Unit = SHARE) -> tuple[str, str]:
-    """Mean and spread as text: ('97.1', '± 0.2'); one seed has no spread."""
+    """Mean and spread as text, ('97.1', '± 0.2'); one seed has no spread."""
     spread = f"±\u2009{in_unit(value.std, unit)}" if len(value.values) > 1 else ""
     return in_unit(value.mean, unit), spread
 
@@ -74,24 +71,23 @@ def _cell(runs: Sequence[Run], metric: Metric, is_best: bool) -> Cell:
     exact = not metric.better and value.std == 0  # counted, not measured: every seed has the same value
     whole = exact and unit.whole and unit.factor == 1
     text, spread = write(value, replace(unit, digits=0) if whole else unit)
-    spread = "" if exact else spread
     some = f"{len(value.values)} of {len(runs)} seeds" if len(value.values) < len(runs) else ""
-    return Cell(text, spread, some, value.mean * unit.factor, is_best)
+    return Cell(text, "" if exact else spread, some, value.mean * unit.factor, is_best)
 
 
 def _winners(methods: Methods, metric: Metric) -> set[str]:
-    """The methods with the best printed mean; for a target, among those whose every seed reached it."""
-    shown: Callable[[float], str] = lambda mean: f"{mean * metric.unit.factor:.{metric.unit.digits}f}"  # noqa: E731
-    ranked = best(methods, metric.name, metric.better)
+    """The methods with the best printed mean; for a target, of those that reached it with every seed."""
+    unit, ranked = metric.unit, best(methods, metric.name, metric.better)
     if metric.missing != UNMEASURED:
         ranked = [(name, value) for name, value in ranked if len(value.values) == len(methods[name])]
     if not metric.better or len(ranked) < 2:
         return set()
-    first = {name for name, value in ranked if shown(value.mean) == shown(ranked[0][1].mean)}
-    return first if len(first) < len(ranked) else set()  # where all are level, none is best
+    shown = {name: f"{value.mean * unit.factor:.{unit.digits}f}" for name, value in ranked}
+    first = {name for name, text in shown.items() if text == shown[ranked[0][0]]}
+    return first if len(first) < len(ranked) else set()  # if all are equal, none is best
 
 
 def of_clients(run: Run) -> str:
-    """The note on a picture with a line or row per client."""
+    """Note on a picture with a line or row per client."""
     shown, clients = SERIES_CLIENTS, run.metrics["clients"]
     return f"Seed {run.seed}{f', the first {shown} of {clients:,} clients' if shown < clients else ''}."

@@ -12,23 +12,21 @@ from fedflow.finished.run import Run, once
 from fedflow.heterogeneity import LINKAGES
 from fedflow.methods.protocols import Dissimilarity
 
-LARGEST = 2**53  # of the number of a cluster
+LARGEST = 2**53  # cluster number
 
 
 class Clusters(NamedTuple):
-    """The planted group of every client, if known; round and assignment [N] where the assignment changed (-1:
-    none yet); how the server compares clients, if it does; whether a cluster keeps its number in all rounds.
-    """
+    """The clusters of clients in a finished run."""
 
-    groups: list[int]
-    history: list[dict[str, Any]]
-    dissimilarity: Dissimilarity | None = None
-    stable_ids: bool = True
+    groups: list[int]  # planted, by client; empty if unknown
+    history: list[dict[str, Any]]  # round and assignment [N] where the assignment changed; -1: none yet
+    dissimilarity: Dissimilarity | None = None  # by which the server compares clients, if it does
+    stable_ids: bool = True  # a cluster has the same number in all rounds
 
 
 @once
 def clusters(run: Run) -> Clusters:
-    """The clusters of a run, without groups and history if it has no file. Raises `FedflowError`."""
+    """The clusters of a run, empty without a file. Raises `FedflowError`."""
     file, clients = run.file("clusters.json"), run.metrics.get("clients", 0)
     if file is None:
         return Clusters([], [])
@@ -45,13 +43,13 @@ def clusters(run: Run) -> Clusters:
 
 
 def groups_of(runs: Iterable[Run]) -> list[int]:
-    """The planted groups, from the first of ``runs`` that knows them, or an empty list."""
+    """The planted groups from the first of ``runs`` that has them, or an empty list."""
     return next((groups for run in runs if (groups := clusters(run).groups)), [])
 
 
-def _dissimilarity(run: Run, about: Any) -> Dissimilarity | None:
-    """``proximity.parquet``, with its description ``about`` in ``clusters.json``; None without one."""
-    if about is None:
+def _dissimilarity(run: Run, facts: Any) -> Dissimilarity | None:
+    """``proximity.parquet`` with its ``facts`` in ``clusters.json``, or None without them."""
+    if facts is None:
         return None
     path, described = run.folder / "proximity.parquet", run.folder / "clusters.json"
     table = read_table(path, pd.read_parquet)
@@ -59,22 +57,22 @@ def _dissimilarity(run: Run, about: Any) -> Dissimilarity | None:
     named = set(table.index) <= set(range(len(run.clients))) and [str(k) for k in table.index] == list(table)
     if not named or not np.isfinite(table.to_numpy(float)).all():
         reject(path, "not a matrix of finite numbers with a row and a column per client")
-    if not isinstance(about, dict) or not all(isinstance(about.get(n), str) for n in ("unit", "linkage")):
+    if not isinstance(facts, dict) or not all(isinstance(facts.get(n), str) for n in ("unit", "linkage")):
         reject(described, "proximity needs a unit, a linkage and a height")
-    if about["linkage"] not in LINKAGES:
-        reject(described, f"proximity.linkage is {about['linkage']!r:.40}, not one of {', '.join(LINKAGES)}")
+    if facts["linkage"] not in LINKAGES:
+        reject(described, f"proximity.linkage is {facts['linkage']!r:.40}, not one of {', '.join(LINKAGES)}")
     for name in ("height", "decomposition_error"):
-        if about.get(name) is not None:
-            check_number(described, f"proximity.{name}", about[name], 0)
+        if facts.get(name) is not None:
+            check_number(described, f"proximity.{name}", facts[name], 0)
     try:
-        return Dissimilarity(table.to_numpy(float), table.index.tolist(), **about)
+        return Dissimilarity(table.to_numpy(float), table.index.tolist(), **facts)
     except TypeError:
         reject(described, "proximity needs a unit, a linkage and a height")
 
 
 def _is_step(step: Any, clients: int) -> bool:
-    known = isinstance(step, dict) and type(step.get("round")) is int and step["round"] >= 0
-    return known and _is_assignment(step.get("assignment"), clients)
+    numbered = isinstance(step, dict) and type(step.get("round")) is int and step["round"] >= 0
+    return numbered and _is_assignment(step.get("assignment"), clients)
 
 
 def _is_assignment(value: Any, clients: int) -> bool:

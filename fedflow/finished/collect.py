@@ -1,4 +1,4 @@
-"""Reads and checks the files of finished runs and of partitions. An error names the file, in one line."""
+"""Read and check the files of finished runs and of partitions. An error names the file, in one line."""
 
 import math
 import warnings
@@ -19,6 +19,7 @@ from fedflow.finished.reading import (
     check_entries,
     check_number,
     read_json,
+    read_parquet,
     read_table,
     reject,
 )
@@ -40,7 +41,7 @@ ENTRIES: dict[str, Kinds] = {  # of every metrics.json
     "participation": (int, float),
     "files": (list,),
 }
-MEASURED = (int, float, type(None))  # its other entries; a regression has no accuracy
+MEASURED = (int, float, type(None))  # other entries; a regression has no accuracy
 RANGES: dict[str, Range] = {
     **dict.fromkeys(("rounds", "clients"), (1, math.inf)),
     **dict.fromkeys(("seed", "parameters"), (0, math.inf)),
@@ -54,7 +55,7 @@ NEEDED: dict[str, Kinds] = {  # entries of params.json that the page reads
     "partition.parameters": (dict,),
     "partition.label_noise": (dict, type(None)),
 }
-DATA: dict[str, Kinds] = {"source": (str,), "parameters": (dict,)}  # of each of its data sets
+DATA: dict[str, Kinds] = {"source": (str,), "parameters": (dict,)}  # of every dataset in it
 STDS = ("intra_std", "inter_std")  # of a summary with an expert
 PNG = b"\x89PNG\r\n\x1a\n"
 CLIENTS = ("client", "samples", "local_accuracy", "cluster")
@@ -65,7 +66,7 @@ Labels = Mapping[str, str]  # of the names under `methods` in params.yaml
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """A partition's ``summary.json``, its pictures of labels and of difficulty, its labels by client."""
+    """A partition's ``summary.json``, its pictures of labels and difficulty, and its labels by client."""
 
     name: str
     summary: dict[str, Any]
@@ -75,19 +76,18 @@ class PartitionFacts:
 
     @property
     def scheme(self) -> str:
-        """Name of the partition scheme; empty if the summary does not have it."""
+        """Name of the partition scheme, or an empty text."""
         return str((self.summary.get("params") or {}).get("scheme") or "")
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of the scheme, such as ``alpha``."""
-        params = self.summary.get("params") or {}
-        nested = params.get("parameters")
-        return dict(nested) if isinstance(nested, dict) else {}
+        nested = (self.summary.get("params") or {}).get("parameters")
+        return nested if isinstance(nested, dict) else {}
 
     @property
     def difficulty(self) -> dict[str, float] | None:
-        """Stds of the expert's losses within and between clients, if there is an expert."""
+        """Std of the expert's losses within and between clients, if there is an expert."""
         return self.summary.get("difficulty")
 
 
@@ -96,12 +96,12 @@ class EarlierVersion(FedflowError):
 
 
 def collect_runs(results_dir: Path, labels: Labels | None = None, needed: bool = True) -> list[Run]:
-    """Every run under ``results_dir/<partition>/<method>/<seed>``, ordered by partition, method and seed.
+    """Every run below ``results_dir/<partition>/<method>/<seed>``, ordered by partition, method and seed.
 
-    And every run that the grid does not have, in ``runs`` next to it. A digest of the settings follows the
-    seed if params.yaml has other settings. ``labels`` replace labels in the results, by method: a new label
-    needs no new run. Runs of an earlier version are left out with a warning. Raises `FedflowError` if a file
-    is missing, truncated or invalid, and if there are no runs, unless none is ``needed``.
+    Runs outside of the grid, in ``runs`` next to it, are included; a digest of changed settings follows their
+    seed. ``labels`` replace labels in the results by method, so that a new label needs no new run. Runs of an
+    earlier version are left out with a warning. Raises `FedflowError` if a file is missing, truncated or
+    invalid, or if runs are ``needed`` and there are none.
     """
     runs = []
     for folder in finished_folders(results_dir, 2):
@@ -117,27 +117,28 @@ def collect_runs(results_dir: Path, labels: Labels | None = None, needed: bool =
 
 
 def collect_partitions(partitions_dir: Path, names: list[str]) -> dict[str, PartitionFacts]:
-    """The facts of the named partitions found in ``partitions_dir``; missing ones are left out."""
-    found = {}
+    """Facts of the named partitions in ``partitions_dir``, without missing ones."""
+    facts = {}
     for name in names:
         folder = Path(partitions_dir) / name
         if not (folder / "summary.json").is_file():
             continue
-        pictures = [folder / "labels.png", folder / "difficulty.png"]
-        labels, losses = (_picture(picture) if picture.is_file() else None for picture in pictures)
+        labels, losses = (_picture(folder / f"{name}.png") for name in ("labels", "difficulty"))
         counts = _label_counts(folder / COUNTS)
-        found[name] = PartitionFacts(name, _summary(folder / "summary.json"), labels, losses, counts)
-    return found
+        facts[name] = PartitionFacts(name, _summary(folder / "summary.json"), labels, losses, counts)
+    return facts
 
 
-def _picture(path: Path) -> bytes:
+def _picture(path: Path) -> bytes | None:
+    if not path.is_file():
+        return None
     if not (drawn := path.read_bytes()).startswith(PNG):
         reject(path, "not a PNG")
     return drawn
 
 
 def _summary(path: Path) -> dict[str, Any]:
-    """A partition's summary; what it has of the entries that the page reads is as they are written."""
+    """A partition's summary, with the entries that the page reads checked."""
     summary = read_json(path)
     for name in ("params", "sizes", "difficulty"):
         if not isinstance(summary.get(name), dict | None):
@@ -153,7 +154,7 @@ def _summary(path: Path) -> dict[str, Any]:
 
 
 def _label_counts(path: Path) -> np.ndarray | None:
-    """Samples of each label at each client [N, K]; None without labels, or without the file."""
+    """Samples of each label at each client [N, K], or None without labels or the file."""
     if not path.is_file():
         return None
     table = read_table(path, pd.read_csv, ("client",))
@@ -185,11 +186,11 @@ def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> Run:
     ranges = {name: _bounds(name) for name in kinds} | RANGES
     check_entries(folder / MARKER, metrics, kinds, ranges)
     params = _params(folder / "params.json", metrics)
-    place, seed = (metrics["partition"], metrics["method"]), str(metrics["seed"])
-    names = [(*place, seed), (*place, f"{seed}-{metrics['settings'][:8]}")]
+    name = (metrics["partition"], metrics["method"], str(metrics["seed"]))
+    names = [name, (*name[:2], f"{name[2]}-{metrics['settings'][:8]}")]
     if facts is None and folder.parts[-3:] not in names:
-        reject(folder / MARKER, f"it belongs to the run {'/'.join(names[0])}")
-    if missing := [name for name in metrics["files"] if not (folder / name).is_file()]:
+        reject(folder / MARKER, f"it belongs to the run {'/'.join(name)}")
+    if missing := [file for file in metrics["files"] if not (folder / file).is_file()]:
         reject(folder / missing[0], "No such file")
     rounds = _rounds(folder / "rounds.csv", metrics["rounds"])
     clients = _clients(folder / "clients.parquet", metrics["clients"])
@@ -199,12 +200,12 @@ def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> Run:
 
 
 def _params(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
-    """The settings, with what the page reads of them."""
+    """The settings, with the entries that the page reads checked."""
     params = read_json(path)
     if missing := [name for name in SECTIONS if not isinstance(params.get(name), dict)]:
         reject(path, f"no {', '.join(missing)}")
-    found = {f"{section}.{name}": value for section in SECTIONS for name, value in params[section].items()}
-    check_entries(path, {"partition.label_noise": None} | found, NEEDED)
+    given = {f"{section}.{name}": value for section in SECTIONS for name, value in params[section].items()}
+    check_entries(path, {"partition.label_noise": None} | given, NEEDED)
     for name, entry in params["data"].items():
         check_entries(path, params["data"], {name: (dict,)}, within="data.")
         check_entries(path, {"parameters": {}} | entry, DATA, within=f"data.{name}.")
@@ -230,7 +231,7 @@ def _rounds(path: Path, count: int) -> pd.DataFrame:
 
 def _clients(path: Path, count: int) -> pd.DataFrame:
     """A row per client that took part."""
-    table = read_table(path, pd.read_parquet, CLIENTS)
+    table = read_table(path, read_parquet, CLIENTS)
     if "newcomer" in table:
         if table["newcomer"].dtype != bool:
             reject(path, "column newcomer is not of true and false")

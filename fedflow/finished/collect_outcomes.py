@@ -1,4 +1,4 @@
-"""Outcomes of procedures: read, checked, and as rows that are compared like runs."""
+"""Outcomes of procedures, read, checked, and turned into rows that are compared like runs."""
 
 import math
 import sys
@@ -25,7 +25,7 @@ ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
     **dict.fromkeys(("seed", "steps"), (int,)),
     **dict.fromkeys(("inputs", "metrics"), (dict,)),
 }
-Entries = Mapping[str, tuple[str, str]]  # under `procedures`: the registered procedure, and the label
+Entries = Mapping[str, tuple[str, str]]  # registered procedure and label by entry of `procedures`
 
 
 @dataclass(frozen=True)
@@ -55,35 +55,28 @@ class Outcome:
 
     @property
     def rows(self) -> list[Run]:
-        """The rows of the summary as runs: on the partition ``entry``, each is a method."""
+        """The rows of the summary as runs of methods on the partition ``entry``."""
         facts = {name: self.facts[name] for name in ("seed", "settings")} | {"partition": self.entry}
         names = [str(row) or self.entry for row in self.summary.index]
-        return [
-            Run(
-                self.folder,
-                {str(name): None if pd.isna(value) else value for name, value in own.items()}
-                | facts
-                | {"method": row, "method_label": row},
-                self.params,
-                pd.DataFrame({"round": []}),
-                pd.DataFrame(),
-                variant=f"{row} · {self.variant}" if self.variant else row,
-                label=f"{row} · {self.variant}" if self.variant else row,
-            )
-            for row, (_, own) in zip(names, self.summary.iterrows(), strict=True)
-        ]
+        rounds, clients, runs = pd.DataFrame({"round": []}), pd.DataFrame(), []
+        for row, (_, values) in zip(names, self.summary.iterrows(), strict=True):
+            metrics = {str(name): None if pd.isna(value) else value for name, value in values.items()}
+            metrics |= facts | {"method": row, "method_label": row}
+            label = f"{row} · {self.variant}" if self.variant else row
+            runs.append(Run(self.folder, metrics, self.params, rounds, clients, label, label))
+        return runs
 
 
 def collect_outcomes(folder: Path, entries: Entries | None = None) -> list[Outcome]:
     """Every outcome below ``folder/<entry>/<seed>``, and in ``runs`` next to it, by entry, variant and seed.
 
-    Labels of ``entries`` replace those in the outcomes. Raises `FedflowError` for missing or damaged files.
+    Labels of ``entries`` replace labels in the outcomes. Raises `FedflowError` for missing or damaged files.
     """
-    found = [_read(each) for each in finished_folders(folder, 1)]
+    outcomes = sorted(map(_read, finished_folders(folder, 1)), key=lambda o: (o.entry, o.folder.name))
     labels = {name: label for name, (_, label) in (entries or {}).items()}
-    named = [replace(one, label=labels.get(one.entry, one.label)) for one in found]
-    by_entry = groupby(sorted(named, key=lambda one: (one.entry, one.folder.name)), lambda one: one.entry)
-    return [one for _, group in by_entry for one in _varied(list(group))]
+    named = [replace(outcome, label=labels.get(outcome.entry, outcome.label)) for outcome in outcomes]
+    by_entry = groupby(named, lambda outcome: outcome.entry)
+    return [outcome for _, group in by_entry for outcome in _varied(list(group))]
 
 
 def _read(folder: Path) -> Outcome:
@@ -104,11 +97,9 @@ def _read(folder: Path) -> Outcome:
     summary = read_table(folder / SUMMARY, read_parts, words=["row"])
     if summary["row"].duplicated().any():
         reject(folder / SUMMARY, "a row twice")
-    columns = PROCEDURES.get(facts["registered"], Procedure)
-    check_columns(
-        folder / SUMMARY, summary, _ranges(summary.columns.drop("row"), columns.metrics, sys.float_info.max)
-    )
+    columns, most = PROCEDURES.get(facts["registered"], Procedure), sys.float_info.max
     summary = summary.set_index("row")
+    check_columns(folder / SUMMARY, summary, _ranges(summary.columns, columns.metrics, most))
     steps = read_table(folder / STEPS, read_parts, words=["part"])
     if "step" not in steps or (steps["step"].max() if len(steps) else 0) != facts["steps"]:
         reject(folder / STEPS, f"not of {facts['steps']} steps")
@@ -119,54 +110,52 @@ def _read(folder: Path) -> Outcome:
 def _ranges(
     names: Iterable[str], columns: Mapping[str, Column], largest: float
 ) -> dict[str, tuple[float, float]]:
-    """Ranges of columns: shares are from 0 to 1, other numbers up to ``largest``."""
+    """Ranges of columns: 0 to 1 for shares, up to ``largest`` for other numbers."""
     shares = {name for name in names if name in columns and columns[name].unit == SHARE.sign}
     return {name: (0, 1) if name in shares else (-largest, largest) for name in names}
 
 
 def _varied(outcomes: list[Outcome]) -> Iterator[Outcome]:
-    """The outcomes of one entry with their variants: first those with the settings of params.yaml."""
+    """The outcomes of one entry with their variants, the settings of params.yaml first."""
     by_identity: dict[tuple, dict[int, Outcome]] = {}
-    for one in outcomes:  # of two with one seed, the folder without a digest is the first
-        own = by_identity.setdefault((one.facts["settings"], *sorted(one.facts["inputs"].items())), {})
-        own[one.seed] = replace(own[one.seed], repeated=one.folder.name) if one.seed in own else one
-    groups = sorted(
-        by_identity.values(),
-        key=lambda own: (-sum(one.folder.name == str(one.seed) for one in own.values()), -len(own)),
-    )
-    base = next(iter(groups[0].values()))
-    theirs = _settings(base)
-    for place, own in enumerate(groups):
-        mine = _settings(next(iter(own.values())))
-        words = [say(*item) for item in differences(mine, theirs, {}).items()]
-        other = next(iter(own.values())).facts["settings"][:8]
-        variant = (", ".join(words) or other) if place else ""
-        yield from (replace(one, variant=variant) for _, one in sorted(own.items()))
+    for new in outcomes:  # of two with one seed, the folder without a digest is the first
+        seeds = by_identity.setdefault((new.facts["settings"], *sorted(new.facts["inputs"].items())), {})
+        first = seeds.get(new.seed)
+        seeds[new.seed] = replace(first, repeated=new.folder.name) if first else new
+    groups = [list(seeds.values()) for seeds in by_identity.values()]
+    groups.sort(key=lambda group: (-sum(o.folder.name == str(o.seed) for o in group), -len(group)))
+    theirs = _settings(groups[0][0])
+    for i, group in enumerate(groups):
+        words = [say(*item) for item in differences(_settings(group[0]), theirs, {}).items()]
+        variant = (", ".join(words) or group[0].facts["settings"][:8]) if i else ""
+        yield from (replace(outcome, variant=variant) for outcome in sorted(group, key=lambda o: o.seed))
 
 
 def _settings(outcome: Outcome) -> dict[str, Any]:
-    """Settings that distinguish outcomes of one entry, by dotted name; parameters without a section."""
+    """Settings that distinguish outcomes of one entry by dotted name; parameters have no section."""
     flat_params = flat({name: v for name, v in outcome.params.items() if name not in ("seed", "settings")})
     plain = {name.removeprefix("procedure."): value for name, value in flat_params.items()}
     return plain | {f"{name}_hash": value[:8] for name, value in outcome.facts["inputs"].items()}
 
 
 def by_variant(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
-    """The outcomes of every entry and variant, which differ in their seeds."""
-    return [list(group) for _, group in groupby(outcomes, key=lambda one: (one.entry, one.variant))]
+    """Outcomes by entry and variant; the outcomes of a group differ in their seeds."""
+    return [
+        list(group) for _, group in groupby(outcomes, key=lambda outcome: (outcome.entry, outcome.variant))
+    ]
 
 
 def write_outcomes(outcomes: Sequence[Outcome], out_dir: Path) -> None:
     """Write ``outcomes.csv``, a row per entry, variant, row and metric; or remove it."""
-    path, found = out_dir / "outcomes.csv", []
+    path, rows = out_dir / "outcomes.csv", []
     for seeds in by_variant(outcomes):
-        metrics = dict.fromkeys(str(name) for one in seeds for name in one.summary)
-        for runs in by_method([row for one in seeds for row in one.rows]).values():
+        metrics = dict.fromkeys(str(name) for outcome in seeds for name in outcome.summary)
+        for runs in by_method([row for outcome in seeds for row in outcome.rows]).values():
             for metric in metrics:
-                about = (seeds[0].entry, seeds[0].variant, runs[0].settings, runs[0].method, metric)
-                found.append(about + moments(stat(runs, metric)))
-    if found:
-        columns = ("procedure", "variant", "settings", "row", "metric", *MOMENTS)
-        write_csv(pd.DataFrame(found, columns=list(columns)), path)
+                names = (seeds[0].entry, seeds[0].variant, runs[0].settings, runs[0].method, metric)
+                rows.append(names + moments(stat(runs, metric)))
+    if rows:
+        columns = ["procedure", "variant", "settings", "row", "metric", *MOMENTS]
+        write_csv(pd.DataFrame(rows, columns=columns), path)
     else:
         path.unlink(missing_ok=True)

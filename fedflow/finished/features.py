@@ -1,4 +1,4 @@
-"""Result files of features that several readers share: predictions, mixtures, series and masks."""
+"""Result files of features: predictions, mixtures, series and masks."""
 
 import pandas as pd
 
@@ -11,7 +11,7 @@ from fedflow.simulation.extensions.recording import FILE, load_vectors
 
 
 def predictions(run: Run) -> pd.DataFrame:
-    """Predictions of the served models, by client and sample of its test set; no rows if not kept.
+    """Predictions of the served models by client and test sample; no rows if not kept.
 
     Read at every call: the tables of many runs do not fit in memory.
     """
@@ -32,11 +32,11 @@ def series(run: Run) -> pd.DataFrame:
 
 @once
 def masks(run: Run) -> Masks | None:
-    """The compared masks of the participants, or None if the method has no masks."""
+    """Masks of the participants, or None if the method has no masks."""
     path = run.file(FILE)
     if path is None:
         return None
-    found, clients = load_vectors(path), run.metrics["clients"]
-    if len(found.vectors) > clients:
+    recorded, clients = load_vectors(path), run.metrics["clients"]
+    if len(recorded.vectors) > clients:
         reject(path, f"not of {clients} clients")
-    return found.masks(run.clients["participations"].to_numpy()) if found.vectors else None
+    return recorded.masks(run.clients["participations"].to_numpy()) if recorded.vectors else None

@@ -1,4 +1,4 @@
-"""Central networks, which were trained on a whole data set: read and checked."""
+"""Central networks, which were trained on a whole dataset, read and checked."""
 
 import math
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ RANGES = {
 
 @dataclass(frozen=True)
 class Network:
-    """A central network: its ``metrics.json``, and ``epochs.csv``."""
+    """A central network: its ``metrics.json`` and ``epochs.csv``."""
 
     facts: dict[str, Any]
     epochs: pd.DataFrame
@@ -37,13 +37,13 @@ class Network:
 
     @property
     def accuracy(self) -> str:
-        """Test accuracy in per cent; empty for regression."""
+        """Test accuracy in percent, or an empty text for regression."""
         value = self.facts["test_accuracy"]
         return "" if value is None else in_unit(value, SHARE)
 
 
 def collect_networks(folder: Path) -> list[Network]:
-    """The central networks below ``folder``, by name. Raises `FedflowError` for a file that is damaged."""
+    """The central networks below ``folder`` by name. Raises `FedflowError` for a damaged file."""
     return [_read(file.parent) for file in sorted(Path(folder).glob(f"*/{MARKER}"))]
 
 

@@ -15,13 +15,8 @@ from fedflow.procedures.interface import Findings, Row
 from fedflow.project.identity import FILE as IDENTITY
 from fedflow.project.identity import Identity
 
-MARKER, STEPS, SUMMARY, VECTORS, PARAMS = (
-    "metrics.json",
-    "steps.csv",
-    "summary.csv",
-    "vectors.safetensors",
-    "params.json",
-)
+MARKER, STEPS, SUMMARY, PARAMS = "metrics.json", "steps.csv", "summary.csv", "params.json"
+VECTORS = "vectors.safetensors"
 
 
 def write_outcome(
@@ -33,16 +28,15 @@ def write_outcome(
     numbers: Mapping[str, float | None],
     identity: Identity | None = None,
 ) -> None:
-    """Write the files of an outcome in place of those of an earlier one.
+    """Write the files of an outcome in place of an earlier one.
 
-    ``metrics.json``, written last, has the ``facts`` that identify the outcome and its final ``numbers``,
-    ``summary.csv`` the same as a table, ``steps.csv`` the numbers by part and step
-    (``rows``), ``tables/`` and ``pictures/`` those of the procedure, ``vectors.safetensors`` its vectors,
-    ``params.json`` its settings ``params``, ``identity.json`` what decided it. Raises `FedflowError` if the
-    folder cannot be written.
+    ``metrics.json``, written last, has the ``facts`` that identify the outcome and its final ``numbers``;
+    ``summary.csv`` has the same numbers as a table, ``steps.csv`` the ``rows`` by part and step,
+    ``params.json`` the settings ``params``. Raises `FedflowError` if the folder cannot be written.
     """
-    steps = [{"part": part, "step": i} | row for part, own in rows.items() for i, row in enumerate(own, 1)]
+    steps = [{"part": part, "step": i} | row for part, some in rows.items() for i, row in enumerate(some, 1)]
     summary = pd.DataFrame.from_dict(findings.summary, orient="index").rename_axis("row")
+    facts = facts | {"steps": max(map(len, rows.values())), "metrics": numbers}
     older = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     files: dict[str, Write | None] = {str(path): None for path in older if PARTIAL not in path.parts}
     files |= {
@@ -53,19 +47,17 @@ def write_outcome(
         **{f"tables/{name}.csv": _csv(table, index=False) for name, table in findings.tables.items()},
         **{f"pictures/{d.name}.svg": partial(_text, text=d.file) for d in findings.drawings},
         VECTORS: partial(save_file, {n: t.contiguous() for n, t in findings.vectors.items()}),
-        MARKER: partial(
-            write_json, value=facts | {"steps": max(map(len, rows.values())), "metrics": numbers}
-        ),
+        MARKER: partial(write_json, value=facts),
     }
     replace_files(folder, files, MARKER)
 
 
 def final_numbers(folder: Path, findings: Findings) -> dict[str, float | None]:
-    """The numbers of the summary, as ``<metric>/<row>``; `FedflowError` for one that is not finite."""
+    """The numbers of the summary as ``<metric>/<row>``. Raises `FedflowError` unless all are finite."""
     numbers = {
         f"{metric}/{row}" if row else metric: None if value is None else float(value)
-        for row, own in findings.summary.items()
-        for metric, value in own.items()
+        for row, values in findings.summary.items()
+        for metric, value in values.items()
     }
     if bad := [name for name, value in numbers.items() if value is not None and not np.isfinite(value)]:
         raise FedflowError(f"{folder}: {bad[0]} is {numbers[bad[0]]}, not a finite number")
@@ -73,7 +65,7 @@ def final_numbers(folder: Path, findings: Findings) -> dict[str, float | None]:
 
 
 def read_parts(path: Path) -> pd.DataFrame:
-    """``summary.csv`` or ``steps.csv``: names of rows and parts are text as it is, such as "01" or "NA"."""
+    """Read ``summary.csv`` or ``steps.csv``; names of rows and parts stay text, such as "01" or "NA"."""
     table = pd.read_csv(path, dtype=str, keep_default_na=False)
     for name in table.columns.difference(["row", "part"]):
         table[name] = pd.to_numeric(table[name].where(table[name] != ""))

@@ -1,4 +1,4 @@
-"""Every pair of methods: the difference, its interval, and whether that is certain to exclude 0."""
+"""Differences of all pairs of methods, with their intervals."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -13,87 +13,65 @@ from fedflow.finished.tables import best, write_csv
 from fedflow.metrics.table import METRICS
 
 SHOWN = 12  # methods of a table: the best
-COLUMNS = (
-    "partition",
-    "measure",
-    "method",
-    "label",
-    "other",
-    "other_label",
-    "difference",
-    "low",
-    "high",
-    "seeds",
-    "interval",
-)
-Differences = dict[tuple[str, str], Difference]  # by variants: the first minus the second
+COLUMNS = "partition measure method label other other_label difference low high seeds interval".split()
+Differences = dict[tuple[str, str], Difference]  # first variant minus second
 
 
 def differences(methods: Methods) -> dict[str, Differences]:
-    """Of all pairs of the `SHOWN` best methods, the better one minus the other, by measure that two have."""
-    found: dict[str, Differences] = {}
+    """By measure, the better minus the worse method of all pairs of the `SHOWN` best methods."""
+    by_measure: dict[str, Differences] = {}
     for measure in MEASURES:
-        for one, other in combinations([name for name, _ in best(methods, measure)][:SHOWN], 2):
-            if (value := difference(methods[one], methods[other], measure)) is not None:
-                found.setdefault(measure, {})[one, other] = value
-    return found
+        for first, second in combinations([name for name, _ in best(methods, measure)][:SHOWN], 2):
+            if (value := difference(methods[first], methods[second], measure)) is not None:
+                by_measure.setdefault(measure, {})[first, second] = value
+    return by_measure
 
 
-def pair_table(methods: Methods, known: Differences) -> Table:
-    """The method of the row minus that of the column, in points, the best method first."""
-    names = list(dict.fromkeys(name for pair in known for name in pair))
-    columns = [(methods[name][0].label, "", "the method of the row minus this one") for name in names]
-    rows = [Row(one, methods[one][0].label, [_cell(known, one, other) for other in names]) for one in names]
+def pair_table(methods: Methods, pairs: Differences) -> Table:
+    """The row's method minus the column's method in points, best methods first."""
+    labels = {name: methods[name][0].label for pair in pairs for name in pair}
+    columns = [(label, "", "the method of the row minus this one") for label in labels.values()]
+    rows = [Row(name, labels[name], [_cell(pairs, name, other) for other in labels]) for name in labels]
     return Table(columns, rows)
 
 
 def title(measure: str) -> str:
-    """What a table compares: "Local accuracy, points"."""
+    """The title of a table: "Local accuracy, points"."""
     name = METRICS[measure].label.removesuffix(", %")
     return f"{name} accuracy, points" if measure.endswith("_accuracy") else f"{name}, points"
 
 
-def without_interval(known: Differences) -> str:
-    """Why pairs have no interval: "two seeds: no interval"; empty if all of enough seeds."""
-    few = {value.seeds for value in known.values() if value.interval is None and value.seeds < SEEDS}
+def without_interval(pairs: Differences) -> str:
+    """The reason for missing intervals, "two seeds: no interval"; empty if all pairs have enough seeds."""
+    few = {value.seeds for value in pairs.values() if value.interval is None and value.seeds < SEEDS}
     return too_few(*sorted(few)) if few else ""
 
 
-def write_pairs(runs: Sequence[Run], known: Mapping[str, Mapping[str, Differences]], path: Path) -> None:
+def write_pairs(
+    runs: Sequence[Run], by_partition: Mapping[str, Mapping[str, Differences]], path: Path
+) -> None:
     """Write a row per partition, measure and pair: the difference of shares, and its interval."""
-    labels = {run.variant: run.label for run in runs}
-    rows = [
-        (
-            partition,
-            measure,
-            one,
-            labels[one],
-            other,
-            labels[other],
-            value.mean,
-            *(value.interval or (None,) * 2),
-            value.seeds,
-            value.made if value.interval else "",
-        )
-        for partition, measures in known.items()
-        for measure, found in measures.items()
-        for (one, other), value in found.items()
-    ]
-    write_csv(pd.DataFrame(rows, columns=list(COLUMNS)), path)
+    labels, rows = {run.variant: run.label for run in runs}, []
+    for partition, measures in by_partition.items():
+        for measure, pairs in measures.items():
+            for (first, second), value in pairs.items():
+                names = (partition, measure, first, labels[first], second, labels[second])
+                ends, origin = value.interval or (None, None), value.origin if value.interval else ""
+                rows.append((*names, value.mean, *ends, value.seeds, origin))
+    write_csv(pd.DataFrame(rows, columns=COLUMNS), path)
 
 
-def _cell(known: Differences, one: str, other: str) -> Cell:
-    sign, value = 1, known.get((one, other))
-    if value is None:
-        sign, value = -1, known.get((other, one))
+def _cell(pairs: Differences, first: str, second: str) -> Cell:
+    sign = 1 if (first, second) in pairs else -1
+    value = pairs.get((first, second)) or pairs.get((second, first))
     if value is None:
         return Cell("")
     mean, ends = 100 * sign * value.mean, sorted(100 * sign * end for end in value.interval or ())
     spread = f"[{', '.join(map(_signed, ends))}]" if ends else ""
-    return Cell(_signed(mean), spread, "", mean, value.certain)
+    return Cell(_signed(mean), spread, "", mean, value.significant)
 
 
 def _signed(points: float) -> str:
-    """With a sign; 0 has none."""
+    """Points with a sign, 0 without."""
     text = f"{points:+.1f}".replace("-", "\u2212")
     return "0.0" if text[1:] == "0.0" else text

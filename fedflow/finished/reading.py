@@ -1,4 +1,4 @@
-"""Files of finished runs: what cannot be read is refused in one line that names the file."""
+"""Readers of files of finished runs; a damaged file is refused in one line that names it."""
 
 import json
 import math
@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pandas as pd
 
 from fedflow.errors import FedflowError
 
 AGAIN = "run this experiment again"
-LARGEST = sys.float_info.max  # a whole number of JSON may be larger, and 1e999 is infinite
+LARGEST = sys.float_info.max  # whole numbers in JSON may be larger, and 1e999 is infinite
+PLAIN = (np.dtype(int), np.dtype(float))  # columns that are compared as they are
 ROUNDING = 1e-6  # by which a computed value may be outside of its range
 
 Range = tuple[float, float]
@@ -20,7 +22,7 @@ Kinds = tuple[type, ...]
 
 
 def reject(path: Path, reason: str) -> NoReturn:
-    """Raise `FedflowError`: this file of a run is missing, damaged or invalid."""
+    """Raise `FedflowError` because a file of a run is missing, damaged or invalid."""
     raise FedflowError(f"cannot read {path}: {' '.join(reason.split())}; {AGAIN}")
 
 
@@ -42,7 +44,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_table(
     path: Path, read: Callable[[Path], pd.DataFrame], columns: Sequence[str] = (), words: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """A table with numeric ``columns``, and the columns ``words`` of text."""
+    """A table with numeric ``columns``, and ``words`` as columns of text."""
     if not path.is_file():
         reject(path, "No such file")
     try:
@@ -55,6 +57,11 @@ def read_table(
     return table
 
 
+def read_parquet(path: Path) -> pd.DataFrame:
+    """A Parquet file, read without threads: starting them takes longer than reading a small file."""
+    return pd.read_parquet(path, use_threads=False)
+
+
 def check_entries(
     path: Path,
     facts: Mapping[str, Any],
@@ -62,7 +69,10 @@ def check_entries(
     ranges: Mapping[str, Range] | None = None,
     within: str = "",
 ) -> None:
-    """Reject ``facts`` without one of ``entries``, of another type (none: any), or outside of its range."""
+    """Reject ``facts`` if one of ``entries`` is missing, of another type, or outside of its range.
+
+    An entry without types accepts any.
+    """
     for name, kinds in entries.items():
         if name not in facts:
             reject(path, f"no {within}{name}")
@@ -75,7 +85,7 @@ def check_entries(
 
 
 def check_number(path: Path, name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> None:
-    """Reject the value of a field that is no finite number from ``least`` to ``most``."""
+    """Reject the value of a field unless it is a finite number from ``least`` to ``most``."""
     low, high = max(least - ROUNDING, -LARGEST), min(most + ROUNDING, LARGEST)
     if type(value) not in (int, float) or not low <= value <= high:
         reject(path, f"{name} is {value!r:.40}, not {_range(least, most)}")
@@ -87,14 +97,17 @@ def check_columns(path: Path, table: pd.DataFrame, ranges: Mapping[str, Range]) 
     Columns that the table lacks and empty cells are accepted.
     """
     for name in (name for name in ranges if name in table):
-        kind, values = table[name].dtype, table[name].dropna()
-        if len(values) and (not pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_bool_dtype(kind)):
-            reject(path, f"column {name} is not numeric")
+        values = table[name]
+        if values.dtype not in PLAIN:
+            kind, values = values.dtype, values.dropna()
+            if len(values) and (not pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_bool_dtype(kind)):
+                reject(path, f"column {name} is not numeric")
         least, most = ranges[name]
-        most = most if math.isinf(least) else min(most, LARGEST)  # only a value without bounds may diverge
-        outside = values[~values.between(least - ROUNDING, most + ROUNDING)] if len(values) else values
-        if len(outside):
-            reject(path, f"column {name} has {outside.iloc[0]}, not {_range(least, most)}")
+        most = most if math.isinf(least) else min(most, LARGEST)  # only values without bounds may diverge
+        numbers = values.to_numpy(float)
+        outside = (numbers < least - ROUNDING) | (numbers > most + ROUNDING)
+        if outside.any():
+            reject(path, f"column {name} has {values[outside].iloc[0]}, not {_range(least, most)}")
 
 
 def _range(least: float, most: float) -> str:

@@ -1,7 +1,7 @@
 """The files of a finished run, for DVC, the report and MLflow. Deterministic bytes.
 
-``metrics.json`` marks a complete set: it is removed before any other file changes and written last, so that
-files of two runs, or half of one, never count as a run.
+``metrics.json`` marks a complete set. It is removed before any other file changes and written last, so that
+a mixture of two runs, or half of one, never counts as a run.
 """
 
 from functools import partial
@@ -19,14 +19,8 @@ from fedflow.project.identity import Identity
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.outcome import Outcome, RoundReport, series_table
 
-MARKER, PARAMS, ROUNDS, CLIENTS, SERIES, FAILURES = (
-    "metrics.json",
-    "params.json",
-    "rounds.csv",
-    "clients.parquet",
-    "series.parquet",
-    "failures.json",
-)
+MARKER, PARAMS, ROUNDS, CLIENTS = "metrics.json", "params.json", "rounds.csv", "clients.parquet"
+SERIES, FAILURES = "series.parquet", "failures.json"
 
 
 def write_results(
@@ -39,17 +33,17 @@ def write_results(
     groups: np.ndarray | None,
     identity: Identity | None = None,
 ) -> None:
-    """Write the files of a run into ``folder``, in place of those of an earlier run.
+    """Write the files of a run into ``folder``, in place of an earlier run.
 
-    ``metrics.json`` has the final numbers and the names of all ``files``, ``rounds.csv`` the numbers by
-    round, ``clients.parquet`` those by client, ``series.parquet`` the diagnostics by client and round, and
-    ``failures.json`` the clients that failed, by round; the last two only if there are some. Extensions of
-    the run add further files (`fedflow.simulation.extensions`).
+    ``metrics.json`` has the final numbers and the names of all ``files``, ``rounds.csv`` numbers by round,
+    ``clients.parquet`` numbers by client, ``series.parquet`` diagnostics by client and round (if any), and
+    ``failures.json`` failed clients by round (if any). Extensions of the run add further files
+    (`fedflow.simulation.extensions`).
 
-    ``facts`` identifies the run (partition, method, seed, hashes); ``params``, its settings, become
-    ``params.json``, and ``identity``, what decided it, ``identity.json``. ``samples`` [N] are training sizes,
-    ``groups`` [N] planted groups, both with newcomers last, as in the table of clients. Raises `FedflowError`
-    if the folder cannot be written; a full disk leaves the files of the earlier run unchanged.
+    ``facts`` identify the run (partition, method, seed, hashes); its settings ``params`` become
+    ``params.json``, its ``identity`` ``identity.json``. ``samples`` [N] are training sizes and ``groups`` [N]
+    planted groups, newcomers last. Raises `FedflowError` if the folder cannot be written; a full disk leaves
+    the earlier run unchanged.
     """
     clients, series = clients_table(outcome, samples, groups), series_table(rounds)
     failures = {r.round: r.failed for r in rounds if r.failed}
@@ -64,17 +58,17 @@ def write_results(
     if taken := sorted(outcome.files.keys() & {*files, MARKER}):
         raise FedflowError(f"an extension of the run cannot write {taken[0]}, a file of every result")
     files |= outcome.files
-    known = facts | outcome.metrics | {"files": sorted(files)}
+    metrics = facts | outcome.metrics | {"files": sorted(files)}
     earlier = read_fact(folder / MARKER, "files") or []
     gone = {name: None for name in earlier if name not in files}
-    replace_files(folder, gone | files | {MARKER: partial(write_json, value=known)}, MARKER)
+    replace_files(folder, gone | files | {MARKER: partial(write_json, value=metrics)}, MARKER)
 
 
 def rounds_table(rounds: list[RoundReport]) -> pd.DataFrame:
-    """One row per round: the metrics of `METRICS`, failed clients, then the diagnostics of the method."""
-    known = {name for report in rounds for name in report.values}
-    metrics = [m.name for m in METRICS.values() if m.rounds and (m.name in known or not m.sparse)]
-    more = diagnostics(known)
+    """One row per round: metrics of `METRICS`, failed clients, then diagnostics of the method."""
+    reported = {name for report in rounds for name in report.values}
+    metrics = [m.name for m in METRICS.values() if m.rounds and (m.name in reported or not m.sparse)]
+    more = diagnostics(reported)
     return pd.DataFrame(
         [
             {"round": r.round}
@@ -87,7 +81,7 @@ def rounds_table(rounds: list[RoundReport]) -> pd.DataFrame:
 
 
 def clients_table(outcome: Outcome, samples: np.ndarray, groups: np.ndarray | None) -> pd.DataFrame:
-    """One row per client, newcomers last; ``samples`` and ``groups`` as `write_results` has them."""
+    """One row per client, newcomers last; ``samples`` and ``groups`` as for `write_results`."""
     clients = _clients(outcome.scores, samples, groups).assign(participations=outcome.participations)
     clients["newcomer"] = False
     if outcome.newcomers is None:

@@ -1,4 +1,4 @@
-"""One finished run, as the report uses it."""
+"""A finished run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pandas as pd
 
-from fedflow.finished.reading import check_columns, read_table
+from fedflow.finished.reading import check_columns, read_parquet, read_table
 from fedflow.metrics.table import diagnostics
 
 P = ParamSpec("P")
@@ -18,14 +18,14 @@ SHARES = ("accuracy", "confidence")  # columns of several files
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run: its settings, ``metrics.json``, ``rounds.csv`` and its clients.
+    """A finished run: settings, ``metrics.json``, ``rounds.csv`` and clients.
 
     Other files belong to features, whose readers use `table` or `file`.
     """
 
     folder: Path
     metrics: dict[str, Any]
-    params: dict[str, Any]  # `SECTIONS` of settings, and the central networks that it uses
+    params: dict[str, Any]  # `SECTIONS` of settings, and the central networks in use
     rounds: pd.DataFrame  # a row per round; bytes are cumulative, accuracies empty where not evaluated
     clients: pd.DataFrame  # a row per client that took part
     variant: str = ""  # runs of the same method and variant are averaged
@@ -34,31 +34,35 @@ class Run:
     memory: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # of `once`
 
     def file(self, name: str) -> Path | None:
-        """The path of a file that only some runs have; None if this one does not."""
+        """The path of a file that only some runs have, or None if this one does not."""
         return self.folder / name if name in self.metrics.get("files", ()) else None
 
     def table(self, name: str, columns: Sequence[str], words: Sequence[str] = ()) -> pd.DataFrame:
-        """A Parquet file that only some runs have, read at every call; without rows if there is no file.
+        """A Parquet file that only some runs have, read at every call; no rows without a file.
 
         ``columns`` are numeric, ``words`` text. Raises `FedflowError` for a damaged file, and for clients,
-        rounds and shares that no run has.
+        rounds and shares out of range.
         """
         path = self.file(name)
         if path is None:
             return pd.DataFrame(columns=[*columns, *words])
-        table = read_table(path, pd.read_parquet, columns, words)
+        table = read_table(path, read_parquet, columns, words)
         ranges = {"client": (0, self.metrics["clients"] - 1), "round": (1, self.metrics["rounds"])}
         check_columns(path, table, ranges | dict.fromkeys(SHARES, (0, 1)))
         return table
 
+    def has_rounds(self, column: str) -> bool:
+        """True if some round has a value in ``column``."""
+        return column in self.rounds and bool(self.rounds[column].notna().any())
+
     @property
     def diagnostics(self) -> list[str]:
-        """The names of the method's diagnostics, columns of ``rounds``."""
+        """Columns of ``rounds`` with the method's diagnostics."""
         return diagnostics(self.rounds.columns)
 
     @property
     def procedure(self) -> str:
-        """The registered procedure, if this is a row of an outcome (`fedflow.finished.collect_outcomes`)."""
+        """The registered procedure if this is a row of an outcome, or else an empty text."""
         return self.params["procedure"]["name"] if "procedure" in self.params else ""
 
     @property
@@ -80,13 +84,13 @@ class Run:
 
 
 def once(of: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run, P], T]:
-    """Let a run remember what ``of`` makes of it and of the other arguments."""
+    """Cache in the run what ``of`` returns for it and the other arguments."""
 
     @wraps(of)
-    def remembered(run: Run, *args: P.args, **options: P.kwargs) -> T:
+    def cached(run: Run, *args: P.args, **options: P.kwargs) -> T:
         key = (of, *args, *options.items())
         if key not in run.memory:
             run.memory[key] = of(run, *args, **options)
         return run.memory[key]
 
-    return remembered
+    return cached

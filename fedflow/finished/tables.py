@@ -1,11 +1,13 @@
-"""Means and stds over seeds, the CSV tables, and the findings that head the page."""
+"""Means and stds over seeds, and the CSV tables."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from fedflow.finished.collect import ENTRIES
@@ -20,7 +22,7 @@ MOMENTS = ("seeds", "mean", "std", "min", "max")  # columns
 
 @dataclass(frozen=True)
 class Stat:
-    """One metric of one variant on one partition: its value by seed, without seeds that lack it."""
+    """A metric of one variant on one partition, by seed that has it."""
 
     values: dict[int, float]
 
@@ -44,49 +46,56 @@ class Stat:
 
 
 def stat(runs: Iterable[Run], metric: str) -> Stat | None:
-    """The metric over the seeds of ``runs`` (one partition, one variant); None when no seed has it."""
+    """The metric over the seeds of ``runs`` (one partition, one variant), or None if no seed has it."""
     values = {run.seed: float(run.metrics[metric]) for run in runs if run.metrics.get(metric) is not None}
     return Stat(values) if values else None
 
 
-def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def measured(runs: Iterable[Run], metric: str) -> bool:
+    """True if some run has the metric."""
+    return any(run.metrics.get(metric) is not None for run in runs)
+
+
+def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """``runs`` grouped by method and settings, in their order: the rows of the page."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.variant, []).append(run)
-    return groups
+    return _grouped(runs, attrgetter("variant"))
 
 
-def by_partition(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def by_partition(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """``runs`` grouped by partition, in their order."""
+    return _grouped(runs, attrgetter("partition"))
+
+
+def _grouped(runs: Iterable[Run], key: Callable[[Run], str]) -> dict[str, list[Run]]:
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(run.partition, []).append(run)
+        groups.setdefault(key(run), []).append(run)
     return groups
 
 
 def most_used(groups: dict[str, list[Run]]) -> list[str]:
-    """Variants by the number of partitions they ran on, then by name: the first get distinct colors."""
+    """Variants by number of partitions, then by name; the first get distinct colors."""
     used = Counter(method for runs in groups.values() for method in by_method(runs))
     return sorted(used, key=lambda method: (-used[method], method))
 
 
 def best(methods: dict[str, list[Run]], metric: str, better: str | None = None) -> list[tuple[str, Stat]]:
-    """Methods that have the metric, best mean first; equal means by name. ``better``: by default its own."""
-    about = metric_of(metric)
-    usual = about.better if about is not None else ""
-    sign = 1 if (usual if better is None else better) == "lower" else -1
-    found = [(name, value) for name, runs in methods.items() if (value := stat(runs, metric)) is not None]
-    return sorted(found, key=lambda item: (sign * item[1].mean, item[0]))
+    """Methods that have the metric, best mean first, equal means by name; ``better`` replaces its own."""
+    if better is None:
+        better = getattr(metric_of(metric), "better", "")
+    sign = 1 if better == "lower" else -1
+    stats = [(name, value) for name, runs in methods.items() if (value := stat(runs, metric)) is not None]
+    return sorted(stats, key=lambda item: (sign * item[1].mean, item[0]))
 
 
 def yardstick(methods: dict[str, list[Run]]) -> str:
     """The metric that orders the methods: the first of `YARDSTICKS` that was measured."""
-    return next((name for name in YARDSTICKS if best(methods, name)), YARDSTICKS[-1])
+    every = [run for runs in methods.values() for run in runs]
+    return next((name for name in YARDSTICKS if measured(every, name)), YARDSTICKS[-1])
 
 
 def verdict(first: Stat, second: Stat, name: str, metric: str = "local_accuracy") -> str:
-    """How far ``first`` is ahead of ``second``, called ``name``, and whether the seeds support it."""
+    """The lead of ``first`` over ``second``, called ``name``, in words, with the support of the seeds."""
     sign = -1 if METRICS[metric].better == "lower" else 1
     distance = abs(first.mean - second.mean)
     gap = f"{distance * 100:.1f} points" if METRICS[metric].unit.sign == "%" else f"{distance:.3g}"
@@ -96,11 +105,9 @@ def verdict(first: Stat, second: Stat, name: str, metric: str = "local_accuracy"
         return f"{gap} ahead of {name}, on one seed: the effect of chance is unknown."
     apart = first.low > second.high if sign > 0 else first.high < second.low
     on = f"{gap} ahead of {name} on average, and ahead on {wins} of {len(shared)} shared seeds"
-    return (
-        f"{on}; the ranges over seeds do not overlap."
-        if apart
-        else f"{on}. The ranges over seeds overlap: no clear winner."
-    )
+    if apart:
+        return f"{on}; the ranges over seeds do not overlap."
+    return f"{on}. The ranges over seeds overlap: no clear winner."
 
 
 def columns(table: str) -> list[Metric]:
@@ -109,15 +116,14 @@ def columns(table: str) -> list[Metric]:
 
 
 def long_table(runs: Sequence[Run], metrics: Sequence[str]) -> pd.DataFrame:
-    """A row per partition, variant and metric: seeds that have it, mean, sample std, min, max."""
+    """A row per partition, variant and metric: number of seeds, mean, sample std, min, max."""
     rows = []
     for partition, group in by_partition(runs).items():
         for repeats in by_method(group).values():
             for metric in metrics:
                 names = (partition, repeats[0].method, repeats[0].label, repeats[0].settings, metric)
                 rows.append(names + moments(stat(repeats, metric)))
-    columns = ("partition", "method", "label", "settings", "metric", *MOMENTS)
-    return pd.DataFrame(rows, columns=list(columns))
+    return pd.DataFrame(rows, columns=["partition", "method", "label", "settings", "metric", *MOMENTS])
 
 
 def moments(value: Stat | None) -> tuple[float | None, ...]:
@@ -126,7 +132,7 @@ def moments(value: Stat | None) -> tuple[float | None, ...]:
 
 
 def run_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """A row per run with every entry of its ``metrics.json``, diagnostics last."""
+    """A row per run with all entries of its ``metrics.json``, diagnostics last."""
     present = {name for run in runs for name in run.metrics}
     listed = [name for name in METRICS if name in present and name not in ENTRIES]
     names = [*ENTRIES, *listed, *diagnostics(present)]
@@ -135,22 +141,20 @@ def run_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """A row per run and evaluated round: partition, variant as method, seed, round, and what has curves.
+    """A row per run and evaluated round: partition, variant as method, seed, round, metrics with curves.
 
-    Columns that DVC does not plot are left out where no run has them.
+    Columns that no run has are left out unless DVC plots them.
     """
-    present = {name for run in runs for name in run.rounds if run.rounds[name].notna().any()}
     curved = [m.name for m in yardstick_first(METRICS.values()) if m.curves]
-    drawn = [name for name in curved if name in present or name in PLOTTED]
-    parts = []
-    for run in runs:
-        rows = run.rounds.reindex(columns=["round", *drawn]).dropna(subset=drawn, how="all").copy()
-        names: dict[str, str | int] = {"partition": run.partition, "method": run.variant, "seed": run.seed}
-        for place, (name, value) in enumerate(names.items()):
-            rows.insert(place, name, value)
-        parts.append(rows)
-    named = ["partition", "method", "seed", "round", *drawn]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=named)
+    drawn = [name for name in curved if name in PLOTTED or any(run.has_rounds(name) for run in runs)]
+    columns = ["partition", "method", "seed", "round", *drawn]
+    if not runs:
+        return pd.DataFrame(columns=columns)
+    table = pd.concat([run.rounds.reindex(columns=["round", *drawn]) for run in runs], ignore_index=True)
+    of_row = np.repeat(np.arange(len(runs)), [len(run.rounds) for run in runs])
+    names = [(run.partition, run.variant, run.seed) for run in runs]
+    named = pd.DataFrame(names, columns=columns[:3]).iloc[of_row].reset_index(drop=True)
+    return named.join(table)[columns].dropna(subset=drawn, how="all")
 
 
 def headline(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
@@ -158,32 +162,32 @@ def headline(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
     values: dict[str, dict[str, dict[str, float]]] = {}
     for metric in PLOTTED:
         for partition, group in by_partition(runs).items():
-            found = {name: stat(repeats, metric) for name, repeats in by_method(group).items()}
-            means = {name: round(value.mean, 4) for name, value in found.items() if value is not None}
+            stats = {name: stat(repeats, metric) for name, repeats in by_method(group).items()}
+            means = {name: round(value.mean, 4) for name, value in stats.items() if value is not None}
             values.setdefault(metric.removesuffix("_accuracy"), {})[partition] = means
     return values
 
 
 def one_number(runs: Sequence[Run]) -> dict[str, float]:
-    """By method, for ``dvc exp show``: local accuracy, the mean over seeds, then over partitions.
+    """Local accuracy (without any, the loss) by method for ``dvc exp show``: mean over seeds and partitions.
 
-    It is the loss where there is no accuracy. A method that did not run on all partitions has no number.
+    A method that did not run on all partitions has no number.
     """
     metric = yardstick(by_method(runs))
     groups = [by_method(group) for group in by_partition(runs).values()]
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name in by_method(runs):
-        means = [stat(group.get(name, ()), metric) for group in groups]
-        known = [value.mean for value in means if value is not None]
-        if len(known) == len(groups):
-            found[name] = round(sum(known) / len(known), 4)
-    return found
+        stats = [stat(group.get(name, ()), metric) for group in groups]
+        means = [value.mean for value in stats if value is not None]
+        if len(means) == len(groups):
+            numbers[name] = round(sum(means) / len(means), 4)
+    return numbers
 
 
 def write_tables(runs: Sequence[Run], out_dir: Path) -> None:
     """Write a table for each of `TABLES`, ``runs.csv``, ``accuracy_curves.csv``, and two JSON files for DVC.
 
-    A table of `SOME` is written if a run has one of its metrics, or else removed.
+    A table of `SOME` is removed unless a run has one of its metrics.
     """
     for table in (*TABLES, *SOME):
         names, path = [metric.name for metric in columns(table)], out_dir / f"{table}.csv"

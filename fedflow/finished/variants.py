@@ -1,7 +1,7 @@
-"""Variants: the runs of a method on a partition that have the same settings and the same data.
+"""Variants: the runs of a method on a partition with the same settings and the same data.
 
-Only runs of one variant are averaged, over their seeds. The variant that params.yaml defines (its folder
-is ``<seed>``) has the name of the method; the others are named after their differences from it.
+Only runs of one variant are averaged, over their seeds. The variant that params.yaml defines (in the folder
+``<seed>``) has the name of the method; other variants are named after their differences from it.
 """
 
 import json
@@ -22,30 +22,30 @@ from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, explain, hints
 from fedflow.simulation.settings import RunSettings
 
-LENGTH, DIGITS = 20, 4  # letters of the differences in a label, and of the digest among them
+LENGTH, DIGITS = 20, 4  # letters of the differences in a label, and of the digest at its end
 HASHES = ("data_hash", "partition_hash")
 HOST = "method.host.name"  # the method that another one wraps
 
 
 def named(runs: Sequence[Run]) -> list[Run]:
     """``runs`` with ``variant`` and ``label``; of two with equal variant and seed, the one in ``<seed>``."""
-    found = []
+    labeled = []
     for _, group in groupby(runs, key=lambda run: (run.partition, run.method)):
         variants: dict[tuple, dict[int, Run]] = {}
         for run in sorted(group, key=lambda run: (_identity(run), run.seed, run.folder.name)):
-            own = variants.setdefault(_identity(run), {})
-            if run.seed in own:
-                own[run.seed] = replace(own[run.seed], repeated=run.folder.name)
+            seeds = variants.setdefault(_identity(run), {})
+            if run.seed in seeds:
+                seeds[run.seed] = replace(seeds[run.seed], repeated=run.folder.name)
             else:
-                own[run.seed] = run
-        plain = max(variants.values(), key=lambda own: (sum(_is_plain(r) for r in own.values()), len(own)))
+                seeds[run.seed] = run
+        plain = max(variants.values(), key=lambda seeds: (sum(map(_is_plain, seeds.values())), len(seeds)))
         base = next(iter(plain.values()))
-        found += [_name(run, base) for own in variants.values() for run in own.values()]
-    return sorted(_distinct(found), key=lambda run: (run.partition, run.method, run.variant, run.seed))
+        labeled += [_name(run, base) for seeds in variants.values() for run in seeds.values()]
+    return sorted(_distinct(labeled), key=lambda run: (run.partition, run.method, run.variant, run.seed))
 
 
 def _distinct(runs: Sequence[Run]) -> list[Run]:
-    """``runs`` with the entry's name in labels that runs of another entry on their partition have too."""
+    """``runs`` with the entry's name in labels that another entry on their partition has as well."""
     sharing: dict[tuple[str, str], set[str]] = {}
     for run in runs:
         sharing.setdefault((run.partition, run.label), set()).add(run.method)
@@ -58,7 +58,7 @@ def _distinct(runs: Sequence[Run]) -> list[Run]:
 
 
 def _identity(run: Run) -> tuple[str, ...]:
-    """What runs must share to be averaged."""
+    """The settings and data that averaged runs share."""
     return (run.settings, *(run.metrics[name] for name in HASHES))
 
 
@@ -67,21 +67,21 @@ def _is_plain(run: Run) -> bool:
 
 
 def _name(run: Run, base: Run) -> Run:
-    """``run`` with its names: those of its method and of what differs from ``base``."""
+    """``run`` with its variant and label, from its method and its differences from ``base``."""
     label = _label(run)
     if _identity(run) == _identity(base):
         return replace(run, variant=run.method, label=label)
     differs = {name: run.metrics[name][:8] for name in HASHES if run.metrics[name] != base.metrics[name]}
     wrapped, usual = {}, flat(defaults(run.params))
     mine, theirs = flat(run.params), flat(base.params)
-    if mine.get(HOST) != theirs.get(HOST):  # hyper-parameters of another host are compared with its defaults
+    if mine.get(HOST) != theirs.get(HOST):  # compare hyper-parameters of another host with its defaults
         wrapped = {HOST: mine[HOST]}  # the label has it already
         inside = HOST.removesuffix("name")
         theirs = {name: v for name, v in theirs.items() if not name.startswith(inside)} | wrapped
     differs |= differences(mine, theirs, usual)
     short = _shortened([say(*item) for item in differs.items()], run.settings)
     full = ", ".join(f"{name} {text(value)}" for name, value in (wrapped | differs).items())
-    if not full:  # they differ in what results do not say, such as fields of other versions
+    if not full:  # they differ in settings that results do not have, such as fields of other versions
         short = full = run.settings[:DIGITS]
     return replace(run, variant=f"{run.method} · {full}", label=f"{label} · {short}" if short else label)
 
@@ -89,29 +89,29 @@ def _name(run: Run, base: Run) -> Run:
 def differences(
     mine: Mapping[str, Any], theirs: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """By name, the settings of ``mine`` that differ; what only one of them has is compared with its default.
+    """The settings of ``mine`` that differ, by name; one that only one side has is compared with its default.
 
-    A mapping that only ``mine`` has, with all defaults, is {}; one that only ``theirs`` has is null.
+    A mapping that only ``mine`` has, with all defaults, is {}; a mapping that only ``theirs`` has is null.
     """
-    found: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     for name in sorted({*mine, *theirs}):
         within = f"{name}."
         if name in mine:
             lost = mine[name] is None and any(other.startswith(within) for other in theirs)
             if lost or mine[name] != theirs.get(name, usual.get(name)):
-                found[name] = mine[name]
+                changed[name] = mine[name]
         elif any(other.startswith(within) for other in mine):
-            own = {n for n in mine if n.startswith(within) and mine[n] != usual.get(n)}
-            found |= {} if own else {name: {}}
+            changed_within = {n for n in mine if n.startswith(within) and mine[n] != usual.get(n)}
+            changed |= {} if changed_within else {name: {}}
         elif theirs[name] not in (None, usual.get(name)) and not any(
             v is None and name.startswith(f"{n}.") for n, v in mine.items()
         ):
-            found[name] = None
-    return found
+            changed[name] = None
+    return changed
 
 
 def _label(run: Run) -> str:
-    """The method's name, with its host if that is not the default. An entry's name says what it needs to."""
+    """The method's name, with a host other than the default unless the entry has a name of its own."""
     label, host = run.metrics["method_label"], flat(run.params).get(HOST, "")
     if host == flat(defaults(run.params)).get(HOST, "") or run.method != run.params["method"]["name"]:
         return label
@@ -119,7 +119,7 @@ def _label(run: Run) -> str:
 
 
 def _shortened(words: Sequence[str], settings: str) -> str:
-    """The differences that fit, then the digest of all settings."""
+    """The differences that fit in a label, then the digest of all settings."""
     whole = ", ".join(words)
     if len(whole) <= LENGTH:
         return whole
@@ -132,18 +132,18 @@ def _shortened(words: Sequence[str], settings: str) -> str:
 
 
 def settings_table(runs: Iterable[Run]) -> list[dict[str, str]]:
-    """A row per variant: the settings that differ from the defaults, and the others."""
+    """A row per variant: settings that differ from the defaults, and the others."""
     rows = []
     for variant in {run.variant: run for run in runs}.values():
         params, usual = flat(variant.params), flat(defaults(variant.params))
-        own = {name: value for name, value in params.items() if name not in usual or usual[name] != value}
-        others = {name: value for name, value in params.items() if name not in own}
+        changed = {name: value for name, value in params.items() if name not in usual or usual[name] != value}
+        others = {name: value for name, value in params.items() if name not in changed}
         rows.append(
             {
                 "variant": variant.variant,
                 "label": variant.label,
                 "settings": variant.settings,
-                "own": ", ".join(say(*item) for item in own.items()),
+                "changed": ", ".join(say(*item) for item in changed.items()),
                 "others": ", ".join(say(*item) for item in others.items()),
             }
         )
@@ -173,10 +173,7 @@ def _central(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def defaults_of(cls: type[Settings] | None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The defaults of ``cls``, and those of what ``given`` chooses.
-
-    Where a default is null and ``given`` has a mapping, the mapping's.
-    """
+    """The defaults of ``cls``, including the parameters of the choice and of the mappings in ``given``."""
     if cls is None:
         return {}
     values = {row["name"]: row["default"] for row in explain(cls) if row["default"] != "required"}

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from fedflow.data import Dataset, need_classes
-from fedflow.data.features import unfit, unnamed
+from fedflow.data.encoding import Encoding
+from fedflow.data.frames import need_features, read_frames
 from fedflow.data.labels import NUMBERED, binary_rows, labels_as_reals, misfit
 from fedflow.errors import BadInput
+from fedflow.project.terminal import say
 from fedflow.settings import Words
 
 OWN = "own"  # name of data that were given as arrays
@@ -21,7 +23,14 @@ TOKENS = 1 << 31  # tokens are int32
 
 
 def dataset(
-    x: Any, y: Any = None, x_test: Any = None, y_test: Any = None, classes: Sequence[str] | None = None
+    x: Any,
+    y: Any = None,
+    x_test: Any = None,
+    y_test: Any = None,
+    classes: Sequence[str] | None = None,
+    *,
+    encode: str | None = None,
+    missing: str = "refuse",
 ) -> Dataset:
     """A dataset of your own arrays, tensors or data frames, which are copied.
 
@@ -29,6 +38,9 @@ def dataset(
     whole numbers [n, L], which are tokens for a network that embeds them. ``y`` [n]: labels 0..K-1, each with
     a training sample, float targets of a regression ([n, k]: k targets), or the next tokens [n, L].
     ``classes``: K names, of which some may have no training samples; default: the labels' numbers.
+    Of data frames, ``encode`` ("onehot" or "codes") says how text becomes inputs, and ``missing`` ("mean",
+    "median" or "category") what replaces a missing value, both learned from the training rows; `encoding` of
+    the result turns new rows into inputs.
 
     Raises `BadInput` for shapes, types or labels that do not fit together.
     """
@@ -42,6 +54,16 @@ def dataset(
             raise BadInput(name, None, accepted)
     for part in ("", "_test"):
         _need_same_rows(f"y{part}", given[f"x{part}"], given[f"y{part}"])
+    encoding = None
+    if hasattr(x, "columns") and hasattr(x_test, "columns"):
+        *frames, encoding, note = read_frames(x, x_test, encode, missing)
+        given |= {"x": _inputs(encoding, frames[0]), "x_test": _inputs(encoding, frames[1])}
+    else:
+        for name in ("x", "x_test"):
+            if hasattr(given[name], "columns"):
+                need_features(name, given[name])
+    if encoding is None and (encode is not None or missing != "refuse"):
+        raise BadInput("x", Words(type(x).__name__), "data frames x and x_test, with `encode` or `missing`")
     arrays = {name: _array(name, values) for name, values in given.items()}
     x_train, y_train, x_test, y_test = arrays.values()
     for part in ("", "_test"):
@@ -73,10 +95,28 @@ def dataset(
     target_kind = np.float32 if real else np.int64
     targets = [torch.from_numpy(array.astype(target_kind)) for array in (y_train, y_test)]
     depth = inputs[0].shape[1] if images else 0
-    parts = inputs[0], targets[0], inputs[1], targets[1]
-    made = Dataset(OWN, *parts, names, (0.0,) * depth, (1.0,) * depth, content.hexdigest())
+    made = Dataset(
+        OWN,
+        *(inputs[0], targets[0], inputs[1], targets[1]),
+        names,
+        (0.0,) * depth,
+        (1.0,) * depth,
+        content.hexdigest(),
+        notes=(note,) if encoding else (),
+        encoding=encoding,
+    )
     need_classes(made, "y")
+    for line in made.notes:
+        say(line)
     return made
+
+
+def _inputs(encoding: Encoding, frame: Any) -> Any:
+    """The inputs of a data frame; one of real numbers only as it is."""
+    plain = all(feature.kind == "number" for feature in encoding.features)
+    if plain and all(column.dtype.kind == "f" and not column.isna().any() for _, column in frame.items()):
+        return frame
+    return encoding.encode(frame)
 
 
 def instead(data: Any) -> str:
@@ -125,8 +165,6 @@ def _array(name: str, values: Any) -> np.ndarray:
             raise BadInput(name, Words("a sparse tensor"), "x.to_dense()")
         values = values.detach().cpu()
         values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-    if hasattr(values, "columns") and name.startswith("x"):
-        _need_features(name, values)
     try:
         array = np.asarray(values)
     except (TypeError, ValueError) as error:
@@ -140,14 +178,6 @@ def _array(name: str, values: Any) -> np.ndarray:
         accepted = f"an array or tensor of numbers{advice}; it holds {array.dtype}"
         raise BadInput(name, type(values).__name__, accepted)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _need_features(name: str, table: Any) -> None:
-    """Refuse columns of a data frame that cannot be features, as in tables of files."""
-    names = unnamed(map(str, table.columns))
-    if refused := unfit(table) or ", ".join(f"{column!r} (an index)" for column in names):
-        accepted = f"measured numbers; leave other columns out with {name}.drop(columns=[...])"
-        raise BadInput(name, Words(f"columns {refused}"), accepted)
 
 
 def _layout(array: np.ndarray) -> str:

@@ -122,11 +122,15 @@ def divided(division: Division, data: Dataset) -> Partition:
 
 
 def as_division(given: Any) -> Any:
-    """The division: a parsed mapping of a scheme, or unchanged lists of rows."""
+    """The division: lists of rows as they are, a mapping of a scheme or of clients parsed."""
+    entries = list(given.values()) if isinstance(given, Mapping) else given if isinstance(given, list) else []
+    by_client = entries and not any(isinstance(entry, str | int | float | None) for entry in entries)
+    if by_client and (isinstance(given, Mapping) or any(isinstance(entry, Mapping) for entry in entries)):
+        return scheme("given", rows=given)
     if not isinstance(given, Mapping):
         return given
     if "scheme" not in given:
-        accepted = "a list of row numbers per client, as list(rows.values()), or a mapping with `scheme`"
+        accepted = "rows by client, as {0: [0, 1], 1: [2]}, or a mapping with `scheme`"
         raise BadInput("partition", Words(f"a {type(given).__name__} without `scheme`"), accepted)
     return PartitionParams.parse({"dataset": OWN, **given})
 

@@ -138,7 +138,7 @@ def run(
     if isinstance(model, str | Mapping):
         check_architecture(built, network_entry(model)["name"])
     if isinstance(division, PartitionParams):
-        check_division(built, division.selection, division.public)
+        check_division(built, division.selects, division.public)
     label, reports, folder = titles(built)[1], list[RoundReport](), None
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]

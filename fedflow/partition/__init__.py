@@ -8,6 +8,7 @@ from fedflow.partition import (  # noqa: F401
     dirichlet_disjoint,
     dirichlet_exact,
     domains,
+    given,
     iid,
     kway,
     label_groups,

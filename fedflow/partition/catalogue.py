@@ -23,6 +23,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "dirichlet_disjoint": {"alpha": 1.0},
     "dirichlet_exact": {"alpha": 0.3},
     "domains": {},
+    "given": {"clients": 3, "rows": [[0, 10, 20, 1, 11], [2, 12, 22, 3], [4, 5, 6, 7, 8, 9]]},
     "iid": {},
     "kway": {},
     "label_groups": {"groups": 4},

@@ -65,6 +65,11 @@ class PartitionParams(Choice):
         if self.pieces is None and self.pieces_used != "first":
             raise BadInput("partition.pieces_used", self.pieces_used, "first, without pieces")
 
+    @property
+    def selects(self) -> bool:
+        """True if clients may hold out samples for model selection."""
+        return self.selection > 0 or self.parameters.by_row
+
     def files(self) -> list[str]:
         """The files it is made from, except the dataset, relative to the project's root."""
         losses = self.difficulty.losses if self.difficulty else None

@@ -199,6 +199,7 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     labels = samples.labels if split.train_labels is None else split.train_labels
     train, groups, train_labels = split.train, split.groups, split.train_labels
     _refuse_shared(train, params)
+    _refuse_again(split, params)
     losses = None
     if params.difficulty is not None:
         if split.train_labels is not None:  # a label means a different class at every client
@@ -225,7 +226,7 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         stratified = params.holdout_stratified
         train, pools = hold_out(train, labels, params.holdout, rng("holdout"), stratified)
         pools_of = list(np.arange(clients)[:, None])
-    selection = None
+    selection = None if split.selection is None else [split.selection[k] for k in chosen]
     if params.selection:
         share, field = params.selection, "partition.selection"
         train, selection = hold_out(train, labels, share, rng("selection"), field=field)
@@ -245,7 +246,7 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         train_labels = spoil(labels, spoilt, num_classes(labels), params.label_noise, rng("label noise"))
     final = labels if train_labels is None else train_labels
     counts = None if final.dtype.kind == "f" else label_counts(final, train)
-    held_out = bool(params.holdout or params.validation)
+    held_out = bool(split.held_out or params.holdout or params.validation)
     unused = np.ones(count, dtype=bool)
     unused[np.concatenate([*train, *(selection or []), *(pools if held_out else []), public])] = False
     return Partition.from_lists(
@@ -282,6 +283,8 @@ def _split(
     """The scheme's split of all samples except ``public``."""
     if not len(public):
         return scheme.split(samples, clients, rng)
+    if scheme.by_row:
+        raise BadInput("partition.public", len(public), "0, because the scheme names the rows of all clients")
     rest = np.setdiff1d(np.arange(len(samples.labels)), public)
     split = scheme.split(samples.only(rest), clients, rng)
     relabeled = None
@@ -333,6 +336,13 @@ def _refuse_shared(train: Indices, params: PartitionParams) -> None:
             off = "null" if name == "difficulty" else "0"
             shown = value if name != "difficulty" else value.as_dict()
             raise BadInput(f"partition.{name}", shown, f"{off}, because clients share samples in this scheme")
+
+
+def _refuse_again(split: Split, params: PartitionParams) -> None:
+    """Refuse to hold out samples again that the scheme holds out."""
+    for name, done in (("selection", split.selection is not None), ("holdout", split.held_out)):
+        if done and (value := getattr(params, name)):
+            raise BadInput(f"partition.{name}", value, "0, because the scheme holds out samples itself")
 
 
 def load_partition(folder: Path) -> Partition:

@@ -64,7 +64,8 @@ class Split:
 
     ``train`` has one sorted array of training rows per client, ``groups`` [N] are the planted groups.
     ``pools`` are disjoint arrays of test rows, and ``own`` lists the pools in the test set of each client; by
-    default a client is tested on all test samples of the labels it trains on. ``train_labels`` [n] and
+    default a client is tested on all test samples of the labels it trains on. ``selection`` are rows that
+    each client holds out for model selection; ``held_out``: pools are training rows. ``train_labels`` [n] and
     ``test_labels`` [t] replace the labels of the dataset.
     """
 
@@ -72,6 +73,8 @@ class Split:
     groups: np.ndarray | None = None
     pools: Indices | None = None
     own: Indices | None = None
+    selection: Indices | None = None
+    held_out: bool = False
     train_labels: np.ndarray | None = None
     test_labels: np.ndarray | None = None
 
@@ -81,6 +84,7 @@ class Scheme(Settings):
 
     section: ClassVar[str] = "partition"
     name: ClassVar[str] = ""
+    by_row: ClassVar[bool] = False  # names rows of all training samples
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         """Divide the samples. Raises `BadInput` if that is impossible."""

@@ -1,34 +1,28 @@
 """Pictures of accuracy: an overview, curves by round, traffic or time, and the spread over clients."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from scipy.optimize import isotonic_regression
 
 from fedflow.metrics.table import Metric, metric_of, unit_of
-from fedflow.pictures.drawing import CARD, INK, MUTED, SMALLEST, Drawing, drawing, look
-
-
-class Labeled(Protocol):
-    """A run with the name that is printed."""
-
-    @property
-    def label(self) -> str: ...
+from fedflow.pictures.drawing import CARD, INK, MUTED, SMALLEST, Drawing, drawing, line_style
+from fedflow.pictures.lines import LARGEST, End, Labeled, fitting, name_ends, room
 
 
 class Curve(Labeled, Protocol):
-    """What a curve needs of one run."""
+    """A run with the numbers of its rounds."""
 
     @property
     def rounds(self) -> pd.DataFrame: ...
 
 
 class DrawnRun(Curve, Protocol):
-    """What is drawn of one finished run."""
+    """A finished run."""
 
     @property
     def metrics(self) -> Mapping[str, Any]: ...
@@ -36,24 +30,22 @@ class DrawnRun(Curve, Protocol):
     def clients(self) -> pd.DataFrame: ...
 
 
-LONGEST = 30  # letters of a label in a picture
 DRAWN = ("local_accuracy", "global_accuracy", "local_worst10", "local_best10")  # of runs with pictures
-LARGEST = 1e100  # of a value that is drawn: diagnostics may diverge
 Curves = Mapping[str, Sequence[Curve]]
 Methods = Mapping[str, Sequence[DrawnRun]]
 AXES = {"round": "round", "traffic": "MB moved, down + up, all clients", "time": "simulated time"}
 
 
-def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
-    """A row per method: a ring for global and a dot for local accuracy, bars from lowest to highest seed."""
+def glance(methods: Methods, colors: dict[str, int], name: str) -> Markup:
+    """A row per method: a ring for global and a dot for local accuracy, with bars over seeds."""
     height = 0.62 + 0.26 * len(methods)
     described = "Global and local accuracy of every method"
     with drawing(name, described, height, (room(methods), 0.42, 0.4, 0.24)) as work:
         axes = work.axes
         for row, (method, runs) in enumerate(methods.items()):
             seeds = [_percent(runs, metric) for metric in ("local_accuracy", "global_accuracy")]
-            ours, whole = map(_mean, seeds)
-            color = look(places[method])["color"]
+            ours, whole = map(fmean, seeds)
+            color = line_style(colors[method])["color"]
             axes.plot([ours, whole], [row, row], color=color, lw=1, alpha=0.45)
             for values in seeds:
                 axes.plot([min(values), max(values)], [row, row], color=color, lw=4, alpha=0.35)
@@ -78,7 +70,7 @@ def heading(metric: Metric, x: str) -> str:
 
 def curve(
     methods: Curves,
-    places: Mapping[str, int],
+    colors: Mapping[str, int],
     column: str,
     x: str,
     name: str,
@@ -87,22 +79,22 @@ def curve(
 ) -> Drawing:
     """Mean of ``column`` over seeds by ``x`` (one of `AXES`), with a band over all seeds, in its unit.
 
-    With ``top``, the axis runs from 0 to it; ``title`` is printed above. By traffic, a method without any is
-    a dotted horizontal line.
+    With ``top``, the axis runs from 0 to it; ``title`` is printed above. By traffic, a method without traffic
+    is a dotted horizontal line.
     """
-    return _curve(methods, places, column, x, name, top, title)[0]
+    return _curve(methods, colors, column, x, name, top, title)[0]
 
 
 def zoomed_and_full(
-    methods: Curves, places: Mapping[str, int], column: str, x: str, name: str
+    methods: Curves, colors: Mapping[str, int], column: str, x: str, name: str
 ) -> tuple[Markup, Markup | None]:
-    """`curve`, and its lines on an axis from 0 to 100 %, if its own is a part of that."""
-    work, ends = _curve(methods, places, column, x, name)
+    """`curve`, and the same on an axis from 0 to 100 % if its own axis is shorter."""
+    work, ends = _curve(methods, colors, column, x, name)
     zoomed, (low, high) = work.svg, work.axes.get_ylim()
     if unit_of(column).sign != "%" or high - low > 95:
         return zoomed, None
-    for written in [*work.axes.texts]:
-        written.remove()
+    for text in [*work.axes.texts]:
+        text.remove()
     work.axes.set_ylim(-2, 102)
     name_ends(work.axes, ends)
     return zoomed, Drawing(work.figure, work.axes, f"{name}-full", f"{work.described}, 0 to 100 %").svg
@@ -110,46 +102,35 @@ def zoomed_and_full(
 
 def _curve(
     methods: Curves,
-    places: Mapping[str, int],
+    colors: Mapping[str, int],
     column: str,
     x: str,
     name: str,
     top: float | None = None,
     title: str = "",
 ) -> tuple[Drawing, list["End"]]:
-    words = column.replace("_", " ")
-    margin = room(methods) + 0.1
-    metric = metric_of(column)
+    words, margin, metric = column.replace("_", " "), room(methods) + 0.1, metric_of(column)
     rises = metric is not None and metric.better == "higher"
     above = 0.32 if title else 0.08
     height = max(2.7, 0.7 + 0.18 * len(methods)) + (above - 0.08)
     box = (0.36 if rises else 0.52, 0.4, margin, above)
     with drawing(name, f"{words} by {x}", height, box, width=max(3.8, 2.0 + margin)) as work:
-        axes, floors = work.axes, []
-        ends: list[End] = []
+        axes, floors, ends = work.axes, list[float](), list[End]()
         for method, runs in methods.items():
-            table, style = _over_seeds(runs, column), look(places[method])
+            table, style = _over_seeds(runs, column), line_style(colors[method])
             if table.empty:
                 continue
-            label, last = runs[0].label, table.iloc[-1]
+            index, color, last = colors[method], style["color"], table.iloc[-1]
             floors.append(table["low"].iloc[len(table) // 4 :].min())
             if x == "traffic" and last["traffic"] == 0:
-                line = axes.axhline(last["mean"], lw=1.2, color=style["color"], linestyle=(0, (1, 2)))
-                line.set_gid(f"line-{places[method]}")
-                ends.append(End(np.nan, last["mean"], label, style["color"], places[method]))
+                axes.axhline(last["mean"], lw=1.2, color=color, linestyle=(0, (1, 2)), gid=f"line-{index}")
+                ends.append(End(np.nan, last["mean"], runs[0].label, color, index))
                 continue
-            axes.fill_between(
-                table[x],
-                table["low"],
-                table["high"],
-                color=style["color"],
-                alpha=0.17,
-                lw=0,
-                gid=f"band-{places[method]}",
-            )
-            alone = {"marker": "o", "ms": 4} if len(table) == 1 else {}
-            axes.plot(table[x], table["mean"], lw=1.6, gid=f"line-{places[method]}", **style | alone)
-            ends.append(End(last[x], last["mean"], label, style["color"], places[method]))
+            band: dict[str, Any] = {"color": color, "alpha": 0.17, "lw": 0, "gid": f"band-{index}"}
+            axes.fill_between(table[x], table["low"], table["high"], **band)
+            dot = {"marker": "o", "ms": 4} if len(table) == 1 else {}
+            axes.plot(table[x], table["mean"], lw=1.6, gid=f"line-{index}", **style | dot)
+            ends.append(End(last[x], last["mean"], runs[0].label, color, index))
         if top is not None:
             axes.set_ylim(min([0.0, *floors]) - 0.03 * top, 1.03 * top)
         elif floors and rises:  # the steep start would compress the rest
@@ -166,101 +147,37 @@ def _curve(
 
 
 def measured(runs: Sequence[Curve], column: str) -> bool:
-    """Whether some round of ``runs`` has a value in ``column``."""
+    """True if some round of ``runs`` has a value in ``column``."""
     return any(column in run.rounds and run.rounds[column].notna().any() for run in runs)
 
 
 def _over_seeds(runs: Sequence[Curve], column: str) -> pd.DataFrame:
-    """By round that every seed evaluated: traffic in MB, time; mean and range of ``column`` in its unit."""
+    """Traffic in MB, time, mean and range of ``column`` in its unit, by round that all seeds evaluated."""
     parts, factor = [], unit_of(column).factor
     for run in runs:
-        wanted = dict.fromkeys(["round", "bytes_down", "bytes_up", "clock", column])
-        rows = run.rounds.reindex(columns=[*wanted]).dropna(subset=[column])
-        rows = rows[rows[column].astype(float).abs() < LARGEST]
-        moved = (rows["bytes_down"] + rows["bytes_up"]) / 1e6
-        values = factor * rows[column].astype(float)
+        values, down, up, time = (_numbers(run, name) for name in (column, "bytes_down", "bytes_up", "clock"))
         parts.append(
-            pd.DataFrame({"round": rows["round"], "traffic": moved, "time": rows["clock"], "value": values})
+            np.stack([_numbers(run, "round"), (down + up) / 1e6, time, factor * values])[
+                :, np.abs(values) < LARGEST
+            ]
         )
-    by_round = pd.concat(parts).groupby("round")
-    table = by_round.agg(
-        traffic=("traffic", "mean"),
-        time=("time", "mean"),
-        mean=("value", "mean"),
-        low=("value", "min"),
-        high=("value", "max"),
-        seeds=("value", "size"),
-    )
-    return table[table["seeds"] == len(runs)].reset_index()
+    table = pd.DataFrame(np.concatenate(parts, axis=1).T, columns=["round", "traffic", "time", "value"])
+    by_round = table.astype({"round": int}).groupby("round")
+    value, means = by_round["value"], by_round.mean().rename(columns={"value": "mean"})
+    means = means.assign(low=value.min(), high=value.max())
+    return means[value.count() == len(runs)].reset_index()
 
 
-class End(NamedTuple):
-    """The end of a line: where it is, its name and color, and the place of its method in the page's list.
-
-    The page shows and hides what has the place in its id: ``line-3``, ``band-3``, ``link-3`` and ``name-3``.
-    """
-
-    x: float
-    y: float
-    label: str
-    color: str
-    place: int | None = None
+def _numbers(run: Curve, name: str) -> np.ndarray:
+    """A column of the rounds [T], NaN if there is none."""
+    rounds = run.rounds
+    return rounds[name].to_numpy(float) if name in rounds else np.full(len(rounds), np.nan)
 
 
-def name_ends(axes: Axes, ends: list[End]) -> None:
-    """Names in the right margin, moved as little as possible, each connected to the end of its line."""
-    if not ends:
-        return
-    ends = sorted(ends, key=lambda end: end.y)
-    scale = axes.yaxis.get_transform()  # of a logarithmic axis, the logarithm
-    low, high = axes.get_ylim()
-    bottom, top = scale.transform([low, high])
-    right = axes.get_xlim()[1]
-    height = axes.get_position().height * axes.figure.get_figheight() * 72  # type: ignore[union-attr]
-    gap = min(13.5 / height, 1 / max(1, len(ends) - 1)) * (top - bottom)
-    steps = gap * np.arange(len(ends))
-    wanted = scale.transform(np.array([end.y for end in ends])) - steps
-    at = np.clip(isotonic_regression(wanted).x, bottom, max(bottom, top - steps[-1])) + steps
-    at = scale.inverted().transform(at)
-    for (x, y, label, color, number), place in zip(ends, at, strict=True):
-        start = right if np.isnan(x) else x
-        link = axes.annotate(
-            "",
-            (start, y),
-            (1.05, place),
-            xycoords="data",
-            textcoords=("axes fraction", "data"),
-            arrowprops={
-                "arrowstyle": "-",
-                "color": color,
-                "lw": 0.8,
-                "alpha": 0.75,
-                "shrinkA": 0,
-                "shrinkB": 0,
-            },
-        )
-        written = axes.text(
-            1.065,
-            place,
-            _fitting(label),
-            transform=axes.get_yaxis_transform(),
-            va="center",
-            fontsize=SMALLEST,
-        )
-        if number is not None:
-            assert link.arrow_patch is not None
-            link.arrow_patch.set_gid(f"link-{number}")
-            written.set_gid(f"name-{number}")
-    axes.set_ylim(low, high)
-    axes.set_xlim(right=right)
-
-
-def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
+def spread(methods: Methods, colors: dict[str, int], name: str) -> Markup:
     """A row per method: histogram of client accuracies (all seeds), mean, worst and best tenth."""
-    height = 0.62 + 0.36 * len(methods)
-    with drawing(
-        name, "Distribution of client accuracies by method", height, (room(methods), 0.42, 0.12, 0.2)
-    ) as work:
+    height, box = 0.62 + 0.36 * len(methods), (room(methods), 0.42, 0.12, 0.2)
+    with drawing(name, "Distribution of client accuracies by method", height, box) as work:
         axes = work.axes
         clients = {
             m: 100 * np.concatenate([run.clients["local_accuracy"].dropna() for run in runs])
@@ -271,15 +188,13 @@ def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
         for row, (method, runs) in enumerate(methods.items()):
             counts = np.histogram(clients[method], bins)[0]
             heights = 0.82 * counts / max(1, counts.max())
-            color = look(places[method])["color"]
-            axes.stairs(
-                row + 0.45 - heights, bins, baseline=row + 0.45, fill=True, color=color, alpha=0.5, lw=0
-            )
+            color, foot = line_style(colors[method])["color"], row + 0.45
+            axes.stairs(foot - heights, bins, baseline=foot, fill=True, color=color, alpha=0.5, lw=0)
             ends = ("local_worst10", "local_accuracy", "local_best10")
-            low, mean, high = (_mean(_percent(runs, metric)) for metric in ends)
-            axes.plot([low, high], [row + 0.45] * 2, color=INK, lw=0.9)
-            axes.vlines([low, high], row + 0.33, row + 0.45, color=INK, lw=1.1)
-            axes.plot(mean, row + 0.45, "o", ms=4.2, color=INK)
+            low, mean, high = (fmean(_percent(runs, metric)) for metric in ends)
+            axes.plot([low, high], [foot] * 2, color=INK, lw=0.9)
+            axes.vlines([low, high], row + 0.33, foot, color=INK, lw=1.1)
+            axes.plot(mean, foot, "o", ms=4.2, color=INK)
         _rows(axes, methods)
         axes.set_ylim(len(methods) - 0.4, -0.6)
         axes.set_xlim(bins[0], 101)
@@ -292,29 +207,8 @@ def _percent(runs: Sequence[DrawnRun], metric: str) -> list[float]:
     return [100 * run.metrics[metric] for run in runs]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def room(methods: Mapping[str, Sequence[Labeled]]) -> float:
-    """Inches for the longest name of a variant, with a margin."""
-    return margin(runs[0].label for runs in methods.values())
-
-
-def margin(labels: Iterable[str]) -> float:
-    """Inches for the longest of these names; capitals, as in SCAFFOLD, are wider."""
-    shown = (label[:LONGEST] for label in labels)
-    return 0.16 + max((0.08 * len(text) + 0.02 * sum(map(str.isupper, text)) for text in shown), default=0)
-
-
-def _fitting(label: str) -> str:
-    """``label`` as `room` has space for it: the ends of long ones differ."""
-    half = LONGEST // 2
-    return label if len(label) <= LONGEST else f"{label[: half - 1]}…{label[-half:]}"
-
-
 def _rows(axes: Axes, methods: Methods) -> None:
-    axes.set_yticks(range(len(methods)), [_fitting(runs[0].label) for runs in methods.values()])
+    axes.set_yticks(range(len(methods)), [fitting(runs[0].label) for runs in methods.values()])
     axes.tick_params(axis="y", labelcolor=INK)
     axes.set_ylim(len(methods) - 0.5, -0.6)
     axes.grid(False, axis="y")

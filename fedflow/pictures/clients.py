@@ -1,22 +1,22 @@
-"""The picture of clients × methods, for a paper: a row per method, a column per client."""
+"""Accuracy of clients by method, for a paper: a row per method, a column per client."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from fedflow.pictures.accuracy import LONGEST, margin
 from fedflow.pictures.drawing import Drawing, drawing
+from fedflow.pictures.lines import LONGEST, margin
 
 WIDTH, ROW = 6.4, 0.24  # inches, of the picture and of a method
 SCALE = "viridis"  # also told apart in gray
 
 
 def heat(values: np.ndarray, labels: Sequence[str], name: str) -> Drawing:
-    """``values`` [N, methods] in %, nan = unknown; the client that all methods serve worst is on the left."""
-    known = np.isfinite(values)
-    means = np.where(known, values, 0).sum(1) / known.sum(1).clip(1)
+    """``values`` [N, methods] in %, NaN where unknown, with the worst-served client on the left."""
+    finite = np.isfinite(values)
+    means = np.where(finite, values, 0).sum(1) / finite.sum(1).clip(1)
     order = np.lexsort((np.arange(len(values)), means))
-    order = order[known[order].any(1)]
+    order = order[finite[order].any(1)]
     left, rows = margin(labels), ROW * len(labels)
     box = (left, 0.3, 0.1, 0.5)
     with drawing(name, "Local accuracy of every client by method", rows + 0.8, box, WIDTH) as work:

@@ -1,7 +1,7 @@
-"""The pictures of a clustered run: clusters by round, dissimilarities of clients, and an embedding.
+"""Pictures of a clustered run: clusters by round, dissimilarities of clients, and an embedding.
 
-In all of them a color is a found cluster: the last one, except in the picture by round. Planted groups, if
-there are any, are stripes or shapes.
+Colors are found clusters, the final ones except in the picture by round. Planted groups are stripes or
+shapes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +28,13 @@ from fedflow.methods.protocols import Dissimilarity
 from fedflow.pictures.drawing import CARD, INK, LINE, MUTED, SMALLEST, Drawing, drawing
 from fedflow.pictures.drawing import WIDTH as PANEL
 
-# Tol's light palette, safe for color-blind readers; other colors than those of the methods.
+# Tol's light palette, safe for color-blind readers and distinct from the colors of methods.
 FILLS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00")
 SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p")
 WIDTH = 3.7  # inches: three side by side are legible
 SMALL = SMALLEST * WIDTH / PANEL  # points
 SCALE = "YlGnBu_r"  # close is dark
-ROWS = 2000  # of the picture by round; of more clients, evenly spaced ones are drawn
+ROWS = 2000  # of the picture by round; with more clients, evenly spaced ones are drawn
 NAMED = 24  # clients up to which all are named
 FEW = 12  # groups and clusters up to which all are named, and clients in the embedding
 COLUMNS = 4  # of the legend of groups
@@ -45,8 +45,9 @@ MOMENTS = 6  # rounds between which moves are drawn
 class Grouping:
     """The clusters of clients: ``history`` [N] by round in which they changed, -1 = none yet.
 
-    ``groups`` [N] are planted; ``compared`` is the dissimilarity that the server groups clients by, if any.
-    If cluster ids are not stable, each gets the id of the cluster with most of its clients in the next round.
+    ``groups`` [N] are planted; ``compared`` is the dissimilarity by which the server groups clients, if any.
+    If cluster ids are not stable, a cluster gets the id of the cluster with most of its clients in the next
+    round.
     """
 
     history: Mapping[int, Sequence[int]]
@@ -70,12 +71,12 @@ class Grouping:
 
     @property
     def unchanged(self) -> bool:
-        """Whether clients have the same clusters in all rounds that have some."""
+        """True if clients have the same clusters in all rounds with clusters."""
         return all((step == self.found).all() for step in self.steps.values())
 
     @cached_property
     def moved(self) -> dict[int, float]:
-        """By round: of the clients that had a cluster before it, the share that changed it."""
+        """Share of clients that changed cluster, among clients that had one before, by round."""
         shares = {}
         for earlier, later in pairwise(self.steps):
             before, after = self.steps[earlier], self.steps[later]
@@ -103,25 +104,26 @@ class Grouping:
 
     @cached_property
     def stripes(self) -> dict[int, str]:
-        """The color of every planted group: that of its cluster if clusters are groups."""
+        """The color of every planted group, equal to its cluster's color if clusters are groups."""
         return dealt([*self.planted[self.order].tolist(), *self.planted.tolist()])
 
 
-def pictures_of(grouping: Grouping) -> list[tuple[str, str, Callable[[Grouping, str], Drawing]]]:
-    """Name, heading and drawing of every picture: moves need some, the last two a dissimilarity."""
-    found: list[tuple[str, str, Callable[[Grouping, str], Drawing]]] = [
-        ("assignment", "assignment by round", timeline)
-    ]
+Draw = Callable[[Grouping, str], Drawing]
+
+
+def pictures_of(grouping: Grouping) -> list[tuple[str, str, Draw]]:
+    """Name, heading and function of every picture of a grouping."""
+    pictures: list[tuple[str, str, Draw]] = [("assignment", "assignment by round", timeline)]
     if grouping.moved:
-        found += [("moves", "clients that changed cluster", moves)]
+        pictures += [("moves", "clients that changed cluster", moves)]
     if grouping.compared is not None and len(grouping.compared.clients) > 2:
-        found += [("proximity", "dissimilarity", proximity), ("embedding", "embedding", embedding)]
-    return found
+        pictures += [("proximity", "dissimilarity", proximity), ("embedding", "embedding", embedding)]
+    return pictures
 
 
 def draw_clusters(folder: Path, grouping: Grouping) -> None:
-    """Write ``assignment.png``; ``moves.png`` if clients moved; ``proximity.png``, ``embedding.png`` if the
-    server compares clients.
+    """Write ``assignment.png``, ``moves.png`` if clients moved, and ``proximity.png`` and ``embedding.png``
+    if the server compares clients.
     """
     for name, _, draw in pictures_of(grouping):
         draw(grouping, name).png(folder / f"{name}.png")
@@ -130,7 +132,7 @@ def draw_clusters(folder: Path, grouping: Grouping) -> None:
 def renamed(clusters: np.ndarray, later: np.ndarray) -> np.ndarray:
     """``clusters`` [N] with the ids of the clusters of ``later`` [N] that share most of their clients.
 
-    Ids remain distinct; clusters without a match get new ids; -1 is unchanged.
+    Ids remain distinct, clusters without a match get new ids, and -1 is unchanged.
     """
     names, at = np.unique(clusters, return_inverse=True)
     others = np.unique(later)
@@ -143,10 +145,10 @@ def renamed(clusters: np.ndarray, later: np.ndarray) -> np.ndarray:
 
 
 def dealt(labels: Sequence[int]) -> dict[int, str]:
-    """A color for every label in order of appearance, none for -1; from the ninth on, darker repeats."""
+    """A color for every label in order of appearance, "none" for -1; from the ninth on, darker ones."""
     colors = {-1: "none"}
-    for place, label in enumerate(dict.fromkeys(label for label in labels if label >= 0)):
-        shade = 0.72 ** (place // len(FILLS)) * np.array(to_rgb(FILLS[place % len(FILLS)]))
+    for i, label in enumerate(dict.fromkeys(label for label in labels if label >= 0)):
+        shade = 0.72 ** (i // len(FILLS)) * np.array(to_rgb(FILLS[i % len(FILLS)]))
         colors[label] = to_hex((shade[0], shade[1], shade[2]))
     return colors
 
@@ -176,7 +178,7 @@ def timeline(grouping: Grouping, name: str) -> Drawing:
             axes.yaxis.tick_right()
             axes.set_yticks(np.arange(n) + 0.5, order.tolist(), fontsize=SMALL)
         if grouping.groups is not None:
-            strip = work.beside(left - 0.17, 0.44, 0.11, side)
+            strip = work.inset(left - 0.17, 0.44, 0.11, side)
             _stripe(strip, planted, grouping.stripes)
             groups, first, sizes = np.unique(planted, return_index=True, return_counts=True)
             if len(groups) <= FEW:
@@ -195,16 +197,16 @@ def timeline(grouping: Grouping, name: str) -> Drawing:
 
 
 def moves(grouping: Grouping, name: str) -> Drawing:
-    """The share of clients that changed cluster, by round; below, from which cluster to which.
+    """The share of clients that changed cluster by round and, below, the moves between clusters.
 
-    A column is the end of a round, a band is as wide as the number of its clients and has the color of the
-    cluster that they come from; gray had none yet.
+    A column is the end of a round. The width of a band is its number of clients, its color the cluster that
+    they leave; gray is no cluster yet.
     """
     moved, palette = grouping.moved, grouping.palette | {-1: LINE}
     rounds = [min(grouping.steps), *moved]
     shown = [rounds[i] for i in np.unique(np.linspace(0, len(rounds) - 1, MOMENTS).round().astype(int))]
     columns = np.array([grouping.steps[step] for step in shown])  # [moments, N]
-    rank = {z: place for place, z in enumerate(sorted(palette, key=lambda z: z < 0))}  # -1 is last
+    rank = {z: i for i, z in enumerate(sorted(palette, key=lambda z: z < 0))}  # -1 is last
     gap, thick = 0.03 * columns.shape[1], 0.05  # between clusters, in clients; of a column, in columns
     box = (0.5, 2.72, 0.1, 0.1)
     with drawing(name, "Clients that changed cluster, by round", 3.62, box, WIDTH) as work:
@@ -213,7 +215,7 @@ def moves(grouping: Grouping, name: str) -> Drawing:
         work.axes.yaxis.set_major_formatter(PercentFormatter(1, 0))
         work.axes.yaxis.set_major_locator(MaxNLocator(2))
         work.axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=(1, 2, 5, 10)))
-        axes = work.beside(0.12, 0.44, WIDTH - 0.24, 1.72)
+        axes = work.inset(0.12, 0.44, WIDTH - 0.24, 1.72)
         for at, column in enumerate(columns):
             for cluster, (low, size) in _stacked(column, rank, gap).items():
                 axes.bar(at, size, thick * 2, low, color=palette[cluster], edgecolor=MUTED, lw=0.5)
@@ -238,35 +240,27 @@ def moves(grouping: Grouping, name: str) -> Drawing:
 
 
 def _stacked(column: np.ndarray, rank: Mapping[int, int], gap: float) -> dict[int, tuple[float, int]]:
-    """Start and number of clients of every cluster of ``column`` [N], one after the other."""
+    """Start and size of every cluster of ``column`` [N], stacked with gaps."""
     clusters, sizes = np.unique(column, return_counts=True)
-    found, start = dict[int, tuple[float, int]](), 0.0
+    stacks, start = dict[int, tuple[float, int]](), 0.0
     for cluster, size in sorted(zip(clusters.tolist(), sizes.tolist()), key=lambda item: rank[item[0]]):
-        found[cluster] = (start, size)
+        stacks[cluster] = (start, size)
         start += size + gap
-    return found
+    return stacks
 
 
 def _band(x: float, y: float, to_x: float, to_y: float, width: float) -> Outline:
     """A band from (x, y) to (to_x, to_y), level at both ends."""
     middle = (x + to_x) / 2
-    points = [
-        (x, y),
-        (middle, y),
-        (middle, to_y),
-        (to_x, to_y),
-        (to_x, to_y + width),
-        (middle, to_y + width),
-        (middle, y + width),
-        (x, y + width),
-        (x, y),
-    ]
+    upper = [(x, y), (middle, y), (middle, to_y), (to_x, to_y)]
+    lower = [(at, height + width) for at, height in reversed(upper)]
+    points = [*upper, *lower, (x, y)]
     curve, line = [Outline.CURVE4] * 3, Outline.LINETO
     return Outline(points, [Outline.MOVETO, *curve, line, *curve, Outline.CLOSEPOLY])
 
 
 def thumbnail(grouping: Grouping, name: str, order: np.ndarray) -> Drawing:
-    """`timeline` without words, rounds downwards; a column per client in this ``order``."""
+    """`timeline` without text: a row per round, a column per client in this ``order``."""
     table = np.full((grouping.rounds, len(order)), -1)  # [T, N]
     for step, assignment in grouping.steps.items():
         table[max(0, step - 1) :] = assignment[order]
@@ -277,9 +271,9 @@ def thumbnail(grouping: Grouping, name: str, order: np.ndarray) -> Drawing:
 
 
 def scaled(dissimilarity: np.ndarray) -> np.ndarray:
-    """Points [N, 2] of classical multidimensional scaling, the same signs on every machine.
+    """Points [N, 2] of classical multidimensional scaling, with the same signs on every machine.
 
-    That of scikit-learn (1.9) is nan if fewer than two eigenvalues are positive.
+    Scikit-learn (1.9) returns NaN if fewer than two eigenvalues are positive.
     """
     squares = dissimilarity**2
     inner = (squares.mean(0) + squares.mean(1)[:, None] - squares.mean() - squares) / 2
@@ -289,9 +283,9 @@ def scaled(dissimilarity: np.ndarray) -> np.ndarray:
 
 
 def proximity(grouping: Grouping, name: str) -> Drawing:
-    """The matrix of dissimilarities in the order of its dendrogram, which is to its left.
+    """The matrix of dissimilarities in the order of its dendrogram, which is on the left.
 
-    Stripes between them are planted groups and found clusters; the dashed line is the cut of the tree.
+    Stripes between them are planted groups and found clusters. The dashed line is the cut of the tree.
     """
     compared = _compared(grouping)
     clients, tree = np.array(compared.clients), merge(compared.matrix, compared.linkage)
@@ -312,14 +306,13 @@ def proximity(grouping: Grouping, name: str) -> Drawing:
         if n <= NAMED:
             axes.yaxis.tick_right()
             axes.set_yticks(np.arange(n) + 0.5, clients[leaves].tolist(), fontsize=SMALL)
-        for place, (word, labels, colors) in enumerate(stripes):
-            strip = work.beside(0.83 + 0.15 * place, bottom, 0.11, side)
+        for i, (word, labels, colors) in enumerate(stripes):
+            strip = work.inset(0.83 + 0.15 * i, bottom, 0.11, side)
             _stripe(strip, labels[clients[leaves]], colors)
             strip.set_xlabel(word, rotation=90, fontsize=SMALL, labelpad=3)
-        _branches(work.beside(0.03, bottom, 0.78, side), tree, leaves, grouping)
-        bar = work.figure.colorbar(
-            shown, cax=work.beside(left + 0.1, bottom - 0.19, side - 0.1, 0.09), orientation="horizontal"
-        )
+        _branches(work.inset(0.03, bottom, 0.78, side), tree, leaves, grouping)
+        below = work.inset(left + 0.1, bottom - 0.19, side - 0.1, 0.09)
+        bar = work.figure.colorbar(shown, cax=below, orientation="horizontal")
         bar.outline.set_visible(False)
         bar.set_label(compared.unit, fontsize=SMALL, labelpad=1)
         bar.ax.tick_params(labelsize=SMALL, pad=2)
@@ -328,19 +321,16 @@ def proximity(grouping: Grouping, name: str) -> Drawing:
 
 
 def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Grouping) -> None:
-    """The dendrogram, its root to the left; branches within a cluster have its color, others are gray.
-
-    So are those of clients that never had a cluster.
-    """
+    """The dendrogram, root on the left; branches within one cluster have its color, others are gray."""
     compared, n = _compared(grouping), len(leaves)
     clusters = [{int(z)} for z in grouping.found[np.array(compared.clients)]]  # below each node
-    place, height = np.empty(2 * n - 1), np.append(np.zeros(n), tree[:, 2])
-    place[leaves] = np.arange(n) + 0.5
+    position, height = np.empty(2 * n - 1), np.append(np.zeros(n), tree[:, 2])
+    position[leaves] = np.arange(n) + 0.5
     lines, colors, palette = [], [], grouping.palette | {-1: MUTED}
     for node, (first, second) in enumerate(tree[:, :2].astype(int), n):
         ends = [first, first, second, second]
-        lines.append(np.column_stack([height[[first, node, node, second]], place[ends]]))
-        place[node] = place[[first, second]].mean()
+        lines.append(np.column_stack([height[[first, node, node, second]], position[ends]]))
+        position[node] = position[[first, second]].mean()
         clusters.append(clusters[first] | clusters[second])
         colors.append(palette[min(clusters[-1])] if len(clusters[-1]) == 1 else MUTED)
     top = 1.04 * max(tree[-1, 2], compared.height or 0, 1e-12)
@@ -350,21 +340,15 @@ def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Groupi
     if compared.height is not None:
         axes.axvline(compared.height, color=INK, lw=0.9, linestyle=(0, (3.5, 2)))
         side = "left" if compared.height > 0.6 * top else "right" if compared.height < 0.3 * top else "center"
-        axes.annotate(
-            f"cut at {compared.height:.3g}",
-            (compared.height, 1),
-            (0, 4),
-            textcoords="offset points",
-            xycoords=("data", "axes fraction"),
-            fontsize=SMALL,
-            ha=side,
-        )
+        style: dict[str, Any] = {"textcoords": "offset points", "fontsize": SMALL, "ha": side}
+        at, words = (compared.height, 1), f"cut at {compared.height:.3g}"
+        axes.annotate(words, at, (0, 4), ("data", "axes fraction"), **style)
 
 
 def embedding(grouping: Grouping, name: str) -> Drawing:
-    """Clients as points of the plane, at about their dissimilarities: classical scaling.
+    """Clients as points of the plane by classical scaling of their dissimilarities.
 
-    A color is a cluster (gray: never had one), a shape a planted group.
+    Colors are clusters (gray: never had one), shapes are planted groups.
     """
     compared = _compared(grouping)
     clients, n = np.array(compared.clients), len(compared.clients)
@@ -374,18 +358,11 @@ def embedding(grouping: Grouping, name: str) -> Drawing:
     box = (0.04, below, 0.04, 0.04)
     with drawing(name, "Embedding of clients by dissimilarity", 2.9 + below, box, WIDTH) as work:
         axes = work.axes
+        dot: dict[str, Any] = {"s": 54 if n <= NAMED else 26, "alpha": 0.9, "lw": 0.5, "edgecolors": INK}
         for group, shape in shapes.items():
-            own = grouping.planted[clients] == group
-            axes.scatter(
-                at[own, 0],
-                at[own, 1],
-                s=54 if n <= NAMED else 26,
-                marker=shape,
-                alpha=0.9,
-                lw=0.5,
-                color=painted(grouping.found[clients[own]], grouping.palette | {-1: MUTED}),
-                edgecolors=INK,
-            )
+            members = grouping.planted[clients] == group
+            colors = painted(grouping.found[clients[members]], grouping.palette | {-1: MUTED})
+            axes.scatter(*at[members].T, marker=shape, color=colors, **dot)
         for client, point in zip(clients if n <= FEW else (), at):
             axes.annotate(client, point, (5, 4), textcoords="offset points", fontsize=SMALL, color=MUTED)
         axes.set_aspect("equal", adjustable="datalim")
@@ -400,22 +377,12 @@ def embedding(grouping: Grouping, name: str) -> Drawing:
 
 
 def _legend(axes: Axes, marks: Mapping[str, Line2D], **where: Any) -> None:
-    """A small legend of colors or shapes; only if there are few."""
+    """A small legend of colors or shapes, if there are few."""
+    style: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": MUTED, "borderpad": 0.1}
+    style |= {"borderaxespad": 0.2, "handletextpad": 0.3, "handlelength": 1.1}
+    style |= {"columnspacing": 1.1, "labelspacing": 0.35}
     if len(marks) <= FEW:
-        axes.legend(
-            list(marks.values()),
-            list(marks),
-            **where,
-            frameon=False,
-            fontsize=SMALL,
-            labelcolor=MUTED,
-            handletextpad=0.3,
-            columnspacing=1.1,
-            handlelength=1.1,
-            borderaxespad=0.2,
-            borderpad=0.1,
-            labelspacing=0.35,
-        )
+        axes.legend(list(marks.values()), list(marks), **where, **style)
 
 
 def _compared(grouping: Grouping) -> Dissimilarity:
@@ -431,7 +398,7 @@ def _stripe(axes: Axes, labels: np.ndarray, colors: Mapping[int, str]) -> None:
 
 
 def _bare(axes: Axes) -> None:
-    """Without grid, ticks and frame."""
+    """Remove grid, ticks and frame."""
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.set(xticks=[], yticks=[])

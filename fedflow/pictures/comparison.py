@@ -1,7 +1,8 @@
-"""One picture of several partitions side by side: all measures, and the pairs of clients behind some."""
+"""One picture of several partitions side by side: all measures, and matrices of pairs of clients."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,12 +26,12 @@ def draw_comparisons(
     path: Path,
     matrices: Sequence[str] = ("feature_emd", "angle_min"),
 ) -> None:
-    """Draw a panel per measure with a dot per partition; below, ``matrices`` of all pairs of clients.
+    """Draw a panel per measure with a dot per partition and, below, ``matrices`` of all pairs of clients.
 
-    Only measures that every comparison has are drawn. Clients are ordered by planted group and, within
-    one, by dendrogram (of the first matrix); lines separate groups. A row of matrices has one scale. The
-    ending of ``path`` says whether it is a PNG, an SVG or a PDF.
-    Raises `BadInput`, and `FedflowError` when the file cannot be written.
+    Measures that a comparison lacks are left out. Clients are ordered by planted group, then by the
+    dendrogram of the first matrix; lines separate groups. A row of matrices has one scale. The ending of
+    ``path`` makes the file a PNG, an SVG or a PDF. Raises `BadInput`, and `FedflowError` when the file cannot
+    be written.
     """
     check_picture(path)
     if not comparisons:
@@ -61,9 +62,8 @@ def _panels(part: SubFigure, comparisons: Sequence[PartitionComparison], shared:
             color = COLORS[row % len(COLORS)]
             axes.plot([0, value], [row, row], color=color, lw=1.5)
             axes.plot(value, row, "o", color=color, ms=6, clip_on=False)
-            axes.annotate(
-                f"{value:#.3g}", (value, row), (7, 0), textcoords="offset points", va="center", fontsize=8
-            )
+            style: Any = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+            axes.annotate(f"{value:#.3g}", (value, row), (7, 0), **style)
         axes.set_title(MEASURES[name].title.replace(", ", "\n", 1), fontsize=8.5, loc="left")
         axes.set_xlim(0, 1.3 * max([*values, 1e-12]))
         axes.set_ylim(len(values) - 0.5, -0.5)
@@ -101,7 +101,7 @@ def _matrices(
 
 
 def _order(comparison: PartitionComparison, name: str) -> np.ndarray:
-    """The clients by planted group, within a group by the dendrogram of one measure."""
+    """The clients by planted group, then by the dendrogram of one measure."""
     matrix = comparison.matrices[name]
     distance = matrix.max() - matrix if MEASURES[name].similarity else matrix.copy()
     np.fill_diagonal(distance, 0)

@@ -1,23 +1,23 @@
-"""Pictures of coresets: the nodes that methods choose, among all."""
+"""Pictures of coresets: the nodes that methods choose."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 from scipy import sparse
 from scipy.sparse.linalg import eigsh
 
-from fedflow.pictures.drawing import INK, MUTED, SERIES, STYLE, Drawing
+from fedflow.pictures.drawing import INK, MUTED, SERIES, STYLE, Drawing, panel_grid
 
 SIDE = 2.4  # inches, of one panel
 ROW = 3  # panels side by side
-SHOWN = 800  # points of the background, in all panels together no more than a page bears
+SHOWN = 800  # points of the background, in all panels together
 AREA = 70  # of the largest pick, in points squared
 
 
 def plane(points: np.ndarray | None, adjacency: sparse.csr_array) -> tuple[np.ndarray, tuple[str, str]]:
-    """Places of the nodes in a picture [n, 2], and the names of its axes.
+    """Positions of the nodes in a picture [n, 2], and the names of its axes.
 
     Points of more than two dimensions are projected on their first two principal components. Without points,
     the second and third eigenvectors of D^-1/2 A D^-1/2 place neighbors together.
@@ -42,19 +42,15 @@ def placed(
 ) -> Drawing:
     """A panel per method: the nodes on the `plane`, in colors by ``groups`` [n], and the chosen ones.
 
-    ``chosen``: indices and weights by method; the area of a pick grows with its weight. Of many nodes, only
+    ``chosen`` has indices and weights by method; the area of a pick grows with its weight. Of many nodes,
     some are drawn, the same in all panels.
     """
     points, axes = plane(points, adjacency)
     kinds = np.zeros(len(points), int) if groups is None else groups
     behind = np.linspace(0, len(points) - 1, min(len(points), SHOWN * 2 // (1 + len(chosen)))).astype(int)
-    columns = min(ROW, len(chosen))
-    rows = -(-len(chosen) // columns)
+    shared: Any = {"sharex": True, "sharey": True}
     with mpl.rc_context(rc=STYLE):
-        figure = Figure(figsize=(columns * SIDE, rows * (SIDE + 0.2)), layout="constrained")
-        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        for panel in panels.flat[len(chosen) :]:
-            panel.set_visible(False)
+        figure, panels = panel_grid(len(chosen), min(ROW, len(chosen)), (SIDE, SIDE + 0.2), **shared)
         for panel, (title, (nodes, weights)) in zip(panels.flat, chosen.items()):
             panel.set_title(f"{title}: {len(nodes)} of {len(points):,}", loc="left", fontsize=9)
             panel.grid(False)
@@ -62,12 +58,11 @@ def placed(
             panel.set(xticks=[], yticks=[], xlabel=axes[0])
             for kind in np.unique(kinds):
                 color = SERIES[kind % len(SERIES)]
-                some, own = behind[kinds[behind] == kind], kinds[nodes] == kind
-                panel.plot(
-                    *points[some].T, ".", ms=3, alpha=0.35, mew=0, color=MUTED if groups is None else color
-                )
-                area = AREA * weights[own] / weights.max()
-                panel.scatter(*points[nodes[own]].T, 8 + area, color=color, edgecolors=INK, linewidths=0.9)
+                some, picked = behind[kinds[behind] == kind], kinds[nodes] == kind
+                faint = MUTED if groups is None else color
+                panel.plot(*points[some].T, ".", ms=3, alpha=0.35, mew=0, color=faint)
+                area = 8 + AREA * weights[picked] / weights.max()
+                panel.scatter(*points[nodes[picked]].T, area, color=color, edgecolors=INK, linewidths=0.9)
         for row in panels:
             row[0].set_ylabel(axes[1])
     described = f"Where {', '.join(chosen)} place their points"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -52,9 +53,9 @@ STYLE: Any = {
 }  # fmt: skip
 
 
-def look(place: int) -> dict[str, Any]:
-    """Color and dash of the method at ``place`` in the list of all methods."""
-    return {"color": SERIES[place % len(SERIES)], "linestyle": DASHES[place // len(SERIES) % len(DASHES)]}
+def line_style(index: int) -> dict[str, Any]:
+    """Color and dash of the method with this index in the list of all methods."""
+    return {"color": SERIES[index % len(SERIES)], "linestyle": DASHES[index // len(SERIES) % len(DASHES)]}
 
 
 class Shown(Figure):
@@ -73,15 +74,15 @@ class Drawing:
     def __init__(self, figure: Figure, axes: Axes, name: str, described: str) -> None:
         self.figure, self.axes, self.name, self.described = figure, axes, name, described
 
-    def beside(self, left: float, bottom: float, width: float, height: float) -> Axes:
+    def inset(self, left: float, bottom: float, width: float, height: float) -> Axes:
         """Further axes, placed in inches."""
         whole, tall = self.figure.get_size_inches()
         return self.figure.add_axes((left / whole, bottom / tall, width / whole, height / tall))
 
     def scale(self, shown: AxesImage, left: float, bottom: float, width: float) -> None:
         """A scale of colors, placed in inches, with its numbers above."""
-        place = self.beside(left, bottom, width, 0.09)
-        bar = self.figure.colorbar(shown, cax=place, orientation="horizontal", ticklocation="top")
+        axes = self.inset(left, bottom, width, 0.09)
+        bar = self.figure.colorbar(shown, cax=axes, orientation="horizontal", ticklocation="top")
         bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=9, pad=2)
         bar.ax.locator_params(nbins=5)
@@ -101,7 +102,7 @@ class Drawing:
 
     @cached_property
     def file(self) -> str:
-        """The SVG with its colors, as a file; `inlined` takes them from it again."""
+        """The SVG as a file, with its own colors, which `inlined` removes."""
         colors = ";".join(f"--{name}:{color}" for color, name in VARIABLES.items())
         style = f'<style id="{COLORS}">:root{{{colors};background:#fff;font-family:sans-serif}}</style>'
         opening, rest = self._text.split(">", 1)
@@ -114,9 +115,9 @@ class Drawing:
 
 
 def inlined(text: str, prefix: str) -> Markup:
-    """The text of `Drawing.file` for a page: in its colors, and with ``prefix`` before all ids.
+    """The text of `Drawing.file` in the colors of a page, with ``prefix`` before all ids.
 
-    Raises `FedflowError` for other SVG, which could run scripts in the page or load what is elsewhere.
+    Raises `FedflowError` for other SVG, which could run scripts in the page or load other files.
     """
     return Markup(rewritten(text, prefix))
 
@@ -127,13 +128,25 @@ def drawing(
 ) -> Iterator[Drawing]:
     """A figure in inches with margins ``box`` around its axes: left, bottom, right, top.
 
-    ``name`` must be unique on the page (ids are made from it); ``described`` is its text for screen readers.
+    ``name`` must be unique on the page (ids start with it); ``described`` is its text for screen readers.
     """
     left, bottom, right, top = box
     with mpl.rc_context(rc=STYLE):
         figure = Shown(figsize=(width, height))
-        place = (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
-        yield Drawing(figure, figure.add_axes(place), name, described)
+        where = (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
+        yield Drawing(figure, figure.add_axes(where), name, described)
+
+
+def panel_grid(
+    count: int, columns: int, size: tuple[float, float], **options: Any
+) -> tuple[Figure, np.ndarray]:
+    """A figure with ``count`` panels of this size in inches, and all its axes [rows, columns]."""
+    rows = -(-count // columns)
+    figure = Figure(figsize=(columns * size[0], rows * size[1]), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, **options)
+    for panel in panels.flat[count:]:
+        panel.set_visible(False)
+    return figure, panels
 
 
 def check_picture(path: Path, field: str = "path") -> None:
@@ -182,9 +195,8 @@ def _inline(text: str, name: str, described: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
-    text = re.sub(
-        r'<g id="patch_1">.*?</g>\s*', "", text, count=1, flags=re.DOTALL
-    )  # the page is the background
+    # The page is the background.
+    text = re.sub(r'<g id="patch_1">.*?</g>\s*', "", text, count=1, flags=re.DOTALL)
     sizes: list[float] = []
     text = TAG.sub(lambda tag: _adapted(tag[0], name, sizes), text)
     box = re.search(r'viewBox="[^"]*"', text)
@@ -196,7 +208,7 @@ def _inline(text: str, name: str, described: str) -> str:
 
 
 def _adapted(tag: str, name: str, sizes: list[float]) -> str:
-    """A tag with the ids, fonts and colors of the page; ``sizes`` gets its size of text."""
+    """A tag with the ids, fonts and colors of the page; its font size is added to ``sizes``."""
     tag = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag)  # ids are shared by the whole page
     tag = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", tag)
     tag = re.sub(r"font-family: [^;\"]*;? ?", "", tag)

@@ -1,7 +1,7 @@
-"""SVG from files: parsed once, checked against what fedflow draws with, and written from the same tree.
+"""SVG from files, parsed once, checked, and written again from the same tree.
 
-A page never holds the text of a file: an HTML parser may see elements where an XML parser sees none, as in
-a processing instruction.
+A page never holds the text of a file: an HTML parser may see elements where an XML parser sees none, such as
+in a processing instruction.
 """
 
 import re
@@ -44,7 +44,7 @@ VALUE = re.compile(r"[\w#.,% +-]*|var\(--[\w-]+\)", re.ASCII)  # no addresses, e
 def rewritten(text: str, prefix: str) -> str:
     """The SVG in ``text`` without its colors, and with ``prefix`` before all ids.
 
-    Raises `FedflowError` for anything that fedflow does not draw with.
+    Raises `FedflowError` for anything that fedflow itself does not write.
     """
     root = _parsed(text)
     if _named(root.tag) != "svg":
@@ -55,7 +55,7 @@ def rewritten(text: str, prefix: str) -> str:
 
 
 class _Tree(ElementTree.TreeBuilder):
-    """Refuses what is no element."""
+    """Refuse everything but elements and text."""
 
     def pi(self, target: str, text: str | None = None) -> Element:
         raise _refused("a processing instruction")
@@ -87,19 +87,19 @@ def _copied(element: Element, prefix: str, depth: int) -> Element:
 
 
 def _attributes(element: Element, name: str, prefix: str) -> Iterator[tuple[str, str]]:
-    """The attributes of a copy, each checked as it will be written."""
+    """The checked attributes of a copy."""
     for full, value in element.attrib.items():
-        own = full.removeprefix(XLINK) if full == f"{XLINK}href" else full
-        accepted = LINKS.get(name) if own == "href" else ATTRIBUTES.get(own)
-        if own == "style":
+        key = full.removeprefix(XLINK) if full == f"{XLINK}href" else full
+        accepted = LINKS.get(name) if key == "href" else ATTRIBUTES.get(key)
+        if key == "style":
             _check_style(value)
         elif accepted is None or not re.fullmatch(accepted, value):
-            raise _refused(f"attribute {own} of {name}")
-        if own == "id":
+            raise _refused(f"attribute {key} of {name}")
+        if key == "id":
             value = f"{prefix}-{value}"
-        elif own == "clip-path" or (name, own) == ("use", "href"):
+        elif key == "clip-path" or (name, key) == ("use", "href"):
             value = value.replace("#", f"#{prefix}-", 1)
-        yield own, value
+        yield key, value
 
 
 def _check_style(declarations: str) -> None:
@@ -110,7 +110,7 @@ def _check_style(declarations: str) -> None:
 
 
 def _check_links(root: Element) -> None:
-    """Refuse what multiplies elements: links lead to paths, and shapes that clip are not clipped."""
+    """Refuse links that multiply elements: they may lead to paths only, and a clip path is not clipped."""
     by_id = defaultdict(set)
     for element in root.iter():
         by_id[element.get("id")].add(element.tag)
@@ -124,7 +124,7 @@ def _check_links(root: Element) -> None:
 
 
 def _is_known_style(element: Element) -> bool:
-    """Whether this is a style sheet that fedflow writes: a page has its own, so it is left out."""
+    """True for a style sheet that fedflow writes; it is left out, because a page has its own."""
     if _named(element.tag) != "style":
         return False
     return not len(element) and (element.get("id") == COLORS or element.text == RULE)
@@ -135,5 +135,5 @@ def _named(tag: str) -> str:
     return tag.removeprefix(SVG) if tag.startswith(SVG) else f"{tag} outside of SVG"
 
 
-def _refused(found: str) -> FedflowError:
-    return FedflowError(f"not an SVG written by fedflow: {' '.join(found.split())[:60]}")
+def _refused(reason: str) -> FedflowError:
+    return FedflowError(f"not an SVG written by fedflow: {' '.join(reason.split())[:60]}")

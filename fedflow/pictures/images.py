@@ -1,4 +1,4 @@
-"""Pictures of generated images: those of one round, one per class by round, and the closest to real ones."""
+"""Pictures of generated images: one round, a class by round, and the closest to training images."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ MOST = 0.45  # inches, of the side of an image
 
 
 def grid(pair: Pair, accuracy: Tensor | None, name: str) -> Drawing:
-    """The images of one round, a row per class, with ``accuracy`` [K] beside it, if it is known."""
+    """The images of one round, a row per class, labeled with its ``accuracy`` [K] if given."""
     x, y = pair
     labels = _labels(y)
     rows, words, left = [x[y == label][:COLUMNS] for label in labels], list(map(str, labels)), NARROW
@@ -29,16 +29,16 @@ def grid(pair: Pair, accuracy: Tensor | None, name: str) -> Drawing:
 
 def by_round(rounds: Mapping[int, Pair], name: str) -> Drawing:
     """The first image of every class, a row per class and a column per evaluated round."""
-    known = sorted(rounds)
-    places = np.unique(np.linspace(0, len(known) - 1, ROUNDS).round().astype(int))
-    shown, labels = [known[place] for place in places], _labels(rounds[known[-1]][1])
+    evaluated = sorted(rounds)
+    picks = np.unique(np.linspace(0, len(evaluated) - 1, ROUNDS).round().astype(int))
+    shown, labels = [evaluated[i] for i in picks], _labels(rounds[evaluated[-1]][1])
     rows = [torch.cat([rounds[t][0][rounds[t][1] == label][:1] for t in shown]) for label in labels]
     described = "An image of every class by round"
     return _drawn(rows, list(map(str, labels)), NARROW, name, described, list(map(str, shown)), "round")
 
 
 def closest(pair: Pair, last: LastImages, name: str) -> Drawing:
-    """The generated images that are nearest to training images, above these, with their distances."""
+    """The generated images that are nearest to training images, above them, with the distances."""
     distances = [f"{distance:.2f}" for distance in last.distance.tolist()]
     described = "Generated images and the training images nearest to them"
     rows = [pair[0][last.image], last.x]
@@ -62,8 +62,8 @@ def mosaic(rows: Sequence[Tensor]) -> np.ndarray:
     whole = np.zeros((len(rows) * (height + gap) - gap, columns * (width + gap) - gap, 4), np.uint8)
     for i, row in enumerate(rows):
         for j, image in enumerate(row.permute(0, 2, 3, 1).numpy()):
-            place = whole[i * (height + gap) :, j * (width + gap) :][:height, :width]
-            place[..., :3], place[..., 3] = image, 255  # gray is repeated
+            cell = whole[i * (height + gap) :, j * (width + gap) :][:height, :width]
+            cell[..., :3], cell[..., 3] = image, 255  # gray is repeated
     return whole
 
 

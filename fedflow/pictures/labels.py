@@ -1,5 +1,6 @@
-"""The pictures of a partition: the samples of each label at every client; also for all schemes."""
+"""Pictures of partitions: labels and difficulty of the samples of every client."""
 
+from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -17,20 +18,10 @@ from fedflow.partition.catalogue import pictures, toy_samples
 from fedflow.pictures.drawing import CARD, INK, MUTED, SERIES, SMALLEST, Drawing, drawing, save_png
 
 # Tol's muted palette, safe for color-blind readers, with a darker gray; for more labels, a color scale.
-COLORS = (
-    "#332288",
-    "#ddcc77",
-    "#cc6677",
-    "#88ccee",
-    "#117733",
-    "#bbbbbb",
-    "#882255",
-    "#44aa99",
-    "#999933",
-    "#aa4499",
-)
+COLORS = "#332288 #ddcc77 #cc6677 #88ccee #117733 #bbbbbb #882255 #44aa99 #999933 #aa4499".split()
+BANDS = ((0.05, 0.95, 0.25), (0.25, 0.75, 0.5))  # quantiles, and how opaque the band between them is
 SHOWN = 400  # clients
-# Clients up to which cells have counts, clients have numbers, and these are horizontal.
+# Largest numbers of clients with counts in cells, with numbers of clients, and with horizontal numbers.
 COUNTED, NUMBERED, LEVEL = 5, 24, 12
 NAMED = 8  # planted groups up to which they have their numbers
 ROW = 0.17  # inches of a label
@@ -46,7 +37,7 @@ def draw_schemes(folder: Path) -> None:
 def draw_labels(partition: Partition, path: Path) -> None:
     """Write a PNG with one bar per client, stacked by label if samples have labels; newcomers come last.
 
-    Clients are ordered by planted group, main label and size. Of more than 400 clients, 400 evenly spaced
+    Clients are ordered by planted group, main label and size. With more than 400 clients, 400 evenly spaced
     ones are shown. Deterministic bytes. Raises `FedflowError`.
     """
     labeled = partition.label_counts is not None
@@ -62,7 +53,7 @@ def draw_counts(
     groups: np.ndarray | None = None,
     newcomers: int = 0,
 ) -> None:
-    """`draw_labels` of the samples ``counts`` [N, K] of each label at each client."""
+    """`draw_labels` of ``counts`` [N, K], the samples of each label at each client."""
     clients, classes = counts.shape
     late = np.arange(clients) >= clients - newcomers
     order = ordered(counts, groups, newcomers)
@@ -98,6 +89,39 @@ def draw_counts(
     save_png(figure, path, 110)
 
 
+def draw_difficulty(partition: Partition, path: Path) -> None:
+    """Write a PNG with mean, median and quantiles of the expert's losses by client, newcomers last.
+
+    With more than 400 clients, 400 evenly spaced ones are shown. Without losses, the picture of an earlier
+    partition is removed. Deterministic bytes. Raises `FedflowError`.
+    """
+    if partition.losses is None:
+        path.unlink(missing_ok=True)
+        return
+    clients, newcomers = len(partition.sizes), partition.newcomers
+    shown = evenly(clients)
+    losses = [partition.losses[partition.train(k)] for k in shown]
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    axis, edges = figure.subplots(), np.arange(len(shown) + 1) - 0.5
+    for low, high, opacity in BANDS:
+        bottom, top = np.array([np.quantile(x, (low, high)) for x in losses]).T
+        words = f"{100 * low:g} to {100 * high:g} % of samples"
+        axis.stairs(top, edges, baseline=bottom, fill=True, color=SERIES[0], alpha=opacity, lw=0, label=words)
+    for of, style, word in ((np.median, "-", "median"), (np.mean, ":", "mean")):
+        values = [of(x) for x in losses]
+        axis.stairs(values, edges, baseline=None, color="black", lw=1.2, ls=style, label=word)
+    if newcomers:
+        start = int((shown < clients - newcomers).sum()) - 0.5
+        shade_newcomers(axis, start, len(shown), newcomers)
+    dealt = f"{100 * partition.params['difficulty']['order']:g} % dealt by difficulty"
+    axis.set_title(f"{title(partition.params)}, {dealt}", loc="left", fontsize=10, pad=16 if newcomers else 6)
+    axis.set(xlim=(-0.7, len(shown) - 0.3), xticks=[], ylabel="expert's loss")
+    axis.set_xlabel(counted(clients) + (", from the first to the last" if clients > 1 else ""))
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
+    save_png(figure, path, 110)
+
+
 def ordered(counts: np.ndarray, groups: np.ndarray | None = None, newcomers: int = 0) -> np.ndarray:
     """The clients that are shown, by planted group, main label and size; newcomers are last."""
     clients = len(counts)
@@ -109,7 +133,7 @@ def ordered(counts: np.ndarray, groups: np.ndarray | None = None, newcomers: int
 def label_shares(
     counts: np.ndarray, name: str, groups: np.ndarray | None = None, newcomers: int = 0
 ) -> Drawing:
-    """A column per client in the order of `ordered`, a row per label; above them, the samples of each client.
+    """A column per client in the order of `ordered` and a row per label, below the samples of each client.
 
     The deeper the color, the larger the label's share of the client's samples ``counts`` [N, K].
     """
@@ -121,15 +145,15 @@ def label_shares(
     with drawing(name, "Labels of every client", rows + box[1] + box[3], box) as work:
         axes, width = work.axes, 4.1 - box[0] - box[2]
         axes.imshow(shaded(counts[order]), aspect="auto", interpolation="none", extent=(0, n, classes, 0))
-        bars = work.beside(box[0], box[1] + rows + 0.06, width, 0.54)
+        bars = work.inset(box[0], box[1] + rows + 0.06, width, 0.54)
         edges = np.arange(n + 1)
         bars.stairs(counts[order].sum(1), edges, fill=True, color=MUTED, alpha=0.55, lw=0)
         bars.set(xlim=(0, n), xticks=[], ylim=(0, None))
         bars.set_yticks([int(counts.sum(1).max())])
         bars.spines["bottom"].set_visible(False)
-        for each in (axes, bars):
-            each.grid(False)
-            each.tick_params(labelsize=SMALLEST, pad=2)
+        for part in (axes, bars):
+            part.grid(False)
+            part.tick_params(labelsize=SMALLEST, pad=2)
         axes.spines[:].set_visible(False)
         if classes * SMALLEST < 72 * rows:
             axes.set_yticks(np.arange(classes) + 0.5, [str(c) for c in range(classes)])
@@ -138,46 +162,31 @@ def label_shares(
         axes.set_ylabel("label")
         joined = int((order < len(counts) - newcomers).sum())
         sections = np.full(n, -1) if groups is None else groups[order]
-        starts = np.flatnonzero(np.diff(sections[:joined], prepend=-2))
-        starts = np.append(starts, joined) if joined < n else starts
-        ends = [*starts[1:], n]
-        for start, end in zip(starts.tolist(), ends, strict=True):
+        starts = np.flatnonzero(np.diff(sections[:joined], prepend=-2)).tolist()
+        starts += [joined] if joined < n else []
+        for start, end in pairwise([*starts, n]):
             if start:
                 axes.axvline(start, color=CARD, lw=2.5)
             late = start >= joined
             word = "new" if late else f"group {sections[start]}" if len(starts) <= 4 else str(sections[start])
             if late or (groups is not None and len(starts) <= NAMED):
-                bars.text(
-                    (start + end) / 2,
-                    1.06,
-                    word,
-                    transform=bars.get_xaxis_transform(),
-                    ha="center",
-                    fontsize=SMALLEST,
-                    color=MUTED,
-                )
+                style: Any = {"transform": bars.get_xaxis_transform(), "color": MUTED, "fontsize": SMALLEST}
+                bars.text((start + end) / 2, 1.06, word, ha="center", **style)
         if n <= NUMBERED:
             axes.set_xticks(np.arange(n) + 0.5, [str(k) for k in order], rotation=90 * (n > LEVEL))
         else:
             axes.set_xticks([])
         axes.set_xlabel("client" if n <= NUMBERED else counted(len(counts)))
         if n <= COUNTED and classes * SMALLEST < 72 * rows:
-            for place, client in enumerate(order.tolist()):
+            style = {"ha": "center", "va": "center", "fontsize": SMALLEST, "color": INK}
+            for i, client in enumerate(order.tolist()):
                 for label in np.flatnonzero(counts[client]).tolist():
-                    axes.text(
-                        place + 0.5,
-                        label + 0.52,
-                        f"{counts[client, label]:,}",
-                        ha="center",
-                        va="center",
-                        fontsize=SMALLEST,
-                        color=INK,
-                    )
+                    axes.text(i + 0.5, label + 0.52, f"{counts[client, label]:,}", **style)
     return work
 
 
 def thumbnail(counts: np.ndarray, name: str, groups: np.ndarray | None = None, newcomers: int = 0) -> Drawing:
-    """`label_shares` without words."""
+    """`label_shares` without text."""
     with drawing(name, "Labels of every client", 0.5, (0, 0, 0, 0), 2) as work:
         shown = shaded(counts[ordered(counts, groups, newcomers)])
         work.axes.imshow(shown, aspect="auto", interpolation="none")
@@ -199,7 +208,7 @@ def evenly(clients: int) -> np.ndarray:
 
 
 def counted(clients: int) -> str:
-    """How many clients a picture shows."""
+    """The number of clients in a picture, in words."""
     if clients > SHOWN:
         return f"{SHOWN} of {clients:,} clients"
     return "1 client" if clients == 1 else f"{clients} clients"
@@ -215,8 +224,8 @@ def shade_newcomers(axis: Axes, start: float, shown: int, newcomers: int) -> Non
 
 
 def title(params: dict[str, Any]) -> str:
-    """Data set, scheme and its parameters, long lists cut."""
+    """Dataset, scheme and its parameters, long lists cut."""
     given = {k: str(v) for k, v in params.get("parameters", {}).items() if v is not None}
-    own = ", ".join(f"{k} = {v if len(v) <= 60 else f'{v[:57]}...'}" for k, v in given.items())
+    words = ", ".join(f"{k} = {v if len(v) <= 60 else f'{v[:57]}...'}" for k, v in given.items())
     name = f"{params.get('dataset', '')} · {params.get('scheme', '')}"
-    return fill(f"{name} ({own})" if own else name, 100)
+    return fill(f"{name} ({words})" if words else name, 100)

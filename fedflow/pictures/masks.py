@@ -1,4 +1,4 @@
-"""Pictures of masks: what clients prune, by round and layer, and how much they keep in common."""
+"""Pictures of masks: shares pruned by round and layer, and the overlap between clients."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ import numpy as np
 import pandas as pd
 
 from fedflow.metrics.masks import Masks
-from fedflow.pictures.accuracy import End, name_ends, room
-from fedflow.pictures.drawing import CARD, INK, LINE, SERIES, Drawing, drawing, look
+from fedflow.pictures.drawing import CARD, INK, LINE, SERIES, Drawing, drawing, line_style
+from fedflow.pictures.lines import End, count_axis, name_ends, room
 from fedflow.pictures.series import SCALE, WIDTH
 from fedflow.simulation.extensions.recording import GATE, PRUNED
 
 BIN = 0.05  # of the pruned share, in which accuracies are averaged
 BETWEEN = (10, 90)  # percentiles of clients that a bar shows
-MANY = 20  # layers, above which their rows are lower
+MANY = 20  # layers, above which rows are lower
 
 
 @dataclass(frozen=True)
 class One:
-    """The masks of a run, and its name."""
+    """The masks of a run, with its name."""
 
     label: str
     masks: Masks
@@ -29,8 +29,8 @@ class One:
 def pruned(series: pd.DataFrame, clients: int, rounds: int, name: str) -> Drawing:
     """The pruned share by round, of every client (thin) and on average (thick).
 
-    ``series`` (round, client, name, value) has it after the rounds in which a client took part; in between it
-    does not change, and before the first it is 0.
+    ``series`` (round, client, name, value) has it after the rounds in which a client took part. It is
+    constant between them, and 0 before the first.
     """
     table = series[series["name"] == PRUNED].pivot(index="round", columns="client", values="value")
     shares = 100 * table.reindex(index=range(rounds + 1), columns=range(clients)).ffill().fillna(0)
@@ -38,18 +38,17 @@ def pruned(series: pd.DataFrame, clients: int, rounds: int, name: str) -> Drawin
         axes = work.axes
         axes.plot(shares, color=SERIES[0], lw=0.7, alpha=_faint(clients), drawstyle="steps-post")
         axes.plot(shares.mean(axis=1), color=INK, lw=2)
-        axes.set(xlabel="round", ylabel="% of parameters pruned")
+        count_axis(axes, "round")
+        axes.set_ylabel("% of parameters pruned")
         axes.set_ylim(bottom=0)
-        axes.margins(x=0.01)
-        axes.locator_params(axis="x", integer=True, nbins=6)
     return work
 
 
 def accuracy_by_share(series: pd.DataFrame, name: str) -> Drawing:
     """Accuracy on the samples of the gate by pruned share, of every client (thin) and on average (thick).
 
-    Both are of the network that the client keeps after a round. The average is over clients,
-    in bins of 5 % of the parameters.
+    Both are measured on the network that the client keeps after a round. The average is over clients, in bins
+    of 5 % of the parameters.
     """
     table = series[series["name"].isin([PRUNED, GATE])]
     table = 100 * table.pivot(index=["client", "round"], columns="name", values="value").dropna()
@@ -60,8 +59,8 @@ def accuracy_by_share(series: pd.DataFrame, name: str) -> Drawing:
     with drawing(name, described, 2.7, (0.5, 0.4, 0.12, 0.08), WIDTH) as work:
         axes = work.axes
         for client in clients:
-            own = table.xs(client, level="client")
-            axes.plot(own[PRUNED], own[GATE], color=SERIES[0], lw=0.7, alpha=_faint(len(clients)))
+            rows = table.xs(client, level="client")
+            axes.plot(rows[PRUNED], rows[GATE], color=SERIES[0], lw=0.7, alpha=_faint(len(clients)))
         axes.plot(mean[PRUNED], mean[GATE], color=INK, lw=2, marker="o", ms=3.5)
         axes.set(xlabel="% of parameters pruned", ylabel="accuracy on the gate's samples, %")
         axes.set_xlim(left=-1)
@@ -70,9 +69,9 @@ def accuracy_by_share(series: pd.DataFrame, name: str) -> Drawing:
 
 
 def matrix(masks: Masks, name: str) -> Drawing:
-    """IoU of the masks of all pairs of clients, sorted by their labels; lines where the first label changes.
+    """IoU of the masks of all pairs of clients, sorted by label, with lines where the first label changes.
 
-    Blank: a client is not compared with itself.
+    The diagonal is blank.
     """
     n, labels = len(masks.clients), masks.labels
     order = np.arange(n) if labels is None else np.lexsort(~labels.T[::-1])
@@ -100,7 +99,7 @@ def matrix(masks: Masks, name: str) -> Drawing:
     return work
 
 
-def by_shared_labels(methods: Mapping[str, Sequence[One]], places: Mapping[str, int], name: str) -> Drawing:
+def by_shared_labels(methods: Mapping[str, Sequence[One]], colors: Mapping[str, int], name: str) -> Drawing:
     """Mean IoU of two masks by the number of labels that their clients share, a line per variant.
 
     Line: mean over seeds. Band: lowest to highest seed. All masks must have labels.
@@ -113,7 +112,7 @@ def by_shared_labels(methods: Mapping[str, Sequence[One]], places: Mapping[str, 
         for variant, runs in methods.items():
             seeds = [run.masks.by_shared_labels() for run in runs]
             table = 100 * pd.DataFrame(seeds).sort_index(axis=1)
-            style, mean = look(places[variant]), table.mean()
+            style, mean = line_style(colors[variant]), table.mean()
             axes.fill_between(table.columns, table.min(), table.max(), color=style["color"], alpha=0.17, lw=0)
             axes.plot(table.columns, mean, lw=1.6, marker="o", ms=4, **style)
             ends.append(End(mean.index[-1], mean.iloc[-1], runs[0].label, style["color"]))
@@ -124,7 +123,7 @@ def by_shared_labels(methods: Mapping[str, Sequence[One]], places: Mapping[str, 
 
 
 def layers(masks: Masks, name: str) -> Drawing:
-    """What clients keep of each layer: the mean (bar), and from the 10th to the 90th percentile (line).
+    """Share of each layer that clients keep: the mean (bar), and the 10th to 90th percentile (line).
 
     Layers that all clients keep whole are left out.
     """
@@ -149,7 +148,7 @@ def draw_masks(
     folder: Path, label: str, masks: Masks | None, series: pd.DataFrame, clients: int, rounds: int
 ) -> None:
     """Write ``pruned.png``, ``accuracy.png``, ``overlap.png``, ``shared_labels.png`` and ``layers.png`` of
-    one run, those that it has. ``series`` are those of its results, of at most ``clients``.
+    one run, where it has the data. ``series`` has at most ``clients``.
     """
     names = set(series["name"])
     if PRUNED in names:
@@ -167,5 +166,5 @@ def draw_masks(
 
 
 def _faint(lines: int) -> float:
-    """How opaque each of several lines is."""
+    """Opacity of one of several lines."""
     return max(0.15, min(0.7, 8 / max(1, lines)))

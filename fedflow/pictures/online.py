@@ -2,10 +2,10 @@
 
 import pandas as pd
 
-from fedflow.pictures.accuracy import End, name_ends
-from fedflow.pictures.drawing import Drawing, drawing, look
+from fedflow.pictures.drawing import Drawing, drawing, line_style
+from fedflow.pictures.lines import count_axis, name_ends, plot
 
-PICTURES = {  # column: name, what it shows, label of the axis, scale, whether it is a running mean
+PICTURES = {  # column: name, description, label of the axis, factor, whether to draw a running mean
     "ctm": ("online-ctm", "Accuracy on the current task, mean so far", "CTM so far, %", 100, True),
     "ltm": ("online-ltm", "Accuracy on all tasks so far", "LTM, %", 100, False),
     "needed": ("online-efficiency", "Samples to reach the threshold, mean so far", "samples", 1, True),
@@ -14,21 +14,19 @@ PICTURES = {  # column: name, what it shows, label of the axis, scale, whether i
 
 
 def by_task(table: pd.DataFrame) -> list[Drawing]:
-    """Of the columns that ``table`` (learner, task, and those of `PICTURES`) has values for."""
+    """A picture per column of `PICTURES` with values; ``table`` also has learner and task."""
     return [_lines(table, column) for column in PICTURES if table[column].notna().any()]
 
 
 def _lines(table: pd.DataFrame, column: str) -> Drawing:
-    name, described, label, scale, running = PICTURES[column]
+    name, described, label, factor, running = PICTURES[column]
     ends = []
     with drawing(name, described, 2.7, (0.7, 0.4, 1.25, 0.1)) as work:
-        for place, learner in enumerate(table["learner"].unique()):
-            own, style = table[table["learner"] == learner].dropna(subset=[column]), look(place)
-            y = scale * (own[column].expanding().mean() if running else own[column])
-            work.axes.plot(own["task"], y, lw=1.6, marker="." if len(own) == 1 else "", **style)
-            ends.append(End(own["task"].iloc[-1], y.iloc[-1], learner, style["color"]))
-        work.axes.set(xlabel="task", ylabel=label)
-        work.axes.margins(x=0.01)
-        work.axes.locator_params(axis="x", integer=True, nbins=6)
+        for i, learner in enumerate(table["learner"].unique()):
+            tasks = table[table["learner"] == learner].dropna(subset=[column])
+            y = factor * (tasks[column].expanding().mean() if running else tasks[column])
+            ends.append(plot(work.axes, tasks["task"], y, learner, line_style(i)))
+        count_axis(work.axes, "task")
+        work.axes.set_ylabel(label)
         name_ends(work.axes, ends)
     return work

@@ -1,8 +1,9 @@
-"""The picture of critical differences: methods by mean rank, level ones joined by a bar."""
+"""Critical-difference diagram: methods by mean rank, joined by a bar where they do not differ."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from fedflow.pictures.drawing import INK, MUTED, SMALLEST, Drawing, drawing, look
+from fedflow.pictures.drawing import INK, MUTED, SMALLEST, Drawing, drawing, line_style
 
 WIDTH = 6.4  # inches
 ROW, BAR = 0.24, 0.12  # inches per name, and per bar
@@ -13,12 +14,12 @@ def differences(
     means: Sequence[float],
     critical: float,
     bars: Sequence[tuple[int, int]],
-    places: Sequence[int],
+    colors: Sequence[int],
     name: str = "ranks",
 ) -> Drawing:
-    """``labels`` with mean ranks ``means``, sorted; ``bars`` join the first and last of those that are level.
+    """``labels`` with sorted mean ranks ``means``; ``bars`` have the first and last index of level methods.
 
-    ``places`` are those of the methods' colors. The better half is named on the left.
+    ``colors`` are indices for `line_style`. The better half is named on the left.
     """
     half = -(-len(labels) // 2)
     below = BAR * (len(bars) + 1) + ROW * half
@@ -34,31 +35,21 @@ def differences(
         inch = 1 / 0.05  # of the axes' height
         axes.plot([1, 1 + critical], [inch * 0.38] * 2, color=INK, lw=1.6, clip_on=False)
         text = f"critical difference {critical:.2f}"
-        axes.text(
-            1 + critical / 2, inch * 0.42, text, ha="center", va="bottom", fontsize=SMALLEST, color=MUTED
-        )
+        style: Any = {"ha": "center", "va": "bottom", "fontsize": SMALLEST, "color": MUTED}
+        axes.text(1 + critical / 2, inch * 0.42, text, **style)
         for number, (first, last) in enumerate(bars, 1):
             y = -inch * BAR * number
             ends = [means[first] - 0.03, means[last] + 0.03]
             axes.plot(ends, [y, y], color=INK, lw=3.2, clip_on=False, solid_capstyle="butt")
-        for i, (label, mean, place) in enumerate(zip(labels, means, places, strict=True)):
+        style = {"textcoords": "offset points", "va": "center", "fontsize": SMALLEST, "color": INK}
+        for i, (label, mean, index) in enumerate(zip(labels, means, colors, strict=True)):
             left = i < half
             row = i if left else len(labels) - 1 - i
             y = -inch * (BAR * (len(bars) + 1) + ROW * (row + 0.5))
             end = 1.0 if left else float(len(labels))
-            color = look(place)["color"]
+            color = line_style(index)["color"]
             axes.plot([mean, mean, end], [0, y, y], color=color, lw=1.1, clip_on=False)
             axes.plot(mean, 0, "o", ms=4.5, color=color, clip_on=False)
             offset, side = ((-5, 0), "right") if left else ((5, 0), "left")
-            axes.annotate(
-                f"{label}  {mean:.2f}",
-                (end, y),
-                offset,
-                textcoords="offset points",
-                ha=side,
-                va="center",
-                fontsize=SMALLEST,
-                color=INK,
-                annotation_clip=False,
-            )
+            axes.annotate(f"{label}  {mean:.2f}", (end, y), offset, ha=side, annotation_clip=False, **style)
     return work

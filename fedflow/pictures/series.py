@@ -3,41 +3,37 @@
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
-from fedflow.pictures.accuracy import LARGEST, End, name_ends
-from fedflow.pictures.drawing import LINE, Drawing, drawing, look
+from fedflow.pictures.drawing import LINE, Drawing, drawing, line_style
+from fedflow.pictures.lines import LARGEST, count_axis, name_ends, plot
 
 FEW = 12  # clients up to which each has a line
-WIDTH = 3.8  # inches, like the curves beside them
+WIDTH = 3.8  # inches, as the curves
 COLUMNS = 400  # of the heat map: of more rounds, a column is the mean of several
-SCALE = "viridis"  # neither end is the color of the page, light or dark, which means "no value"
+SCALE = "viridis"  # neither end is the color of a light or dark page, which means "no value"
 
 
 def series(table: pd.DataFrame, clients: int, rounds: int, name: str, described: str) -> Drawing:
     """The values of ``table`` (round, client, value) by round; infinite ones are not drawn."""
     table = table[table["value"].abs() < LARGEST]
     if clients <= FEW:
-        return lines(table, name, described)
-    return heat(table, clients, rounds, name, described)
+        return _lines(table, name, described)
+    return _heat(table, clients, rounds, name, described)
 
 
-def lines(table: pd.DataFrame, name: str, described: str) -> Drawing:
-    """A line per client, with its number at the end; it connects the rounds that have a value."""
+def _lines(table: pd.DataFrame, name: str, described: str) -> Drawing:
+    """A line per client through the rounds with a value, with the client's number at its end."""
     ends = []
     with drawing(name, described, 2.7, (0.52, 0.4, 0.75, 0.08), WIDTH) as work:
         for client in sorted(table["client"].unique().tolist()):
-            own, style = table[table["client"] == client], look(client)
-            last = own.iloc[-1]
-            work.axes.plot(own["round"], own["value"], lw=1.4, marker="." if len(own) == 1 else "", **style)
-            ends.append(End(last["round"], last["value"], f"client {client}", style["color"]))
-        work.axes.set_xlabel("round")
-        work.axes.margins(x=0.01)
-        work.axes.locator_params(axis="x", integer=True, nbins=6)
+            rows, label = table[table["client"] == client], f"client {client}"
+            ends.append(plot(work.axes, rows["round"], rows["value"], label, line_style(client), 1.4))
+        count_axis(work.axes, "round")
         name_ends(work.axes, ends)
     return work
 
 
-def heat(table: pd.DataFrame, clients: int, rounds: int, name: str, described: str) -> Drawing:
-    """A row per client, a column per round, with the scale of colors above; blank: no value."""
+def _heat(table: pd.DataFrame, clients: int, rounds: int, name: str, described: str) -> Drawing:
+    """A row per client and a column per round, blank without a value, below the color scale."""
     step = -(-rounds // COLUMNS)
     cells = table.assign(column=(table["round"] - 1) // step).pivot_table("value", "client", "column")
     grid = cells.reindex(index=range(clients), columns=range(-(-rounds // step))).to_numpy()

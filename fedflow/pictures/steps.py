@@ -1,15 +1,22 @@
-"""Curves of a procedure by step: a line per part, mean and band over seeds."""
+"""Curves of procedures by step, and of central networks by epoch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.ticker import NullFormatter
 
-from fedflow.pictures.accuracy import LARGEST, End, margin, name_ends
-from fedflow.pictures.drawing import INK, MUTED, Drawing, drawing, look
+from fedflow.metrics.table import NUMBER, SHARE
+from fedflow.pictures.drawing import INK, MUTED, Drawing, drawing, line_style
+from fedflow.pictures.lines import LARGEST, count_axis, margin, name_ends, plot
 
 FEW = 14  # parts up to which each has a color and its name
+COLUMNS = {  # of `epochs.csv`: heading and unit
+    "test_accuracy": ("Test accuracy by epoch, %", SHARE),
+    "train_loss": ("Training loss by epoch", NUMBER),
+    "test_loss": ("Test loss by epoch", NUMBER),
+}
 
 
 def by_step(
@@ -17,8 +24,8 @@ def by_step(
 ) -> Drawing:
     """The values of every part, a series per seed by step, with a band from the lowest to the highest seed.
 
-    Of more than `FEW` parts, thin lines are parts and the thick one is their mean. ``log``: a logarithmic
-    axis, on which values that are not positive are not drawn.
+    With more than `FEW` parts, thin lines are parts and the thick one is their mean. On a ``log`` axis, only
+    positive values are drawn.
     """
     tables = {part: _over_seeds(seeds, log) for part, seeds in parts.items()}
     tables = {part: table for part, table in tables.items() if len(table)}
@@ -28,13 +35,13 @@ def by_step(
     with drawing(name, described, height, box, width=max(3.8, 2.3 + right)) as work:
         axes, ends = work.axes, []
         for part, table in tables.items():
-            style: dict[str, Any] = {"color": MUTED, "alpha": 0.5} if many else look(list(parts).index(part))
+            style: dict[str, Any] = (
+                {"color": MUTED, "alpha": 0.5} if many else line_style(list(parts).index(part))
+            )
             if not many:
                 band: dict[str, Any] = {"color": style["color"], "alpha": 0.17, "lw": 0}
                 axes.fill_between(table.index, table["low"], table["high"], **band)
-            dot = "." if len(table) == 1 else ""
-            axes.plot(table.index, table["mean"], lw=0.7 if many else 1.6, marker=dot, **style)
-            ends.append(End(table.index[-1], table["mean"].iloc[-1], part, style["color"]))
+            ends.append(plot(axes, table.index, table["mean"], part, style, 0.7 if many else 1.6))
         if many:
             mean = pd.concat([table["mean"] for table in tables.values()], axis=1).mean(axis=1)
             axes.plot(mean.index, mean, color=INK, lw=1.8)
@@ -43,17 +50,28 @@ def by_step(
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
             axes.tick_params(axis="y", which="minor", length=0)
-        axes.set_xlabel(step_name)
-        axes.margins(x=0.01)
-        axes.locator_params(axis="x", integer=True, nbins=6)
+        count_axis(axes, step_name)
         if right > 0.1:
             name_ends(axes, ends)
     return work
 
 
 def _over_seeds(seeds: Sequence[pd.Series], log: bool) -> pd.DataFrame:
-    """By step that every seed has a value of: mean and range."""
+    """Mean and range by step, for steps with a value of every seed."""
     kept = [s[(s.abs() < LARGEST) & ((s > 0) | (not log))] for s in (s.dropna() for s in seeds)]
-    found = pd.concat(kept).groupby(level=0).agg(["mean", "min", "max", "size"])
-    found = found[found["size"] == len(seeds)]
-    return found.rename(columns={"min": "low", "max": "high"})
+    table = pd.concat(kept).groupby(level=0).agg(["mean", "min", "max", "size"])
+    return table[table["size"] == len(seeds)].rename(columns={"min": "low", "max": "high"})
+
+
+def by_epoch(networks: Mapping[str, pd.DataFrame], column: str, name: str) -> Markup:
+    """The values of ``column`` of every network that has it, named at the ends of their lines."""
+    ends = []
+    described, unit = COLUMNS[column]
+    with drawing(name, described, 2.7, (0.52, 0.4, 1.25, 0.08)) as work:
+        for i, (network, epochs) in enumerate(networks.items()):
+            if column in epochs:
+                y = unit.factor * epochs[column]
+                ends.append(plot(work.axes, epochs["epoch"], y, network, line_style(i)))
+        count_axis(work.axes, "epoch")
+        name_ends(work.axes, ends)
+    return work.svg

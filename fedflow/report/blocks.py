@@ -1,4 +1,4 @@
-"""Sections of the page, and the blocks that they are made of. The template knows only these.
+"""Sections of the page and their blocks, the only things that the template knows.
 
 Text is escaped unless it is `Markup`.
 """
@@ -13,7 +13,7 @@ from fedflow.finished.cells import Table
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; ``kind`` are its classes in the style sheet."""
+    """A paragraph; ``kind`` has its classes in the style sheet."""
 
     text: str
     kind: str = "note"
@@ -21,7 +21,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading within a section, what is printed small after it, and the id of its place."""
+    """A heading within a section, with small text after it and an id."""
 
     text: str
     small: str = ""
@@ -37,7 +37,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture with its heading and note; ``full`` is the same picture with an axis from 0 to 100 %."""
+    """A picture with heading and note; ``full`` is the same picture with an axis from 0 to 100 %."""
 
     heading: str
     picture: Markup
@@ -49,7 +49,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Panels:
-    """Drawings and tables side by side; ``kind`` says how wide they are at least."""
+    """Drawings and tables side by side; ``kind`` sets their minimum width."""
 
     parts: Sequence[Drawing | Table]
     kind: str = "three"
@@ -57,7 +57,7 @@ class Panels:
 
 @dataclass(frozen=True)
 class Card:
-    """A question, the method that answers it, its value, and how certain that is."""
+    """A question, the method that answers it, its value, and its lead over the next method."""
 
     question: str
     label: str
@@ -75,7 +75,7 @@ class Cards:
 
 @dataclass(frozen=True)
 class Step:
-    """A link of a chain: its kind, name, digest, a note, the command that makes it, where more of it is."""
+    """A link of a chain, with the command that makes it and a link to more."""
 
     kind: str
     name: str
@@ -93,7 +93,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Switches:
-    """Controls for scripts of the page: the attributes of each, its label, and the place of its color."""
+    """Controls for scripts of the page: attributes, label and color index of every input."""
 
     described: str
     inputs: Sequence[tuple[Markup, str, int | None]]
@@ -102,7 +102,7 @@ class Switches:
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks that a click on the summary shows."""
+    """Blocks that open with a click on the summary."""
 
     summary: str
     blocks: Sequence["Block"]
@@ -124,7 +124,7 @@ Block = Text | Heading | Listing | Drawing | Panels | Table | Cards | Chain | Sw
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page: the id of its place, title, lead, blocks, and its name in the navigation."""
+    """A section of the page: id, title, lead, blocks, and a shorter name for the navigation."""
 
     key: str
     title: str

@@ -1,4 +1,4 @@
-"""BibTeX of the sources that methods name in their texts."""
+"""BibTeX entries of the sources in the docstrings of methods."""
 
 import re
 import sys
@@ -6,14 +6,14 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-# Authors, "Title", venue year, arXiv number: as every text of a method writes it.
+# Authors, "Title", venue year, arXiv number, as in the docstring of every method.
 PAPER = re.compile(
     r'(?P<authors>(?:[^\W\d_][\w\'. -]*, )+)"(?P<title>[^"]+)"(?: \([^)]*\))?, (?P<venue>(?:[^,;.\d]+ )?)'
     r"(?P<year>\d{4})(?:, arXiv (?P<arxiv>\d{4}\.\d{4,5}))?"
 )
 SOURCE = re.compile(r"^Source: (.*?)(?=\n\n|\n\*|\n[A-Z][a-z ]+: |\Z)", re.MULTILINE | re.DOTALL)
-PLACEHOLDER = ("its authors", "Its title")  # in what `fedflow new` writes, until it is replaced
-BEFORE = ("the baseline of ", "as a federated method ", "as in ")  # words that are no author
+PLACEHOLDER = ("its authors", "Its title")  # of `fedflow new`, until replaced
+BEFORE = ("the baseline of ", "as a federated method ", "as in ")  # words before an author
 
 
 class Entry(NamedTuple):
@@ -29,18 +29,18 @@ class Entry(NamedTuple):
 
 
 def sources(name: str) -> list[Entry]:
-    """The papers that the text of a registered method names; its source in words if it names none."""
-    from fedflow.methods import METHODS  # imports torch, which printing known sources does not need
+    """The papers in the docstring of a registered method, or its source in words if it names none."""
+    from fedflow.methods import METHODS  # imports torch, which cached sources do not need
 
     text = sys.modules[METHODS[name].__module__].__doc__ or ""
-    found = SOURCE.search(text)
-    if found is None:
+    source = SOURCE.search(text)
+    if source is None:
         return []
-    words = " ".join(found[1].split())
+    words = " ".join(source[1].split())
     for phrase in BEFORE:
         words = words.replace(phrase, "; ")
     papers = [_paper(match) for match in PAPER.finditer(words)]
-    note = " ".join(found[1].split()).split(". ")[0].rstrip(".")
+    note = " ".join(source[1].split()).split(". ")[0].rstrip(".")
     return papers or [Entry(name, "misc", {"title": METHODS[name].label, "note": note})]
 
 
@@ -51,19 +51,19 @@ def cited() -> dict[str, tuple[str, list[Entry]]]:
     return {name: (method.label, sources(name)) for name, method in METHODS.items()}
 
 
-def bibtex(names: list[str], known: Mapping[str, Any] | None = None) -> str:
-    """The entries of these methods, each once, in their order; a comment says which methods they are of.
+def bibtex(names: list[str], methods: Mapping[str, Any] | None = None) -> str:
+    """The entries of these methods without repetition, in order, with the methods in a comment.
 
-    ``known`` is what `cited` returns, also as JSON has it. A source that is still the text of `fedflow new`
-    is left out, with a warning.
+    ``methods`` is the result of `cited`, or its JSON. A source that `fedflow new` wrote is left out with a
+    warning.
     """
-    known = known or cited()
+    methods = methods or cited()
     of: dict[str, tuple[Entry, list[str]]] = {}
     unnamed: list[str] = []
     untouched: list[str] = []
     for name in names:
-        label, found = known[name]
-        entries = [Entry(*each) for each in found]
+        label, papers = methods[name]
+        entries = [Entry(*paper) for paper in papers]
         if any(words in str(entry) for entry in entries for words in PLACEHOLDER):
             entries = []
             untouched.append(label)

@@ -1,4 +1,4 @@
-"""Everything that the report is made from, with the runs grouped once."""
+"""Everything that the report shows, with runs grouped once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,37 +25,34 @@ Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `recorded
 
 @dataclass(frozen=True)
 class ComparedPartition:
-    """The runs on one partition, in the order of `collect_runs`, and by variant, the best first.
-
-    ``places`` are the places of the variants' colors on the page.
-    """
+    """The runs on one partition, in the order of `collect_runs`, and by variant, the best first."""
 
     name: str
     runs: list[Run]
     methods: Methods
-    places: dict[str, int]
+    colors: dict[str, int]  # indices of the variants' colors on the page
     facts: PartitionFacts | None = None
 
     @property
     def key(self) -> str:
-        """The start of the ids of its places on the page."""
+        """Prefix of its ids on the page."""
         letters = (letter if letter.isalnum() else str(ord(letter)) for letter in self.name)
         return f"p{'-'.join(letters)}"
 
     @property
     def scheme(self) -> str:
-        """The name of the partition scheme in words; empty if it is not known."""
+        """The name of the partition scheme in words, or an empty text if unknown."""
         return self.facts.scheme.replace("_", " ") if self.facts else ""
 
     @property
     def counts(self) -> np.ndarray | None:
-        """Samples of each label at each client [N, K], if they are known."""
+        """Samples of each label at each client [N, K], if known."""
         return self.facts.counts if self.facts else None
 
     def having(self, feature: Callable[[Run], Any]) -> Methods:
-        """By variant, the runs that have a feature."""
-        found = {variant: [run for run in runs if feature(run)] for variant, runs in self.methods.items()}
-        return {variant: runs for variant, runs in found.items() if runs}
+        """The runs with a feature, by variant."""
+        methods = {variant: [run for run in runs if feature(run)] for variant, runs in self.methods.items()}
+        return {variant: runs for variant, runs in methods.items() if runs}
 
     @cached_property
     def rated(self) -> Methods:
@@ -68,21 +65,21 @@ class ComparedPartition:
 
     @cached_property
     def pairs(self) -> dict[str, pairs.Differences]:
-        """The differences of methods, by measure."""
+        """Differences of methods by measure."""
         return pairs.differences(self.methods)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Runs by partition, and what else the report is made from.
+    """Runs by partition, and the other contents of the report.
 
-    ``labels`` of methods are from params.yaml, ``recorded`` is what MLflow knows of the runs; ``tried`` is
-    the folder with the scores of `fedflow tune`.
+    ``labels`` of methods are from params.yaml, ``recorded`` are facts from MLflow, ``tried`` is the folder
+    with the scores of `fedflow tune`.
     """
 
     runs: list[Run]
     partitions: list[ComparedPartition]
-    places: dict[str, int]  # of the colors of variants
+    colors: dict[str, int]  # indices of the colors of variants
     outcomes: Sequence[Outcome] = ()
     networks: Sequence[Network] = ()
     claims: Sequence[Judged] = ()
@@ -100,13 +97,13 @@ class Compared:
 def grouped(runs: list[Run], facts: Mapping[str, PartitionFacts] | None = None, **others: Any) -> Compared:
     """``runs`` by partition, with the ``facts`` of partitions; ``others`` are fields of `Compared`."""
     groups = by_partition(runs)
-    places = {variant: place for place, variant in enumerate(most_used(groups))}
+    colors = {variant: i for i, variant in enumerate(most_used(groups))}
     partitions = []
-    for name, own in groups.items():
-        found = by_method(own)
-        methods = {variant: found[variant] for variant, _ in best(found, yardstick(found))} | found
-        partitions.append(ComparedPartition(name, own, methods, places, (facts or {}).get(name)))
-    return Compared(runs, partitions, places, **others)
+    for name, group in groups.items():
+        methods = by_method(group)
+        ordered = {variant: methods[variant] for variant, _ in best(methods, yardstick(methods))} | methods
+        partitions.append(ComparedPartition(name, group, ordered, colors, (facts or {}).get(name)))
+    return Compared(runs, partitions, colors, **others)
 
 
 Part = Callable[[ComparedPartition], Sequence[Block]]
@@ -114,7 +111,7 @@ SectionFunction = Callable[[Compared], Section | None]
 
 
 def partitioned(key: str, title: str, lead: str, name: str = "") -> Callable[[Part], SectionFunction]:
-    """Make a section of what a function shows of one partition; there is none if no partition has any."""
+    """Make a section from a function that returns the blocks of one partition; no section without blocks."""
 
     def section_of(part: Part) -> SectionFunction:
         def section(c: Compared) -> Section | None:

@@ -17,6 +17,7 @@ from fedflow.finished.collect_outcomes import Entries, collect_outcomes, write_o
 from fedflow.finished.networks import collect_networks
 from fedflow.finished.pairs import write_pairs
 from fedflow.finished.tables import write_tables
+from fedflow.naming import counted
 from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.report.blocks import Text
 from fedflow.report.compared import Compared, Recorded, SectionFunction, grouped
@@ -47,7 +48,7 @@ from fedflow.report.sections import (
 )
 
 TITLE = "Federated methods compared"
-# In the order of the page: what was found, where and how, and from what it was made.
+# In the order of the page: findings, details, origin.
 SECTIONS: tuple[SectionFunction, ...] = (
     findings.section,
     claims.section,
@@ -91,26 +92,25 @@ def build_report(
     recorded: Recorded | None = None,
     tried: Path | None = None,
 ) -> Path:
-    """Write ``index.html`` and the CSV tables on all runs below ``results_dir``; returns the page's path.
+    """Write ``index.html`` and CSV tables on all runs below ``results_dir``; returns the page's path.
 
-    A row is a method with one set of settings: runs of other settings or data are never averaged. The
+    A row is a method with one set of settings: runs with other settings or data are never averaged. The
     tables are ``accuracy``, ``fairness``, ``traffic`` and ``clusters`` (mean and sample std over seeds),
-    ``runs`` (a row per run) and ``accuracy_curves`` (for ``dvc plots``). Verdicts on the claims in the file
-    ``claims``, if it exists, are a section of the page, ``claims.csv`` and ``claims.md``; the networks in the
-    folder ``central`` are another, and so are the outcomes of procedures below ``outcomes``, with
-    ``outcomes.csv``. ``labels`` are those of methods in params.yaml, ``procedures`` its entries of this name;
-    ``recorded`` says what MLflow knows of the runs (`fedflow.tracking.lineage.recorded_runs`); the scores of
-    `fedflow tune` in the folder ``tried`` are a section.
+    ``runs`` (a row per run) and ``accuracy_curves`` (for ``dvc plots``). Claims in the file ``claims``, if it
+    exists, are judged in a section, ``claims.csv`` and ``claims.md``. The networks in the folder ``central``,
+    the outcomes of procedures below ``outcomes`` (with ``outcomes.csv``) and the scores of `fedflow tune` in
+    the folder ``tried`` have sections. ``labels`` of methods and entries of ``procedures`` are from
+    params.yaml, ``recorded`` are facts from MLflow (`fedflow.tracking.lineage.recorded_runs`).
     Equal inputs give equal bytes. Raises `FedflowError` when there are neither results nor outcomes, a file
     cannot be read, or ``out_dir`` cannot be written.
     """
     done = collect_outcomes(outcomes, procedures) if outcomes else []
-    found = collect_runs(results_dir, labels, needed=not done)
-    every = [*found, *(row for one in done for row in one.rows)]
+    collected = collect_runs(results_dir, labels, needed=not done)
+    every = [*collected, *(row for outcome in done for row in outcome.rows)]
     registered = {name: entry for name, (entry, _) in (procedures or {}).items()}
     c = grouped(
-        found,
-        collect_partitions(partitions_dir, list(dict.fromkeys(run.partition for run in found))),
+        collected,
+        collect_partitions(partitions_dir, list(dict.fromkeys(run.partition for run in collected))),
         outcomes=done,
         networks=collect_networks(central) if central else [],
         claims=judge(load_claims(claims), every, labels, registered) if claims else [],
@@ -119,11 +119,11 @@ def build_report(
         labels=labels or {},
         tried=tried,
     )
-    text, page = _page(c, title or (TITLE if found else "Procedures")), Path(out_dir) / "index.html"
+    text, page = _page(c, title or (TITLE if collected else "Procedures")), Path(out_dir) / "index.html"
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        write_tables(found, page.parent)
-        write_pairs(found, {p.name: p.pairs for p in c.partitions}, page.parent / "pairs.csv")
+        write_tables(collected, page.parent)
+        write_pairs(collected, {p.name: p.pairs for p in c.partitions}, page.parent / "pairs.csv")
         write_outcomes(done, page.parent)
         write_claims(c.claims, page.parent)
         page.write_text(text, encoding="utf-8")
@@ -149,35 +149,29 @@ def _page(c: Compared, title: str) -> str:
         sections=[shown for section in SECTIONS if (shown := section(c)) is not None],
         footer=f"Written by fedflow {__version__} from {len(c.runs) + len(c.outcomes)} result folders."
         + (f" Runs: {made}." if made else ""),
-        places=c.places,
-        colors=len(SERIES),
+        colors=c.colors,
+        palette=len(SERIES),
         dashes=len(DASHES),
     )
 
 
 def _opening(c: Compared) -> list[Text]:
-    """Who leads, and what is compared."""
-    found, seeds = [Text(sentence, "lede") for sentence in findings.summary(c)], {run.seed for run in c.runs}
+    """The leading methods, and the numbers of runs."""
+    texts, seeds = [Text(sentence, "lede") for sentence in findings.summary(c)], {run.seed for run in c.runs}
     if c.runs:
-        variants = f" in {len(c.places)} settings" if len(c.places) > len(c.methods) else ""
+        variants = f" in {len(c.colors)} settings" if len(c.colors) > len(c.methods) else ""
         few = "one seed does" if len(seeds) == 1 else "two seeds do"
         few = f"; {few} not show how much results vary" if len(seeds) < 3 else ""
-        counts = (
-            f"{len(c.runs)} runs: {len(c.methods)} methods{variants}, {_of(len(c.partitions), 'partition')}"
-        )
+        counts = f"{len(c.methods)} methods{variants}, {counted(len(c.partitions), 'partition')}"
         rows = "runs of different settings or data have their own rows"
-        words = f"{counts}, {_of(len(seeds), 'seed')}. Numbers are mean ± sample std over seeds; {rows}{few}."
-        found.append(Text(words))
+        means = f"Numbers are mean ± sample std over seeds; {rows}{few}."
+        texts.append(Text(f"{len(c.runs)} runs: {counts}, {counted(len(seeds), 'seed')}. {means}"))
     if c.outcomes:
         link = Markup('<a href="#procedures">procedures</a>, experiments that are not federated rounds.')
-        found.append(Text(Markup("{} of ").format(_of(len(c.outcomes), "outcome")) + link))
-    return found
-
-
-def _of(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+        texts.append(Text(Markup("{} of ").format(counted(len(c.outcomes), "outcome")) + link))
+    return texts
 
 
 def _hashed(text: str) -> str:
-    """The name of an inline script or style in a Content-Security-Policy."""
+    """Hash of an inline script or style for a Content-Security-Policy."""
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"

@@ -43,12 +43,12 @@ LIMIT = 60  # letters of a file's name
 
 
 def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -> list[Path]:
-    """Write tables of all partitions, ``methods.bib`` and, in the format ``figures``, pictures; their paths.
+    """Write tables of all partitions, ``methods.bib`` and pictures in the format ``figures``; returns paths.
 
     A table is a ``tabular`` with rules of booktabs: mean and sample standard deviation over seeds, the best
-    mean bold. Of several partitions, ``all.tex`` has the methods that ran on every one, with mean ranks.
-    Pictures are curves, clients by method, and from three partitions on the critical differences of the
-    ranks. Raises `BadInput` for another format, and `FedflowError` if the folder cannot be written.
+    mean bold. With several partitions, ``all.tex`` has the methods that ran on all of them, with mean ranks.
+    Pictures are curves, clients by method and, from three partitions on, critical differences of the ranks.
+    Raises `BadInput` for another format, and `FedflowError` if the folder cannot be written.
     """
     if figures is not None and f".{figures}" not in ENDINGS:
         raise BadInput("figures", figures, f"one of {', '.join(end[1:] for end in ENDINGS)}")
@@ -58,18 +58,19 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     drawings: dict[str, Drawing] = {}
     for p in c.partitions:
         methods, name = by_method(p.runs), _file(p.name)
-        found = {each: metric_table(methods, columns(each)) for each in TABLES if each != "accuracy"}
-        for each, table in {"accuracy": accuracy_table(methods, {}), **found}.items():
+        for kind in TABLES:
+            accuracy = kind == "accuracy"
+            table = accuracy_table(methods, {}) if accuracy else metric_table(methods, columns(kind))
             if table.columns:
-                tables[f"{name}-{each}"] = latex(table)
-        for measure, known in p.pairs.items():
-            note = "; ".join(filter(None, [PAIRS, without_interval(known)]))
-            tables[f"{name}-pairs-{measure}"] = latex(pair_table(methods, known), note)
+                tables[f"{name}-{kind}"] = latex(table)
+        for measure, pairs in p.pairs.items():
+            note = "; ".join(filter(None, [PAIRS, without_interval(pairs)]))
+            tables[f"{name}-pairs-{measure}"] = latex(pair_table(methods, pairs), note)
         if figures:
-            drawings |= _pictures(methods, c.places, name)
+            drawings |= _pictures(methods, c.colors, name)
     if (ranked := ranking(c)) is not None:
         tables["all"] = latex(_all(ranked, c))
-        drawn = picture(ranked, c.places) if figures else None
+        drawn = picture(ranked, c.colors) if figures else None
         drawings |= {"ranks": drawn} if drawn is not None else {}
     registered = dict.fromkeys(run.params["method"]["name"] for run in runs)
     texts = {folder / f"{name}.tex": text for name, text in tables.items()}
@@ -85,39 +86,33 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     return [*texts, *pictures]
 
 
-def _pictures(methods: Methods, places: dict[str, int], name: str) -> dict[str, Drawing]:
+def _pictures(methods: Methods, colors: dict[str, int], name: str) -> dict[str, Drawing]:
     """Curves, and clients by method."""
-    found = {}
+    drawings = {}
     for metric in PLOTTED:
         if any(measured(rows, metric) for rows in methods.values()):
-            drawn = found[f"{name}-{metric}"] = curve(methods, places, metric, "round", f"{name}-{metric}")
+            drawn = drawings[f"{name}-{metric}"] = curve(methods, colors, metric, "round", f"{name}-{metric}")
             drawn.axes.set_ylabel(METRICS[metric].label)
     if scores := mean_scores(methods):
-        labels = [methods[variant][0].label for variant in scores]
-        found[f"{name}-clients"] = heat(100 * np.stack([*scores.values()], axis=1), labels, f"{name}-clients")
-    return found
+        labels, key = [methods[variant][0].label for variant in scores], f"{name}-clients"
+        drawings[key] = heat(100 * np.stack([*scores.values()], axis=1), labels, key)
+    return drawings
 
 
 def _all(ranked: Ranking, c: Compared) -> Table:
     """The metric by which methods are ranked on every partition, and their mean ranks."""
-    metric = METRICS[ranked.metric]
-    shared = [{each: p.methods[each] for each in ranked.variants} for p in c.partitions]
-    found = [metric_table(methods, [metric]) for methods in shared]
-    shown = [{row.variant: row.cells[0] for row in table.rows} for table in found]
-    least = min(map(float, ranked.means))
+    metric, means = METRICS[ranked.metric], ranked.means.tolist()
+    columns, cells = [], dict[str, list[Cell]]()
+    for p in c.partitions:
+        table = metric_table({variant: p.methods[variant] for variant in ranked.variants}, [metric])
+        columns.append((f"{p.name}, %" if metric.unit is SHARE else p.name, table.columns[0][1], ""))
+        for row in table.rows:
+            cells.setdefault(row.variant, []).append(row.cells[0])
     rows = [
-        Row(
-            variant,
-            name,
-            [*(cells[variant] for cells in shown), Cell(f"{mean:.2f}", sort=mean, best=mean == least)],
-        )
-        for variant, name, mean in zip(ranked.variants, ranked.labels, map(float, ranked.means), strict=True)
+        Row(variant, name, [*cells[variant], Cell(f"{mean:.2f}", sort=mean, best=mean == min(means))])
+        for variant, name, mean in zip(ranked.variants, ranked.labels, means, strict=True)
     ]
-    heads = [
-        (f"{p.name}, %" if metric.unit is SHARE else p.name, table.columns[0][1], "")
-        for p, table in zip(c.partitions, found, strict=True)
-    ]
-    return Table([*heads, ("Mean rank", "", "")], rows)
+    return Table([*columns, ("Mean rank", "", "")], rows)
 
 
 def latex(table: Table, note: str = "") -> str:
@@ -141,10 +136,10 @@ def latex(table: Table, note: str = "") -> str:
 
 
 def escaped(text: str) -> str:
-    """Text as LaTeX prints it."""
+    """Text with LaTeX's special characters escaped."""
     return "".join(SPECIAL.get(sign, sign) for sign in text)
 
 
 def _file(name: str) -> str:
-    """The name of a partition as part of a file's name, which LaTeX reads without quotes."""
+    """The name of a partition as part of a file name that LaTeX reads without quotes."""
     return re.sub(r"[^\w-]+", "-", name)[:LIMIT]

@@ -1,4 +1,4 @@
-"""The files besides results that the report is made from; imports little."""
+"""Files that the report reads besides results; imports little."""
 
 from pathlib import Path
 

@@ -192,10 +192,10 @@ def check_server_data(method: Method, public: bool) -> None:
         raise BadInput("partition.public", 0, accepted)
 
 
-def check_division(method: Method, selection: float, public: int) -> None:
+def check_division(method: Method, selection: bool, public: int) -> None:
     """Raise `BadInput` if a partition with these settings lacks samples that the method needs."""
     data = server_data(method)
-    check_selection(method, selection > 0)
+    check_selection(method, selection)
     check_server_data(method, bool(public or data.dataset or data.noise))
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 import torch
 
 from fedflow.config import Changes, Loaded
-from fedflow.data.prepared import file_sum
+from fedflow.data.prepared import file_sum, path_sum
 from fedflow.errors import FedflowError
 from fedflow.files import CHANGED, central_folder, partition_folder, prepared_folder, read_fact
 from fedflow.local.trained import MARKER
@@ -208,7 +208,7 @@ class Experiment(Cell):
         check_settings(self.run, method, training)
         check_architecture(method, self.params.model(self.dataset).name)
         partition = self.params.partition(self.partition)
-        check_division(method, partition.selection, partition.public)
+        check_division(method, partition.selects, partition.public)
         for name in self.datasets:
             self.params.dataset(name)
         self.params.used_networks(self.method, self.partition)
@@ -287,7 +287,7 @@ def contents(
         **{f"data of {name}": stored(root, "data", name).hash for name in datasets},
         **{f"partition {name}": stored(root, "partition", name).hash for name in partitions},
         **{f"central network {name}": stored(root, "central", name).hash for name in networks},
-        **{f"file {name}": file_sum(root / name) if (root / name).is_file() else "" for name in files},
+        **{f"file {name}": path_sum(root / name) if (root / name).exists() else "" for name in files},
     }
 
 

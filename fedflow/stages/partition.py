@@ -42,8 +42,7 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     made = make_partition(wanted, samples, dataset.hash)
     tabled = made.label_counts is None or (folder / COUNTS).exists()
     if existing is None or existing.summary() != made.summary() or not tabled:
-        from fedflow.pictures.difficulty import draw_difficulty  # import matplotlib, which is slow
-        from fedflow.pictures.labels import draw_labels
+        from fedflow.pictures.labels import draw_difficulty, draw_labels  # import matplotlib, which is slow
 
         draw_labels(made, folder / "labels.png")
         draw_difficulty(made, folder / "difficulty.png")

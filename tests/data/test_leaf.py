@@ -83,9 +83,11 @@ def test_what_is_left_out_is_noted(write):
     for file in path.glob("*/*.json"):
         content = json.loads(file.read_text())
         file.write_text(json.dumps(content | {"hierarchies": ["play"] * len(content["users"])}))
-    (note,) = leaf.femnist(path, LeafOptions(min_samples=2)).notes
+    raw = leaf.femnist(path, LeafOptions(min_samples=2))
+    (note,) = raw.notes
     few = "1 with fewer than 2 training samples (data.min_samples), 1 without training samples"
-    assert note == f"2 users; left out: {few}, hierarchies"
+    assert note == f"2 users; left out: {few}"
+    assert raw.columns["hierarchy"].names == ("play",) and not raw.columns["hierarchy"].train.any()
 
 
 @pytest.mark.parametrize(

@@ -135,4 +135,4 @@ def test_what_is_missing_or_damaged_is_named_in_one_line(write):
         table.write_text(content)
         fails(message)
     table.unlink()
-    fails(r"needs train.csv, val.csv and test.csv \(filename,label\) beside images/, or the images in train")
+    fails(r"needs train.csv, val.csv and test.csv \(filename,label\) next to images/, or the images in train")

@@ -253,7 +253,10 @@ def test_a_source_of_the_data_root_is_never_downloaded(tmp_path):
     ("changes", "message"),
     [
         ({"y_test": None}, "has no array y_test"),
-        ({"x_train": np.array([{}, {}], dtype=object)}, "allow_pickle=False"),
+        (
+            {"x_train": np.array([{}, {}], dtype=object)},
+            "x_train is a pickle, which can run any code and is not loaded",
+        ),
         ({"x_train": np.zeros((30, 4, 4))}, "x_train is float64 [30, 4, 4]; needs uint8"),
         ({"x_train": np.zeros((30, 16), np.uint8)}, "needs [n, h, w] or [n, h, w, 3]"),
         ({"x_train": np.zeros((30, 4, 4, 4), np.uint8)}, "needs [n, h, w] or [n, h, w, 3]"),

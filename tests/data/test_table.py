@@ -198,9 +198,7 @@ TEXT = [f"{i % 7 + 0.5}" for i in range(ROWS)]  # numbers, some of which are rep
     ],
 )
 def test_text_and_row_numbers_are_features_or_left_out_only_as_the_options_say(read, values, reason):
-    with refused(
-        rf"not features: 'more' {reason}; list them in data.ignore, or .* data.features$", FedflowError
-    ):
+    with refused(rf"not features: 'more' {reason}; list them in data.ignore, .*data.features$", FedflowError):
         read({"more": values})
     raw = read({"more": values}, ignore=["more", "town", "part"])
     assert raw.x_train.shape[1] == 5 and "left out: more, town, part (data.ignore)" in raw.notes[0]
@@ -283,8 +281,8 @@ def test_columns_with_other_values_than_numbers_are_named_by_kind(tmp_path):
         ),
         ("39,State-gov,13,<=50K\n50,Private,13,>50K\n", "needs the names of the columns in its first line"),
         ("a,b,kind\n1,2,flat,\n3,4,barn,\n", "Expected 3 fields in line 2, saw 4"),
-        ("a b kind\n1 2 flat\n", "columns are separated by ' '; needs commas"),
-        ("a;b;kind\n1,5;2,5;flat\n", "columns are separated by ';'; needs commas"),
+        ("a b kind\n1 2 flat\n", "columns are separated by ' '; set data.separator: space"),
+        ("a;b;kind\n1,5;2,5;flat\n", "columns are separated by ';'; set data.separator: semicolon"),
     ],
 )
 def test_a_first_line_that_is_no_header_is_refused(tmp_path, content, message):
@@ -322,7 +320,7 @@ def test_a_file_that_is_no_table_is_named(tmp_path):
             read_table(tmp_path / name, TableOptions(target="kind"))
     for content, message in (
         ("age,kind\n", "has no rows"),
-        ("age;kind\n1;flat\n", "columns are separated by ';'; needs commas"),
+        ("age;kind\n1;flat\n", "columns are separated by ';'; set data.separator: semicolon"),
         ("age,kind,age\n1,flat,2\n", "has two columns 'age'"),
     ):
         (tmp_path / "odd.csv").write_text(content)

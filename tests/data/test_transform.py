@@ -78,7 +78,7 @@ def test_kept_labels_are_renumbered_in_their_order(tmp_path):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"keep_labels": [10]}, r"data.keep_labels: \[10\] .*labels 0..9, those of digits"),
+        ({"keep_labels": [10]}, r"data.keep_labels: \[10\] .*labels 0..9 of digits"),
         ({"keep_labels": [-1]}, r"data.keep_labels\[0\]: -1 .*>= 0"),
         ({"keep_labels": [1, 1]}, r"data.keep_labels: \[1, 1\] .*every value once"),
         ({"rotations": [0, 45]}, r"data.rotations\[1\]: 45 .*one of 0, 180, 270, 90"),

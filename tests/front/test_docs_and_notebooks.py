@@ -2,14 +2,13 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
 import torch
 from nbclient import NotebookClient
 
-from fedflow.cli import new
+from fedflow.project.templates import HOME
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
@@ -47,8 +46,7 @@ def shown() -> dict[str, str]:
         str(page): "".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)) for page in pages
     }
     code |= {str(file): file.read_text() for file in [*NOTEBOOKS, *(ROOT / "examples").glob("*.py")]}
-    kinds: Any = new.TEMPLATES
-    return code | {f"new {kind}": "\n".join(texts) for kind, texts in kinds.items()}
+    return code | {f"new {file.stem}": file.read_text() for file in (HOME / "new").iterdir()}
 
 
 def test_all_code_for_users_imports_nothing_but_fedflow() -> None:

@@ -10,8 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedflow.partition import PartitionParams, Samples, make_partition
-from fedflow.pictures.difficulty import draw_difficulty
-from fedflow.pictures.labels import draw_labels, label_shares
+from fedflow.pictures.labels import draw_difficulty, draw_labels, label_shares
 
 
 @pytest.fixture

@@ -107,7 +107,8 @@ def test_the_worst_tenth_is_drawn_with_its_own_clients(run: Run) -> None:
     found = difference(better, other, "local_worst10")
     lowest = np.sort(better[0].clients["local_accuracy"])[:20].mean() - base[:20].mean()
     assert found is not None and found.mean == pytest.approx(lowest)
-    assert found.certain and found.interval is not None and found.interval[0] < found.mean < found.interval[1]
+    assert found.significant and found.interval is not None
+    assert found.interval[0] < found.mean < found.interval[1]
     mean = difference(better, other, "local_accuracy")
     assert mean is not None and mean.mean == pytest.approx(0.01)
 
@@ -123,9 +124,9 @@ def test_a_global_model_varies_with_the_seed_only(run: Run) -> None:
     for gains, half in {(0.1, 0.2, 0.3): 0.2484, (0.19, 0.2, 0.21): 0.02484}.items():  # 4.303 std / sqrt(3)
         one = [scored(seed, 0.5 + gain) for seed, gain in enumerate(gains)]
         found = difference(one, other, "global_accuracy")
-        assert found is not None and found.made == "Student's t over seeds"
+        assert found is not None and found.origin == "Student's t over seeds"
         assert found.interval == pytest.approx((0.2 - half, 0.2 + half), abs=1e-4)
-        assert found.certain is (half < 0.2)
+        assert found.significant is (half < 0.2)
 
 
 def test_two_seeds_make_nothing_certain(run: Run) -> None:
@@ -135,7 +136,7 @@ def test_two_seeds_make_nothing_certain(run: Run) -> None:
         one = [with_scores(run, seed, base + 0.1 + 0.01 * base) for seed in range(seeds)]
         found = difference(one, [with_scores(run, seed, base) for seed in range(seeds)], "local_accuracy")
         assert found is not None and found.interval is not None and found.interval[0] > 0.1
-        assert found.made == "paired bootstrap over seeds and clients" and found.certain is certain
+        assert found.origin == "paired bootstrap over seeds and clients" and found.significant is certain
 
 
 @pytest.mark.parametrize("part", ["data_hash", "partition_hash"])

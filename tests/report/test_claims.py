@@ -262,7 +262,7 @@ def test_a_name_of_params_yaml_without_results_is_not_run(tmp_path):
         (CLAIM % "measure: loss, of: x, above: [{name: y}]", "claim a.above[0].name: 'name' is not accepted"),
         (CLAIM % "measure: loss, of: x, within: 1", "within: 1.0 is not accepted; expected [low, high]"),
         (CLAIM % "measure: loss, of: x, within: [2, 1]", "with low <= high"),
-        (CLAIM % "measure: loss, of: x, equal: [y], within: [0, 1]", "expected a number >= 0 beside equal"),
+        (CLAIM % "measure: loss, of: x, equal: [y], within: [0, 1]", "expected a number >= 0 with equal"),
         (CLAIM % "measure: loss, of: x, equal: [y], by: 1", "by: 1.0 is not accepted; expected 0"),
         (CLAIM % "measure: loss, rising: [x]", "claim a.rising: ['x'] is not accepted; expected a list of"),
         (CLAIM % "measure: loss, trend: [x, y]", "expected a list of at least 3 methods"),

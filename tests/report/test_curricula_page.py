@@ -8,7 +8,7 @@ import pytest
 from result_folders import write_run
 
 from fedflow.pictures.curriculum import ORDERS
-from fedflow.pictures.drawing import look
+from fedflow.pictures.drawing import line_style
 from fedflow.report.page import build_report
 
 DIFFICULTY = "client/difficulty/mean"
@@ -54,7 +54,7 @@ def test_orders_of_a_host_share_a_picture_and_have_their_own_colors(tmp_path):
     expected = [f"{host}: {what} by round" for host in ("FedAvg", "SCAFFOLD") for what in columns]
     assert sorted(found) == sorted([*expected, "Growing prefix: linear, a 0.8, b 0.2"])
     colors = {order: f"var(--s{place})" for order, place in ORDERS.items()}
-    assert colors["vanilla"] != colors["curriculum"] and look(ORDERS["vanilla"])["linestyle"] == "-"
+    assert colors["vanilla"] != colors["curriculum"] and line_style(ORDERS["vanilla"])["linestyle"] == "-"
     drawn = {
         "FedAvg: global accuracy by round": set(ORDERS),
         "SCAFFOLD: global accuracy by round": {"vanilla", "curriculum"},

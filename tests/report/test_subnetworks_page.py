@@ -84,7 +84,7 @@ def test_masks_of_the_first_clients_only_are_said_to_be_these(tmp_path: Path) ->
     pruned_run(tmp_path, vectors=ClientVectors(every.vectors[:4], every.sizes, LABELS[:4]))
     shown = section(tmp_path, "pruning")
     assert "Seed 0, 4 clients that took part, the first of 6." in shown
-    assert "Masks are those of the first clients only." in shown
+    assert "Masks are of the first clients only." in shown
 
 
 def test_methods_without_masks_have_no_section(tmp_path: Path) -> None:

@@ -97,12 +97,12 @@ def test_the_same_run_twice_is_shown_once_with_a_note(tmp_path):
 def test_every_row_lists_its_settings_what_differs_from_the_defaults_first(tmp_path):
     write_run(tmp_path / "results", "p", "ifca", 0, clusters=5, averaging="model")
     (row,) = settings_table(collect_runs(tmp_path / "results"))
-    assert row["own"].startswith("clusters 5, epochs 2, lr 0.03, participation 0.3, target_accuracy 0.9")
+    assert row["changed"].startswith("clusters 5, epochs 2, lr 0.03, participation 0.3, target_accuracy 0.9")
     assert "averaging model" in row["others"] and "rounds 20" in row["others"]
-    assert "data mnist5k source mnist5k" in row["own"] and "partition alpha 0.1" in row["others"]
+    assert "data mnist5k source mnist5k" in row["changed"] and "partition alpha 0.1" in row["others"]
     page = report(tmp_path)
     details = re.search(r"<details.*?</details>", page.split("Settings of every row")[1], flags=re.DOTALL)
-    assert details is not None and row["own"] in details[0] and row["settings"] in details[0]
+    assert details is not None and row["changed"] in details[0] and row["settings"] in details[0]
 
 
 def test_settings_that_methods_should_share_are_compared_over_all_rows(tmp_path):
@@ -131,7 +131,7 @@ def test_another_host_is_in_the_label_and_its_defaults_are_not(tmp_path):
         "AAggFF-S, host FedAdam · host tau 0.1",
     }
     assert len({run.variant for run in found.values()}) == 4
-    table = {row["label"]: row["own"] for row in settings_table(found.values())}
+    table = {row["label"]: row["changed"] for row in settings_table(found.values())}
     assert "host name fedadam, host tau 0.1" in table["AAggFF-S, host FedAdam · host tau 0.1"]
     assert "beta1" not in table["AAggFF-S, host FedAdam"]
 
@@ -175,7 +175,7 @@ def test_runs_of_other_teachers_are_never_averaged(tmp_path):
     assert [*accuracies(tmp_path)] == ["FedAvg", "FedAvg · " + short]
     (_, row) = settings_table(collect_runs(tmp_path))
     assert row["variant"] == "fedavg · central.teacher.training.epochs 3"
-    assert "central teacher training epochs 3" in row["own"]
+    assert "central teacher training epochs 3" in row["changed"]
     assert "central teacher training lr 0.01" in row["others"]
 
 

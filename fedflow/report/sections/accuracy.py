@@ -22,25 +22,24 @@ NOTHING = "No published table matches these partitions. There are published numb
 def section(c: Compared) -> Section | None:
     blocks: list[Block] = []
     for p in c.partitions:
-        reached = _references(c.networks, p.runs[0])
         published = accuracies(p.runs)
-        notes = [*([reached] if reached else []), *(SOURCE.format(source) for source in sources(published))]
+        notes = [_references(c.networks, p.runs[0]), *map(SOURCE.format, sources(published))]
         blocks += [Heading(p.name), accuracy_table(p.methods, published)]
-        blocks += [Text(note, "note after") for note in notes]
+        blocks += [Text(note, "note after") for note in notes if note]
     if c.runs and not c.published:
         blocks.append(Text(NOTHING.format(", ".join(known_data())), "note after"))
     return Section("accuracy", "Accuracy", LEAD, blocks) if blocks else None
 
 
 def _references(networks: Sequence[Network], run: Run) -> str:
-    """The accuracy of the networks that were trained on the data set of this run, in one sentence."""
-    same = (one for one in networks if one.facts["data_hash"] == run.metrics["data_hash"])
-    shown = [f"{one.accuracy} % ({one.name}: {one.facts['model']})" for one in same if one.accuracy]
+    """The accuracy of the networks that were trained on the dataset of this run, in one sentence."""
+    same = (network for network in networks if network.facts["data_hash"] == run.metrics["data_hash"])
+    shown = [f"{n.accuracy} % ({n.name}: {n.facts['model']})" for n in same if n.accuracy]
     return f"Trained centrally, on all samples, one network reaches {', '.join(shown)}." if shown else ""
 
 
 def accuracy_table(methods: Methods, published: dict[str, Accuracy]) -> Table:
-    """The accuracy columns, or the losses without any, and published numbers by variant, if any."""
+    """The accuracy columns (without any, the losses) and published numbers by variant, if any."""
     order = yardstick(methods)
     shown = [m for m in yardstick_first(columns("accuracy")) if m.unit is SHARE or order == "loss"]
     table = metric_table(methods, shown)
@@ -49,14 +48,14 @@ def accuracy_table(methods: Methods, published: dict[str, Accuracy]) -> Table:
     rows = []
     for row in table.rows:
         cell = Cell(UNMEASURED)
-        if known := published.get(row.variant):
-            mean, _, spread = known.cell.value.text.partition(" ")
-            note = f"{known.cell.name}, {known.metric}"
-            cell = Cell(mean, spread, note, known.cell.value.mean)
+        if accuracy := published.get(row.variant):
+            value = accuracy.cell.value
+            mean, _, spread = value.text.partition(" ")
+            cell = Cell(mean, spread, f"{accuracy.cell.name}, {accuracy.metric}", value.mean)
         rows.append(Row(row.variant, row.label, [*row.cells, cell]))
     return Table([*table.columns, ("Published, %", "", "; ".join(sources(published)))], rows)
 
 
 def sources(published: dict[str, Accuracy]) -> list[str]:
-    """The tables that published numbers are from, each once."""
-    return list(dict.fromkeys(known.table for known in published.values()))
+    """The tables of published numbers, without repetition."""
+    return list(dict.fromkeys(accuracy.table for accuracy in published.values()))

@@ -42,38 +42,35 @@ def section(p: ComparedPartition) -> list[Block]:
         for variant, runs in kept.items()
     ]
     shown = [(heading, spread, hint) for heading, hint in COLUMNS.values() if heading in columns]
-    diagrams = [
-        Drawing(
-            runs[0].label,
-            diagram((predictions(run) for run in runs), p.places[variant], f"{p.key}-reliability{place}").svg,
-            f"Seed{'s' if len(runs) > 1 else ''} {', '.join(str(run.seed) for run in runs)}.",
-        )
-        for place, (variant, runs) in enumerate(kept.items())
-    ]
+    diagrams = []
+    for i, (variant, runs) in enumerate(kept.items()):
+        drawn = diagram((predictions(run) for run in runs), p.colors[variant], f"{p.key}-reliability{i}")
+        note = f"Seed{'s' if len(runs) > 1 else ''} {', '.join(str(run.seed) for run in runs)}."
+        diagrams.append(Drawing(runs[0].label, drawn.svg, note))
     return [Heading(p.name), Table(shown, rows), Panels(diagrams)]
 
 
 def _column(methods: Methods, name: str, by_batch: bool) -> dict[str, Cell]:
-    """The cells of one measure by variant; none for top-5 if all are right, as with five classes or fewer."""
+    """The cells of one measure by variant; none for top-5 if all are 1, as with five classes or fewer."""
     means = {variant: _over_seeds(runs, name, by_batch) for variant, runs in methods.items()}
     measured = {variant: mean for variant, mean in means.items() if mean is not None}
     if name == "top5" and all(value == 1 for mean in measured.values() for value in mean.values.values()):
         return {}
     printed = {variant: float(write(mean)[0]) for variant, mean in measured.items()}
     best = (max if name.startswith("top") else min)(printed.values()) if len(printed) > 1 else None
-    found = dict.fromkeys(methods, Cell(UNMEASURED))
+    cells = dict.fromkeys(methods, Cell(UNMEASURED))
     for variant, mean in measured.items():
         runs, over_clients = methods[variant], _over_seeds(methods[variant], f"{name}_std", by_batch)
         assert over_clients is not None, "with the mean"
         note = f"±\u2009{in_unit(over_clients.mean, SHARE)} over clients"
         if len(mean.values) < len(runs):
             note += f", {len(mean.values)} of {len(runs)} seeds"
-        found[variant] = Cell(*write(mean), note, 100 * mean.mean, printed[variant] == best)
-    return found
+        cells[variant] = Cell(*write(mean), note, 100 * mean.mean, printed[variant] == best)
+    return cells
 
 
 def _over_seeds(runs: list[Run], name: str, by_batch: bool) -> Stat | None:
-    """The measure of every seed that has one, None if none does: confidences of diverged models are NaN."""
+    """The measure of every seed that has one, or None; confidences of diverged models are NaN."""
     values = {}
     for run in runs:
         size = run.params["training"]["batch_size"] if by_batch else 0  # 0: all samples in one batch

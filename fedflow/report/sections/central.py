@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from fedflow.finished.cells import Cell, Row, Table
 from fedflow.finished.networks import Network
 from fedflow.metrics.table import NUMBER, UNMEASURED, in_unit
-from fedflow.pictures.epochs import COLUMNS, by_epoch
+from fedflow.pictures.steps import COLUMNS, by_epoch
 from fedflow.report.blocks import Block, Drawing, Heading, Panels, Section
 from fedflow.report.compared import Compared
 
 LEAD = """One network trained on all training samples, without clients: a reference for federated training, a
-teacher, or an expert. Accuracy and test loss are those on the complete test set; the training loss is that
-of the last epoch, with smoothed labels if the settings say so."""
+teacher, or an expert. Accuracy and test loss are on the complete test set; the training loss is of the last
+epoch, with smoothed labels if the settings have them."""
 HEADS = ("Test accuracy, %", "Test loss", "Training loss", "Epochs", "Parameters")
 
 
@@ -21,8 +21,8 @@ def section(c: Compared) -> Section | None:
         groups.setdefault(network.facts["dataset"], []).append(network)
     blocks = [
         block
-        for place, (dataset, group) in enumerate(groups.items())
-        for block in (Heading(dataset), _table(group), _curves(group, f"central{place}"))
+        for i, (dataset, group) in enumerate(groups.items())
+        for block in (Heading(dataset), _table(group), _curves(group, f"central{i}"))
     ]
     return Section("central", "Central training", LEAD, blocks) if blocks else None
 

@@ -17,14 +17,14 @@ NUMBERS = Markup("{} · {}: <b>{}</b>")
 def section(c: Compared) -> Section | None:
     if not c.claims:
         return None
-    counts = {name: sum(one.verdict == name for one in c.claims) for name in (*VERDICTS, *BY_TESTS)}
+    counts = {name: sum(judged.verdict == name for judged in c.claims) for name in (*VERDICTS, *BY_TESTS)}
     counted = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     return Section("claims", "Claims", f"{counted}. {LEAD}", [_box(judged) for judged in c.claims])
 
 
 def _box(judged: Judged) -> Box:
-    claim, deciding = judged.claim, [Text(_numbers(one), "detail") for one in judged.deciding]
-    every = [Text(_verdict(one.verdict) + _numbers(one), "detail") for one in judged.comparisons]
+    claim, deciding = judged.claim, [Text(_numbers(result), "detail") for result in judged.deciding]
+    every = [Text(_verdict(result.verdict) + _numbers(result), "detail") for result in judged.comparisons]
     blocks: list[Block] = [
         Heading(_verdict(judged.verdict) + claim.claim, claim.source),
         *([Text(Markup("<code>{}</code>").format(claim.test))] if claim.test else []),
@@ -38,5 +38,5 @@ def _verdict(verdict: str) -> Markup:
     return VERDICT.format(verdict.replace(" ", "-"), verdict)
 
 
-def _numbers(one: CheckResult) -> Markup:
-    return NUMBERS.format(one.partition, one.statement, one.numbers)
+def _numbers(result: CheckResult) -> Markup:
+    return NUMBERS.format(result.partition, result.statement, result.numbers)

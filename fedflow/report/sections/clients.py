@@ -11,24 +11,24 @@ from fedflow.metrics.table import in_unit, unit_of
 from fedflow.report.blocks import Fold, Section
 from fedflow.report.compared import Compared
 
-SHOWN = 100  # clients in a table: those that all methods serve worst
+SHOWN = 100  # worst-served clients in a table
 DEEPEST = 62  # percent of the color in a cell with the highest accuracy, so that its number can be read
 LEAD = """Local accuracy in % of every client under every method, mean over seeds; a deeper color is a higher
 accuracy on its partition. The clients that all methods serve worst come first; click a heading to sort by a
-method. The labels of a client are those of its training samples, the most frequent first."""
+method. Labels are of a client's training samples, the most frequent first."""
 
 
 def section(c: Compared) -> Section | None:
     folds: list[Fold] = []
     for p in c.partitions:
-        if found := client_table(p.methods, p.counts):
-            table, note = found
+        if shown := client_table(p.methods, p.counts):
+            table, note = shown
             folds.append(Fold(f"{p.name}: {note}" if note else p.name, [table], open=not folds))
     return Section("clients", "Clients", LEAD, folds) if folds else None
 
 
 def client_table(methods: Methods, counts: np.ndarray | None) -> tuple[Table, str] | None:
-    """Local accuracy by client, means over seeds, and which clients are shown; None without accuracies.
+    """Mean local accuracy over seeds by client with a note on the clients shown, or None without accuracies.
 
     ``counts`` [N, K] are the samples of each label at each client, if known.
     """
@@ -44,10 +44,11 @@ def client_table(methods: Methods, counts: np.ndarray | None) -> tuple[Table, st
     rows = []
     for k in order.tolist():
         size, labels = int(samples.get(k, 0)), _labels(counts, k)
-        group = [Cell(str(groups[k]) if k < len(groups) else "", sort=groups[k] if k < len(groups) else "")]
-        cells = [_cell(value, low, high) for value in table[k].tolist()]
+        group = groups[k] if k < len(groups) else ""
+        cells = [Cell(str(group), sort=group)] if groups else []
+        cells += [_cell(value, low, high) for value in table[k].tolist()]
         cells += [Cell(f"{size:,}", sort=size), Cell("", note=labels, sort=labels)]
-        rows.append(Row("", str(k), [*(group if groups else []), *cells]))
+        rows.append(Row("", str(k), cells))
     names = [*(["Group"] if groups else []), *(methods[variant][0].label for variant in means)]
     everyone = len(scored)
     note = f"The {SHOWN} worst-served of {everyone:,} clients." if everyone > SHOWN else ""
@@ -63,9 +64,9 @@ def _cell(value: float, low: float, high: float) -> Cell:
 
 
 def mean_scores(methods: Methods) -> dict[str, np.ndarray]:
-    """Local accuracy [N], means over seeds, of methods that have some.
+    """Mean local accuracy over seeds [N] of methods that have it.
 
-    N is the largest number of clients: runs of one name may have fewer, by another setting.
+    N is the largest number of clients: runs with another setting may have fewer.
     """
     most = max(run.metrics["clients"] for runs in methods.values() for run in runs)
     means = {name: _mean(runs, most) for name, runs in methods.items()}
@@ -73,12 +74,12 @@ def mean_scores(methods: Methods) -> dict[str, np.ndarray]:
 
 
 def _mean(runs: Sequence[Run], number: int) -> np.ndarray:
-    """Local accuracy [``number``], mean over the seeds that have one."""
-    found = np.full((len(runs), number), np.nan)
-    for row, run in zip(found, runs, strict=True):
+    """Mean local accuracy [``number``] over the seeds that have it."""
+    scores = np.full((len(runs), number), np.nan)
+    for row, run in zip(scores, runs, strict=True):
         row[run.clients["client"].to_numpy()] = run.clients["local_accuracy"].to_numpy(float)
-    known = np.isfinite(found)
-    sums, seen = np.where(known, found, 0).sum(0), known.sum(0)
+    measured = np.isfinite(scores)
+    sums, seen = np.where(measured, scores, 0).sum(0), measured.sum(0)
     return np.divide(sums, seen, out=np.full(number, np.nan), where=seen > 0)
 
 
@@ -86,7 +87,7 @@ def _labels(counts: np.ndarray | None, client: int) -> str:
     """The labels of a client, the most frequent first: "7 ×120, 3 ×14"."""
     if counts is None or client >= len(counts):
         return ""
-    own = counts[client]
-    order = [c for c in np.argsort(-own, kind="stable").tolist() if own[c] > 0]
-    text = ", ".join(f"{c} ×{own[c]:,}" for c in order[:10])
+    samples = counts[client]
+    order = [c for c in np.argsort(-samples, kind="stable").tolist() if samples[c] > 0]
+    text = ", ".join(f"{c} ×{samples[c]:,}" for c in order[:10])
     return text + (f" and {len(order) - 10} more" if len(order) > 10 else "")

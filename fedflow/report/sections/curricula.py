@@ -1,4 +1,4 @@
-"""Curricula: the orders of a host, growing prefixes, pools of clients and their losses."""
+"""Curricula: orders of samples and clients, growing prefixes, pools of clients and their losses."""
 
 from collections.abc import Sequence
 
@@ -33,33 +33,33 @@ def section(p: ComparedPartition) -> list[Block]:
 
 
 def hosts(methods: Methods, section: str) -> list[tuple[str, dict[str, list[Run]]]]:
-    """Variants that differ in the order of one curriculum only: their name, and the runs by order."""
+    """Name, and runs by order, of variants that differ in the order of one curriculum only."""
     variants = list(methods.values())
     settings = [flat(r[0].params) | {name: r[0].metrics[name] for name in HASHES} for r in variants]
-    found = [{order: variants[at[0]] for order, at in orders.items()} for orders in alike(settings, section)]
-    return list(zip(_names(found, section), found))
+    groups = [{order: variants[at[0]] for order, at in orders.items()} for orders in alike(settings, section)]
+    return list(zip(_names(groups, section), groups))
 
 
 def _orders(p: ComparedPartition) -> list[Drawing]:
-    """The accuracy by round of every host, then the difficulty; orders of samples, then of clients."""
+    """Accuracy by round of every host, then difficulty, for orders of samples, then of clients."""
     return [
         Drawing(f"{name}{words}: {drawn[0]} by round", drawn[1].svg)
         for part, (section, words) in enumerate(zip(SECTIONS, ("", ", orders of clients")))
-        for place, kind in enumerate(COLUMNS)
+        for i, kind in enumerate(COLUMNS)
         for number, (name, orders) in enumerate(hosts(p.methods, section))
-        if (drawn := by_order(orders, kind, f"{p.key}-o{part}{place}-{number}"))
+        if (drawn := by_order(orders, kind, f"{p.key}-o{part}{i}-{number}"))
     ]
 
 
 def _prefixes(p: ComparedPartition) -> list[Drawing]:
-    """A growing prefix for every distinct pacing, of a client with the median number of samples."""
+    """A growing prefix for every distinct pacing, for a client of median size."""
     drawn: dict[tuple, tuple[Curriculum, list[str]]] = {}
     for run, *_ in p.methods.values():
         if run.params["training"].get("curriculum"):
             training = LocalTraining.parse(run.params["training"])
             if growing := growth(training, run.clients["samples"].to_numpy()):
-                about = (_pacing(growing[0]), *growing[1:])
-                drawn.setdefault(about, (growing[0], []))[1].append(run.label)
+                key = (_pacing(growing[0]), *growing[1:])
+                drawn.setdefault(key, (growing[0], []))[1].append(run.label)
     return [
         Drawing(
             f"Growing prefix: {words}",
@@ -73,21 +73,21 @@ def _prefixes(p: ComparedPartition) -> list[Drawing]:
 def _pools(p: ComparedPartition) -> list[Drawing]:
     """The pool by round of all variants with a client curriculum."""
     pools = {variant: runs for variant, runs in p.methods.items() if measured(runs, "pool")}
-    drawn = pool(pools, p.places, f"{p.key}-pool").svg if pools else None
+    drawn = pool(pools, p.colors, f"{p.key}-pool").svg if pools else None
     return [Drawing("Pool of clients by round", drawn)] if drawn else []
 
 
 def _polled(p: ComparedPartition) -> list[Drawing]:
-    """The losses by which clients are ranked, of one run of every variant that asks for them."""
-    found = []
+    """The losses by which clients are ranked, of one run of every variant with such losses."""
+    drawings = []
     for number, runs in enumerate(p.methods.values()):
         run = next((run for run in runs if len(series(run))), runs[0])
-        losses, about = series(run)[series(run)["name"] == POLLED], run.metrics
+        losses, metrics = series(run)[series(run)["name"] == POLLED], run.metrics
         if len(losses):
-            shown = min(about["clients"], SERIES_CLIENTS)
-            drawn = polled(losses, shown, about["rounds"], f"{p.key}-polled{number}").svg
-            found.append(Drawing(f"{run.label}: loss of every client by round", drawn, of_clients(run)))
-    return found
+            shown = min(metrics["clients"], SERIES_CLIENTS)
+            drawn = polled(losses, shown, metrics["rounds"], f"{p.key}-polled{number}").svg
+            drawings.append(Drawing(f"{run.label}: loss of every client by round", drawn, of_clients(run)))
+    return drawings
 
 
 def _pacing(curriculum: Curriculum) -> str:
@@ -98,15 +98,15 @@ def _pacing(curriculum: Curriculum) -> str:
 
 
 def _names(hosts: Sequence[dict[str, list[Run]]], section: str) -> list[str]:
-    """The label of each host's method, and what is no default where hosts of the same method differ."""
+    """The label of each host's method, with non-default settings in which hosts of one method differ."""
     first = [next(iter(orders.values()))[0].params for orders in hosts]  # not vanilla
     settings, names = list(map(flat, first)), []
-    for params, own in zip(first, settings):
-        method, usual = own["method.name"], flat(defaults(params))
+    for params, values in zip(first, settings):
+        method, usual = values["method.name"], flat(defaults(params))
         alike = [other for other in settings if other["method.name"] == method]
-        differs = [name for name in own if any(other.get(name) != own[name] for other in alike)]
+        differs = [name for name in values if any(other.get(name) != values[name] for other in alike)]
         skip, within = f"{section}.order", f"{section.partition('.')[2]} "
-        more = [name for name in differs if name != skip and own[name] != usual.get(name)]
-        words = [say(name, own[name]).removeprefix(within) for name in more]
+        more = [name for name in differs if name != skip and values[name] != usual.get(name)]
+        words = [say(name, values[name]).removeprefix(within) for name in more]
         names.append(", ".join([METHODS[method].label if method in METHODS else method, *words]))
     return names

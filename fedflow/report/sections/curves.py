@@ -37,7 +37,7 @@ def section(c: Compared) -> Section | None:
     if not blocks:
         return None
     labels = {run.variant: run.label for run in c.runs}
-    methods = [(METHOD.format(place), labels[variant], place) for variant, place in c.places.items()]
+    methods = [(METHOD.format(color), labels[variant], color) for variant, color in c.colors.items()]
     controls: list[Block] = [Switches("Vertical axis of accuracies", AXIS, "Vertical axis: ")]
     controls += [Switches("Methods that are drawn", methods)] if len(methods) > 1 else []
     note = [Text(DIAGNOSTICS)] if any(isinstance(block, Fold) for block in blocks) else []
@@ -51,41 +51,40 @@ def _part(p: ComparedPartition) -> list[Block]:
 
 def _curves(p: ComparedPartition) -> list[Drawing]:
     """Every curve; over simulated time only if methods differ in it."""
-    found = []
+    drawings = []
     for x in AXES:
         for metric in yardstick_first(METRICS.values()):
-            known = x in metric.curves and any(measured(runs, metric.name) for runs in p.methods.values())
-            if known and (x != "time" or _differ_in_time(p.methods)):
-                name = f"{p.key}-{metric.name}-{x}"
-                zoomed, full = zoomed_and_full(p.methods, p.places, metric.name, x, name)
-                note = _unmeasured(p.methods, metric.name)
-                found.append(Drawing(heading(metric, x), zoomed, note, full))
-    return found
+            drawn = x in metric.curves and any(measured(runs, metric.name) for runs in p.methods.values())
+            if drawn and (x != "time" or _differ_in_time(p.methods)):
+                key, note = f"{p.key}-{metric.name}-{x}", _unmeasured(p.methods, metric.name)
+                zoomed, full = zoomed_and_full(p.methods, p.colors, metric.name, x, key)
+                drawings.append(Drawing(heading(metric, x), zoomed, note, full))
+    return drawings
 
 
 def _mixtures(p: ComparedPartition) -> list[Drawing]:
-    """Scores by share of the personal model, of methods that mix it with the global one."""
-    found = {v: [Sweep(run.label, sweep(run)) for run in runs] for v, runs in p.methods.items()}
-    mixed = {v: runs for v, runs in found.items() if all(len(run.scores) for run in runs)}
+    """Scores by share of the personal model, for methods that mix it with the global one."""
+    sweeps = {v: [Sweep(run.label, sweep(run)) for run in runs] for v, runs in p.methods.items()}
+    mixed = {v: runs for v, runs in sweeps.items() if all(len(run.scores) for run in runs)}
     return [
-        Drawing(heading, mixtures(mixed, p.places, column, f"{p.key}-mixed-{column}").svg, HOW)
+        Drawing(heading, mixtures(mixed, p.colors, column, f"{p.key}-mixed-{column}").svg, HOW)
         for column, heading in SCORES.items()
         if mixed and all(run.scores[column].notna().any() for runs in mixed.values() for run in runs)
     ]
 
 
 def _diagnostics(p: ComparedPartition) -> list[Fold]:
-    """The diagnostics of every method; of a cohort's clients, the mean."""
+    """The diagnostics of every method; for clients of a cohort, their mean."""
     folds = []
-    for place, (variant, runs) in enumerate(p.methods.items()):
-        found = {name for run in runs for name in run.diagnostics if not name.startswith(LEVEL)}
-        names = sorted(name for name in found if not re.fullmatch("client/.*/(min|max)", name))
+    for i, (variant, runs) in enumerate(p.methods.items()):
+        diagnostics = {name for run in runs for name in run.diagnostics if not name.startswith(LEVEL)}
+        names = sorted(name for name in diagnostics if not re.fullmatch("client/.*/(min|max)", name))
         shown = []
         for number, name in enumerate(names):
-            last, key = stat(runs, name), f"{p.key}-d{place}-{number}"
+            last, key = stat(runs, name), f"{p.key}-d{i}-{number}"
             note = f"In the last round: {' '.join(write(last, unit_of(name)))}" if last else NO_VALUE
-            shown.append(_diagnostic(name, curve({variant: runs}, p.places, name, "round", key).svg, note))
-        shown += _series(next((run for run in runs if len(series(run))), runs[0]), f"{p.key}-s{place}")
+            shown.append(_diagnostic(name, curve({variant: runs}, p.colors, name, "round", key).svg, note))
+        shown += _series(next((run for run in runs if len(series(run))), runs[0]), f"{p.key}-s{i}")
         folds += [Fold(f"Diagnostics of {runs[0].label}", [Panels(shown)], "card plots")] if shown else []
     return folds
 
@@ -95,34 +94,28 @@ def _diagnostic(name: str, picture: Markup, note: str) -> Drawing:
 
 
 def _series(run: Run, key: str) -> list[Drawing]:
-    """The diagnostics over clients of one run. `POLLED` is among its curricula."""
-    shown, rounds, found = min(run.metrics["clients"], SERIES_CLIENTS), run.metrics["rounds"], series(run)
-    tables = {str(name): table for name, table in found.groupby("name") if name != POLLED}
-    return [
-        _diagnostic(
-            name,
-            drawn_series(table, shown, rounds, f"{key}-{number}", f"{name} of every client by round").svg,
-            of_clients(run),
-        )
-        for number, (name, table) in enumerate(tables.items())
-    ]
+    """The diagnostics over clients of one run, without `POLLED`, which is among the curricula."""
+    shown, rounds = min(run.metrics["clients"], SERIES_CLIENTS), run.metrics["rounds"]
+    tables = [(str(name), table) for name, table in series(run).groupby("name") if name != POLLED]
+    drawings = []
+    for i, (name, table) in enumerate(tables):
+        drawn = drawn_series(table, shown, rounds, f"{key}-{i}", f"{name} of every client by round")
+        drawings.append(_diagnostic(name, drawn.svg, of_clients(run)))
+    return drawings
 
 
 def _differ_in_time(methods: Methods) -> bool:
-    """True if runs of one seed end at different simulated times; else the curve by round suffices."""
+    """True if runs of one seed end at different simulated times."""
     ends: dict[int, set[float]] = {}
     for run in (run for runs in methods.values() for run in runs):
         if "clock" not in run.rounds:
             return False
         ends.setdefault(run.seed, set()).add(run.rounds["clock"].iloc[-1])
-    return any(len(found) > 1 for found in ends.values())
+    return any(len(times) > 1 for times in ends.values())
 
 
 def _unmeasured(methods: Methods, column: str) -> str:
-    """The methods whose rounds do not have ``column``: personal models are not all scored in every round."""
-    names = [
-        runs[0].label
-        for runs in methods.values()
-        if stat(runs, column) is not None and not measured(runs, column)
-    ]
-    return f"Measured at the end only: {', '.join(names)}." if names else ""
+    """A note on methods with ``column`` at the end but not by round, such as scores of personal models."""
+    at_end = (runs for runs in methods.values() if stat(runs, column) and not measured(runs, column))
+    names = ", ".join(runs[0].label for runs in at_end)
+    return f"Measured at the end only: {names}." if names else ""

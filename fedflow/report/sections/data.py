@@ -1,4 +1,4 @@
-"""Data of the clients: their labels, their difficulty, and how much they differ."""
+"""Data of the clients: labels, difficulty, and differences between clients."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ IMAGE = Markup('<img alt="{} by client of {}" src="data:image/png;base64,{}">')
 
 def section(c: Compared) -> Section | None:
     drawn = [drawing for p in c.partitions for drawing in (*_labels(p), *_pictures(p))]
-    found = {p.name: differences(p.counts) for p in c.partitions}
+    measures = {p.name: differences(p.counts) for p in c.partitions}
     rows = [
         Row("", name, [Cell(f"{value:.3g}", sort=value) for value in values.values()])
-        for name, values in found.items()
+        for name, values in measures.items()
         if values
     ]
-    columns = [(name, "", "") for name in next(filter(None, found.values()), {})]
+    columns = [(name, "", "") for name in next(filter(None, measures.values()), {})]
     table: list[Block] = [Text(MEASURES, "note after"), Table(columns, rows, "Partition")] if rows else []
     if not drawn and not table:
         return None
@@ -40,7 +40,7 @@ def section(c: Compared) -> Section | None:
 
 
 def _labels(p: ComparedPartition) -> list[Drawing]:
-    """The labels of every client, if they are known."""
+    """The labels of every client, if known."""
     counts = p.counts
     if counts is None or not counts.size:
         return []
@@ -56,33 +56,32 @@ def _pictures(p: ComparedPartition) -> list[Drawing]:
     """Pictures of the partition's folder."""
     if p.facts is None:
         return []
-    found = [("labels", p.facts.labels if p.counts is None else None, "")]  # `_labels` draws the others
+    images = [("labels", p.facts.labels if p.counts is None else None, "")]  # `_labels` draws counts
     if (stds := p.facts.difficulty) is not None:
         note = (
             f"Std of the expert's losses within a client {stds['intra_std']:.3f} (mean over clients), "
             f"of the means of clients {stds['inter_std']:.3f}."
         )
-        found.append(("difficulty", p.facts.losses, note))
-    images = [(what, b64encode(png).decode(), note) for what, png, note in found if png]
-    return [
-        Drawing(
-            f"{p.name}: {what}", IMAGE.format(what.capitalize(), p.name, image), note, kind="card pictures"
-        )
-        for what, image, note in images
-    ]
+        images.append(("difficulty", p.facts.losses, note))
+    drawings = []
+    for what, png, note in images:
+        if png:
+            image = IMAGE.format(what.capitalize(), p.name, b64encode(png).decode())
+            drawings.append(Drawing(f"{p.name}: {what}", image, note, kind="card pictures"))
+    return drawings
 
 
 def planted(p: ComparedPartition, runs: Sequence[Run]) -> tuple[np.ndarray | None, int]:
-    """The planted group of every client, newcomers included, and the number of newcomers."""
+    """Planted group of every client, newcomers included, and the number of newcomers."""
     assert p.facts is not None and p.counts is not None
     groups = groups_of(runs)
     missing = len(p.counts) - len(groups)
-    known = np.array([*groups, *[-1] * missing]) if groups and missing >= 0 else None
-    return known, int(p.facts.summary.get("newcomers") or 0)
+    padded = np.array([*groups, *[-1] * missing]) if groups and missing >= 0 else None
+    return padded, int(p.facts.summary.get("newcomers") or 0)
 
 
 def differences(counts: np.ndarray | None) -> dict[str, float]:
-    """Differences between the labels of clients, as means over pairs of them and over clients."""
+    """Differences between the labels of clients, as means over pairs of clients and over clients."""
     if counts is None:
         return {}
     counts = counts[counts.sum(1) > 0]

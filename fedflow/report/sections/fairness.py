@@ -15,5 +15,5 @@ tenth are means over clients, then over seeds."""
 def section(p: ComparedPartition) -> list[Block]:
     if not p.rated:
         return []
-    drawn = Drawing("", spread(p.rated, p.places, f"{p.key}-spread"), kind="card pictures")
+    drawn = Drawing("", spread(p.rated, p.colors, f"{p.key}-spread"), kind="card pictures")
     return [Heading(p.name), Panels([drawn, metric_table(p.methods, columns("fairness"))], "one")]

@@ -1,4 +1,4 @@
-"""The findings that head the page, which claim no more than the seeds support."""
+"""Headline findings, with their support by the seeds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat, best, verdict, yardstick
 from fedflow.finished.variants import HASHES
 from fedflow.metrics.table import MB, METRICS, yardstick_first
-from fedflow.naming import flat, spoken, text
+from fedflow.naming import flat, listed, spoken, text
 from fedflow.pictures import accuracy
 from fedflow.report.blocks import Block, Card, Cards, Heading, Text
 from fedflow.report.compared import Compared, ComparedPartition, partitioned
@@ -22,17 +22,17 @@ accuracy (the complete test set); bars extend from the lowest to the highest see
 @partitioned("findings", "Findings", LEAD)
 def section(p: ComparedPartition) -> list[Block]:
     first, scheme = p.runs[0].metrics, f", {p.scheme}" if p.scheme else ""
-    about = f"{first['dataset']}{scheme}, {first['clients']} clients, {first['rounds']} rounds"
-    picture = accuracy.glance(p.rated, p.places, f"{p.key}-glance") if p.rated else None
+    small = f"{first['dataset']}{scheme}, {first['clients']} clients, {first['rounds']} rounds"
+    picture = accuracy.glance(p.rated, p.colors, f"{p.key}-glance") if p.rated else None
     warned = [Text(warning, "warning") for warning in _warnings(p)]
-    return [Heading(p.name, about), *warned, Cards(findings(p.methods), picture)]
+    return [Heading(p.name, small), *warned, Cards(findings(p.methods), picture)]
 
 
 def findings(methods: Methods) -> list[Card]:
-    """Which method is best on local, global and worst-10 % accuracy (without any: on the loss), and which
-    reaches the target with the least traffic.
+    """The methods with the best local, global and worst-10 % accuracy (without any, the best loss), and with
+    the least traffic to the target.
     """
-    found = []
+    cards = []
     order = yardstick(methods)
     for asked in yardstick_first(metric for metric in METRICS.values() if metric.question):
         metric, unit = asked.name, asked.unit
@@ -51,24 +51,24 @@ def findings(methods: Methods) -> list[Card]:
             detail = verdict(value, dict(ranked)[rival], methods[rival][0].label, metric)
             paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
             detail += _certainty(paired) if paired is not None else ""
-        found.append(Card(asked.question, answer, *write(value, unit), unit.sign, detail))
-    return [*found, *_cheapest(methods)]
+        cards.append(Card(asked.question, answer, *write(value, unit), unit.sign, detail))
+    return [*cards, *_cheapest(methods)]
 
 
 def _certainty(paired: Difference) -> str:
-    """The interval of a difference, in words; an interval of fewer than three seeds says nothing."""
+    """The interval of a difference in words, or a note that there are too few seeds."""
     if paired.seeds < SEEDS:
         return f" {too_few(paired.seeds).capitalize()}."
     if paired.interval is None:
         return ""
     low, high = (f"{100 * end:.1f}" for end in paired.interval)
-    return f" {paired.made[0].upper()}{paired.made[1:]}, 95 %: [{low}, {high}] points."
+    return f" {paired.origin[0].upper()}{paired.origin[1:]}, 95 %: [{low}, {high}] points."
 
 
 def summary(c: Compared) -> list[str]:
-    """The opening sentences: who leads where, and where the seeds do not separate the methods."""
+    """The opening sentences: leading methods by partition, or methods that the seeds do not separate."""
     sentences = []
-    for metric, words in (
+    for metric, on in (
         ("local_accuracy", "On the clients' own test sets"),
         ("global_accuracy", "On the complete test set"),
     ):
@@ -77,20 +77,20 @@ def summary(c: Compared) -> list[str]:
             ranked = best(p.methods, metric)
             if len(ranked) > 1:
                 level = _level(ranked, metric)
-                says = f"{_names(p.methods, level)} {'leads' if len(level) == 1 else 'are level'}"
-                leaders.setdefault(says, []).append(p.name)
+                words = f"{_names(p.methods, level)} {'leads' if len(level) == 1 else 'are level'}"
+                leaders.setdefault(words, []).append(p.name)
         if list(map(len, leaders.values())) == [len(c.partitions)] and len(c.partitions) > 1:
-            sentences.append(f"{words}, {next(iter(leaders))} on every partition.")
+            sentences.append(f"{on}, {next(iter(leaders))} on every partition.")
         elif leaders:
-            parts = [f"{says} on {' and '.join(where)}" for says, where in leaders.items()]
-            sentences.append(f"{words}, {'; '.join(parts)}.")
+            parts = [f"{words} on {' and '.join(names)}" for words, names in leaders.items()]
+            sentences.append(f"{on}, {'; '.join(parts)}.")
     return sentences
 
 
 def _level(ranked: Sequence[tuple[str, Stat]], metric: str) -> list[str]:
-    """Of ``ranked`` (best first), the best and all that are not separated from it.
+    """The best of ``ranked`` (best first) and all methods that are not separated from it.
 
-    They are equal as printed, or their ranges over seeds overlap, if both have several seeds.
+    Methods are not separated if their printed means are equal or, with several seeds, their ranges overlap.
     """
     first = ranked[0][1]
 
@@ -103,20 +103,18 @@ def _level(ranked: Sequence[tuple[str, Stat]], metric: str) -> list[str]:
 
 
 def _printed(value: Stat, metric: str) -> str:
-    """The mean as the page prints it."""
+    """The mean as printed on the page."""
     return write(value, METRICS[metric].unit)[0]
 
 
 def _names(methods: Methods, names: Sequence[str]) -> str:
     """The labels in words: "Ditto, IFCA and 3 others"."""
     labels = [methods[name][0].label for name in names]
-    if len(labels) > 3:
-        labels = [*labels[:2], f"{len(labels) - 2} others"]
-    return " and ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
+    return listed(labels if len(labels) <= 3 else [*labels[:2], f"{len(labels) - 2} others"])
 
 
 def _cheapest(methods: Methods) -> list[Card]:
-    """The least traffic to the target, among methods that communicate."""
+    """The least traffic to the target among methods that communicate."""
     question = "Least traffic to the target"
     targets: set[Any] = {r.metrics.get("target_accuracy") for g in methods.values() for r in g}
     methods = {m: g for m, g in methods.items() if any(r.metrics["bytes_up"] for r in g)}
@@ -128,24 +126,23 @@ def _cheapest(methods: Methods) -> list[Card]:
         return [Card(question, "No method", "", "", "", f"None reached {target} with every seed.")]
     value = reached[0][1]
     same = [m for m, v in reached if write(v, MB)[0] == write(value, MB)[0]]
-    detail = (
-        f"To {target}, which {len(reached)} of {len(methods)} communicating methods reach with every seed."
-    )
+    share = f"{len(reached)} of {len(methods)} communicating methods"
+    detail = f"To {target}, which {share} reach with every seed."
     return [Card(question, _names(methods, same), *write(value, MB), MB.sign, detail)]
 
 
 def _warnings(p: ComparedPartition) -> list[str]:
     """Reasons why the rows of one partition are not fully comparable."""
     shared = {variant: _shared(repeats[0]) for variant, repeats in p.methods.items()}
-    found = []
+    warnings = []
     for name in dict.fromkeys(name for values in shared.values() for name in values):
         rows: dict[str, list[str]] = {}
         for variant, values in shared.items():
             rows.setdefault(text(values.get(name)), []).append(p.methods[variant][0].label)
         usual, *others = sorted(rows, key=lambda value: -len(rows[value]))
         differ = "; ".join(f"{value} for {', '.join(rows[value])}" for value in others)
-        found += [f"Not all rows have the same {spoken(name)}: {usual}, but {differ}."] if others else []
-    found += [
+        warnings += [f"Not all rows have the same {spoken(name)}: {usual}, but {differ}."] if others else []
+    warnings += [
         f"{run.label}, seed {run.seed} has two results: {run.repeated} is not shown."
         for run in p.runs
         if run.repeated
@@ -153,14 +150,14 @@ def _warnings(p: ComparedPartition) -> list[str]:
     seeds = {run.seed for run in p.runs}
     for repeats in p.methods.values():
         if gone := seeds - {run.seed for run in repeats}:
-            found.append(f"{repeats[0].label} has no result for seed {', '.join(map(str, sorted(gone)))}.")
-    return found
+            warnings.append(f"{repeats[0].label} has no result for seed {', '.join(map(str, sorted(gone)))}.")
+    return warnings
 
 
 def _shared(run: Run) -> dict[str, Any]:
-    """The settings and data that compared methods should share; not the method's own settings.
+    """The settings and data that compared methods should share, without the settings of methods.
 
-    Whether clients have a curriculum follows from ``run.sampling``.
+    A client curriculum is left out: it follows from ``run.sampling``.
     """
     params = {name: run.params[name] for name in COMMON}
     params["run"] = {name: value for name, value in params["run"].items() if name != "client_curriculum"}

@@ -1,4 +1,4 @@
-"""Clusters of clients that methods found, and the planted groups."""
+"""Clusters of clients that methods found, compared with planted groups."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from fedflow.finished.cells import Methods, metric_table
 from fedflow.finished.clusters import clusters, groups_of
 from fedflow.finished.run import Run
 from fedflow.finished.tables import columns
+from fedflow.naming import listed
 from fedflow.pictures.accuracy import curve
 from fedflow.pictures.clusters import Grouping, pictures_of, timeline
 from fedflow.report.blocks import Block, Drawing, Heading, Listing, Panels, Section, Text
@@ -37,7 +38,7 @@ def _blocks(p: ComparedPartition) -> list[Block]:
     if not clustered:
         return [head, Text("None of these methods serves clusters.")] if _planted(p) else []
     first = [next(run for run in runs if clusters(run).history) for runs in clustered.values()]
-    drawn = [_pictures(run, f"{p.key}-c{place}") for place, run in enumerate(first)]
+    drawn = [_pictures(run, f"{p.key}-c{i}") for i, run in enumerate(first)]
     return [
         head,
         Panels([metric_table(clustered, columns("clusters")), *_agreement(p, clustered)], "two"),
@@ -47,45 +48,45 @@ def _blocks(p: ComparedPartition) -> list[Block]:
 
 
 def _planted(p: ComparedPartition) -> str:
-    """The number of planted groups, and their sizes."""
+    """Number and sizes of planted groups."""
     sizes = sorted(Counter(groups_of(p.runs)).values())
-    each = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]} to {sizes[-1]}" if sizes else ""
-    return f"{len(sizes)} planted groups of {each} clients" if len(sizes) > 1 else ""
+    size = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]} to {sizes[-1]}" if sizes else ""
+    return f"{len(sizes)} planted groups of {size} clients" if len(sizes) > 1 else ""
 
 
 def _agreement(p: ComparedPartition, methods: Methods) -> list[Drawing]:
     """ARI by round, if any method has one."""
     if not any(run.rounds["ari"].notna().any() for runs in methods.values() for run in runs):
         return []
-    drawn = curve(methods, p.places, "ari", "round", f"{p.key}-ari", top=1).svg
+    drawn = curve(methods, p.colors, "ari", "round", f"{p.key}-ari", top=1).svg
     return [Drawing("ARI by round", drawn, kind="card pictures")]
 
 
 def grouping_of(run: Run) -> Grouping:
-    """The clusters of a run, to draw them."""
-    own = clusters(run)
-    steps = {step["round"]: step["assignment"] for step in own.history}
-    return Grouping(steps, run.metrics["rounds"], own.groups or None, own.dissimilarity, own.stable_ids)
+    """The clusters of a run as drawn."""
+    recorded = clusters(run)
+    steps = {step["round"]: step["assignment"] for step in recorded.history}
+    groups, compared = recorded.groups or None, recorded.dissimilarity
+    return Grouping(steps, run.metrics["rounds"], groups, compared, recorded.stable_ids)
 
 
 def _pictures(run: Run, name: str) -> Sequence[Drawing]:
     """The pictures of one run, with their headings."""
     grouping = grouping_of(run)
     return [
-        Drawing(f"{run.label}, seed {run.seed}: {heading}", draw(grouping, f"{name}-{what}").svg)
-        for what, heading, draw in pictures_of(grouping)
+        Drawing(f"{run.label}, seed {run.seed}: {heading}", draw(grouping, f"{name}-{kind}").svg)
+        for kind, heading, draw in pictures_of(grouping)
         if draw is not timeline or not grouping.unchanged
     ]
 
 
 def _lasting(run: Run) -> str:
-    """A sentence in place of the picture of an assignment that never changed; else empty."""
+    """A sentence that replaces the picture of an assignment that never changed, or an empty text."""
     grouping = grouping_of(run)
     if not grouping.unchanged:
         return ""
     sizes = sorted(Counter(grouping.found[grouping.order].tolist()).values(), reverse=True)
     shown = [str(size) for size in sizes[:8]] + (["smaller ones"] if len(sizes) > 8 else [])
-    of = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
     count = "one cluster" if len(sizes) == 1 else f"{len(sizes)} clusters"
-    first = min(grouping.steps)
-    return f"{run.label}, seed {run.seed}: {count} of {of} clients, the same from round {first} on."
+    same = f"the same from round {min(grouping.steps)} on"
+    return f"{run.label}, seed {run.seed}: {count} of {listed(shown)} clients, {same}."

@@ -1,4 +1,4 @@
-"""Generated images: how good they are, how close to training images, and what they look like."""
+"""Generated images: quality, distance to training images, and pictures."""
 
 from dataclasses import replace
 
@@ -14,17 +14,17 @@ from fedflow.pictures.images import by_round, closest, grid
 from fedflow.report.blocks import Block, Drawing, Heading, Panels
 from fedflow.report.compared import ComparedPartition, partitioned
 
-BESIDE = ("local_weighted", "global_accuracy")  # of the classifier that is trained on the images
+ACCURACIES = ("local_weighted", "global_accuracy")  # of the classifier that is trained on the images
 BY_FEATURES = ("fid", *Neighbors._fields)
 CURVES = ("fid", "global_accuracy")
 GENERATION = """The server makes labeled images; clients are served a classifier that is trained on them. All
 measures compare the images after the last round with the complete test set. The FID is a distance between
-the means and covariances of features: the inputs of the last layer of a central network (FID-c), those of
-Inception v3, or the pixels. It depends on the features and on the number of images, so only values with
-equal features and numbers compare; that of as many real training images shows what to expect of perfect
-ones. Precision, recall, density and coverage count images within balls around others, up to the 5th
-neighbor. The accuracy with real images is that of the same classifier, trained in the same way on these real
-training images."""
+the means and covariances of features: inputs of the last layer of a central network (FID-c) or of
+Inception v3, or pixels. It depends on the features and on the number of images, so only values with equal
+features and numbers compare; the FID of as many real training images is what perfect images would have.
+Precision, recall, density and coverage count images within balls around others, up to the 5th neighbor. The
+accuracy with real images is of the same classifier, trained in the same way on these real training
+images."""
 PRIVACY = """Distances between pixels in [0, 1], to the training images of all clients. If generated images
 were copies of training images, they would be closer to these than test images are. The test images are as
 new as images can be, so 5 % near copies are expected of new ones. A distance to the nearest test image is
@@ -36,48 +36,49 @@ copy that is shifted or brighter. Nor do these numbers see what clients send in 
 @partitioned("images", "Generated images", GENERATION, "Images")
 def section(p: ComparedPartition) -> list[Block]:
     """The quality of the images, and pictures of them."""
-    if not (found := p.having(lambda run: generated(run).rounds)):
+    methods = p.having(lambda run: generated(run).rounds)
+    if not methods:
         return []
-    of = {(features_of(run.params["run"]), _count(run)) for runs in found.values() for run in runs}
-    kinds = {kind for (kind, _), _ in of}
+    compared = {(features_of(run.params["run"]), _count(run)) for runs in methods.values() for run in runs}
+    kinds = {kind for (kind, _), _ in compared}
     title = f"FID{kinds.pop()}" if len(kinds) == 1 else "FID"
-    shown = [METRICS[name] for name in BESIDE]
+    shown = [METRICS[name] for name in ACCURACIES]
     for metric in columns("generation"):
         label = title if metric.name == "fid" else metric.label
-        # Values of other features, or of another number of images, do not compare.
-        better = "" if metric.name in BY_FEATURES and len(of) > 1 else metric.better
+        # Values with other features, or other numbers of images, do not compare.
+        better = "" if metric.name in BY_FEATURES and len(compared) > 1 else metric.better
         shown.append(replace(metric, label=label, better=better))
     drawn = [
         Drawing(
             heading(METRICS[name], "round").replace("FID", title),
-            curve(found, p.places, name, "round", f"{p.key}-i-{name}").svg,
+            curve(methods, p.colors, name, "round", f"{p.key}-i-{name}").svg,
         )
         for name in CURVES
-        if any(measured(runs, name) for runs in found.values())
+        if any(measured(runs, name) for runs in methods.values())
     ]
-    for place, runs in enumerate(found.values()):
-        drawn += _of_run(runs[0], f"{p.key}-i{place}")
-    return [Heading(p.name), metric_table(found, shown), Panels(drawn)]
+    for i, runs in enumerate(methods.values()):
+        drawn += _of_run(runs[0], f"{p.key}-i{i}")
+    return [Heading(p.name), metric_table(methods, shown), Panels(drawn)]
 
 
 @partitioned("privacy", "Privacy of generated images", PRIVACY, "Privacy")
 def privacy(p: ComparedPartition) -> list[Block]:
     """The distance of the images to training images."""
-    if not (found := p.having(lambda run: generated(run).rounds)):
+    if not (methods := p.having(lambda run: generated(run).rounds)):
         return []
     drawn = []
-    for place, run in enumerate(runs[0] for runs in found.values()):
+    for i, run in enumerate(runs[0] for runs in methods.values()):
         rounds, last = generated(run)
-        assert last is not None, "of every run with images"
-        picture = closest(rounds[max(rounds)], last, f"{p.key}-p{place}").svg
+        assert last is not None, "in every run with images"
+        picture = closest(rounds[max(rounds)], last, f"{p.key}-p{i}").svg
         note = f"Seed {run.seed}, after round {max(rounds)}."
         drawn.append(Drawing(f"{run.label}: the images closest to training images", picture, note))
-    return [Heading(p.name), metric_table(found, columns("privacy")), Panels(drawn)]
+    return [Heading(p.name), metric_table(methods, columns("privacy")), Panels(drawn)]
 
 
 @once
 def generated(run: Run) -> GeneratedImages:
-    """The images that the server generated; none in runs of other methods."""
+    """The images that the server generated, none in runs of other methods."""
     file = run.file(FILE)
     return load_generated(file) if file else GeneratedImages({}, None)
 
@@ -91,14 +92,15 @@ def _count(run: Run) -> int:
 def _of_run(run: Run, key: str) -> list[Drawing]:
     """The pictures of one run: its last images, and images by round."""
     rounds, last = generated(run)
-    assert last is not None, "of every run with images"
+    assert last is not None, "in every run with images"
     classifier = run.params["method"].get("classifier") or {}
     note = (
         f"Seed {run.seed}, after round {max(rounds)}: {_count(run):,} images. In %: the accuracy of the "
         f"classifier on the complete test set, by class ({text(classifier.get('epochs'))} epochs). "
         f"The features are {features_of(run.params['run'])[1]}."
     )
-    found = [("generated images", grid(rounds[max(rounds)], last.accuracy, f"{key}-grid"), note)]
+    pictures = [("generated images", grid(rounds[max(rounds)], last.accuracy, f"{key}-grid"), note)]
     if len(rounds) > 1:
-        found.append(("an image per class by round", by_round(rounds, f"{key}-rounds"), f"Seed {run.seed}."))
-    return [Drawing(f"{run.label}: {words}", drawn.svg, about) for words, drawn, about in found]
+        drawn = by_round(rounds, f"{key}-rounds")
+        pictures.append(("an image per class by round", drawn, f"Seed {run.seed}."))
+    return [Drawing(f"{run.label}: {words}", drawn.svg, note) for words, drawn, note in pictures]

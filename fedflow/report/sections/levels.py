@@ -1,4 +1,4 @@
-"""Networks of several sizes: accuracy, rounds to the target and traffic of every level."""
+"""Networks of several sizes: accuracy, rounds to the target and traffic by level."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,58 +14,50 @@ from fedflow.report.compared import ComparedPartition, partitioned
 
 REACHED = "rounds_to_target"
 LEVEL_TARGET = "first evaluated round in which the all-client mean reaches it; else local accuracy"
-BY_LEVEL = (
-    "local_accuracy",
-    "global_accuracy",
-    "active_accuracy",
-    "all_accuracy",
-    REACHED,
-    "bytes_down",
-    "bytes_up",
-)
+ACCURACIES = ("local_accuracy", "global_accuracy", "active_accuracy", "all_accuracy")
+BY_LEVEL = (*ACCURACIES, REACHED, "bytes_down", "bytes_up")
 LEAD = """Clients hold networks of several sizes. A number of one level is the mean over its clients; the
 rounds to the target are the first evaluated round in which their local accuracy reaches it."""
 
 
 @partitioned("levels", "Levels", LEAD)
 def section(p: ComparedPartition) -> list[Block]:
-    found = {v: levels_of(name for run in runs for name in run.rounds) for v, runs in p.methods.items()}
-    every = sorted({level for own in found.values() for level in own})
+    by_variant = {v: levels_of(name for run in runs for name in run.rounds) for v, runs in p.methods.items()}
+    every = sorted({level for levels in by_variant.values() for level in levels})
     if not every:
         return []
-    leveled = {v: [_with_targets(run, own) for run in p.methods[v]] for v, own in found.items() if own}
-    names = [(level_metric(level, name), METRICS[name]) for name in BY_LEVEL for level in every]
-    table = metric_table(
-        leveled,
-        [
-            replace(of, name=name, label=heading(name), hint=LEVEL_TARGET if of.name == REACHED else of.hint)
-            for name, of in names
-        ],
-    )
+    leveled = {
+        v: [_with_targets(run, levels) for run in p.methods[v]] for v, levels in by_variant.items() if levels
+    }
+    metrics = []
+    for metric in map(METRICS.__getitem__, BY_LEVEL):
+        hint = LEVEL_TARGET if metric.name == REACHED else metric.hint
+        names = [level_metric(level, metric.name) for level in every]
+        metrics += [replace(metric, name=name, label=heading(name), hint=hint) for name in names]
     drawn = [
         Drawing(
             f"{curve_heading(metric, 'round')}, {level}",
-            curve(leveled, p.places, name, "round", f"{p.key}-l{place}-{metric.name}").svg,
+            curve(leveled, p.colors, name, "round", f"{p.key}-l{i}-{metric.name}").svg,
         )
         for metric in METRICS.values()
-        for place, level in enumerate(every)
+        for i, level in enumerate(every)
         if "round" in metric.curves
         if any(measured(runs, name := level_metric(level, metric.name)) for runs in leveled.values())
     ]
-    return [Heading(p.name), table, Panels(drawn)]
+    return [Heading(p.name), metric_table(leveled, metrics), Panels(drawn)]
 
 
 def _with_targets(run: Run, levels: Iterable[str]) -> Run:
-    """The run, with the first evaluated round in which a level reaches the target.
+    """The run with the first evaluated round in which each level reaches the target.
 
-    That is the accuracy of the mean of its models, as FedHeN publishes it, or else the local one.
+    The accuracy is of the mean of its models, as FedHeN publishes it, or else the local accuracy.
     """
     target, metrics = run.metrics.get("target_accuracy"), dict[str, int | None]()
     for level in levels:
         accuracies = [level_metric(level, name) for name in ("all_accuracy", "local_accuracy")]
         name = next((name for name in accuracies if name in run.rounds), None)
         if target is not None and name is not None:
-            place = first_reaching(name, run.rounds[name], target)
-            reached = None if place is None else int(run.rounds["round"].iloc[place])
+            at = first_reaching(name, run.rounds[name], target)
+            reached = None if at is None else int(run.rounds["round"].iloc[at])
             metrics[level_metric(level, REACHED)] = reached
     return replace(run, metrics=run.metrics | metrics)

@@ -1,4 +1,4 @@
-"""Lineage: from the data over partition, runs and clusters to registered models, with what made them."""
+"""Lineage: data, partition, runs, clusters and registered models, with commits and commands."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,6 +8,7 @@ from markupsafe import Markup
 from fedflow.finished.cells import Cell, Row, Table
 from fedflow.finished.clusters import clusters
 from fedflow.finished.run import Run
+from fedflow.naming import counted
 from fedflow.pictures.clusters import thumbnail
 from fedflow.pictures.labels import ordered
 from fedflow.pictures.labels import thumbnail as labels_thumbnail
@@ -17,12 +18,12 @@ from fedflow.report.sections.data import planted
 from fedflow.report.sections.groups import grouping_of
 
 LEAD = "Where the numbers of each partition come from. Equal hashes mean equal content."
-NOWHERE = "These runs are not in an MLflow store beside the results."
+NOWHERE = "These runs are not in an MLflow store next to the results."
 SMALL = """The small pictures have the clients in the same order: their labels, and by round (downwards) the
 clusters of one run."""
 LOCAL = Markup(" Links to runs and models open while <code>fedflow ui</code> runs.")
 HEADS = ("Seed", "Run in MLflow", "Ended", "Commit", "Command", "Clusters", "Models")
-MODELS = 8  # of a run that are listed
+MODELS = 8  # listed per run
 
 
 def section(c: Compared) -> Section | None:
@@ -64,12 +65,12 @@ def _cells(run: Run, facts: Mapping[str, Any]) -> list[Cell]:
     ]
 
 
-def chain_of(p: ComparedPartition, known: Sequence[Mapping[str, Any]]) -> list[Step]:
-    """The chain of one partition; ``known`` is what the record has of its runs."""
-    runs, small = [run for own in p.methods.values() for run in own], _small(p)
+def chain_of(p: ComparedPartition, recorded: Sequence[Mapping[str, Any]]) -> list[Step]:
+    """The chain of one partition; ``recorded`` has facts from MLflow on its runs."""
+    runs, small = [run for repeats in p.methods.values() for run in repeats], _small(p)
     first = runs[0].metrics
-    counted = f"{_of(len(runs), 'run')} of {_of(len(p.methods), 'method')}"
-    experiment = known[0]["experiment_page"] if known else ""
+    counts = f"{counted(len(runs), 'run')} of {counted(len(p.methods), 'method')}"
+    experiment = recorded[0]["experiment_page"] if recorded else ""
     data, partition = first["dataset"], first["partition"]
     steps = [
         Step("Data", data, first["data_hash"], "", f"fedflow prepare {data}", f"#{p.key}-about"),
@@ -77,39 +78,40 @@ def chain_of(p: ComparedPartition, known: Sequence[Mapping[str, Any]]) -> list[S
             "Partition",
             partition,
             first["partition_hash"],
-            _of(first["clients"], "client"),
+            counted(first["clients"], "client"),
             f"fedflow partition {partition}",
             f"#{p.key}-{'labels' if 'Partition' in small else 'about'}",
             small.get("Partition"),
         ),
-        Step("Runs", counted, "", _made(known, command=False), _command(known), experiment),
+        Step("Runs", counts, "", _made(recorded, command=False), _command(recorded), experiment),
     ]
-    if found := sum(bool(clusters(run).history) for run in runs):
-        note = f"{_of(len({facts['clusters'] for facts in known} - {''}), 'different assignment')} recorded"
-        note, picture = note if known else "", small.get("Clusters")
-        steps.append(Step("Clusters", f"of {_of(found, 'run')}", "", note, "", f"#{p.key}-groups", picture))
-    if models := sum(len(facts["models"]) for facts in known):
-        steps.append(Step("Models", _of(models, "registered version"), link=f"#{p.key}-runs"))
+    if clustered := sum(bool(clusters(run).history) for run in runs):
+        different = len({facts["clusters"] for facts in recorded} - {""})
+        note = f"{counted(different, 'different assignment')} recorded" if recorded else ""
+        name, link = f"of {counted(clustered, 'run')}", f"#{p.key}-groups"
+        steps.append(Step("Clusters", name, "", note, "", link, small.get("Clusters")))
+    if models := sum(len(facts["models"]) for facts in recorded):
+        steps.append(Step("Models", counted(models, "registered version"), link=f"#{p.key}-runs"))
     return steps
 
 
 def _small(p: ComparedPartition) -> dict[str, Markup]:
-    """Small pictures of the partition and of the first clusters, clients in the same order, by step."""
-    runs, found, order = [run for own in p.methods.values() for run in own], {}, None
+    """Small pictures of the partition and of the first clusters, with clients in the same order, by step."""
+    runs, pictures, order = [run for repeats in p.methods.values() for run in repeats], {}, None
     if p.counts is not None and p.counts.size:
         dealt = planted(p, runs)
         order = ordered(p.counts, *dealt)
-        found["Partition"] = labels_thumbnail(p.counts, f"{p.key}-small", *dealt).svg
+        pictures["Partition"] = labels_thumbnail(p.counts, f"{p.key}-small", *dealt).svg
     if clustered := next((run for run in runs if clusters(run).history), None):
         grouping = grouping_of(clustered)
-        known = len(grouping.found)
-        order = grouping.order if order is None else order[order < known]
-        found["Clusters"] = thumbnail(grouping, f"{p.key}-smallc", order).svg
-    return found
+        clients = len(grouping.found)
+        order = grouping.order if order is None else order[order < clients]
+        pictures["Clusters"] = thumbnail(grouping, f"{p.key}-smallc", order).svg
+    return pictures
 
 
 def made(recorded: Recorded, runs: Iterable[Run]) -> str:
-    """When, from which commit, by which version and command the shown runs were made; empty if unknown."""
+    """Time, commit, version and command of the shown runs, or an empty text if unknown."""
     return _made([facts for run in runs if (facts := recorded.get(_key(run)))])
 
 
@@ -117,24 +119,20 @@ def _key(run: Run) -> tuple[str, str, str, str]:
     return run.partition, run.method, str(run.seed), run.settings
 
 
-def _made(known: Sequence[Mapping[str, Any]], command: bool = True) -> str:
-    if not known:
+def _made(recorded: Sequence[Mapping[str, Any]], command: bool = True) -> str:
+    if not recorded:
         return ""
-    ended = sorted(facts["ended"] for facts in known)
+    ended = sorted(facts["ended"] for facts in recorded)
     when = ended[0] if ended[0] == ended[-1] else f"{ended[0]} to {ended[-1]}"
-    changed = {facts["commit"]: " with changes" * facts["changed"] for facts in known}
+    changed = {facts["commit"]: " with changes" * facts["changed"] for facts in recorded}
     commits = [f"{commit}{changed[commit]}" for commit in sorted(changed) if commit]
     parts = [when, f"from commit {', '.join(commits)}" if commits else ""]
-    parts.append(f"by fedflow {', '.join(sorted({facts['version'] for facts in known}))}")
-    parts.append(f"with {_command(known)}" if command and _command(known) else "")
+    parts.append(f"by fedflow {', '.join(sorted({facts['version'] for facts in recorded}))}")
+    parts.append(f"with {_command(recorded)}" if command and _command(recorded) else "")
     return ", ".join(filter(None, parts))
 
 
-def _command(known: Sequence[Mapping[str, Any]]) -> str:
-    """The command that made the runs, or how many there are."""
-    commands = {facts["command"] for facts in known} - {""}
+def _command(recorded: Sequence[Mapping[str, Any]]) -> str:
+    """The command of the runs, or the number of commands."""
+    commands = {facts["command"] for facts in recorded} - {""}
     return next(iter(commands)) if len(commands) == 1 else f"{len(commands)} commands" if commands else ""
-
-
-def _of(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -4,7 +4,7 @@ from fedflow.finished.pairs import pair_table, title, without_interval
 from fedflow.report.blocks import Block, Fold, Heading, Section
 from fedflow.report.compared import Compared
 
-LEAD = """The method of the row minus that of the column, in percentage points, and its 95 % interval: a
+LEAD = """The row's method minus the column's method in percentage points, and its 95 % interval: a
 paired bootstrap over seeds, then over clients, the same for both methods. A global model scores all clients
 alike; the interval of two of them is Student’s, over three seeds or more. Bold: the interval excludes 0,
 with three seeds or more. With few seeds, bootstrap intervals are too narrow; with one, they show the
@@ -15,10 +15,10 @@ def section(c: Compared) -> Section | None:
     folds: list[Fold] = []
     for p in c.partitions:
         blocks: list[Block] = []
-        for measure, known in p.pairs.items():
+        for measure, pairs in p.pairs.items():
             blocks += [
-                Heading(title(measure), without_interval(known), level=4),
-                pair_table(p.methods, known),
+                Heading(title(measure), without_interval(pairs), level=4),
+                pair_table(p.methods, pairs),
             ]
         if blocks:
             folds.append(Fold(p.name, blocks, "card plots pairs", open=not folds))

@@ -1,4 +1,4 @@
-"""Clients that prune their networks: what they keep, what it costs, and how their masks overlap."""
+"""Clients that prune their networks: shares kept, costs, and overlap of masks."""
 
 from fedflow.finished.cells import Methods, metric_table, of_clients
 from fedflow.finished.features import masks, series
@@ -10,16 +10,8 @@ from fedflow.report.compared import ComparedPartition, partitioned
 from fedflow.simulation.extensions.recording import GATE, PRUNED
 from fedflow.simulation.outcome import SERIES_CLIENTS
 
-COSTS = (
-    "kept",
-    "macs",
-    "macs_ratio",
-    "macs_convolutions",
-    "macs_convolutions_ratio",
-    "bytes_down",
-    "bytes_up",
-    "paper_bytes",
-)
+MACS = ("macs", "macs_ratio", "macs_convolutions", "macs_convolutions_ratio")
+COSTS = ("kept", *MACS, "bytes_down", "bytes_up", "paper_bytes")
 SHARES = {  # of diagnostics: heading and explanation
     "pruned": ("Pruned, %", "of all parameters"),
     "pruned_channels": ("Channels, %", "pruned"),
@@ -48,8 +40,8 @@ def section(p: ComparedPartition) -> list[Block]:
     costs = [METRICS[name] for name in COSTS]
     table = metric_table(p.methods, [METRICS["local_accuracy"], METRICS["global_accuracy"], *shares, *costs])
     drawn = _overlap(p, {variant: runs for variant, runs in masked.items() if all(map(_labeled, runs))})
-    for place, runs in enumerate(masked.values()):
-        drawn += _of_run(runs[0], f"{p.key}-m{place}")
+    for i, runs in enumerate(masked.values()):
+        drawn += _of_run(runs[0], f"{p.key}-m{i}")
     return [Heading(p.name), table, Panels(drawn)]
 
 
@@ -57,46 +49,47 @@ def _overlap(p: ComparedPartition, labeled: Methods) -> list[Drawing]:
     """The overlap of masks, by the labels that two clients share."""
     if not labeled:
         return []
-    found = {v: [One(run.label, own) for run in runs if (own := masks(run))] for v, runs in labeled.items()}
+    compared = {v: [One(r.label, kept) for r in runs if (kept := masks(r))] for v, runs in labeled.items()}
     correlations = ", ".join(f"{_correlation(runs)} for {runs[0].label}" for runs in labeled.values())
     note = f"Rank correlation over pairs of clients, mean over seeds: {correlations}."
     if any(_first(run) for runs in labeled.values() for run in runs):
-        note += " Masks are those of the first clients only."
-    drawn = by_shared_labels(found, p.places, f"{p.key}-shared-labels").svg
+        note += " Masks are of the first clients only."
+    drawn = by_shared_labels(compared, p.colors, f"{p.key}-shared-labels").svg
     return [Drawing("Mask IoU by number of shared labels", drawn, note)]
 
 
 def _of_run(run: Run, key: str) -> list[Drawing]:
     """The pictures of one run."""
-    found, own, table, note = [], masks(run), series(run), of_clients(run)
-    assert own is not None, "only of runs with masks"
+    pictures, recorded, table, note = [], masks(run), series(run), of_clients(run)
+    assert recorded is not None, "only of runs with masks"
     names = {*table["name"]}
     if PRUNED in names:
         shown = min(run.metrics["clients"], SERIES_CLIENTS)
         drawn = pruned(table, shown, run.metrics["rounds"], f"{key}-pruned")
-        found.append(("pruned share by round", drawn, note))
+        pictures.append(("pruned share by round", drawn, note))
     if {PRUNED, GATE} <= names:
         drawn = accuracy_by_share(table, f"{key}-gate")
-        found.append(("accuracy by pruned share", drawn, f"{note} {GATED}"))
-    note = f"Seed {run.seed}, {len(own.clients):,} clients that took part{_first(run)}."
-    found.append(("overlap of masks, IoU in %", matrix(own, f"{key}-overlap"), note))
-    if own.layers:
-        found.append(("what clients keep of each layer", layers(own, f"{key}-layers"), note))
-    return [Drawing(f"{run.label}: {words}", drawn.svg, note) for words, drawn, note in found]
+        pictures.append(("accuracy by pruned share", drawn, f"{note} {GATED}"))
+    note = f"Seed {run.seed}, {len(recorded.clients):,} clients that took part{_first(run)}."
+    pictures.append(("overlap of masks, IoU in %", matrix(recorded, f"{key}-overlap"), note))
+    if recorded.layers:
+        pictures.append(("what clients keep of each layer", layers(recorded, f"{key}-layers"), note))
+    return [Drawing(f"{run.label}: {words}", drawn.svg, note) for words, drawn, note in pictures]
 
 
 def _first(run: Run) -> str:
-    """The number of clients that took part, if only the first of them have recorded masks; else empty."""
-    own, took_part = masks(run), int((run.clients["participations"] > 0).sum())
-    return f", the first of {took_part:,}" if own and len(own.clients) < took_part else ""
+    """The number of clients that took part, if only the first of them have masks, or an empty text."""
+    recorded, took_part = masks(run), int((run.clients["participations"] > 0).sum())
+    return f", the first of {took_part:,}" if recorded and len(recorded.clients) < took_part else ""
 
 
 def _labeled(run: Run) -> bool:
-    own = masks(run)
-    return own is not None and own.labels is not None
+    recorded = masks(run)
+    return recorded is not None and recorded.labels is not None
 
 
 def _correlation(runs: list[Run]) -> str:
-    """Of the masks' IoU and the labels that clients share: the mean over seeds that have one."""
-    found = [value for run in runs if (own := masks(run)) and (value := own.correlation()) is not None]
-    return f"{sum(found) / len(found):.2f}" if found else "none"
+    """Correlation of mask IoU and shared labels, mean over seeds that have it."""
+    correlations = [recorded.correlation() for run in runs if (recorded := masks(run))]
+    values = [value for value in correlations if value is not None]
+    return f"{sum(values) / len(values):.2f}" if values else "none"

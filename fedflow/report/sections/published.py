@@ -1,8 +1,8 @@
-"""Tables of papers, with the numbers of these runs in their cells."""
+"""Published tables with the numbers of these runs in their cells."""
 
 from markupsafe import Markup
 
-from fedflow.claims.matching import Beside, Ours, Shown
+from fedflow.claims.matching import ComparedCell, Ours, Shown
 from fedflow.finished.cells import Cell, Row, Table
 from fedflow.report.blocks import Block, Heading, Listing, Section, Text
 from fedflow.report.compared import Compared
@@ -24,7 +24,7 @@ def section(c: Compared) -> Section | None:
 
 def _blocks(shown: Shown) -> list[Block]:
     rows = [
-        Row("", _unbroken(label) + _mark(mark), [Cell(_cell(beside)) for beside in cells], partitions)
+        Row("", _unbroken(label) + _mark(mark), [Cell(_cell(cell)) for cell in cells], partitions)
         for label, mark, partitions, cells in shown.lines
     ]
     columns = [(name, "", "") for name in shown.table.columns]
@@ -37,20 +37,19 @@ def _blocks(shown: Shown) -> list[Block]:
     ]
 
 
-def _cell(beside: Beside) -> Markup:
-    """The published value, and ours below it."""
-    cell = beside.cell
-    value = Markup("<b>{}</b>" if cell.bold else "{}").format(cell.value.text) + _mark(beside.mark)
-    missing = NOT_RUN if cell.comparable and not beside.ours else ""
-    return value + Markup("").join(map(_ours, beside.ours)) + missing
+def _cell(compared: ComparedCell) -> Markup:
+    """The published value with ours below it."""
+    cell = compared.cell
+    value = Markup("<b>{}</b>" if cell.bold else "{}").format(cell.value.text) + _mark(compared.mark)
+    missing = NOT_RUN if cell.comparable and not compared.ours else ""
+    return value + Markup("").join(map(_ours, compared.ours)) + missing
 
 
 def _ours(ours: Ours) -> Markup:
-    kind = (
-        Markup('class="missing" title="{}"').format(ours.missing) if ours.missing else Markup('class="ours"')
-    )
+    missing = Markup('class="missing" title="{}"').format(ours.missing)
     note = ", ".join(filter(None, [ours.label, ours.note]))
     small = Markup("<small>{}</small>").format(note) if note else ""
+    kind = missing if ours.missing else Markup('class="ours"')
     return Markup("<span {}>{}{}</span>").format(kind, ours.text, small)
 
 

@@ -1,4 +1,4 @@
-"""Mean ranks of the methods over partitions, and how far apart two have to be (Demšar, JMLR 7, 2006)."""
+"""Mean ranks of the methods over partitions, and their critical difference (Demšar, JMLR 7, 2006)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ FEWEST = 3  # partitions for a critical difference
 
 @dataclass(frozen=True)
 class Ranking:
-    """Ranks [methods, partitions], 1 is best and ties share the mean rank, the best method first.
+    """Ranks [methods, partitions], best method first; 1 is best and ties share the mean rank.
 
-    ``critical`` is the difference of mean ranks that Nemenyi's test calls significant, ``chance`` the p-value
-    of Friedman's test that all methods are equal; None for fewer than three partitions or methods.
+    ``critical`` is the significant difference of mean ranks by Nemenyi's test, ``chance`` the p-value of
+    Friedman's test that all methods are equal, both None for fewer than three partitions or methods.
     """
 
     variants: list[str]
@@ -50,83 +50,84 @@ class Ranking:
 
 
 def ranking(c: Compared) -> Ranking | None:
-    """The ranks of methods that ran on every partition, by local accuracy (or the loss), means over seeds.
+    """Ranks of methods that ran on every partition, by mean local accuracy (or loss) over seeds.
 
     None for a single partition, fewer than two such methods, or partitions ordered by different metrics.
     """
-    methods = {p.name: p.methods for p in c.partitions}
-    orders = {yardstick(found) for found in methods.values()}
-    if len(methods) < 2 or len(orders) > 1:
+    orders, count = {yardstick(p.methods) for p in c.partitions}, len(c.partitions)
+    if count < 2 or len(orders) > 1:
         return None
     metric = orders.pop()
-    means = {name: {m: v.mean for m, v in best(found, metric)} for name, found in methods.items()}
-    shared = [m for m in next(iter(means.values())) if all(m in found for found in means.values())]
+    means = [{m: v.mean for m, v in best(p.methods, metric)} for p in c.partitions]
+    shared = [m for m in means[0] if all(m in values for values in means)]
     if len(shared) < 2:
         return None
     sign = -1 if METRICS[metric].better == "higher" else 1
-    ranks = np.stack([rankdata([sign * found[m] for m in shared]) for found in means.values()], axis=1)
+    ranks = np.stack([rankdata([sign * values[m] for m in shared]) for values in means], axis=1)
     order = np.argsort(ranks.mean(1), kind="stable")
-    some = next(iter(methods.values()))
-    enough = len(methods) >= FEWEST and len(shared) >= 3
+    enough = count >= FEWEST and len(shared) >= 3
     return Ranking(
         [shared[i] for i in order],
-        [some[shared[i]][0].label for i in order],
-        list(methods),
+        [c.partitions[0].methods[shared[i]][0].label for i in order],
+        [p.name for p in c.partitions],
         ranks[order],
         metric,
-        critical_difference(len(shared), len(methods)) if enough else None,
+        critical_difference(len(shared), count) if enough else None,
         float(friedmanchisquare(*ranks).pvalue) if enough and np.ptp(ranks) > 0 else None,
     )
 
 
 def critical_difference(methods: int, partitions: int) -> float:
-    """Of mean ranks, by Nemenyi's test at 5 %: q sqrt(k (k + 1) / (6 N)), with q of k means over sqrt 2."""
+    """Critical difference of mean ranks by Nemenyi's test at 5 %.
+
+    It is q sqrt(k (k + 1) / (6 N)), with q the studentized range of k means over sqrt 2.
+    """
     q = studentized_range.ppf(1 - LEVEL, methods, np.inf) / np.sqrt(2)
     return float(q * np.sqrt(methods * (methods + 1) / (6 * partitions)))
 
 
 def level_groups(means: Sequence[float], critical: float) -> list[tuple[int, int]]:
-    """The longest stretches first..last of sorted ``means`` that are closer than ``critical``."""
-    found: list[tuple[int, int]] = []
+    """The longest ranges first..last of sorted ``means`` that are closer than ``critical``."""
+    groups: list[tuple[int, int]] = []
     for first in range(len(means)):
         last = max(i for i in range(len(means)) if means[i] - means[first] < critical)
-        if last > first and (not found or last > found[-1][1]):
-            found.append((first, last))
-    return found
+        if last > first and (not groups or last > groups[-1][1]):
+            groups.append((first, last))
+    return groups
 
 
-def described(found: Ranking) -> str:
-    """What the test says, in a sentence or two."""
-    if found.critical is None:
+def described(ranked: Ranking) -> str:
+    """The results of the tests in words."""
+    if ranked.critical is None:
         return "A critical difference needs three partitions and three methods or more."
-    tested = f"Friedman's test: p = {found.chance:.2g}. " if found.chance is not None else ""
+    tested = f"Friedman's test: p = {ranked.chance:.2g}. " if ranked.chance is not None else ""
     return (
         f"{tested}Two methods differ at the 5 % level (Nemenyi) if their mean ranks are "
-        f"{found.critical:.2f} or more apart; a bar joins those that are closer. "
-        f"With {len(found.partitions)} partitions, level does not mean equal."
+        f"{ranked.critical:.2f} or more apart; a bar joins those that are closer. "
+        f"With {len(ranked.partitions)} partitions, level does not mean equal."
     )
 
 
-def picture(found: Ranking, places: Mapping[str, int]) -> Picture | None:
-    """The critical-difference diagram; None without a critical difference."""
-    if found.critical is None:
+def picture(ranked: Ranking, colors: Mapping[str, int]) -> Picture | None:
+    """The critical-difference diagram, or None without a critical difference."""
+    if ranked.critical is None:
         return None
-    means = found.means.tolist()
-    bars = level_groups(means, found.critical)
-    return differences(found.labels, means, found.critical, bars, [places[v] for v in found.variants])
+    means = ranked.means.tolist()
+    bars = level_groups(means, ranked.critical)
+    return differences(ranked.labels, means, ranked.critical, bars, [colors[v] for v in ranked.variants])
 
 
 def section(c: Compared) -> Section | None:
-    found = ranking(c)
-    if found is None:
+    ranked = ranking(c)
+    if ranked is None:
         return None
-    drawn, metric = picture(found, c.places), METRICS[found.metric].label.removesuffix(", %").lower()
+    drawn, metric = picture(ranked, c.colors), METRICS[ranked.metric].label.removesuffix(", %").lower()
     lead = (
         f"Methods that ran on every partition, ranked by {metric} accuracy on each: means over seeds, 1 is "
-        f"best, ties share their mean rank. {described(found)}"
+        f"best, ties share their mean rank. {described(ranked)}"
     )
     panels = [Drawing("Critical difference", drawn.svg, kind="card ranks")] if drawn else []
-    return Section("ranks", "Mean ranks", lead, [Panels([*panels, found.table], "one")], "Ranks")
+    return Section("ranks", "Mean ranks", lead, [Panels([*panels, ranked.table], "one")], "Ranks")
 
 
 def _cell(value: float, digits: int) -> Cell:

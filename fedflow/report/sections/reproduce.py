@@ -17,7 +17,7 @@ dvc exp run -S run.rounds=50   # the same with one setting changed
 fedflow report             # rebuild this page from the existing results</code></pre>"""
 )
 FILES = Markup("""Settings are in <code>params.yaml</code>, the stages in <code>dvc.yaml</code>; equal hashes
-under “What was run” mean equal data and partitions. Beside this page: <code>accuracy.csv</code>,
+under “What was run” mean equal data and partitions. Next to this page: <code>accuracy.csv</code>,
 <code>fairness.csv</code>, <code>traffic.csv</code>, <code>clusters.csv</code> (mean, sample std, lowest and
 highest over seeds), <code>pairs.csv</code> (differences and intervals){} and <code>runs.csv</code> (a row
 per run){}.""")

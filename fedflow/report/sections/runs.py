@@ -1,10 +1,10 @@
-"""Methods, seeds, data and networks that were run, and the settings of every row."""
+"""Methods, seeds, data and networks of the runs, and the settings of every row."""
 
 from markupsafe import Markup
 
 from fedflow.finished.cells import Cell, Row, Table
 from fedflow.finished.variants import settings_table
-from fedflow.naming import text
+from fedflow.naming import counted, text
 from fedflow.report.blocks import Fold, Section, Text
 from fedflow.report.compared import Compared, ComparedPartition
 
@@ -30,12 +30,12 @@ def _row(p: ComparedPartition) -> Row:
     parameters = facts.parameters if facts else {}
     scheme = p.scheme or "unknown: no summary.json"
     sizes = (facts.summary.get("sizes") if facts else None) or {}
-    each = f"{sizes['min']:g} to {sizes['max']:g} samples each" if {"min", "max"} <= sizes.keys() else ""
+    samples = f"{sizes['min']:g} to {sizes['max']:g} samples each" if {"min", "max"} <= sizes.keys() else ""
     failed = sum(run.metrics["failed_clients"] for run in p.runs)
     cells = [
         Cell(scheme, note=", ".join(f"{name} {text(value)}" for name, value in parameters.items())),
         Cell(first["dataset"], note=f"{first['model']}, {first['parameters']:,} parameters"),
-        Cell(f"{first['clients']}, participation {first['participation']:g}", note=each),
+        Cell(f"{first['clients']}, participation {first['participation']:g}", note=samples),
         Cell(str(first["rounds"])),
         Cell(str(failed)),
         Cell(HASHES.format(first["data_hash"], first["partition_hash"])),
@@ -53,11 +53,10 @@ def _settings(p: ComparedPartition) -> Fold:
         Row(
             row["variant"],
             row["label"],
-            [Cell(row["own"]), Cell("", note=row["others"])],
+            [Cell(row["changed"]), Cell("", note=row["others"])],
             Markup("<code>{}</code>").format(row["settings"]),
         )
         for row in settings_table(run for runs in p.methods.values() for run in runs)
     ]
     columns = [("Differs from the defaults", "", ""), ("Defaults", "", "")]
-    counted = f"{len(rows)} {'row' if len(rows) == 1 else 'rows'}"
-    return Fold(f"{p.name}: {counted}", [Table(columns, rows, kind="words")])
+    return Fold(f"{p.name}: {counted(len(rows), 'row')}", [Table(columns, rows, kind="words")])

@@ -11,7 +11,7 @@ cost. 1 MB = 1,000,000 bytes."""
 
 @partitioned("traffic", "Traffic", LEAD)
 def section(p: ComparedPartition) -> list[Block]:
-    known = (run.metrics.get("target_accuracy") for run in p.runs)
-    targets = ", ".join(sorted({f"{100 * target:g} %" for target in known if target is not None}))
-    small = f"target: {targets} local accuracy" if targets else ""
+    targets = {run.metrics.get("target_accuracy") for run in p.runs}
+    words = ", ".join(sorted(f"{100 * target:g} %" for target in targets if target is not None))
+    small = f"target: {words} local accuracy" if words else ""
     return [Heading(p.name, small), metric_table(p.methods, columns("traffic"))]

@@ -1,7 +1,7 @@
-"""Settings that `fedflow tune` tried: the choices of every method, and a picture of each setting."""
+"""Settings that `fedflow tune` tried: the choice of every method, and a picture per setting."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedflow.report.compared import Compared
 from fedflow.report.sources import score_files
 
 NUMBERS = ("accuracy", "loss")
-NO_SETTINGS = (*NUMBERS, "spread", "chosen", "settings")  # columns that say how a try ended
+NO_SETTINGS = (*NUMBERS, "spread", "chosen", "settings")  # columns with the results of a try
 COLUMNS = [
     ("Chosen", "", "the settings with the best score; the first of equals"),
     ("Score", "", "by `tuning.measure`, on samples held out of the training data, ± std over clients"),
@@ -49,28 +49,26 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def _blocks(c: Compared, name: str, methods: Mapping[str, pd.DataFrame]) -> list[Block]:
-    methods, labels = (
-        dict(sorted(methods.items(), key=lambda item: _order(item[1]))),
-        {**c.methods, **c.labels},
-    )
-    places = _places(list(methods), c.places)
+    methods = dict(sorted(methods.items(), key=lambda item: _order(item[1])))
+    labels, others = {**c.methods, **c.labels}, [method for method in methods if method not in c.colors]
+    colors = c.colors | {method: len(c.colors) + i for i, method in enumerate(others)}
     rows = [Row(method, labels.get(method, method), _cells(table)) for method, table in methods.items()]
     figures = []
-    for setting in dict.fromkeys(each for table in methods.values() for each in _settings(table)):
+    for setting in dict.fromkeys(name for table in methods.values() for name in _settings(table)):
         for loss in (False, True):
             lines = [
-                Tried(labels.get(method, method), places[method], table.assign(value=table[setting]))
+                Tried(labels.get(method, method), colors[method], table.assign(value=table[setting]))
                 for method, table in methods.items()
                 if setting in table and table[setting].nunique() > 1 and table["by_loss"].any() == loss
             ]
             if lines:
                 key = f"tuning-{name}-{setting}-{loss}"
                 figures.append(Drawing(setting, tried(lines, setting, loss, key).svg))
-    return [Heading(name), Table(COLUMNS, rows, places=places), Panels(figures)]
+    return [Heading(name), Table(COLUMNS, rows, colors=colors), Panels(figures)]
 
 
 def _order(table: pd.DataFrame) -> float:
-    """The lower the better; methods whose every try diverged come last."""
+    """Sort key, best methods first and methods whose tries all diverged last."""
     scores = table["score"][table["chosen"]] * (1 if table["by_loss"].any() else -1)
     return float(scores.fillna(math.inf).min()) if len(scores) else math.inf
 
@@ -98,10 +96,3 @@ def _written(score: float, loss: bool) -> str:
 
 def _settings(table: pd.DataFrame) -> list[Any]:
     return [name for name in table if name not in (*NO_SETTINGS, "score", "by_loss")]
-
-
-def _places(methods: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
-    """The places of the page for its methods, the next that are free for others."""
-    others = [method for method in methods if method not in known]
-    found = {method: known[method] for method in methods if method in known}
-    return found | {method: len(known) + place for place, method in enumerate(others)}
