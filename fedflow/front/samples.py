@@ -19,6 +19,7 @@ from fedflow.settings import Words
 
 INPUTS = ("image", "img", "pixel_values", "features", "x")  # columns of Hugging Face data sets
 LABELS = ("label", "labels", "fine_label", "target", "y")
+SPLITS = {"train", "test", "validation", "valid", "val", "dev"}  # names that are no clients
 TWICE = 8  # samples that are read again, to find random transforms
 CAT = "x = torch.cat([x for x, _ in loader]), y = torch.cat([y for _, y in loader]), both for train and test"
 
@@ -68,8 +69,13 @@ def _is_clients(data: Any) -> bool:
 
 def _unpacked(given: Given) -> Given:
     train, test = given.x, given.y if given.x_test is None else given.x_test
-    if isinstance(train, Mapping) and {"train", "test"} <= train.keys():
-        train, test = train["train"], train["test"] if test is None else test
+    if isinstance(train, Mapping) and not SPLITS.isdisjoint(train):
+        if test is not None or not {"train", "test"} <= train.keys():
+            accepted = f"two of them: fedflow.dataset(data[{next(iter(train))!r}], data[...])"
+            raise BadInput("x", Words(f"splits {listed(map(str, train))}"), accepted)
+        if left := [str(name) for name in train if name not in ("train", "test")]:
+            given = replace(given, notes=(f"x: left out: {listed(left)}",))
+        train, test = train["train"], train["test"]
     elif isinstance(train, tuple) and len(train) == 2 and all(map(_is_samples, train)) and test is None:
         train, test = train
     several = _is_clients(train) and (test is None or _is_clients(test) or _is_samples(test))
@@ -81,7 +87,7 @@ def _unpacked(given: Given) -> Given:
     if several:
         return _by_client(given, train, test)
     x, y, names, notes = _pair("x", train)
-    given = replace(given, x=x, y=y, x_test=None, y_test=None, notes=notes)
+    given = replace(given, x=x, y=y, x_test=None, y_test=None, notes=(*given.notes, *notes))
     if given.classes is None and _complete(names, y):
         given = replace(given, classes=names)
     if test is None:
@@ -156,7 +162,7 @@ def _behind(name: str, loader: loading.DataLoader) -> loading.Dataset:
     if type(sampler) is loading.RandomSampler:
         whole = not sampler.replacement and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
     if not (usual and collated and whole):
-        what = "a sampler of its own" if collated else "a collate_fn of its own"
+        what = "a custom sampler" if collated else "a custom collate_fn"
         raise BadInput(name, Words(f"a DataLoader with {what}"), f"arrays: {CAT}")
     return loader.dataset
 

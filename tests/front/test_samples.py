@@ -135,12 +135,21 @@ class Three(Own):
         (Three(X, Y), r"x: samples that are a tuple of 3 .* pairs \(x, y\)"),
         (TensorDataset(torch.ones(3, 2)), r"x: samples that are a tuple of 1 .* pairs"),
         (Own([X[0], X[0, :3]], [0, 1]), r"x: inputs of the shapes \(5,\) and \(3,\) .* one shape"),  # type: ignore[arg-type]
-        (DataLoader(Own(X, Y), sampler=RandomSampler(X, replacement=True)), "x: a DataLoader with a sampler"),
-        (DataLoader(Own(X, Y), sampler=RandomSampler(X, num_samples=8)), "x: a DataLoader with a sampler"),
-        (DataLoader(Own(X, Y), batch_sampler=[[0, 1], [2]]), r"x: a DataLoader with a sampler .* torch.cat"),
+        (
+            DataLoader(Own(X, Y), sampler=RandomSampler(X, replacement=True)),
+            "x: a DataLoader with a custom sampler",
+        ),
+        (
+            DataLoader(Own(X, Y), sampler=RandomSampler(X, num_samples=8)),
+            "x: a DataLoader with a custom sampler",
+        ),
+        (
+            DataLoader(Own(X, Y), batch_sampler=[[0, 1], [2]]),
+            r"x: a DataLoader with a custom sampler .* torch.cat",
+        ),
         (
             DataLoader(Own(X, Y), collate_fn=list),
-            r"x: a DataLoader with a collate_fn .* torch.cat\(\[x for x, _",
+            r"x: a DataLoader with a custom collate_fn .* torch.cat\(\[x for x, _",
         ),
     ],
 )
@@ -198,6 +207,13 @@ def test_data_sets_of_hugging_face(capsys: pytest.CaptureFixture) -> None:
     assert data.x_train.shape == (6, 3, 8, 8) and data.x_train[5].unique().tolist() == [5]
     assert data.classes == ("cat", "dog") and data.y_test.tolist() == [0, 1, 0, 1]
     assert "x: img, labels: label; left out: id" in capsys.readouterr().out
+    ff.dataset({"train": hub(6), "test": hub(4), "validation": hub(2)})
+    assert "x: left out: validation" in capsys.readouterr().out
+    for splits in ({"train": hub(6), "validation": hub(4)}, {"train": hub(6)}):
+        with one_line_error(
+            r"x: splits train.* two of them: fedflow.dataset\(data\['train'\], data", BadInput
+        ):
+            ff.dataset(splits, test_share=0.2)
     tabular = Hub(x=X.tolist(), target=Y.tolist())
     assert same(ff.dataset(tabular, (X_TEST.astype(float), Y_TEST)), RIGHT)
     for wrong in (Hub(photo=[1], label=[0]), Hub(image=[1]), hub(2, y=[0, 1])):
