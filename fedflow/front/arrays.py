@@ -13,7 +13,7 @@ from fedflow.data import Dataset, need_classes
 from fedflow.data.features import unfit, unnamed
 from fedflow.data.labels import NUMBERED, binary_rows, labels_as_reals, misfit
 from fedflow.errors import BadInput
-from fedflow.front.samples import Given, gathered, kinds
+from fedflow.front.samples import Given, gathered, kinds, split
 from fedflow.project.terminal import say
 from fedflow.settings import Words
 
@@ -46,12 +46,14 @@ def dataset(
 
     Raises `BadInput` for shapes, types or labels that do not fit together.
     """
-    read = gathered(Given(x, y, x_test, y_test, classes), test_share, seed)
-    x, classes, notes, columns = read.x, read.classes, list(read.notes), dict(read.columns or {})
-    given = {"x": x, "y": read.y, "x_test": read.x_test, "y_test": read.y_test}
-    for name, values in given.items():
+    read = gathered(Given(x, y, x_test, y_test, classes))
+    for name, values in read.arrays().items():
         if (advice := instead(values)) and (name == "x" or values is not None):
             raise BadInput(name, Words(type(values).__name__), f"an array or tensor: {advice}")
+    if test_share is not None:
+        read = split(read, test_share, seed)
+    given, x, classes = read.arrays(), read.x, read.classes
+    notes, columns = list(read.notes), dict(read.columns or {})
     for name, values in given.items():
         if values is None:
             share = ", or fedflow.dataset(x, y, test_share=0.2)" if "test" in name and y_test is None else ""

@@ -36,22 +36,19 @@ class Given:
     columns: Mapping[str, DataColumn] | None = None
     notes: tuple[str, ...] = ()
 
+    def arrays(self) -> dict[str, Any]:
+        """The arrays by the names that errors have."""
+        return {"x": self.x, "y": self.y, "x_test": self.x_test, "y_test": self.y_test}
+
 
 def kinds(data: Any) -> set[str]:
     """The classes of ``data``, each with the package that defines it: "torch.Dataset"."""
     return {f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(data).__mro__}
 
 
-def gathered(given: Given, test_share: float | None, seed: int) -> Given:
-    """``given`` with arrays in place of samples, numbers in place of text labels, and test samples.
-
-    A random test set has ``test_share`` of the rows, of every class and of every client.
-    """
-    given = _unpacked(given)
-    given = _numbered(given)
-    if test_share is None:
-        return given
-    return _split(given, test_share, argument("seed", seed))
+def gathered(given: Given) -> Given:
+    """``given`` with arrays in place of samples, and numbers in place of text labels."""
+    return _numbered(_unpacked(given))
 
 
 def _is_samples(data: Any) -> bool:
@@ -133,7 +130,7 @@ def _joined(name: str, pairs: Sequence[tuple]) -> tuple[np.ndarray, np.ndarray, 
     if len({(array.shape[1:], array.dtype) for array in inputs}) > 1:
         raise BadInput(name, Words("clients of different inputs"), "inputs of one shape and type")
     if len({(array.shape[1:], array.dtype.kind) for array in targets}) > 1:
-        raise BadInput(name.replace("x", "y"), Words("clients of different targets"), "targets of one kind")
+        raise BadInput(_target(name), Words("clients of different targets"), "targets of one kind")
     owner = np.repeat(np.arange(len(pairs)), [len(array) for array in inputs])
     return np.concatenate(inputs), np.concatenate(targets), owner
 
@@ -179,7 +176,9 @@ def _read(name: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
     if any(not np.array_equal(a[0], b[0]) for a, b in zip(samples, again)):
         accepted = "a data set without random transforms: training={'augment': ...} draws new ones"
         raise BadInput(name, Words("samples that differ when they are read again"), accepted)
-    return _stacked(name, [x for x, _ in samples]), np.asarray([y for _, y in samples])
+    return _stacked(name, [x for x, _ in samples]), _stacked(
+        _target(name), [np.asarray(y) for _, y in samples]
+    )
 
 
 def _sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
@@ -197,11 +196,16 @@ def _plain(values: Any) -> Any:
     return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
-def _stacked(name: str, inputs: list[np.ndarray]) -> np.ndarray:
-    if len(shapes := dict.fromkeys(x.shape for x in inputs)) > 1:
+def _stacked(name: str, values: list[np.ndarray]) -> np.ndarray:
+    if len(shapes := dict.fromkeys(value.shape for value in values)) > 1:
         first, second = list(shapes)[:2]
-        raise BadInput(name, Words(f"inputs of the shapes {first} and {second}"), "inputs of one shape")
-    return np.stack(inputs)
+        raise BadInput(name, Words(f"samples of the shapes {first} and {second}"), "samples of one shape")
+    return np.stack(values)
+
+
+def _target(name: str) -> str:
+    """The name of the targets of the inputs ``name``."""
+    return f"y{name[1:]}"
 
 
 def _class_names(data: Any) -> tuple[str, ...]:
@@ -227,21 +231,24 @@ def _columns(name: str, data: Any) -> tuple[np.ndarray, np.ndarray, tuple[str, .
     left = [column for column in there if column not in (x, y)]
     note = f"{name}: {x}, labels: {y}" + (f"; left out: {listed(left)}" if left else "")
     arrays = [np.array(_plain(values)) for values in data[x]]
-    targets = np.asarray([_plain(value) for value in data[y]])
-    return _stacked(name, arrays), targets, tuple(names), (note,)
+    targets = [np.asarray(_plain(value)) for value in data[y]]
+    return _stacked(name, arrays), _stacked(_target(name), targets), tuple(names), (note,)
 
 
 def _complete(names: Sequence[str], y: Any) -> bool:
     """True if every one of the ``names`` has a sample: names without any are not taken unasked."""
+    if not names:
+        return False
     labels = np.asarray(_plain(y))
-    return (
-        bool(names) and labels.dtype.kind in "iu" and np.array_equal(np.unique(labels), np.arange(len(names)))
-    )
+    return labels.dtype.kind in "iu" and np.array_equal(np.unique(labels), np.arange(len(names)))
 
 
 def _text(values: Any) -> np.ndarray | None:
     """Labels that are text; None for other values."""
-    array = np.asarray(_plain(values)) if values is not None else np.empty(0)
+    try:
+        array = np.asarray(_plain(values))
+    except (TypeError, ValueError):  # of other kinds, which `dataset` names
+        return None
     if array.ndim != 1 or not array.size:
         return None
     if array.dtype.kind in "US":
@@ -280,8 +287,8 @@ def _like(labels: Any, numbers: list[int]) -> Any:
     return pd.Series(numbers, index=index)
 
 
-def _split(given: Given, share: float, seed: int) -> Given:
-    """``given`` with a random test set."""
+def split(given: Given, share: float, seed: int) -> Given:
+    """``given`` with a random test set: this share of every class and, if there are some, of every client."""
     if given.x_test is not None or given.y_test is not None:
         raise BadInput("test_share", share, "None with test samples")
     if isinstance(share, bool) or not isinstance(share, int | float | np.number) or not 0 < share < 1:
@@ -289,13 +296,17 @@ def _split(given: Given, share: float, seed: int) -> Given:
     for name in "x", "y":
         if not hasattr(getattr(given, name), "__len__"):
             return given  # `dataset` names it
-    count, labels = len(given.y), np.asarray(_plain(given.y))
+    count, labels = len(given.y), _rows("y", given.y)
     if len(given.x) != count:
         raise BadInput("x", Words(f"{len(given.x)} inputs"), f"as many as targets, {count}")
     classes = labels.ndim == 1 and labels.dtype.kind in "iub"
     strata = np.unique(labels, return_inverse=True)[1] if classes else np.zeros(count, np.int64)
     owner = given.columns["user"].train if given.columns else None
-    test = draw_test(strata, float(share), seed, "front.split", owner)
+    test = (
+        draw_test(strata, float(share), argument("seed", seed), "front.split", owner)
+        if count
+        else np.zeros(0, bool)
+    )
     if not test.any():
         raise BadInput("test_share", share, f"a share of which {count} samples leave one for testing")
     note = f"{test.sum()} of {count} samples are for testing"
@@ -303,13 +314,19 @@ def _split(given: Given, share: float, seed: int) -> Given:
         name: DataColumn(column.train[~test], column.train[test], column.names)
         for name, column in (given.columns or {}).items()
     }
-    x, y = ((_rows(values, ~test), _rows(values, test)) for values in (given.x, given.y))
+    x, y = (
+        (_rows(name, values, ~test), _rows(name, values, test))
+        for name, values in (("x", given.x), ("y", given.y))
+    )
     return Given(x[0], y[0], x[1], y[1], given.classes, columns, (*given.notes, note))
 
 
-def _rows(values: Any, chosen: np.ndarray) -> Any:
-    if hasattr(values, "iloc"):
+def _rows(name: str, values: Any, chosen: np.ndarray | slice = slice(None)) -> Any:
+    """The ``chosen`` rows of the inputs or targets; an array, or rows of a table."""
+    if hasattr(values, "iloc") and isinstance(chosen, np.ndarray):
         return values.iloc[chosen]
-    if isinstance(values, Tensor):
-        return values[torch.from_numpy(chosen).to(values.device)]
-    return np.asarray(values)[chosen]
+    try:
+        return np.asarray(_plain(values))[chosen]
+    except (TypeError, ValueError) as error:
+        accepted = "an array or tensor with a row for every sample, not sparse"
+        raise BadInput(name, Words(f"a {type(values).__name__}"), accepted) from error

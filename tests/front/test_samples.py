@@ -9,6 +9,7 @@ import pytest
 import torch
 from command import one_line_error
 from PIL import Image
+from scipy.sparse import csr_matrix
 from torch.utils import data as loading
 from torch.utils.data import DataLoader, RandomSampler, Subset, SubsetRandomSampler, TensorDataset
 
@@ -130,11 +131,13 @@ class Three(Own):
 @pytest.mark.parametrize(
     ("train", "match"),
     [
+        ((X, [[0], [1, 2]] * 20), "y: a list .* an array or tensor"),
+        ([(X[0], [1]), (X[1], [1, 2])], "x_test: a tuple .* test samples of the 2 clients"),
         (Endless(), "x: Endless .* a data set with a length"),
         (Own(X[:0], Y[:0]), "x: an empty Own .* one sample"),
         (Three(X, Y), r"x: samples that are a tuple of 3 .* pairs \(x, y\)"),
         (TensorDataset(torch.ones(3, 2)), r"x: samples that are a tuple of 1 .* pairs"),
-        (Own([X[0], X[0, :3]], [0, 1]), r"x: inputs of the shapes \(5,\) and \(3,\) .* one shape"),  # type: ignore[arg-type]
+        (Own([X[0], X[0, :3]], [0, 1]), r"x: samples of the shapes \(5,\) and \(3,\) .* one shape"),  # type: ignore[arg-type]
         (
             DataLoader(Own(X, Y), sampler=RandomSampler(X, replacement=True)),
             "x: a DataLoader with a custom sampler",
@@ -285,6 +288,12 @@ def test_test_shares_of_text_and_real_targets() -> None:
         ({"test_share": 0.2, "x_test": X_TEST}, "test_share: 0.2 .* None with test samples"),
         ({"test_share": 0.2, "y": Y[1:]}, "x: 40 inputs .* as many as targets, 39"),
         ({"test_share": 0.2, "y": None}, "y: None .* an array"),
+        ({"test_share": 0.2, "y": [[0], [1, 2]] * 20}, "y: a list .* a row for every sample"),
+        ({"test_share": 0.2, "x": [[0], [1, 2]] * 20}, "x: a list .* a row for every sample"),
+        ({"test_share": 0.2, "x": torch.ones(40, 2).to_sparse()}, "x: a Tensor .* not sparse"),
+        ({"test_share": 0.2, "x": csr_matrix(X)}, r"x: csr_matrix .* x.toarray\(\)"),
+        ({"test_share": 0.2, "x": "here.csv"}, "x: str .* reads a file"),
+        ({"test_share": 0.2, "x": [], "y": []}, "test_share: 0.2 .* of which 0 samples"),
     ],
 )
 def test_test_shares_that_do_not_fit(given: dict[str, Any], match: str) -> None:
