@@ -14,6 +14,7 @@ from fedflow.data.encoding import Encoding
 from fedflow.data.frames import need_features, read_frames
 from fedflow.data.labels import NUMBERED, binary_rows, labels_as_reals, misfit
 from fedflow.errors import BadInput
+from fedflow.front.samples import Given, gathered, kinds, split
 from fedflow.project.terminal import say
 from fedflow.settings import Words
 
@@ -31,26 +32,38 @@ def dataset(
     *,
     encode: str | None = None,
     missing: str = "refuse",
+    test_share: float | None = None,
+    seed: int = 0,
 ) -> Dataset:
     """A dataset of your own arrays, tensors or data frames, which are copied.
 
-    ``x`` [n, ...]: uint8 images [n, C, H, W] or [n, H, W], which are scaled to [0, 1], float features, or
-    whole numbers [n, L], which are tokens for a network that embeds them. ``y`` [n]: labels 0..K-1, each with
-    a training sample, float targets of a regression ([n, k]: k targets), or the next tokens [n, L].
-    ``classes``: K names, of which some may have no training samples; default: the labels' numbers.
+    ``x`` [n, ...]: uint8 images [n, C, H, W], [n, H, W, C] or [n, H, W], which are scaled to [0, 1], float
+    features, or whole numbers [n, L], which are tokens for a network that embeds them. ``y`` [n]: labels
+    0..K-1, each with a training sample, text labels, float targets of a regression ([n, k]: k targets), or
+    the next tokens [n, L]. ``classes``: K names, of which some may have no training samples; default: the
+    labels' numbers or texts.
+
+    ``dataset(train, test)``: each is a pair (x, y), a torch ``Dataset`` or ``DataLoader``, or a Hugging Face
+    ``Dataset``, read once; or a list of these, or a mapping, of all clients, by which `natural` divides.
     Of data frames, ``encode`` ("onehot" or "codes") says how text becomes inputs, and ``missing`` ("mean",
     "median" or "category") what replaces a missing value, both learned from the training rows; `encoding` of
     the result turns new rows into inputs.
+    ``test_share``: without a test set, this share of every class, drawn with ``seed``, is one.
 
     Raises `BadInput` for shapes, types or labels that do not fit together.
     """
-    given = {"x": x, "y": y, "x_test": x_test, "y_test": y_test}
-    for name, values in given.items():
+    read = gathered(Given(x, y, x_test, y_test, classes))
+    for name, values in read.arrays().items():
         if (advice := instead(values)) and (name == "x" or values is not None):
             raise BadInput(name, Words(type(values).__name__), f"an array or tensor: {advice}")
+    if test_share is not None:
+        read = split(read, test_share, seed)
+    given, x, classes = read.arrays(), read.x, read.classes
+    notes, columns = list(read.notes), dict(read.columns or {})
     for name, values in given.items():
         if values is None:
-            accepted = "an array; all are needed: fedflow.dataset(x[:n], y[:n], x[n:], y[n:])"
+            share = ", or fedflow.dataset(x, y, test_share=0.2)" if "test" in name and y_test is None else ""
+            accepted = f"an array; all are needed: fedflow.dataset(x[:n], y[:n], x[n:], y[n:]){share}"
             raise BadInput(name, None, accepted)
     for part in ("", "_test"):
         _need_same_rows(f"y{part}", given[f"x{part}"], given[f"y{part}"])
@@ -65,6 +78,9 @@ def dataset(
     if encoding is None and (encode is not None or missing != "refuse"):
         raise BadInput("x", Words(type(x).__name__), "data frames x and x_test, with `encode` or `missing`")
     arrays = {name: _array(name, values) for name, values in given.items()}
+    if all(_last_are_channels(arrays[name]) for name in ("x", "x_test")):
+        arrays |= {name: arrays[name].transpose(0, 3, 1, 2) for name in ("x", "x_test")}
+        notes.append("x: images [n, H, W, C] are read as [n, C, H, W]")
     x_train, y_train, x_test, y_test = arrays.values()
     for part in ("", "_test"):
         _need_inputs(f"x{part}", arrays[f"x{part}"], arrays[f"y{part}"])
@@ -87,6 +103,8 @@ def dataset(
     content = hashlib.blake2b(digest_size=8)
     for array in (x_train, x_test, y_train, y_test):
         content.update(np.ascontiguousarray(array).data)
+    for column in columns.values():
+        content.update(column.train.tobytes() + column.test.tobytes())
     images = x_train.dtype == np.uint8
     kind = np.uint8 if images else np.int32 if tokens else np.float32
     inputs = [torch.from_numpy(array.astype(kind)) for array in (x_train, x_test)]
@@ -95,16 +113,10 @@ def dataset(
     target_kind = np.float32 if real else np.int64
     targets = [torch.from_numpy(array.astype(target_kind)) for array in (y_train, y_test)]
     depth = inputs[0].shape[1] if images else 0
-    made = Dataset(
-        OWN,
-        *(inputs[0], targets[0], inputs[1], targets[1]),
-        names,
-        (0.0,) * depth,
-        (1.0,) * depth,
-        content.hexdigest(),
-        notes=(note,) if encoding else (),
-        encoding=encoding,
-    )
+    parts = inputs[0], targets[0], inputs[1], targets[1]
+    constants = (0.0,) * depth, (1.0,) * depth
+    told = tuple(notes)
+    made = Dataset(OWN, *parts, names, *constants, content.hexdigest(), columns, told, encoding=encoding)
     need_classes(made, "y")
     for line in made.notes:
         say(line)
@@ -121,19 +133,11 @@ def _inputs(encoding: Encoding, frame: Any) -> Any:
 
 def instead(data: Any) -> str:
     """A replacement for a loader, a path or other refused data; empty if there is none."""
-    kinds = {f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(data).__mro__}
-    if "torch.TensorDataset" in kinds:
-        return "fedflow.dataset(*train.tensors, *test.tensors)"
-    if "torch.DataLoader" in kinds:
-        return (
-            "x = torch.cat([x for x, _ in loader]), y = torch.cat([y for _, y in loader]), and both for test"
-        )
-    if "torch.Dataset" in kinds:
-        return (
-            "x = torch.stack([x for x, _ in data]), y = torch.tensor([y for _, y in data]), and both for test"
-        )
-    if kinds & {"datasets.Dataset", "datasets.DatasetDict"}:
-        return "x = np.stack(data['image']), y = np.array(data['label']), both for train and test"
+    kind = kinds(data)
+    if kind & {"torch.Dataset", "torch.DataLoader", "datasets.Dataset"}:
+        return "fedflow.dataset(train, test)"
+    if kind & {"datasets.DatasetDict", "datasets.IterableDataset"}:
+        return 'fedflow.dataset(data["train"], data["test"])'
     if hasattr(data, "toarray"):
         return "x.toarray(), which is not sparse"
     if isinstance(data, str | Path):
@@ -180,6 +184,11 @@ def _array(name: str, values: Any) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
+def _last_are_channels(x: np.ndarray) -> bool:
+    """True for uint8 images [n, H, W, C]."""
+    return x.dtype == np.uint8 and x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3)
+
+
 def _layout(array: np.ndarray) -> str:
     return f"{array.dtype} {list(array.shape)}"
 
@@ -193,10 +202,8 @@ def _need_inputs(name: str, x: np.ndarray, y: np.ndarray) -> None:
     if x.dtype == np.uint8:
         gray, color = x.ndim == 3, x.ndim == 4 and shape[1] in (1, 3)
         if not (gray or color):
-            last = x.ndim == 4 and shape[3] in (1, 3)
-            advice = f"; channels first: {name}.transpose(0, 3, 1, 2)" if last else ""
-            advice += f"; a table: {FLOATS}" if x.ndim == 2 else ""
-            raise BadInput(name, shape, f"uint8 images [n, H, W] or [n, C, H, W] with C = 1 or 3{advice}")
+            accepted = "uint8 images [n, H, W], [n, C, H, W] or [n, H, W, C] with C = 1 or 3"
+            raise BadInput(name, shape, accepted + (f"; a table: {FLOATS}" if x.ndim == 2 else ""))
     elif x.dtype.kind in "iu" and (x.ndim != 2 or x.min() < 0 or x.max() >= TOKENS):
         layout = _layout(x) if x.ndim != 2 else f"{x.dtype} {x.min()} to {x.max()}"
         accepted = f"uint8 images, {name}.astype('uint8') if pixels are 0 to 255; float features, "

@@ -37,7 +37,7 @@ from fedflow.project.digest import digest
 from fedflow.project.terminal import say
 from fedflow.settings import Words
 from fedflow.simulation.federation import Federation, random_examples
-from fedflow.simulation.fits import need_fit
+from fedflow.simulation.fits import LEAST, channels_last, need_fit
 
 Data = str | Mapping[str, Any] | Dataset | DatasetParams
 Source = Dataset | DatasetParams  # data as the engine takes them
@@ -97,13 +97,13 @@ def scheme(name: str, **settings: Any) -> PartitionParams:
 
 
 def divided(division: Division, data: Dataset) -> Partition:
-    """The clients' samples: by a scheme, or as lists of training rows, one per client.
+    """The clients' samples: by a scheme, or as lists or masks of training rows, one per client.
 
     With lists, a client is tested on all test samples of the labels that it trains on.
     """
     if isinstance(division, PartitionParams):
         return make_partition(division, Samples.of(data), data.hash)
-    rows = _lists(division)
+    rows = _lists(division, len(data.y_train))
     for k, held in enumerate(rows):
         _need_rows(f"partition[{k}]", held, len(data.y_train))
     holder = np.full(len(data.y_train), -1)
@@ -135,8 +135,8 @@ def as_division(given: Any) -> Any:
     return PartitionParams.parse({"dataset": OWN, **given})
 
 
-def _lists(division: Any) -> list[np.ndarray]:
-    """One sorted array per client."""
+def _lists(division: Any, count: int) -> list[np.ndarray]:
+    """One sorted array per client; masks are of ``count`` training samples."""
     try:
         given = None if isinstance(division, str | bytes) else list(division)
     except TypeError:
@@ -156,7 +156,12 @@ def _lists(division: Any) -> list[np.ndarray]:
         if array.size and (array.ndim != 1 or array.dtype.kind not in "biuf"):
             accepted = "row numbers of training samples, a list or an array [n]"
             raise BadInput(f"partition[{k}]", Words(f"a {type(rows).__name__}"), accepted)
-        arrays.append(np.sort(array.ravel()) if array.dtype.kind != "b" else array)
+        if array.dtype.kind == "b":
+            if len(array) != count:
+                accepted = f"a truth value for each of the {count} training samples"
+                raise BadInput(f"partition[{k}]", Words(f"a mask of {len(array)}"), accepted)
+            array = np.flatnonzero(array)
+        arrays.append(np.sort(array.ravel()))
     return arrays
 
 
@@ -165,8 +170,6 @@ def _need_rows(name: str, rows: np.ndarray, count: int) -> None:
     accepted = f"rows of the training samples, whole numbers from 0 to {count - 1}"
     if not rows.size:
         raise BadInput(name, Words("an empty list"), "one row number or more")
-    if rows.dtype.kind == "b":
-        raise BadInput(name, Words("a mask of truth values"), f"{accepted}: np.flatnonzero(mask)")
     wrong = rows[(rows < 0) | (rows >= count)] if rows.dtype.kind in "iu" else rows
     if wrong.size:
         raise BadInput(name, Words(np.array2string(wrong, threshold=6)), accepted)
@@ -205,7 +208,7 @@ def default_network(data: Dataset) -> str:
         raise BadInput("x", Words(f"whole numbers {list(data.input_shape)}"), accepted)
     if _tokens(data) and data.classes:
         return "stacked_lstm" if data.y_train.ndim > 1 else "char_lstm"
-    if _channels_last(data.input_shape) and min(data.input_shape[:2]) >= 8:
+    if channels_last(data.input_shape) and min(data.input_shape[:2]) >= LEAST:
         field, shape = "x" if data.name == OWN else "data", ", ".join(map(str, data.input_shape))
         accepted = "images [n, C, H, W], x.transpose(0, 3, 1, 2); or features [n, d], x.reshape(len(x), -1)"
         raise BadInput(field, Words(f"[n, {shape}]"), accepted)
@@ -255,11 +258,6 @@ def _tokens(data: Dataset) -> bool:
     return not (data.x_train.is_floating_point() or data.x_train.dtype == torch.uint8)
 
 
-def _channels_last(shape: tuple[int, ...]) -> bool:
-    """True if an input looks like an image [H, W, C]."""
-    return len(shape) == 3 and shape[2] in (1, 3) and shape[0] not in (1, 3)
-
-
 def _need_layout(data: Dataset, network: str, error: BadInput) -> None:
     """Raise ``error`` in terms of the caller's arrays, if ``network`` fails because of their layout."""
     shape = data.input_shape
@@ -271,7 +269,7 @@ def _need_layout(data: Dataset, network: str, error: BadInput) -> None:
         if top >= data.num_classes:
             accepted += f", or tokens 0 to {data.num_classes - 1}; `classes` names them all"
         raise BadInput("x", Words(f"whole numbers {list(shape)} up to {top}"), accepted) from error
-    if _channels_last(shape):
+    if channels_last(shape):
         accepted = f"images [n, C, H, W] for {network!r}: x.transpose(0, 3, 1, 2)"
         raise BadInput("x", Words(f"[n, {', '.join(map(str, shape))}]"), accepted) from error
 

@@ -1,20 +1,24 @@
 """The result of `fedflow.run`: tables, models and pictures."""
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from markupsafe import escape
-from torch import nn
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.finished.results import clients_table, rounds_table
+from fedflow.files import Write, replace_files, write_json
+from fedflow.finished.results import CLIENTS, MARKER, PARAMS, ROUNDS, clients_table, rounds_table
 from fedflow.front.inputs import titles
 from fedflow.metrics.table import heading, headlines, metric_of, printed
+from fedflow.models.flat import FlatModel
 from fedflow.naming import flat, say
 from fedflow.partition import Partition
 from fedflow.project.digest import digest
@@ -42,6 +46,7 @@ class Result:
     """A finished run.
 
     ``label`` is the method's name; ``folder`` has the result files, or is None if the run was not recorded.
+    ``result["local_accuracy"]`` is a final number. A pickled result is complete.
     """
 
     def __init__(
@@ -56,11 +61,27 @@ class Result:
     ) -> None:
         self.label, self.seed, self.folder, self._inputs = label, seed, folder, inputs
         self._simulation, self._reports, self._outcome = simulation, list(reports), outcome
+        self._metrics, self._partition = outcome.metrics, simulation.federation.partition
+        self._models, self._settings = Models(simulation, outcome), self._described()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The results without the simulation, which holds the data."""
+        kept = {k: v for k, v in vars(self).items() if k not in ("_simulation", "_reports", "_outcome")}
+        return kept | {"rounds": self.rounds, "clients": self.clients}
 
     @property
     def metrics(self) -> dict[str, Any]:
         """Final numbers by name (docs/reference/measures.md lists them); accuracies are shares of 1."""
-        return self._outcome.metrics
+        return self._metrics
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.metrics
+
+    def __getitem__(self, name: str) -> Any:
+        """The final number of this name. Raises `BadInput` for a name that `metrics` does not have."""
+        if name not in self.metrics:
+            raise unknown_name("metric", name, self.metrics, "result.metrics")
+        return self.metrics[name]
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -83,11 +104,14 @@ class Result:
     @property
     def partition(self) -> Partition:
         """The samples of every client."""
-        return self._simulation.federation.partition
+        return self._partition
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
         """Data, partition, model, method, training and run, with all defaults."""
+        return copy.deepcopy(self._settings)
+
+    def _described(self) -> dict[str, dict[str, Any]]:
         job = self._simulation.job
         return {
             **{section: dict(values) for section, values in self._inputs.items()},
@@ -101,30 +125,29 @@ class Result:
 
         Raises `BadInput` for a client that does not exist, or if clients have different models.
         """
-        models, serves = self._outcome.models, self._simulation.job.method.serves
-        if client is None:
-            if len(models) > 1:
-                raise BadInput("client", None, f"a client, as the run has {len(models)} models, by {serves}")
-            key = next(iter(models))
-        else:
-            count = self._simulation.clients
-            if not 0 <= client < count:
-                raise BadInput("client", client, f"a whole number from 0 to {count - 1}")
-            key = {"global": 0, "personal": client}.get(serves, -1)
-            if serves == "cluster":
-                key = int(self._outcome.scores.cluster[client])
-            if serves == "level":
-                key = list(self._simulation.levels).index(self._simulation.level(client))
-            if key not in models:
-                raise FedflowError(f"the model of client {client} was not kept")
-        vector = models[key]
-        network = self._simulation.federation.model
-        if serves == "level" and client is not None:
-            from fedflow.simulation.levels import network as network_of
+        return self._models.module(client)
 
-            job = self._simulation.job
-            network = network_of(job.method, self._simulation.federation, self._simulation.level(client))
-        return network.to_module(vector)
+    def save(self, folder: str | Path) -> Path:
+        """Write the result into ``folder``, which it returns; `pickle` keeps the whole object in one file.
+
+        ``metrics.json``, ``params.json`` with the settings, ``rounds.csv`` and ``clients.parquet`` as in the
+        results of ``fedflow run``, and the models in ``models.safetensors``, each name after ``client/``,
+        ``cluster/``, ``level/`` or ``global/`` and its number.
+        """
+        folder = Path(folder)
+        if folder.suffix or folder.is_file():
+            raise BadInput("folder", str(folder), "a folder; pickle.dumps(result) is the result in one file")
+        tensors = partial(save_file, self._models.tensors())
+        files: dict[str, Write | None] = {
+            PARAMS: partial(write_json, value=self.settings),
+            ROUNDS: partial(self.rounds.to_csv, index=False, float_format="%.9g"),
+            CLIENTS: partial(self.clients.to_parquet, index=False),
+            "models.safetensors": tensors,
+        }
+        known = {"method": self.settings["method"]["name"], "seed": self.seed} | self.metrics
+        files[MARKER] = partial(write_json, value=known | {"files": sorted(files)})
+        replace_files(folder, files, MARKER)
+        return folder
 
     def plot(self, metric: str | None = None, x: str = "round") -> "Figure":
         """A curve of ``metric`` (default: the accuracy or loss) by "round", "traffic" or "time".
@@ -135,11 +158,70 @@ class Result:
 
     def __repr__(self) -> str:
         numbers = ", ".join(_in_words(name, self.metrics[name]) for name in _headline([self]))
-        rounds = f"{len(self._reports)} round{'s' if len(self._reports) > 1 else ''}"
+        rounds = f"{len(self.rounds)} round{'s' if len(self.rounds) > 1 else ''}"
         return f"<{self.label}, seed {self.seed}, {rounds}: {numbers}>"
 
     def _repr_html_(self) -> str:
         return compare(self)._repr_html_()
+
+
+class Models:
+    """The models of a finished run, by number, and the number of the model of every client, -1 = none."""
+
+    def __init__(self, simulation: Simulation, outcome: Outcome) -> None:
+        job, levels = simulation.job, list(simulation.levels)
+        whole = simulation.federation
+        self.serves, count = job.method.serves, simulation.clients
+        self._vectors = outcome.models
+        self._networks: Callable[[int], FlatModel] = lambda number: whole.model
+        self.numbers = np.full(count, -1)
+        if self.serves == "global":
+            self.numbers[:] = 0
+        elif self.serves == "personal":
+            self.numbers = np.arange(count)
+        elif self.serves == "cluster":
+            self.numbers = np.asarray(outcome.scores.cluster[:count], np.int64)
+        elif self.serves == "level":
+            from fedflow.simulation.levels import network
+
+            self.numbers[:] = [levels.index(simulation.level(client)) for client in range(count)]
+            self._networks = lambda number: network(job.method, whole, levels[number])
+        self._modules: dict[int, nn.Module] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        modules = {number: self._module(number) for number in self._known()}
+        return {"serves": self.serves, "numbers": self.numbers, "_modules": modules, "_vectors": {}}
+
+    def _known(self) -> list[int]:
+        return list(self._vectors or self._modules)
+
+    def _module(self, number: int) -> nn.Module:
+        if number in self._modules:
+            return copy.deepcopy(self._modules[number])
+        return self._networks(number).to_module(self._vectors[number])
+
+    def module(self, client: int | None) -> nn.Module:
+        """The model of a client, or the only one."""
+        known = self._known()
+        if client is None:
+            if len(known) > 1:
+                given = f"a client, as the run has {len(known)} models, by {self.serves}"
+                raise BadInput("client", None, given)
+            return self._module(known[0])
+        if not 0 <= client < len(self.numbers):
+            raise BadInput("client", client, f"a whole number from 0 to {len(self.numbers) - 1}")
+        if (number := int(self.numbers[client])) not in known:
+            raise FedflowError(f"the model of client {client} was not kept")
+        return self._module(number)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters and buffers of all models, by their kinds and numbers."""
+        kind = {"personal": "client"}.get(self.serves, self.serves)
+        return {
+            f"{kind}/{number}/{name}": tensor.detach().cpu().clone().contiguous()
+            for number in self._known()
+            for name, tensor in self._module(number).state_dict().items()
+        }
 
 
 class Comparison:
@@ -228,20 +310,27 @@ class _Line:
     rounds: pd.DataFrame
 
 
-def compare(*results: Result, **named: Result | Sequence[Result]) -> Comparison:
+def compare(
+    *results: Result | Sequence[Result] | Mapping[str, Result | Sequence[Result]],
+    **named: Result | Sequence[Result],
+) -> Comparison:
     """Compare runs: ``compare(a, b)`` by their methods, or ``compare(small=a, large=[b, c])`` by names.
 
-    Runs that differ only in their seeds are one row. Runs of one method with different settings are rows
-    named after the differences. Raises `BadInput` for two runs with equal settings and seed, and for runs
-    with different settings under one name.
+    A list stands for its runs, and a mapping for its names. Runs that differ only in their seeds are one row.
+    Runs of one method with different settings are rows named after the differences. Raises `BadInput` for two
+    runs with equal settings and seed, and for runs with different settings under one name.
     """
     groups: dict[str, list[Result]] = {}
-    for label in dict.fromkeys(result.label for result in results):
-        group = [result for result in results if result.label == label]
+    loose = [
+        result for given in results if not isinstance(given, Mapping) for result in _runs("results", given)
+    ]
+    names = [entry for given in results if isinstance(given, Mapping) for entry in given.items()]
+    for label in dict.fromkeys(result.label for result in loose):
+        group = [result for result in loose if result.label == label]
         for result, words in zip(group, _differences(group)):
             groups.setdefault(" · ".join([label, *words]), []).append(result)
-    for name, given in named.items():
-        group = [given] if isinstance(given, Result) else list(given)
+    for name, given in [*((str(name), given) for name, given in names), *named.items()]:
+        group = _runs(name, given)
         if differ := next((words for words in _differences(group) if words), None):
             raise BadInput(name, Words(differ[0]), "runs that differ only in their seeds")
         groups.setdefault(name, []).extend(group)
@@ -252,6 +341,16 @@ def compare(*results: Result, **named: Result | Sequence[Result]) -> Comparison:
         if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
             raise BadInput("results", Words(f"{label} twice with seed {twice[0]}"), "different seeds")
     return Comparison(groups)
+
+
+def _runs(name: str, given: Any) -> list[Result]:
+    """The runs of a list, or a single one."""
+    runs = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    if wrong := [run for run in runs if not isinstance(run, Result)]:
+        raise BadInput(
+            name, Words(f"a {type(wrong[0]).__name__}"), "results of fedflow.run, or lists of them"
+        )
+    return runs
 
 
 def _differences(results: Sequence[Result]) -> list[list[str]]:

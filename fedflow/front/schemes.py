@@ -5,11 +5,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from fedflow.errors import unknown_name
+from fedflow.errors import BadInput, unknown_name
 from fedflow.front.inputs import scheme
 from fedflow.front.pages import keywords, page, parameters
 from fedflow.partition import SCHEMES, PartitionParams
+from fedflow.settings import Words
 
+COUNT = "clients"  # the keyword of all schemes
 NAMED = ("dataset", "scheme", "parameters")  # of a partition: what the function itself stands for
 
 
@@ -18,7 +20,9 @@ def scheme_function(name: str) -> Callable[..., PartitionParams]:
     """``scheme`` with this name, with its keywords as signature and its page as docstring."""
     rows = [*keywords(SCHEMES[name]), *(row for row in keywords(PartitionParams) if row["name"] not in NAMED)]
 
-    def made(**settings: Any) -> PartitionParams:
+    def made(*values: Any, **settings: Any) -> PartitionParams:
+        if values:
+            raise BadInput(f"fedflow.{name}", _listed(values), f"keywords, such as {_keyed(rows, values)}")
         for other in NAMED:
             if other in settings:
                 raise unknown_name(f"fedflow.{name}", other, [row["name"] for row in rows])
@@ -30,3 +34,14 @@ def scheme_function(name: str) -> Callable[..., PartitionParams]:
         parameters(rows), return_annotation=PartitionParams
     )
     return made
+
+
+def _listed(values: tuple[Any, ...]) -> Words:
+    return Words(", ".join(map(repr, values)))
+
+
+def _keyed(rows: list[dict[str, Any]], values: tuple[Any, ...]) -> str:
+    """The values with probable keywords: of the scheme, then the number of clients."""
+    first = rows[0]["name"]
+    names = dict.fromkeys([COUNT] if isinstance(values[0], int) and len(values) == 1 else [first, COUNT])
+    return ", ".join(f"{name}={value!r}" for name, value in zip(names, values))

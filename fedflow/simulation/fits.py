@@ -4,13 +4,14 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput, reason
 from fedflow.models.flat import FlatModel
 
 SAMPLES = 2  # and one alone: networks that squeeze its dimension away
+LEAST = 8  # pixels of the sides of an image; smaller inputs may be anything
 ROUNDING = 1e-4  # how far from 1 the sum of probabilities may be
 ENDS = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}
 SHAPING = ("View", "Unsafe", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "T", "Permute", "Alias", "Clone")
@@ -26,6 +27,7 @@ def need_fit(model: FlatModel, train: Examples, name: str, classes: int = 0) -> 
     ``classes`` is their number (0: unknown, or a regression).
     """
     w, labels = model.init(0).requires_grad_(), not train.y.is_floating_point()
+    shape = tuple(train.x.shape[1:])
     classes = max(classes, int(train.y.max()) + 1) if labels else 0
     try:
         few = torch.arange(min(SAMPLES, len(train)), device=model.device)
@@ -33,15 +35,28 @@ def need_fit(model: FlatModel, train: Examples, name: str, classes: int = 0) -> 
             _tried(model, w, train.inputs(rows, model.dtype), train.targets(rows), classes)
             for rows in (few, few[:1])
         ]
+        if channels_last(shape) and min(shape[:2]) >= LEAST and _reads_images(model):
+            raise Misfit(f"it reads images {[shape[2], *shape[:2]]}, their channels first")
         if labels and not model.own_losses:
             _need_logits(outputs, classes)
     except BadInput:
         raise
     except Exception as error:  # a network is anybody's code
         why = str(error) if isinstance(error, Misfit) else f"{type(error).__name__}: {reason(error)}"
-        inputs = f"{_type(train.x)} inputs {list(train.x.shape[1:])}"
+        inputs = f"{_type(train.x)} inputs {list(shape)}"
         targets = f"{_type(train.y)} targets {list(train.y.shape[1:])}"
         raise BadInput("model.name", name, f"a network for {inputs} and {targets} ({why})") from error
+
+
+def channels_last(shape: tuple[int, ...]) -> bool:
+    """True if an input looks like an image [H, W, C]."""
+    return len(shape) == 3 and shape[2] in (1, 3) and shape[0] not in (1, 3)
+
+
+def _reads_images(model: FlatModel) -> bool:
+    """True for a named network with convolutions, which would take rows of pixels for channels."""
+    module = model.to_module(model.init(0))
+    return hasattr(module, "architecture") and any(isinstance(part, nn.Conv2d) for part in module.modules())
 
 
 def _tried(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, classes: int) -> Tensor:

@@ -1,6 +1,9 @@
 """`fedflow.run(record=folder)`: the project that it writes, and the same numbers on all ways."""
 
 import json
+import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,27 @@ def test_the_numbers_without_a_record(project: tuple[Path, list[Result]]) -> Non
     assert repr(plain) == repr(kept) and plain.folder is None
     for a, b in zip(plain.model(2).parameters(), kept.model(2).parameters()):
         assert a.equal(b)
+
+
+def test_a_system_without_fcntl_and_a_folder_with_any_name(tmp_path: Path) -> None:
+    """Windows lacks fcntl; in a URL, `?`, `#` and `%20` would name another folder."""
+    root = tmp_path / "größe 1 a?b#c%20d"
+    call = f"ff.run('digits', ff.iid(clients=2), rounds=1, record={str(root)!r}, compile='never')"
+    blocked = "import sys; sys.modules['fcntl'] = None; "
+    again = ["run", "--partition", "digits-iid", "--method", "fedavg", "--executor", "inline", "--set"]
+    for code, folder in (
+        (f"import fedflow as ff; {call}", tmp_path),
+        ("sys.argv[1:] = ['report']; from fedflow.cli import main; main()", root),
+        (f"sys.argv[1:] = {[*again, 'run.rounds=2']}; from fedflow.cli import main; main()", root),
+    ):
+        subprocess.run([sys.executable, "-c", blocked + code], cwd=folder, check=True, capture_output=True)
+    assert [path.name for path in tmp_path.iterdir()] == [root.name]
+    assert (root / "report" / "index.html").exists()
+    with sqlite3.connect(root / "mlruns" / "mlflow.db") as database:
+        found = database.execute(
+            "SELECT value FROM params WHERE key = 'run.rounds' ORDER BY value"
+        ).fetchall()
+    assert found == [("1",), ("2",)]
 
 
 def test_results_and_record(project: tuple[Path, list[Result]]) -> None:

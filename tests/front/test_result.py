@@ -1,6 +1,10 @@
 """What a `Result` and a comparison tell: tables, models, pictures, HTML."""
 
+import copy
+import json
+import pickle
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -9,6 +13,7 @@ import pytest
 import torch
 from command import one_line_error
 from matplotlib.figure import Figure
+from safetensors.torch import load_file
 
 import fedflow as ff
 from fedflow.errors import BadInput
@@ -79,6 +84,80 @@ def test_runs_that_differ_in_seeds_are_one_row(several: Comparison, runs: dict[s
 def test_names(runs: dict[str, Result]) -> None:
     found = ff.compare(runs["ditto"], base=[runs["fedavg"], runs["again"]])
     assert list(found.table.index) == ["Ditto", "base"] and found.table["seeds"].tolist() == [1, 2]
+
+
+def test_lists_and_mappings_of_runs(runs: dict[str, Result]) -> None:
+    both = [runs["fedavg"], runs["again"]]
+    assert ff.compare(both).table.equals(ff.compare(*both).table)
+    assert ff.compare(runs["ditto"], both).table.equals(ff.compare(runs["ditto"], *both).table)
+    mapping = ff.compare({"b": both, "a": runs["ditto"], 3: runs["ifca"]})
+    assert list(mapping.table.index) == ["b", "a", "3"] and mapping.table["seeds"].tolist() == [2, 1, 1]
+    for given, match in (
+        (5, "results: a int .* results of fedflow.run"),
+        ("ab", "results: a str .* results of fedflow.run"),
+        ([runs["ditto"], None], "results: a NoneType .* results of fedflow.run"),
+        ({"a": [1]}, "a: a int .* results of fedflow.run"),
+    ):
+        with one_line_error(match, BadInput):
+            ff.compare(given)
+
+
+def test_numbers_by_name(runs: dict[str, Result]) -> None:
+    run = runs["fedavg"]
+    assert run["local_accuracy"] == run.metrics["local_accuracy"]
+    assert "local_accuracy" in run and "accuracy" not in run
+    with one_line_error("metric: 'locl_accuracy' .*did you mean 'local_accuracy'", BadInput):
+        run["locl_accuracy"]
+
+
+def pickled(run: Result) -> Result:
+    again: Result = pickle.loads(pickle.dumps(run))  # noqa: S301
+    return again
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "ifca"])
+def test_a_pickled_result_is_complete(name: str, runs: dict[str, Result]) -> None:
+    run = runs[name]
+    again = pickled(pickled(run))
+    assert len(pickle.dumps(run)) < 1e5 + 4 * sum(
+        p.numel() for k in range(4) for p in run.model(k).parameters()
+    )
+    assert again.metrics == run.metrics and again.settings == run.settings and repr(again) == repr(run)
+    assert again.rounds.equals(run.rounds) and again.clients.equals(run.clients)
+    assert again.partition.hash == run.partition.hash and again.plot() is not None
+    for client in range(4):
+        pairs = zip(again.model(client).parameters(), run.model(client).parameters(), strict=True)
+        assert all(torch.equal(*pair) for pair in pairs)
+    with one_line_error("client: 4 .* from 0 to 3", BadInput):
+        again.model(4)
+    with one_line_error("results: .* twice with seed 0", BadInput):
+        ff.compare(run, again)
+
+
+def test_a_model_of_a_pickled_result_is_a_copy(runs: dict[str, Result]) -> None:
+    again = pickled(runs["fedavg"])
+    next(again.model().parameters()).data.zero_()
+    assert next(again.model().parameters()).any() and copy.deepcopy(again).metrics == again.metrics
+
+
+def test_a_saved_result(runs: dict[str, Result], tmp_path: Path) -> None:
+    for run in (runs["ditto"], pickled(runs["ditto"])):
+        folder = run.save(tmp_path / "kept")
+        names = ["clients.parquet", "metrics.json", "models.safetensors", "params.json", "rounds.csv"]
+        assert sorted(path.name for path in folder.iterdir()) == names
+        numbers = json.loads((folder / "metrics.json").read_text())
+        assert numbers["local_accuracy"] == run["local_accuracy"] and numbers["method"] == "ditto"
+        assert json.loads((folder / "params.json").read_text())["method"]["lam"] == 0.5
+        assert pd.read_csv(folder / "rounds.csv")["round"].tolist() == [1, 2, 3]
+        assert pd.read_parquet(folder / "clients.parquet")["client"].tolist() == [0, 1, 2, 3]
+        tensors = load_file(folder / "models.safetensors")
+        for client in range(4):
+            for key, values in run.model(client).state_dict().items():
+                assert torch.equal(tensors[f"client/{client}/{key}"], values)
+    (tmp_path / "file").touch()
+    for path in ("run.pkl", tmp_path / "file"):
+        with one_line_error("folder: .* a folder; pickle.dumps", BadInput):
+            runs["ditto"].save(path)
 
 
 def test_runs_that_must_not_be_averaged(runs: dict[str, Result]) -> None:

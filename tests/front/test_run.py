@@ -113,6 +113,28 @@ def test_own_lists_of_rows() -> None:
     assert run.clients["test_samples"].tolist() == [30, 10, 20]  # the samples of their labels
 
 
+def test_masks_are_lists_of_rows() -> None:
+    client = np.arange(60) % 7 // 3
+    rows = ff.run(own(), [np.flatnonzero(client == k) for k in range(3)], **SMALL)
+    for masks in ([client == k for k in range(3)], np.stack([client == k for k in range(3)])):
+        run = ff.run(own(), masks, **SMALL)
+        assert run.partition.hash == rows.partition.hash and run.metrics == rows.metrics
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: ff.dirichlet(0.1, 10), "^fedflow.dirichlet: 0.1, 10 .* alpha=0.1, clients=10$"),
+        (lambda: ff.dirichlet(0.1, clients=10), "^fedflow.dirichlet: 0.1 .* alpha=0.1$"),
+        (lambda: ff.dirichlet(10), "^fedflow.dirichlet: 10 .* clients=10$"),
+        (lambda: ff.iid(10), "^fedflow.iid: 10 .* clients=10$"),
+    ],
+)
+def test_values_of_a_scheme_have_names(call: Any, match: str) -> None:
+    with one_line_error(match, BadInput):
+        call()
+
+
 def test_a_division_as_a_mapping() -> None:
     named, mapping = (ff.run(own(), d, **SMALL) for d in (ff.iid(clients=3), {"scheme": "iid", "clients": 3}))
     assert named.metrics == mapping.metrics
@@ -292,7 +314,12 @@ def test_generators_of_the_caller_are_as_before(tmp_path: Path) -> None:
         ({"partition": [[0], ["a"]]}, r"partition\[1\]: a list .* row numbers"),
         ({"partition": [[0], [-1, 7]]}, r"partition\[1\]: \[-1\] .* whole numbers from 0 to 59"),
         ({"partition": [[0], [1, 2, 1]]}, r"partition\[1\]: 1 .* every training sample at most once"),
-        ({"partition": [np.arange(60) < 9, np.arange(60) >= 9]}, r"partition\[0\]: a mask .* np.flatnonzero"),
+        (
+            {"partition": [np.arange(50) < 9, np.arange(60) >= 9]},
+            r"partition\[0\]: a mask of 50 .* of the 60 ",
+        ),
+        ({"partition": [np.arange(60) < 9, np.arange(60) < 0]}, r"partition\[1\]: an empty list"),
+        ({"partition": [np.arange(60) < 9, np.arange(60) > 7]}, "partition: 8 .* clients 0 and 1 both"),
         ({"partition": [0, 1, 0]}, r"partition: list .* \[np.flatnonzero\(owner == k\) for k"),
         (
             {"partition": {0: [1], 1: [60]}},
@@ -312,13 +339,10 @@ def test_generators_of_the_caller_are_as_before(tmp_path: Path) -> None:
         ),
         ({"model": lambda d: nn.Linear(d, 3)}, "model: <lambda> .* a function without arguments"),
         ({"data": (np.ones((6, 2)), [0, 1] * 3)}, r"data: tuple .*: fedflow.dataset\(x, y, x_test, y_test\)"),
-        (
-            {"data": TensorDataset(torch.ones(6, 2))},
-            r"data: TensorDataset .* fedflow.dataset\(\*train.tensors",
-        ),
+        ({"data": TensorDataset(torch.ones(6, 2))}, r"data: TensorDataset .* fedflow.dataset\(train, test\)"),
         (
             {"data": DataLoader(TensorDataset(torch.ones(6, 2)))},
-            r"data: DataLoader .* torch.cat\(\[x for x, _",
+            r"data: DataLoader .* fedflow.dataset\(train, test\)",
         ),
         ({"data": "here/table.csv"}, 'data: .*: fedflow.run.{"source": "table", "path": "here/table.csv"'),
         ({"data": Path("a.npz")}, 'data: PosixPath .*: fedflow.run.{"source": "npz", "path": "a.npz"'),
@@ -411,7 +435,7 @@ def test_settings_are_checked_before_data_are_downloaded(
         ({"x": np.zeros((60, 8, 8), int)}, r"x: int64 \[60, 8, 8\] .* x.astype\('uint8'\)"),
         ({"x": np.zeros((60, 3, 8, 8), np.uint16)}, r"x: uint16 \[60, 3, 8, 8\] .* x.astype\('uint8'\)"),
         ({"x": np.full((60, 5), -1)}, "x: int64 -1 to -1 .* or tokens .n, L. from 0"),
-        ({"x": TensorDataset(torch.ones(60, 5))}, r"x: TensorDataset .* fedflow.dataset\(\*train.tensors"),
+        ({"x": TensorDataset(torch.ones(60, 5))}, "y: a ndarray .* None: x has the targets too"),
         (
             {"x": "here/data.csv"},
             'x: str .*: fedflow.run.{"source": "table", "path": "here/data.csv", "target"',
@@ -447,10 +471,8 @@ def test_settings_are_checked_before_data_are_downloaded(
         ({"y": 3}, r"x: \(60, 5\) .* n = 0 > 0 targets"),
         ({"classes": "abc"}, "classes: 'abc' .* a list of different names"),
         ({"classes": ["a", "b", "b"]}, "classes: .* a list of different names"),
-        (
-            {"x": np.zeros((60, 8, 8, 3), np.uint8), "x_test": np.zeros((30, 8, 8, 3), np.uint8)},
-            r"x: \(60, 8, 8, 3\) .* \[n, C, H, W\] .* x.transpose\(0, 3, 1, 2\)",
-        ),
+        ({"x": np.zeros((60, 8, 8, 4), np.uint8)}, r"x: \(60, 8, 8, 4\) .* \[n, C, H, W\] or \[n, H, W, C\]"),
+        ({"x": np.zeros((60, 8, 8, 3), np.uint8)}, r"x: \(60, 8, 8, 3\) .* \[n, C, H, W\]"),
     ],
 )
 def test_arrays_that_do_not_fit(changes: dict[str, Any], match: str) -> None:
@@ -489,9 +511,10 @@ def test_a_table_of_whole_numbers_is_one_of_floats() -> None:
 def test_channels_last_are_said_to_be_so() -> None:
     x = np.zeros((20, 28, 28, 3), np.float32)
     data = ff.dataset(x, np.arange(20) % 2, x, np.arange(20) % 2)
-    for model in (None, "lenet5"):
+    for model in (None, "lenet5", "resnet9_bn"):  # the last one would run
         with one_line_error(r"x: \[n, 28, 28, 3\] .* x.transpose\(0, 3, 1, 2\)", BadInput):
             ff.run(data, ff.iid(clients=2), model=model, **SMALL)
+    assert ff.run(data, ff.iid(clients=2), model="mlp", **SMALL).metrics["parameters"]
 
 
 def test_real_targets_of_several_columns_are_kept() -> None:
