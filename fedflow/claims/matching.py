@@ -23,7 +23,14 @@ PARTITION = {
     "pieces_used": "first",
     "selection": 0.0,
 }  # noted, unless a cell names them; and the defaults
-DATA = ("keep_labels", "train_limit", "test_limit", "rotations", "label_noise")  # they change the samples
+DATA = (
+    "keep_labels",
+    "train_limit",
+    "test_limit",
+    "rotations",
+    "label_noise",
+    "feature_noise",
+)  # they change the samples
 
 
 class Match(NamedTuple):
@@ -307,11 +314,14 @@ def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
 
 
 def _data(run: Run) -> dict[str, Any]:
-    """The fields of the data set of ``run``, with the parameters of its source and its noise in labels."""
+    """The fields of the data set of ``run``, with the parameters of its source and its noise."""
     partition = run.params["partition"]
     data = run.params["data"].get(partition["dataset"], {})
-    noise = (partition.get("label_noise") or {}).get("ratio")
-    return {**data, **data.get("parameters", {}), "label_noise": noise}
+    noise = {
+        name: (partition.get(name) or {}).get(level)
+        for name, level in (("label_noise", "ratio"), ("feature_noise", "sigma"))
+    }
+    return {**data, **data.get("parameters", {}), **noise}
 
 
 def _word(name: str) -> str:
