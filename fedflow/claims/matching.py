@@ -23,14 +23,7 @@ PARTITION = {
     "pieces_used": "first",
     "selection": 0.0,
 }  # noted, unless a cell names them; and the defaults
-DATA = (
-    "keep_labels",
-    "train_limit",
-    "test_limit",
-    "rotations",
-    "label_noise",
-    "feature_noise",
-)  # they change the samples
+DATA = ("keep_labels", "train_limit", "test_limit", "rotations", "label_noise", "feature_noise", "transforms")
 
 
 class Match(NamedTuple):
@@ -314,12 +307,12 @@ def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
 
 
 def _data(run: Run) -> dict[str, Any]:
-    """The fields of the data set of ``run``, with the parameters of its source and its noise."""
+    """The fields of the data set of ``run``, with the parameters of its source, noise and transforms."""
     partition = run.params["partition"]
     data = run.params["data"].get(partition["dataset"], {})
     noise = {
         name: (partition.get(name) or {}).get(level)
-        for name, level in (("label_noise", "ratio"), ("feature_noise", "sigma"))
+        for name, level in (("label_noise", "ratio"), ("feature_noise", "sigma"), ("transforms", "sets"))
     }
     return {**data, **data.get("parameters", {}), **noise}
 

@@ -48,7 +48,7 @@ RANGES: dict[str, Range] = {
 }
 WHOLE = 2**53  # whole numbers in tables are below it
 OF_CLIENTS = {"samples": (0, WHOLE), "cluster": (-1, WHOLE)}  # the other columns are metrics
-NOISE = ("partition.label_noise", "partition.feature_noise")  # not in the files of older runs
+NOISE = ("partition.label_noise", "partition.feature_noise", "partition.transforms")  # null in older runs
 NEEDED: dict[str, Kinds] = {  # entries of params.json that the page reads
     **dict.fromkeys(("method.name", "model.name", "partition.dataset", "partition.scheme"), (str,)),
     **dict.fromkeys(("training.lr", "training.epochs", "training.batch_size", "run.participation"), ()),

@@ -10,7 +10,7 @@ import torch
 from command import one_cell, prepared_project
 from support import refused, run
 
-from fedflow.data import DataColumn, Dataset
+from fedflow.data import DataColumn, Dataset, load_prepared
 from fedflow.partition import Partition, Samples, load_partition
 from fedflow.partition.opened import Opened, opened
 from fedflow.simulation.federation import Federation
@@ -19,14 +19,17 @@ from fedflow.stages.experiment import Experiment
 SCHEME = "scheme: iid, clients: 4, holdout: 0.25, "
 NOISE = {"feature_noise": {"sigma": 0.4}}
 
+TURNS = {"transforms": {"sets": [[], [{"name": "RandomRotation", "degrees": [90, 90]}]]}}
+JITTER = [{"name": "ColorJitter", "brightness": 0.9}, {"name": "GaussianBlur", "kernel_size": 3}]
+
 
 def images(n: int = 400, tests: int = 100, **more: Any) -> Dataset:
-    """Random images of two channels, normalized, and users whose test images are their own."""
+    """Random images, normalized by channel, and users whose test images are their own."""
     rng = np.random.default_rng(0)
-    x, x_test = (torch.from_numpy(rng.integers(0, 256, (m, 2, 6, 6), np.uint8)) for m in (n, tests))
+    x, x_test = (torch.from_numpy(rng.integers(0, 256, (m, 3, 6, 6), np.uint8)) for m in (n, tests))
     columns = {"user": DataColumn(np.arange(n) % 4, np.arange(tests) % 4)}
     y, y_test = torch.arange(n) % 5, torch.arange(tests) % 5
-    values = {"mean": (0.5, 0.4), "std": (0.25, 0.5), "columns": columns} | more
+    values = {"mean": (0.5, 0.4, 0.3), "std": (0.25, 0.5, 0.5), "columns": columns} | more
     return Dataset("toy", x, y, x_test, y_test, classes=tuple("abcde"), hash="h", **values)
 
 
@@ -63,7 +66,7 @@ def test_noise_grows_with_the_number_of_the_client(protocol: str, deviations: li
     data = images(4000)
     partition = made(data, selection=0.2, public=100, feature_noise={"sigma": 0.4, "protocol": protocol})
     examples = opened(data, partition)
-    noise = (examples.train.inputs(torch.arange(4000)) - seen(data)) * torch.tensor([0.25, 0.5])[
+    noise = (examples.train.inputs(torch.arange(4000)) - seen(data)) * torch.tensor([0.25, 0.5, 0.5])[
         :, None, None
     ]
     for k, deviation in enumerate(deviations):
@@ -102,7 +105,7 @@ def test_users_with_own_test_samples_are_tested_with_their_noise() -> None:
     )
     examples = opened(data, partition)
     assert examples.own is not None and examples.test.x is data.x_test
-    noise = (examples.own.x - seen(data, "test")) * torch.tensor([0.25, 0.5])[:, None, None]
+    noise = (examples.own.x - seen(data, "test")) * torch.tensor([0.25, 0.5, 0.5])[:, None, None]
     found = [float(noise[partition.test(k)].std()) for k in range(4)]
     assert found == pytest.approx([0, 0.4 / 3, 0.8 / 3, 0.4], rel=0.03)
     trained = opened(data, partition).train.x[:100] - seen(data)[:100]
@@ -112,9 +115,7 @@ def test_users_with_own_test_samples_are_tested_with_their_noise() -> None:
 def test_noise_of_domains_and_of_features() -> None:
     """Normalized by the std of each domain; features are not scaled."""
     domain = DataColumn(np.arange(4000) % 2, np.arange(100) % 2)
-    data = images(
-        4000, mean=((0.5, 0.5), (0.4, 0.4)), std=((0.5, 0.5), (0.1, 0.1)), columns={"domain": domain}
-    )
+    data = images(4000, mean=((0.5,), (0.4,)), std=((0.5,), (0.1,)), columns={"domain": domain})
     partition = made(data, **NOISE)
     noise = opened(data, partition).train.x - seen(data)
     for d, std in enumerate((0.5, 0.1)):
@@ -143,7 +144,7 @@ def test_the_hash_of_a_partition_follows_the_noise_and_its_seed(tmp_path: Any) -
     assert torch.equal(opened(data, loaded).train.x, opened(data, partitions[1]).train.x)
 
 
-@pytest.mark.parametrize("step", [NOISE])
+@pytest.mark.parametrize("step", [NOISE, TURNS])
 def test_samples_with_several_distributions_are_refused(step: dict[str, Any]) -> None:
     (name,) = step
     data = images()
@@ -203,3 +204,91 @@ def test_a_worker_opens_the_inputs_that_clients_have_and_scores_on_them(tmp_path
 def test_generated_images_need_pixels(tmp_path: Path) -> None:
     with refused("partition.feature_noise: .* expected null with .*, whose images have pixels in"):
         run("fedcgan", started(tmp_path, "feature_noise: {sigma: 0.1}"))
+
+
+def test_clients_take_turns_in_the_sets_of_transforms() -> None:
+    """Also on the samples that they are tested on, or select models on."""
+    data = images()
+    partition = made(data, selection=0.2, public=40, **TURNS)
+    examples = opened(data, partition)
+    for k in range(4):
+        rows = rows_of(partition, k)
+        turned = torch.rot90(data.x_train[rows], k % 2, dims=(2, 3))
+        assert torch.equal(examples.train.x[rows], turned)
+    assert torch.equal(examples.train.x[partition.public], data.x_train[partition.public])
+    assert examples.train.images and examples.own is None
+    assert_complete_test_set_is_unchanged(examples, data)
+
+
+def test_groups_of_clients_are_tested_on_their_transforms() -> None:
+    domain = DataColumn(np.arange(400) % 2, np.arange(100) % 2)
+    data = images(columns={"domain": domain})
+    partition = made(data, scheme="domains", holdout=0.0, transforms=TURNS["transforms"] | {"by": "group"})
+    examples = opened(data, partition)
+    assert examples.own is not None and partition.groups.tolist() == [0, 0, 1, 1]
+    for k, group in enumerate(partition.groups):
+        for changed, plain, rows in (
+            (examples.train.x, data.x_train, partition.train(k)),
+            (examples.own.x, data.x_test, partition.test(k)),
+        ):
+            assert len(rows) and torch.equal(changed[rows], torch.rot90(plain[rows], group, dims=(2, 3)))
+    assert_complete_test_set_is_unchanged(examples, data)
+    with refused("partition.transforms.by: 'group' .* expected client, because this scheme has no groups"):
+        made(data, transforms=TURNS["transforms"] | {"by": "group"})
+    with refused("partition.transforms: .* null without holdout, because clients share test samples"):
+        made(data, scheme="domains", holdout=0.0, **TURNS)
+
+
+def test_random_transforms_are_drawn_once_for_each_sample() -> None:
+    """Whatever the caller has drawn, whoever has the sample; another seed draws others."""
+    data = images()
+    random = {"transforms": {"sets": [JITTER]}}
+    first = opened(data, made(data, **random)).train.x
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    again = opened(data, made(data, scheme="dirichlet", alpha=1.0, **random)).train.x
+    assert torch.equal(first, again) and torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(opened(data, made(data, seed=1, **random)).train.x, first)
+    bright = first.float().mean((1, 2, 3)) / data.x_train.float().mean((1, 2, 3))
+    assert bright.std() > 0.2  # a draw for each sample
+    assert len({made(data, **step).hash for step in ({}, TURNS, random)}) == 3
+
+
+def test_noise_comes_after_transforms() -> None:
+    data = images(4000)
+    both = opened(data, made(data, **TURNS, **NOISE)).train.x
+    turned, noisy = (opened(data, made(data, **step)).train for step in (TURNS, NOISE))
+    noise = noisy.x - seen(data)
+    assert torch.allclose(both, turned.inputs(torch.arange(4000)) + noise, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        ([], "transforms.sets: .* at least one list"),
+        ([[{"name": "Rotate"}]], r"transforms.sets\[0\]\[0\].name: 'Rotate'"),
+        ([[], [{"degrees": 90}]], r"transforms.sets\[1\]\[0\].name: None"),
+        (
+            [[{"name": "GaussianBlur", "kernel_size": 2}]],
+            r"sets\[0\]\[0\]: .* arguments of torchvision.transforms.v2",
+        ),
+        ([[], [{"name": "Resize", "size": [3, 3]}]], r"sets\[1\]: .* keep uint8 images of shape \[3, 6, 6\]"),
+        ([[{"name": "Normalize", "mean": [0.5], "std": [0.5]}]], r"sets\[0\]: .* keep uint8 images"),
+        ([{"name": "GaussianBlur"}], r"transforms.sets\[0\]: .* a list"),
+    ],
+)
+def test_transforms_that_cannot_be_used_are_refused(sets: Any, message: str) -> None:
+    with refused(message):
+        made(images(), transforms={"sets": sets})
+
+
+def test_a_worker_opens_transformed_images(tmp_path: Path) -> None:
+    federation = started(tmp_path, "transforms: {sets: [[], [{name: RandomRotation, degrees: [90, 90]}]]}")
+    plain = federation.train.x.clone()
+    rows = federation.partition.train(1)
+    plain[rows] = torch.rot90(plain[rows], -1, dims=(2, 3))
+    for k in (0, 1):
+        own = federation.partition.train(k)
+        assert torch.equal(plain[own], load_prepared(tmp_path / "data" / "prepared" / "data").x_train[own])
+    ran = run("fedavg", federation, training={"batch_size": 8, "epochs": 1, "lr": 0.1}, rounds=1)
+    assert 0 <= ran.outcome().scores.local_accuracy.mean() <= 1

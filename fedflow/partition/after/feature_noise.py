@@ -5,7 +5,8 @@ they are normalized and without clipping; other features as they are. ``protocol
 authors' code: the standard deviation is sigma (k - 1) / (N - 1). N counts newcomers too.
 A client is tested on samples with the same noise, so each of its test samples must be its own: set
 ``holdout``, or use a scheme with such test samples, such as ``natural``. The complete test set has no noise.
-Noisy images are stored as float32, in four times the memory.
+Noisy images are stored as float32, in four times the memory. `fedflow partitions compare` and central
+networks read the inputs without noise.
 Order of sampling: the numbers of a sample depend on the seed, its split and its row only.
 Source: NIID-Bench (Li et al., ICDE 2022), noise-based feature imbalance.
 *Differs*: the authors' code draws new noise whenever it reads a sample, for some data after normalization.

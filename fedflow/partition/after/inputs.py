@@ -7,9 +7,13 @@ import numpy as np
 
 from fedflow.errors import BadInput
 from fedflow.partition.after.feature_noise import FeatureNoise
+from fedflow.partition.after.transforms import Transforms
 
-Change = FeatureNoise
-STEPS: dict[str, type[Change]] = {"feature_noise": FeatureNoise}  # fields of a partition, in their order
+Change = FeatureNoise | Transforms
+STEPS: dict[str, type[Change]] = {  # fields of a partition, in their order
+    "transforms": Transforms,
+    "feature_noise": FeatureNoise,
+}
 
 
 def changes(params: dict[str, Any]) -> dict[str, Any]:
