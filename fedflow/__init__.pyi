@@ -144,7 +144,9 @@ from fedflow.models.registry import register_network as register_network
 from fedflow.partition import PartitionParams
 from fedflow.partition.acid import Acid
 from fedflow.partition.after.difficulty import Difficulty as Difficulty
+from fedflow.partition.after.feature_noise import FeatureNoise as FeatureNoise
 from fedflow.partition.after.label_noise import LabelNoise as LabelNoise
+from fedflow.partition.after.transforms import Transforms as Transforms
 from fedflow.partition.attributes import Attributes
 from fedflow.partition.dirichlet import Dirichlet
 from fedflow.partition.dirichlet_clients import DirichletClients

@@ -54,6 +54,7 @@ CURRICULUM = "training.curriculum={score: expert, expert: expert}"
 DISTIL = "training.objective={name: distil, teacher: wide}"
 CLIENTS = "run.client_curriculum={score: expert, expert: expert}"
 EASY = "run.sampling=easy_first"
+FEATURES = "partitions.hard.feature_noise={sigma: 0.1}"
 NOISE = "partitions.hard.label_noise={kind: pair, ratio: 0.2}"
 RENAMED = (
     "partitions.hard={dataset: digits, scheme: acid, classes_per_client: 3, anonymous: true, clients: 4, "
@@ -388,6 +389,10 @@ def test_dvc_and_doctor_ask_for_the_networks_of_the_grid(root: Path, changes: li
             r"run.client_curriculum.expert: 'wide' .*'expert', as training.curriculum.expert",
         ),
         ([CURRICULUM, NOISE], r"^training.curriculum.expert: 'expert' .*null, as this partition changes the"),
+        (
+            [CURRICULUM, FEATURES],
+            r"^training.curriculum.expert: 'expert' .*null, as this partition changes the",
+        ),
         ([CLIENTS, EASY, NOISE], r"^run.client_curriculum.expert: 'expert' .*null, as this partition chan"),
         ([DISTIL, RENAMED], r"^training.objective.teacher: 'wide' .*null, as this partition changes the lab"),
         ([RENAMED], r"^partitions.hard.difficulty.expert: 'expert' .*null, as this partition changes the la"),

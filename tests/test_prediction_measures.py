@@ -4,12 +4,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score, top_k_accuracy_score
+from sklearn.metrics import (
+    balanced_accuracy_score,
+    f1_score,
+    precision_recall_fscore_support,
+    roc_auc_score,
+    top_k_accuracy_score,
+)
 from support import refused
-from torchmetrics.functional.classification import multiclass_calibration_error
+from torchmetrics.functional.classification import multiclass_auroc, multiclass_calibration_error
 
 from fedflow.metrics.distribution import summarize
-from fedflow.metrics.predictions import by_client, ece, mce, reliability, sizes, summary
+from fedflow.metrics.predictions import auroc, by_class, by_client, ece, mce, reliability, sizes, summary
 
 
 def table_of(probabilities: np.ndarray, labels: np.ndarray, clients: np.ndarray) -> pd.DataFrame:
@@ -57,6 +63,100 @@ def test_auroc_is_that_of_scikit_learn_and_a_client_of_one_class_has_none() -> N
     spread = summary(found, sizes(table))
     assert (spread["clients"], spread["left_out"]) == (3, 1)
     assert spread["mean"] == pytest.approx(found[[0, 1, 3]].mean())
+
+
+def with_probabilities(probabilities: np.ndarray, labels: np.ndarray, clients: np.ndarray) -> pd.DataFrame:
+    """What a run keeps with the probability of every class."""
+    table = table_of(probabilities, labels, clients)
+    return table.assign(**{f"p{c}": p for c, p in enumerate(probabilities.astype("float32").T)})
+
+
+def test_auroc_of_several_classes_is_the_mean_over_classes_against_the_rest() -> None:
+    """scikit-learn and torchmetrics, where a client has all classes; else over the classes that it has.
+
+    More than ten classes, so that the columns p2 and p10 must not change places.
+    """
+    probabilities, labels, clients = drawn(12, n=2000)
+    probabilities = probabilities.astype("float32").astype(float)
+    few = (clients == 3) & ~np.isin(labels, (2, 10))
+    clients[few] = 0
+    labels[clients == 2] = 7
+    table = with_probabilities(probabilities, labels, clients)
+    found = by_client(table, "auroc")
+    for client in (0, 1):
+        own = clients == client
+        assert set(labels[own]) == set(range(12))
+        expected = np.mean([roc_auc_score(labels[own] == k, probabilities[own, k]) for k in range(12)])
+        assert found[client] == pytest.approx(expected, abs=1e-12)
+        of_torch = multiclass_auroc(torch.tensor(probabilities[own]), torch.tensor(labels[own]), 12)
+        assert found[client] == pytest.approx(float(of_torch), abs=1e-6)
+        normalized = probabilities[own] / probabilities[own].sum(1, keepdims=True)
+        whole = roc_auc_score(labels[own], normalized, multi_class="ovr", average="macro")
+        assert found[client] == pytest.approx(whole, abs=1e-4)
+    own = clients == 3
+    of_two = [roc_auc_score(labels[own] == k, probabilities[own, k]) for k in (2, 10)]
+    assert found[3] == pytest.approx(np.mean(of_two), abs=1e-12)
+    assert np.isnan(found[2]) and summary(found, sizes(table))["left_out"] == 1
+    assert auroc(table[own]) == found[3] and np.isnan(auroc(table[:0]))
+    assert by_class(table[own])["auroc"].dropna().to_dict() == pytest.approx(dict(zip((2, 10), of_two)))
+    table.loc[np.flatnonzero(own)[0], [f"p{c}" for c in range(12)]] = np.nan  # a model that diverged
+    assert np.isnan(by_client(table, "auroc")[3]) and not np.isnan(by_client(table, "auroc")[0])
+
+
+def test_two_classes_have_one_auroc_with_and_without_all_probabilities() -> None:
+    without, with_all = table_of(*drawn(2)), with_probabilities(*drawn(2))
+    pd.testing.assert_series_equal(
+        by_client(without, "auroc"), by_client(with_all, "auroc"), check_exact=True
+    )
+    assert by_class(with_all)["auroc"].tolist() == pytest.approx([auroc(without)] * 2, abs=1e-3)  # ties
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+def test_scores_of_classes_are_those_of_scikit_learn(classes: int) -> None:
+    """Of clients too that lack a class, or whose model predicts a class that they lack."""
+    probabilities, labels, clients = drawn(classes)
+    labels[clients == 2] = 1
+    probabilities[(clients == 1) & (probabilities.argmax(1) == 0)] = np.eye(classes)[1]
+    table = table_of(probabilities, labels, clients)
+    f1, balanced = by_client(table, "macro_f1"), by_client(table, "balanced_accuracy")
+    for client in range(4):
+        own = clients == client
+        y, predicted = labels[own], probabilities[own].argmax(1)
+        assert f1[client] == pytest.approx(f1_score(y, predicted, average="macro"), abs=1e-12)
+        if np.isin(predicted, y).all():  # scikit-learn warns otherwise
+            assert balanced[client] == pytest.approx(balanced_accuracy_score(y, predicted), abs=1e-12)
+        scores, names = by_class(table[own]), np.union1d(y, predicted)
+        expected = precision_recall_fscore_support(y, predicted, labels=names, zero_division=np.nan)
+        assert scores.index.tolist() == names.tolist() and scores.index.name == "class"
+        assert scores["samples"].tolist() == expected[3].tolist()
+        for name, values in zip(("precision", "recall"), expected):
+            assert scores[name].to_numpy() == pytest.approx(values, abs=1e-12, nan_ok=True)
+        assert balanced[client] == pytest.approx(scores["recall"].mean())
+        assert f1[client] == pytest.approx(scores["f1"].mean())
+        whole = f1_score(y, predicted, labels=names, average=None, zero_division=0)
+        assert scores["f1"].to_numpy() == pytest.approx(whole, abs=1e-12)
+    with refused("'?macro_f1'? is not accepted; expected top1, ece or mce in batches"):
+        by_client(table, "macro_f1", batch=10)
+
+
+def test_scores_of_classes_of_a_worked_example() -> None:
+    """Class 3 is only predicted, class 1 never; no prediction of client 5 is right."""
+    table = pd.DataFrame(
+        {
+            "client": [4, 4, 4, 4, 5],
+            "label": [0, 0, 1, 2, 2],
+            "predicted": [0, 3, 0, 2, 0],
+            "rank": [1, 2, 2, 1, 3],
+        }
+    )
+    scores = by_class(table[table["client"] == 4])
+    assert scores["samples"].tolist() == [2, 1, 1, 0]
+    assert scores["recall"].tolist() == pytest.approx([0.5, 0, 1, np.nan], nan_ok=True)
+    assert scores["precision"].tolist() == pytest.approx([0.5, np.nan, 1, 0], nan_ok=True)
+    assert scores["f1"].tolist() == pytest.approx([0.5, 0, 1, 0])
+    assert by_client(table, "macro_f1").to_dict() == pytest.approx({4: 0.375, 5: 0})
+    assert by_client(table, "balanced_accuracy").to_dict() == pytest.approx({4: 0.5, 5: 0})
+    assert by_class(table)["samples"].tolist() == [2, 1, 2, 0]
 
 
 def test_calibration_of_the_worked_example_whole_and_in_batches() -> None:

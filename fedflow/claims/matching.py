@@ -20,7 +20,7 @@ EXTRA = {
     "partition": ("difficulty",),
 }
 PARTITION = {"pieces": None, "pieces_used": "first", "selection": 0.0}
-DATA = ("keep_labels", "train_limit", "test_limit", "rotations", "label_noise")  # they change the samples
+DATA = ("keep_labels", "train_limit", "test_limit", "rotations", "label_noise", "feature_noise", "transforms")
 
 
 class Match(NamedTuple):
@@ -305,11 +305,14 @@ def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
 
 
 def _data(run: Run) -> dict[str, Any]:
-    """The fields of the dataset of ``run``, with the parameters of its source and its label noise."""
+    """The fields of the dataset of ``run``, with the parameters of its source, noise and transforms."""
     partition = run.params["partition"]
     data = run.params["data"].get(partition["dataset"], {})
-    noise = (partition.get("label_noise") or {}).get("ratio")
-    return {**data, **data.get("parameters", {}), "label_noise": noise}
+    noise = {
+        name: (partition.get(name) or {}).get(level)
+        for name, level in (("label_noise", "ratio"), ("feature_noise", "sigma"), ("transforms", "sets"))
+    }
+    return {**data, **data.get("parameters", {}), **noise}
 
 
 def _word(name: str) -> str:

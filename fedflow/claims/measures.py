@@ -8,10 +8,10 @@ Published tables and claims name what they compare in this language:
   ``(column, target, smooth)``: the cost of reaching a target (`fedflow.claims.targets`)
 * ``best(column)``, ``worst(column)``, ``cumulative(column)`` (the sum), ``at(column, round)`` and
   ``last(column, n)`` (the mean of the last n evaluated rounds), from ``rounds.csv``
-* ``top1``, ``top5`` (any number), ``auroc``, ``ece`` and ``mce`` of predictions: the mean over clients, each
-  on its own test set, or with ``_std`` (of the population), ``_weighted`` (by test samples), ``_worst10``,
-  ``_best10``, ``_gini``, ``_gap``; except for ``auroc``, also with ``(batch=10)``: the mean over batches of
-  that many test samples, as SuPerFed publishes it
+* ``top1``, ``top5`` (any number), ``auroc``, ``macro_f1``, ``balanced_accuracy``, ``ece`` and ``mce`` of
+  predictions: the mean over clients, each on its own test set, or with ``_std`` (of the population),
+  ``_weighted`` (by test samples), ``_worst10``, ``_best10``, ``_gini``, ``_gap``; ``top<k>``, ``ece`` and
+  ``mce`` also with ``(batch=10)``: the mean over batches of that many test samples, as SuPerFed publishes it
 * ``pruned``, the share of parameters that clients' networks lack at the end: 1 - ``kept``, the mean over all
   clients (the diagnostic ``client/pruned/mean`` covers the last cohort only)
 * ``sweep(share)``, mean accuracy of the mixtures with this share of the personal model (`run.sweep`);
@@ -42,9 +42,18 @@ from fedflow.simulation.extensions.recording import FILE as VECTORS
 # Columns that are sums over rounds already.
 TOTALS = ("bytes_down", "bytes_up", "clock", "gradients", "updates", "polls", "poll_bytes")
 EXPRESSION = re.compile(r"([\w/]+)(?:\(([^()]*)\))?")
-PREDICTED = re.compile(r"(top[1-9]\d*|auroc|ece|mce)(?:_(std|weighted|worst10|best10|gini|gap))?")
+PREDICTED = re.compile(
+    rf"(top[1-9]\d*|{'|'.join((*predictions.WHOLE, *predictions.CALIBRATION))})"
+    r"(?:_(std|weighted|worst10|best10|gini|gap))?"
+)
 BATCH = re.compile(r"batch\s*=\s*([1-9]\d*)")
-LABELS = {"auroc": "AUROC", "ece": "ECE", "mce": "MCE"}
+LABELS = {
+    "auroc": "AUROC",
+    "macro_f1": "Macro F1",
+    "balanced_accuracy": "Balanced accuracy",
+    "ece": "ECE",
+    "mce": "MCE",
+}
 PARTS = {
     "std": "std over clients",
     "weighted": "by samples",
@@ -108,7 +117,7 @@ def parse(text: str, field: str = "measure", procedure: str = "") -> Measure:
     if predicted := PREDICTED.fullmatch(name):
         if arguments is None:
             return _predicted(text, predicted[1], predicted[2])
-        if (batch := BATCH.fullmatch(arguments.strip())) and predicted[1] != "auroc":
+        if (batch := BATCH.fullmatch(arguments.strip())) and predicted[1] not in predictions.WHOLE:
             return _predicted(text, predicted[1], predicted[2], int(batch[1]))
     if name in COSTS and len(given) in (2, 3):
         return _cost(text, name, field, *given)
@@ -123,7 +132,7 @@ def parse(text: str, field: str = "measure", procedure: str = "") -> Measure:
     shapes = [f"{n}(column, target)" for n in COSTS]
     shapes += [f"{n}(column)" for n, count in OF_ROUNDS.items() if count == 1]
     shapes += ["at(column, round)", "last(column, n)"]
-    shapes += "top1 top5 auroc ece mce ece(batch=10) pruned".split()
+    shapes += ["top1", "top5", *predictions.WHOLE, *"ece mce ece(batch=10) pruned".split()]
     shapes += ["sweep(share)", "sweep_best", "sweep_plateau(width)", "mask_iou(number)", "mask_overlap"]
     raise unknown_name(field, text, [*METRICS, *shapes])
 

@@ -24,6 +24,7 @@ from fedflow.methods.protocols import server_data
 from fedflow.methods.registry import method_name
 from fedflow.models import ARCHITECTURES
 from fedflow.partition import PartitionParams
+from fedflow.partition.after.inputs import changes
 from fedflow.procedures import PROCEDURES, Procedure
 from fedflow.procedures.interface import procedure_class
 from fedflow.project.arguments import check_name
@@ -111,8 +112,8 @@ class Params(Settings):
         used = {field: name for field, name in named.items() if field not in unused}
         of_losses = {read.field for read in reads if read.losses}
         for field, name in used.items():
-            noisy = field in of_losses and entry.label_noise is not None
-            need_labels(field, name, changed=entry.parameters.renames or noisy)
+            noisy = field in of_losses and (entry.label_noise is not None or changes(entry.as_dict()))
+            need_labels(field, name, changed=entry.parameters.renames or bool(noisy))
         first: dict[str, Reads] = {}
         for read in reads:
             if read.needed and (same := first.setdefault(read.name, read)).network != read.network:

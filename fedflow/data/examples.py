@@ -107,6 +107,12 @@ class Examples:
             scale, shift = _at(scale, domain), _at(shift, domain)
         return x.mul_(scale).add_(shift).to(dtype)  # in place: a second batch would cost more
 
+    def scale(self, rows: Tensor) -> Tensor | float:
+        """The change of `inputs` at ``rows`` [m] by 1 more in pixels scaled to [0, 1], or in features."""
+        if not self.images:
+            return 1.0
+        return 255 * (self._scale if self.domain is None else _at(self._scale, _at(self.domain, rows)))
+
     def targets(self, rows: Tensor) -> Tensor:
         """Targets at ``rows`` (any shape S): [*S], or [*S, L]."""
         return _at(self.y, rows)

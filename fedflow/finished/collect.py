@@ -49,11 +49,12 @@ RANGES: dict[str, Range] = {
 }
 WHOLE = 2**53  # whole numbers in tables are below it
 OF_CLIENTS = {"samples": (0, WHOLE), "cluster": (-1, WHOLE)}  # the other columns are metrics
+NOISE = ("partition.label_noise", "partition.feature_noise", "partition.transforms")  # null in older runs
 NEEDED: dict[str, Kinds] = {  # entries of params.json that the page reads
     **dict.fromkeys(("method.name", "model.name", "partition.dataset", "partition.scheme"), (str,)),
     **dict.fromkeys(("training.lr", "training.epochs", "training.batch_size", "run.participation"), ()),
     "partition.parameters": (dict,),
-    "partition.label_noise": (dict, type(None)),
+    **dict.fromkeys(NOISE, (dict, type(None))),
 }
 DATA: dict[str, Kinds] = {"source": (str,), "parameters": (dict,)}  # of every dataset in it
 STDS = ("intra_std", "inter_std")  # of a summary with an expert
@@ -205,7 +206,7 @@ def _params(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
     if missing := [name for name in SECTIONS if not isinstance(params.get(name), dict)]:
         reject(path, f"no {', '.join(missing)}")
     given = {f"{section}.{name}": value for section in SECTIONS for name, value in params[section].items()}
-    check_entries(path, {"partition.label_noise": None} | given, NEEDED)
+    check_entries(path, dict.fromkeys(NOISE) | given, NEEDED)
     for name, entry in params["data"].items():
         check_entries(path, params["data"], {name: (dict,)}, within="data.")
         check_entries(path, {"parameters": {}} | entry, DATA, within=f"data.{name}.")

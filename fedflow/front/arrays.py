@@ -68,8 +68,9 @@ def dataset(
     for part in ("", "_test"):
         _need_same_rows(f"y{part}", given[f"x{part}"], given[f"y{part}"])
     encoding = None
-    if hasattr(x, "columns") and hasattr(x_test, "columns"):
-        *frames, encoding, note = read_frames(x, x_test, encode, missing)
+    if all(hasattr(given[name], "columns") for name in ("x", "x_test")):
+        *frames, encoding, note = read_frames(given["x"], given["x_test"], encode, missing)
+        notes.append(note)
         given |= {"x": _inputs(encoding, frames[0]), "x_test": _inputs(encoding, frames[1])}
     else:
         for name in ("x", "x_test"):

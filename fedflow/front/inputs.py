@@ -33,6 +33,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.models.tensors import need_plain
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
+from fedflow.partition.opened import opened
 from fedflow.project.digest import digest
 from fedflow.project.terminal import say
 from fedflow.settings import Words
@@ -305,7 +306,8 @@ def federation(
     partition = divided(division, samples)
     if partition.classes:
         samples = replace(samples, classes=tuple(map(str, range(partition.classes))))
-    train = samples.train.relabeled(partition.train_labels).to(where)
+    examples = opened(samples, partition)
+    train = examples.train.to(where)
     try:
         model = flat_model(network, samples, where, convolution)
         need_fit(model, train, model.title, len(samples.classes))
@@ -316,9 +318,10 @@ def federation(
     return Federation(
         model,
         train,
-        samples.test.relabeled(partition.test_labels).to(where),
+        examples.test.to(where),
         partition,
         _public(method, train, partition),
+        own=None if examples.own is None else examples.own.to(where),
     )
 
 

@@ -65,6 +65,7 @@ class Fields(TypedDict, total=False):
     adapt: Sequence[Adaptation | Mapping[str, Any]]
     adapt_from: Literal["served", "active", "all"]
     keep_predictions: bool
+    keep_probabilities: bool
     sweep: bool
     features: str | None
     inception: str | None

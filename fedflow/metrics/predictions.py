@@ -1,7 +1,8 @@
-"""Measures of predictions: top-k accuracy, AUROC and calibration, by client and over clients.
+"""Measures of predictions: top-k accuracy, AUROC, calibration and scores by class, over clients or for each.
 
 The table has a row per client and test sample: ``client``, ``label``, ``predicted``, ``confidence``
-(probability of the prediction) and ``rank`` (of the label among the outputs, 1 = right).
+(probability of the prediction) and ``rank`` (of the label among the outputs, 1 = right). With
+`run.keep_probabilities` it also has ``p0``, ``p1``, ..., the probability of every class.
 """
 
 import re
@@ -13,22 +14,30 @@ import scipy
 from fedflow.errors import BadInput
 from fedflow.metrics.distribution import summarize, tenths
 
-__all__ = ["auroc", "by_client", "ece", "mce", "reliability", "sizes", "summary"]  # fedflow.predictions
+# fedflow.predictions
+__all__ = ["auroc", "by_class", "by_client", "ece", "mce", "reliability", "sizes", "summary"]
 
 BINS = 15
 CALIBRATION = ("ece", "mce")  # expected and maximum calibration error
+OF_CLASSES = ("macro_f1", "balanced_accuracy")  # means over classes
+WHOLE = ("auroc", *OF_CLASSES)  # of all test samples of a client, never of batches
+MEASURES = "top1, top5 (any number), auroc, macro_f1, balanced_accuracy, ece or mce"
 
 
 def by_client(table: pd.DataFrame, measure: str, batch: int | None = None) -> pd.Series:
     """The measure of every client in the table; NaN if it is undefined or a confidence is NaN.
 
-    Measures: ``top<k>`` (share of samples whose label is among the k largest outputs), ``auroc``, ``ece`` and
-    ``mce``. With ``batch``, the mean over the client's batches of that many rows, of which the last may be
-    shorter; SuPerFed publishes calibration errors in this form, which are larger. Raises `BadInput` for other
-    measures, for ``auroc`` in batches, and for ``auroc`` unless the labels are 0 and 1.
+    Measures: ``top<k>`` (share of samples whose label is among the k largest outputs), ``auroc``,
+    ``macro_f1`` (mean F1 over the classes among the client's labels and predictions), ``balanced_accuracy``
+    (mean recall over the classes among its labels), ``ece`` and ``mce``. With ``batch``, the mean over the
+    client's batches of that many rows, of which the last may be shorter; SuPerFed publishes calibration
+    errors in this form, which are larger. Raises `BadInput` for other measures, for measures of classes in
+    batches, and for ``auroc`` of more than two classes without the probability of every class.
     """
-    if measure == "auroc":
-        return _aurocs(table, batch)
+    if measure in WHOLE:
+        if batch:
+            raise BadInput("measure", measure, "top1, ece or mce in batches")
+        return _aurocs(table) if measure == "auroc" else _over_classes(table, measure)
     n = max(1, len(table))
     owner, clients = pd.factorize(table["client"], sort=True)
     batches = owner * n + table.groupby("client").cumcount().to_numpy() // (batch or n)
@@ -38,9 +47,27 @@ def by_client(table: pd.DataFrame, measure: str, batch: int | None = None) -> pd
     elif measure in CALIBRATION:
         values = _errors(table, part, measure)
     else:
-        raise BadInput("measure", measure, "top1, top5 (any number), auroc, ece or mce")
+        raise BadInput("measure", measure, MEASURES)
     means = np.bincount(parts // n, values) / np.bincount(parts // n)
     return pd.Series(means, pd.Index(clients, name="client"), dtype=float)
+
+
+def by_class(table: pd.DataFrame) -> pd.DataFrame:
+    """Scores of every class among the labels and predictions of all rows.
+
+    ``samples``, ``recall`` (accuracy on the samples of the class), ``precision``, ``f1`` and, with the
+    probability of every class, ``auroc`` against the rest. NaN where undefined: recall and AUROC without
+    samples of the class, precision without predictions of it, AUROC without other samples.
+    """
+    counts = _by_class(table.assign(client=0)).droplevel("client")
+    scores = counts[["samples"]].assign(
+        recall=counts["right"] / counts["samples"],
+        precision=counts["right"] / counts["predicted"],
+        f1=counts["f1"],
+    )
+    if (probabilities := _probabilities(table)) is not None:
+        scores["auroc"] = _one_against_rest(table["label"].to_numpy(), probabilities)[scores.index]
+    return scores
 
 
 def ece(table: pd.DataFrame, batch: int | None = None) -> float:
@@ -96,8 +123,13 @@ def summary(values: pd.Series, weights: pd.Series) -> dict[str, float]:
 def auroc(table: pd.DataFrame) -> float:
     """Probability that a sample of class 1 has a higher P(1) than one of class 0; ties count half.
 
-    NaN unless both classes are present. P(1) has the precision of the confidence, float32.
+    NaN unless both classes are present. P(1) has the precision of the confidence, float32. With the
+    probabilities of more than two classes: the mean over the classes among the labels, each against the rest.
     """
+    if (probabilities := _probabilities(table)) is not None and probabilities.shape[1] > 2:
+        labels = table["label"].to_numpy()
+        areas = _one_against_rest(labels, probabilities)[np.unique(labels)]
+        return float(areas.mean()) if len(areas) else float("nan")
     positive = table["label"].to_numpy() == 1
     ones, zeros = positive.sum(), (~positive).sum()
     if not ones or not zeros:
@@ -107,11 +139,46 @@ def auroc(table: pd.DataFrame) -> float:
     return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
-def _aurocs(table: pd.DataFrame, batch: int | None) -> pd.Series:
-    if batch:
-        raise BadInput("measure", "auroc", "top1, ece or mce in batches")
-    if not table[["label", "predicted"]].isin((0, 1)).all(axis=None):
-        raise BadInput("measure", "auroc", "top1, ece or mce, as there are more than two classes")
+def _one_against_rest(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """AUROC [K] of every class against the rest; NaN without samples of the class, or without others."""
+    samples, classes = probabilities.shape
+    ones = np.bincount(labels, minlength=classes).astype(float)
+    ranks = scipy.stats.rankdata(probabilities, axis=0)
+    sums = np.bincount(labels, ranks[np.arange(samples), labels], classes)
+    pairs = ones * (samples - ones)
+    return np.divide(sums - ones * (ones + 1) / 2, pairs, out=np.full(classes, np.nan), where=pairs > 0)
+
+
+def _probabilities(table: pd.DataFrame) -> np.ndarray | None:
+    """The probability of every class [n, K], or None if it was not kept."""
+    names = [f"p{c}" for c in range(sum(bool(re.fullmatch(r"p\d+", name)) for name in table.columns))]
+    return table[names].to_numpy(float) if names else None
+
+
+def _by_class(table: pd.DataFrame) -> pd.DataFrame:
+    """By client and class: ``samples``, ``predicted``, ``right`` and ``f1``."""
+
+    def number(rows: pd.DataFrame, column: str) -> pd.Series:
+        return rows.groupby(["client", column]).size().rename_axis(["client", "class"])
+
+    right = number(table[table["label"] == table["predicted"]], "label")
+    numbers = {"samples": number(table, "label"), "predicted": number(table, "predicted"), "right": right}
+    counts = pd.DataFrame(numbers).fillna(0).astype(int)
+    return counts.assign(f1=2 * counts["right"] / (counts["samples"] + counts["predicted"]))
+
+
+def _over_classes(table: pd.DataFrame, measure: str) -> pd.Series:
+    """A measure of `OF_CLASSES` by client."""
+    counts = _by_class(table)
+    recall = counts["right"] / counts["samples"]  # NaN without samples: not in the mean
+    return (counts["f1"] if measure == "macro_f1" else recall).groupby(level="client").mean()
+
+
+def _aurocs(table: pd.DataFrame) -> pd.Series:
+    binary = table[["label", "predicted"]].isin((0, 1)).all(axis=None)
+    if not binary and _probabilities(table) is None:
+        accepted = "top1, ece or mce, as there are more than two classes without run.keep_probabilities: true"
+        raise BadInput("measure", "auroc", accepted)
     values = {client: auroc(rows) for client, rows in table.groupby("client")}
     return pd.Series(values, dtype=float).rename_axis("client")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedflow.data import DataColumn
-from fedflow.partition.after import difficulty, holdout, label_noise, newcomers
+from fedflow.partition.after import difficulty, feature_noise, holdout, label_noise, newcomers, transforms
 from fedflow.partition.params import PartitionParams
 from fedflow.partition.scheme import SCHEMES, Samples, Scheme
 from fedflow.settings import explain, markdown
@@ -51,7 +51,7 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "super_clusters-dirichlet": ("super_clusters", {"within": "dirichlet", **EXAMPLES["super_clusters"]}),
 }
 PICTURES = "images/partitions"  # below docs/
-AFTER = (difficulty, newcomers, holdout, label_noise)
+AFTER = (difficulty, newcomers, holdout, label_noise, transforms, feature_noise)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ from typing import ClassVar
 from fedflow.choice import Choice
 from fedflow.errors import BadInput
 from fedflow.partition.after.difficulty import Difficulty
+from fedflow.partition.after.feature_noise import FeatureNoise
 from fedflow.partition.after.label_noise import LabelNoise
+from fedflow.partition.after.transforms import Transforms
 from fedflow.partition.scheme import SCHEMES, Scheme
 from fedflow.settings import option
 
@@ -15,7 +17,8 @@ class PartitionParams(Choice):
     """One entry of ``partitions``: the shared fields, and the parameters of the scheme.
 
     Steps that combine with any scheme are applied in this order: ``public``, ``pieces``, ``difficulty``,
-    ``newcomers``, ``holdout``, ``selection``, ``validation``, ``label_noise``.
+    ``newcomers``, ``holdout``, ``selection``, ``validation``, ``label_noise``, ``transforms``,
+    ``feature_noise``.
     """
 
     section: ClassVar[str] = "partition"
@@ -48,6 +51,8 @@ class PartitionParams(Choice):
         0.0, "share of each client's training samples that replace the test set (tuning)", ge=0, lt=1
     )
     label_noise: LabelNoise | None = option(None, "wrong training labels")
+    transforms: Transforms | None = option(None, "transforms of torchvision on the images of each client")
+    feature_noise: FeatureNoise | None = option(None, "Gaussian noise on the inputs of each client")
     newcomers: float = option(0.0, "share of the clients that join after the last round", ge=0, lt=1)
     parameters: Scheme = option(factory=dict, doc="parameters of the scheme")
 

@@ -16,6 +16,7 @@ from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.heterogeneity.measures import label_counts
 from fedflow.partition.after.difficulty import by_difficulty, consistency
 from fedflow.partition.after.holdout import hold_out
+from fedflow.partition.after.inputs import Change, changes, owned, steps
 from fedflow.partition.after.label_noise import spoil
 from fedflow.partition.after.newcomers import order_of_joining
 from fedflow.partition.params import PartitionParams
@@ -114,12 +115,21 @@ class Partition:
         pools = [self.pool(p) for p in self.test_pools(client)]
         return np.sort(np.concatenate(pools)) if pools else np.empty(0, np.int64)
 
+    def owned(self, change: Change, samples: int, tests: int) -> tuple[np.ndarray, np.ndarray]:
+        """`owned` of the training samples [n] and test samples [t]. Raises `BadInput`."""
+        clients = range(len(self.sizes))
+        selections = (rows for k in clients if (rows := self.selection(k)) is not None)
+        variants = change.variants(len(clients), self.groups)
+        trained, tested = map(self.train, clients), map(self.test, clients)
+        return owned(change, variants, trained, selections, tested, samples, tests, self.held_out)
+
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits that identify the content and the dataset."""
-        digest = hashlib.blake2b(
-            f"{self.dataset_hash} {self.held_out} {self.newcomers}".encode(), digest_size=8
-        )
+        """16 hexadecimal digits that identify the content, the dataset and changes of inputs."""
+        content = f"{self.dataset_hash} {self.held_out} {self.newcomers}"
+        if changed := changes(self.params):
+            content += f" {json.dumps(changed, sort_keys=True)}"
+        digest = hashlib.blake2b(content.encode(), digest_size=8)
         for name, array in self._arrays().items():
             digest.update(name.encode())
             digest.update(array.data)
@@ -249,7 +259,7 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     held_out = bool(split.held_out or params.holdout or params.validation)
     unused = np.ones(count, dtype=bool)
     unused[np.concatenate([*train, *(selection or []), *(pools if held_out else []), public])] = False
-    return Partition.from_lists(
+    made = Partition.from_lists(
         train,
         pools,
         pools_of,
@@ -266,6 +276,10 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         losses=losses,
         facts={"samples_unused": int(unused.sum()), **label_skew(counts), **consistency(train, losses)},
     )
+    for change in steps(made.params):
+        change.check(samples.inputs())
+        made.owned(change, count, len(samples.test_labels))
+    return made
 
 
 def _stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

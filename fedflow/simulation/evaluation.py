@@ -17,7 +17,7 @@ from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Parcel, Shard
 from fedflow.simulation.levels import level, network
-from fedflow.simulation.predict import ANSWERS, Asked, predict_all
+from fedflow.simulation.predict import ANSWERS, PROBABILITIES, Asked, predict_all
 from fedflow.simulation.remembered import SCORES, Remembered, model_key
 from fedflow.simulation.worker import TrainedClients, client_of, train_clients, vmapped
 
@@ -51,6 +51,7 @@ class EvaluationShard(Shard):
     full: bool = False  # also on the complete test set
     models: bool = False  # return the vectors too
     answers: bool = False  # return the prediction of every test sample of every client too
+    probabilities: bool = False  # with the probability of every class
     remembered: Remembered | None = None  # the last scores of its clients
 
 
@@ -68,7 +69,7 @@ class Scores(Parcel):
     models: list[Tensor]  # distinct served vectors, if requested
     model: np.ndarray  # index into models, -1 if absent
     more: dict[str, np.ndarray] = field(default_factory=dict)  # by `Measure`
-    answers: pd.DataFrame | None = None  # `PREDICTIONS` of their test samples, if requested
+    answers: pd.DataFrame | None = None  # `PREDICTIONS` of their test samples, p0, p1, ..., if requested
     keys: np.ndarray | None = None  # of the models, 0 for none; None once the scores are remembered
 
     def column(self, name: str) -> np.ndarray:
@@ -194,7 +195,9 @@ def _scored(
     changed, index = np.unique(model[left], return_inverse=True)
     networks = [network(job.method, federation, levels[i]) for i in changed]
     changed_vectors, ids = [vectors[i] for i in changed], clients[left].tolist()
-    scores[:, left] = score(federation, changed_vectors, index, ids, shard.full, answers, networks, at_once)
+    scores[:, left] = score(
+        federation, changed_vectors, index, ids, shard.full, answers, networks, at_once, shard.probabilities
+    )
     return scores, keys
 
 
@@ -253,6 +256,7 @@ def score(
     answers: list[pd.DataFrame] | None = None,
     networks: Sequence[FlatModel] | None = None,
     vmapped: bool = False,
+    probabilities: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Accuracy and mean loss on the client's own test set, then on the complete one; [m] each.
 
@@ -260,7 +264,7 @@ def score(
     network of the run. Each distinct model sees each test sample once; its clients are scored from the counts
     per pool. A network with the statistics of a batch sees the samples of one client at a time, so that no
     score depends on the other clients. The predictions that clients are scored by are appended to
-    ``answers``, if given. ``vmapped``: many models at once.
+    ``answers``, if given, with ``probabilities`` also that of every class. ``vmapped``: many models at once.
     """
     partition, (complete, rows) = federation.partition, federation.complete
     alone = federation.model.batch_statistics
@@ -288,7 +292,10 @@ def score(
         if answers is not None:
             of_clients, row = _rows(partition.pool_offsets, partition.pool_indices, pools[pool_ids])
             columns = {"client": ids[members][owner[row]], "sample": of_clients}
-            columns |= {name: values[np.searchsorted(needed, of_clients)] for name, values in more.items()}
+            place = np.searchsorted(needed, of_clients)
+            columns |= {name: more[name][place] for name in ANSWERS}
+            if probabilities:
+                columns |= {f"p{c}": values[place] for c, values in enumerate(more[PROBABILITIES].T)}
             answers.append(pd.DataFrame(columns).astype(PREDICTIONS))
         tested = members[size > 0]  # clients without test samples stay NaN
         local[tested], losses[tested] = (sums[size > 0] / size[size > 0] for sums in (right, lost))

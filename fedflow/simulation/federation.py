@@ -21,6 +21,8 @@ from fedflow.local.trained import load_network
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
+from fedflow.partition.after.inputs import changes
+from fedflow.partition.opened import opened
 from fedflow.seeding import generator
 from fedflow.simulation.ahead import Ahead
 from fedflow.simulation.fits import need_fit
@@ -41,6 +43,7 @@ class Federation:
     inputs: Mapping[str, Any] = field(default_factory=dict)  # of training (`Reads`)
     features: Teacher | None = None  # its features measure generated images
     shipped: int = 0  # bytes of the networks among them, which every client receives once
+    own: Examples | None = None  # the test examples as clients have them, if their inputs differ
     cohorts: Cohorts = field(default_factory=Cohorts, init=False, repr=False)  # captured CUDA graphs
     ahead: Ahead = field(default_factory=Ahead, init=False, repr=False)  # batches of the next round
 
@@ -50,7 +53,9 @@ class Federation:
     @property
     def own_test(self) -> Examples:
         """The examples that test pools index: the training split if clients hold out parts of it."""
-        return self.train if self.partition.held_out else self.test
+        if self.partition.held_out:
+            return self.train
+        return self.test if self.own is None else self.own
 
     @property
     def labeled(self) -> bool:
@@ -162,7 +167,8 @@ def _open(files: FederationFiles) -> Federation:
         build, files.model, dataset.input_shape, classes, **json.loads(files.model_options)
     )
     device = torch.device(files.device)
-    train = dataset.train.relabeled(partition.train_labels).to(device)
+    examples = opened(dataset, partition)
+    train = examples.train.to(device)
     public = found(files.public, _load_whole).train.to(device) if files.public else None
     if files.noise:
         public = random_examples(train, files.noise)
@@ -174,9 +180,10 @@ def _open(files: FederationFiles) -> Federation:
     for needed in files.inputs:
         network = found(needed.stored, load_network)
         network.need_data(dataset.hash, needed.field)
-        # A network may correct noisy labels, but its losses on clean and noisy labels differ.
-        changed = partition.train_labels if needed.losses else partition.classes
-        need_labels(needed.field, network.facts["name"], changed=changed is not None)
+        # A network may correct noisy labels, but its losses on clean and noisy samples differ.
+        noisy = partition.train_labels is not None or bool(changes(partition.params))
+        changed = noisy if needed.losses else partition.classes is not None
+        need_labels(needed.field, network.facts["name"], changed=changed)
         inputs[needed.name] = network.read(needed.losses, device, model.dtype)
         shipped[network.hash] = network.size
     features = found(files.features, load_network) if files.features else None
@@ -185,12 +192,13 @@ def _open(files: FederationFiles) -> Federation:
     return Federation(
         model=model,
         train=train,
-        test=dataset.test.relabeled(partition.test_labels).to(device),
+        test=examples.test.to(device),
         partition=partition,
         public=public,
         inputs=inputs,
         features=features.teacher(device) if features else _inception(files.inception, device),
         shipped=sum(shipped.values()),
+        own=None if examples.own is None else examples.own.to(device),
     )
 
 
@@ -215,9 +223,9 @@ def _inception(stored: Stored | None, device: torch.device) -> Teacher | None:
 
 
 def need_labels(field: str, name: str, changed: bool) -> None:
-    """Raise `BadInput` of ``field`` if a partition ``changed`` the labels that a network was trained on."""
+    """Raise `BadInput` of ``field`` if a partition ``changed`` labels or inputs of a network's training."""
     if changed:
-        accepted = "null, as this partition changes the labels that the network was trained on"
+        accepted = "null, as this partition changes the labels or inputs that the network was trained on"
         raise BadInput(field, name, accepted)
 
 

@@ -14,7 +14,9 @@ from fedflow.data import Examples
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.graphs import Operations
 
+PROBABILITIES = "probabilities"  # of all classes [n, K], float32, next to the answers
 ANSWERS = {"label": np.int32, "predicted": np.int32, "confidence": np.float32, "rank": np.int32}
+TYPES = ANSWERS | {PROBABILITIES: np.float32}
 AT_ONCE = {"cpu": 128, "cuda": 512}  # samples: the activations of larger batches exceed a CPU's cache
 MODELS = 64  # of one vmapped call, at most
 OF_ALL = {"cpu": 512, "cuda": 4096}  # samples of all models of one vmapped call
@@ -32,7 +34,7 @@ class Asked(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """Hits and losses [n], float64, and, if asked for, `ANSWERS` [n]."""
+    """Hits and losses [n], float64, and, if asked for, `ANSWERS` [n] and `PROBABILITIES` [n, K]."""
 
     hits: np.ndarray
     losses: np.ndarray
@@ -129,16 +131,20 @@ def _predicted(model: FlatModel, w: Tensor, test: Examples, rows: Tensor, keep: 
 
 
 def _answers(outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Label, prediction, its probability and the label's rank from 1, for outputs [B, K] and labels [B]."""
-    predicted = outputs.argmax(-1)
-    confidence = outputs.softmax(-1).gather(-1, predicted[:, None]).squeeze(-1)
+    """Label, prediction, its probability and the label's rank from 1, for outputs [B, K] and labels [B].
+
+    And the `PROBABILITIES` of all classes.
+    """
+    predicted, probabilities = outputs.argmax(-1), outputs.softmax(-1)
+    confidence = probabilities.gather(-1, predicted[:, None]).squeeze(-1)
     # Stable: the first of equal outputs is the prediction, so that rank 1 is a hit.
     order = outputs.argsort(dim=-1, descending=True, stable=True)
     rank = 1 + (order == y[:, None]).int().argmax(-1)
-    return {"label": y, "predicted": predicted, "confidence": confidence, "rank": rank}
+    answers = {"label": y, "predicted": predicted, "confidence": confidence, "rank": rank}
+    return answers | {PROBABILITIES: probabilities}
 
 
 def _joined(parts: list[dict[str, Tensor]], count: int) -> Predicted:
     values = {name: torch.cat([part[name] for part in parts])[:count].cpu().numpy() for name in parts[0]}
-    answers = {name: values[name].astype(kind) for name, kind in ANSWERS.items() if name in values}
+    answers = {name: values[name].astype(kind) for name, kind in TYPES.items() if name in values}
     return Predicted(values["hits"], values["losses"], answers)

@@ -60,9 +60,17 @@ class Scoring:
 
     def final(self) -> Scores:
         """Scores after the last round, with the vectors behind them."""
-        answers = any(extension.answers for extension in self.run.extensions)
-        rounds = self.run.settings.rounds
-        return self.scores("final evaluation", rounds, self.scored, END, True, models=True, answers=answers)
+        run = self.run
+        return self.scores(
+            "final evaluation",
+            run.settings.rounds,
+            self.scored,
+            END,
+            full=True,
+            models=True,
+            answers=any(extension.answers for extension in run.extensions),
+            probabilities=any(extension.probabilities for extension in run.extensions),
+        )
 
     def scores(
         self,
@@ -73,6 +81,7 @@ class Scoring:
         full: bool = False,
         models: bool = False,
         answers: bool = False,
+        probabilities: bool = False,
     ) -> Scores:
         """Scores after round ``after``: with the models and the learning rate of the next one."""
         run, method, parts = self.run, self.method, list[Scores]()
@@ -96,6 +105,7 @@ class Scoring:
                     full=full,
                     models=models,
                     answers=answers,
+                    probabilities=probabilities,
                     remembered=run.state.scores.of(share),
                 )
                 for share, messages in shares

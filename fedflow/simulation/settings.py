@@ -81,6 +81,10 @@ class RunSettings(Settings):
     keep_predictions: bool = option(
         False, "at the end, write what the served models predict for every client's own test samples"
     )
+    keep_probabilities: bool = option(
+        False,
+        "write these predictions with the probability of every class, which AUROC of several classes needs",
+    )
     sweep: bool = option(
         True,
         "at the end, also score every client with all mixtures of its global and its personal model, "

@@ -20,6 +20,7 @@ from fedflow.local.precision import need_float32
 from fedflow.models.flat import FlatModel
 from fedflow.models.landscape import Landscape, Surface
 from fedflow.partition import load_partition
+from fedflow.partition.opened import opened
 from fedflow.project.arguments import check_name
 from fedflow.project.terminal import say
 from fedflow.seeding import generator
@@ -156,13 +157,15 @@ def _test(facts: dict[str, Any], client: int | None, own: bool, grid: Grid, root
             raise FedflowError(
                 f"the {what} of {facts['partition']} has changed since this run; run the experiment again"
             )
-    examples = dataset.test.relabeled(partition.test_labels)
+    train, examples, own_test = opened(dataset, partition)
     rows = np.arange(len(examples))
     if own:
         if client is None:
             raise BadInput("--own", True, f"runs with a client: {FORM}")
         if partition.held_out:
-            examples = dataset.train.relabeled(partition.train_labels)
+            examples = train
+        elif own_test is not None:
+            examples = own_test
         rows = partition.test(client)
     if not len(rows):
         raise BadInput("--own", True, f"a client with test samples; client {client} has none")

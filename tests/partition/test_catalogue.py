@@ -82,7 +82,7 @@ def test_the_line_under_a_picture_makes_that_partition(name):
 
 
 def test_the_page_lists_all_set_ups():
-    assert len(SETUPS) == 49
+    assert len(SETUPS) == 50
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup[0])

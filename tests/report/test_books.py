@@ -477,6 +477,9 @@ def test_other_data_under_a_published_name_match_nothing_and_noisy_labels_are_no
     change(folder / "params.json", partition=partition | {"label_noise": {"ratio": 0.2}})
     (shown,) = compare(collect_runs(tmp_path))
     assert any("label noise 0.2 here, none there" in note for note in shown.notes)
+    change(folder / "params.json", partition=partition | {"feature_noise": {"sigma": 0.1}})
+    (shown,) = compare(collect_runs(tmp_path))
+    assert any("feature noise 0.1 here, none there" in note for note in shown.notes)
     change(folder / "params.json", data={"mnist": {"source": "digits", "parameters": {}}})
     assert compare(collect_runs(tmp_path)) == []
 

@@ -201,6 +201,24 @@ def test_measures_of_predictions(text, value, tmp_path):
         measure(run, "auroc")
 
 
+def test_measures_of_classes(tmp_path):
+    """Client 0 has F1 6/7 and 0, and recall 3/4; client 1 has all right, so one class."""
+
+    def saved(name, table):
+        run = finished("global_accuracy", [0.7], clients=2, rounds=1, files=["predictions.parquet"])
+        (tmp_path / name).mkdir()
+        table.to_parquet(tmp_path / name / "predictions.parquet")
+        return replace(run, folder=tmp_path / name)
+
+    columns = {"client": [0] * 4 + [1] * 8, "label": 2, "predicted": [1] + [2] * 11, "rank": [2] + [1] * 11}
+    table = pd.DataFrame(columns).assign(sample=0, confidence=0.5)
+    run = saved("two", table)
+    assert measure(run, "macro_f1") == pytest.approx((3 / 7 + 1) / 2)
+    assert measure(run, "balanced_accuracy_gap") == pytest.approx(1 / 4)
+    probabilities = {"p0": 0.1, "p1": 0.3, "p2": [0.6, 0.5] * 6, "label": [2, 1] * 6}
+    assert measure(saved("all", table.assign(**probabilities)), "auroc") == pytest.approx((1 + 0.5) / 2)
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("sweep(0)", 0.2), ("sweep(0.5)", 0.8), ("sweep_best", 0.85), ("sweep_plateau(0.1)", 2 / 3)],
@@ -263,6 +281,7 @@ def test_measures_of_mixtures(text, value, tmp_path):
         ("last(global_accuracy)", BadInput, "last(column, n)"),
         ("top5_worst10", NotMeasured, "set run.keep_predictions: true"),
         ("auroc(batch=10)", BadInput, "ece(batch=10)"),
+        ("macro_f1(batch=10)", BadInput, "ece(batch=10)"),
         ("ece(10)", BadInput, "ece(batch=10)"),
         ("mce(batch=0)", BadInput, "ece(batch=10)"),
     ],

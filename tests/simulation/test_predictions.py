@@ -10,6 +10,7 @@ from support import Workers, images, quadratics, refused, run, with_newcomers
 from torch import nn
 
 from fedflow.data import Dataset, Examples
+from fedflow.metrics.predictions import by_client
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.simulation.evaluation import PREDICTIONS
@@ -93,6 +94,26 @@ def test_confidences_and_ranks_of_worked_outputs() -> None:
     assert table["confidence"].tolist() == pytest.approx([0.5, 0.5, 0.5, 0.6, 0.5, 0.5])
 
 
+def test_probabilities_of_all_classes_are_kept_if_asked_for(federation: Federation) -> None:
+    """Next to the same predictions, and the same for any workers."""
+    plain = kept("ditto", federation)
+    with_all = [
+        run("ditto", federation, training=SGD, rounds=2, keep_probabilities=True, executor=executor)
+        .outcome()
+        .scores.answers
+        for executor in (None, Workers(3))
+    ]
+    pd.testing.assert_frame_equal(*with_all, check_exact=True)
+    table, names = with_all[0], [f"p{c}" for c in range(10)]
+    pd.testing.assert_frame_equal(table[[*PREDICTIONS]], plain, check_exact=True)
+    probabilities = table[names].to_numpy()
+    assert [*table.columns] == [*PREDICTIONS, *names] and probabilities.dtype == np.float32
+    assert np.array_equal(probabilities[range(len(table)), table["predicted"]], table["confidence"])
+    assert probabilities.sum(1) == pytest.approx(np.ones(len(table)), abs=1e-5)
+    areas = by_client(table, "auroc").dropna()
+    assert len(areas) and areas.between(0, 1).all()
+
+
 def test_nothing_is_kept_of_newcomers_of_clients_that_are_not_scored_nor_by_default(digits: Dataset) -> None:
     federation, late = images(digits), with_newcomers(images(digits), 2)
     assert run("fedavg", federation, rounds=1).outcome().scores.answers is None
@@ -104,3 +125,5 @@ def test_nothing_is_kept_of_newcomers_of_clients_that_are_not_scored_nor_by_defa
 def test_a_regression_has_no_predictions_to_keep() -> None:
     with refused("run.keep_predictions: True is not accepted; expected false, as the samples do not have"):
         run("fedavg", quadratics(), keep_predictions=True)
+    with refused("run.keep_probabilities: True is not accepted; expected false, as the samples do not have"):
+        run("fedavg", quadratics(), keep_probabilities=True)

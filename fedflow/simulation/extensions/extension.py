@@ -154,6 +154,11 @@ class RunExtension:
         """True if it needs the predictions for all test samples of clients at the end."""
         return False
 
+    @property
+    def probabilities(self) -> bool:
+        """True if it needs them with the probability of every class."""
+        return False
+
     def evaluate(self, report: RoundReport, scores: Scores) -> Mapping[str, float | None]:
         """Its metrics after the round of ``report``; None is not measured."""
         return {}

@@ -165,17 +165,25 @@ class Newcomers(RunExtension):
 
 
 class KeptPredictions(RunExtension):
-    """A table of the served models' predictions for every client's test samples (`run.keep_predictions`)."""
+    """A table of the served models' predictions for every client's test samples (`run.keep_predictions`).
+
+    With the probability of every class (p0, p1, ...) if `run.keep_probabilities`.
+    """
 
     answers = True
 
     @classmethod
     def wanted(cls, run: Run) -> bool:
-        return bool(run.settings.keep_predictions)
+        return bool(run.settings.keep_predictions or run.settings.keep_probabilities)
+
+    @property
+    def probabilities(self) -> bool:
+        return bool(self.run.settings.keep_probabilities)
 
     def check(self) -> None:
         if not self.run.federation.labeled:
-            raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
+            field = "keep_probabilities" if self.probabilities else "keep_predictions"
+            raise BadInput(f"run.{field}", True, "false, as the samples do not have one label each")
 
     def finish(self, scores: Scores) -> RunFindings:
         assert scores.answers is not None

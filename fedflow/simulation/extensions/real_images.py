@@ -11,6 +11,7 @@ from fedflow.errors import BadInput
 from fedflow.methods.protocols import Images
 from fedflow.metrics import generation
 from fedflow.metrics.generation import Gaussian, nearest
+from fedflow.partition.after.inputs import steps
 from fedflow.seeding import generator
 from fedflow.simulation.federation import FEATURES, Federation
 from fedflow.simulation.predict import AT_ONCE
@@ -105,6 +106,10 @@ def check_generative(name: str, federation: Federation) -> None:
         shape = list(train.x.shape[1:])
         accepted = f"labeled images with {name}, which generates them, not inputs of shape {shape}"
         raise BadInput("data.source", partition.params.get("dataset", ""), accepted)
+    for change in steps(partition.params):
+        if not change.pixels:
+            accepted = f"null with {name}, whose images have pixels in [0, 1]"
+            raise BadInput(change.section, change.as_dict(), accepted)
     if not _unit(train):
         raise BadInput("data.normalize", "source", f"none with {name}, whose images have pixels in [0, 1]")
     if federation.features and federation.features.model.last_linear is None:
