@@ -111,7 +111,7 @@ def differences(
 
 
 def _label(run: Run) -> str:
-    """The method's name, with a host other than the default unless the entry has a name of its own."""
+    """The method's name, with a host other than the default unless the entry has another name."""
     label, host = run.metrics["method_label"], flat(run.params).get(HOST, "")
     if host == flat(defaults(run.params)).get(HOST, "") or run.method != run.params["method"]["name"]:
         return label
