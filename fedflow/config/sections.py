@@ -5,11 +5,11 @@ from typing import Any, ClassVar, Self
 
 from fedflow.choice import Choice
 from fedflow.config.changing import put
-from fedflow.errors import BadInput, unknown_name
+from fedflow.errors import BadInput
 from fedflow.local.central_training import Central
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
-from fedflow.models import ARCHITECTURES, known_options
+from fedflow.models import ARCHITECTURES, architecture, known_options
 from fedflow.models.flat import CONVOLUTIONS
 from fedflow.naming import flat, say
 from fedflow.procedures import PROCEDURES, Procedure
@@ -69,7 +69,7 @@ class ModelParams(Settings):
 
     section = "models"
     short: ClassVar[str] = "name"
-    name: str = option(doc="architecture")
+    name: str = option(doc="architecture, or the import path of a class, package.module:Name")
     options: dict = option(factory=dict, doc="options of the architecture")
 
     @classmethod
@@ -94,17 +94,18 @@ class ModelParams(Settings):
             for name in names
             for options in [[*known_options(name), "trainable"]]
         ]
-        properties |= {"name": properties["name"] | {"enum": names}, "trainable": trainable}
+        path = {"type": "string", "pattern": ":"}
+        name = properties["name"] | {"anyOf": [{"enum": names}, path]}
+        properties |= {"name": name, "trainable": trainable}
         return fields | {"properties": properties, "allOf": of_name}
 
     def validate(self) -> None:
-        if self.name not in ARCHITECTURES:
-            raise unknown_name("models.name", self.name, ARCHITECTURES, "fedflow models")
+        network = architecture(self.name, "models.name")
         for name in self.options:
             if name == "trainable":
                 check("models.trainable", self.options[name], list[str], {})
-            elif name not in known_options(self.name):
-                raise unknown_name(f"models.options.{name}", name, known_options(self.name))
+            else:
+                network.check_option(name, "models.options")
         for name, value in self.options.items():
             if isinstance(value, list) and any(isinstance(width, int) and width < 1 for width in value):
                 raise BadInput(f"models.options.{name}", value, "a list, each item a whole number >= 1")

@@ -17,7 +17,7 @@ from fedflow.files import central_folder, intact, locked, prepared_folder, write
 from fedflow.local.central_training import Central, SmoothedModel, epochs, evaluate
 from fedflow.local.precision import need_float32
 from fedflow.local.trained import load_network, save_network
-from fedflow.models import ARCHITECTURES, build
+from fedflow.models import architecture, build
 from fedflow.models.flat import FlatModel
 from fedflow.procedures.interface import Row, State
 from fedflow.procedures.steps import Here
@@ -109,7 +109,7 @@ class CentralRun:
             contents(self.root, [settings.dataset], networks=networks),
             [Central.__module__],
             [settings.training],
-            [ARCHITECTURES[self.network.name]],
+            [architecture(self.network.name)],
         )
 
     @cached_property

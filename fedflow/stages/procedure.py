@@ -14,7 +14,7 @@ from fedflow.config import Changes, Loaded
 from fedflow.data.prepared import file_sum
 from fedflow.errors import BadInput
 from fedflow.finished.outcomes import SUMMARY, final_numbers, read_parts, write_outcome
-from fedflow.models import ARCHITECTURES
+from fedflow.models import architecture
 from fedflow.procedures import Column, End, Procedure
 from fedflow.procedures.job import ProcedureJob
 from fedflow.project.arguments import argument
@@ -96,7 +96,7 @@ class ProcedureRun(Cell):
     def identity(self) -> Identity:
         """The identity of the outcome, from settings, recorded hashes and code, also of its pictures."""
         effective, inputs = self.effective, self.procedure.inputs()
-        networks = (ARCHITECTURES[model["name"]] for _, model in sorted(effective["models"].items()))
+        networks = (architecture(model["name"]) for _, model in sorted(effective["models"].items()))
         return Identity.of(
             effective,
             self.seed,
