@@ -20,6 +20,7 @@ from fedflow.simulation.settings import RunSettings
 MAY_BE_EMPTY = ("central", "procedures")  # lists of the grid
 OF_RUNS = ("datasets", "partitions", "methods")  # others, which a grid of procedures may leave empty
 CLUSTERS = ("dask", "ray")
+OF_VALUES = {"trainable": list[str], "start": str, "fresh": list[str]}  # of a network, beside its options
 EXECUTORS = ("auto", "inline", "threads", "processes", *CLUSTERS)
 
 
@@ -63,8 +64,8 @@ class EngineSettings(Settings):
 class ModelParams(Settings):
     """The network for one dataset.
 
-    ``trainable``, patterns of the parameters that are trained, is stored in ``options``, so that the digest
-    of a network without it does not change.
+    ``trainable``, ``start`` and ``fresh`` are stored in ``options``, so that the digest of a network without
+    them does not change.
     """
 
     section = "models"
@@ -74,38 +75,49 @@ class ModelParams(Settings):
 
     @classmethod
     def parse(cls, values: Any, section: str | None = None) -> Self:
-        """Build from a mapping, whose ``trainable`` becomes an option, or from an architecture's name."""
+        """Build from a mapping, with the fields in `OF_VALUES` as options, or from an architecture's name."""
         options = values.get("options", {}) if isinstance(values, Mapping) else None
-        if isinstance(options, Mapping) and "trainable" in values:
-            rest = {name: value for name, value in values.items() if name != "trainable"}
-            values = rest | {"options": {**options, "trainable": values["trainable"]}}
+        if isinstance(options, Mapping):
+            rest = {name: value for name, value in values.items() if name not in OF_VALUES}
+            moved = {name: value for name, value in values.items() if name in OF_VALUES}
+            values = rest | ({"options": {**options, **moved}} if moved else {})
         return super().parse(values, section)
 
     @classmethod
     def schema(cls, fields: dict[str, Any]) -> dict[str, Any]:
         names, properties = sorted(ARCHITECTURES), fields["properties"]
-        doc = "patterns of the parameters that are trained; the others are frozen; default: all are trained"
-        trainable = {"type": "array", "items": {"type": "string"}, "description": doc}
+        patterns = {"type": "array", "items": {"type": "string"}}
+        docs = {
+            "trainable": "patterns of the parameters that are trained; the others are frozen; default: all",
+            "start": "first values: a safetensors file, or the id of a recorded run with a global model",
+            "fresh": "patterns of the names that `start` does not set",
+        }
+        of_values = {
+            name: ({"type": "string"} if hint is str else patterns) | {"description": docs[name]}
+            for name, hint in OF_VALUES.items()
+        }
         of_name = [
             {
                 "if": {"properties": {"name": {"const": name}}},
                 "then": {"properties": {"options": {"propertyNames": {"enum": options}}}},
             }
             for name in names
-            for options in [[*known_options(name), "trainable"]]
+            for options in [[*known_options(name), *OF_VALUES]]
         ]
         path = {"type": "string", "pattern": ":"}
         name = properties["name"] | {"anyOf": [{"enum": names}, path]}
-        properties |= {"name": name, "trainable": trainable}
+        properties |= {"name": name, **of_values}
         return fields | {"properties": properties, "allOf": of_name}
 
     def validate(self) -> None:
         network = architecture(self.name, "models.name")
         for name in self.options:
-            if name == "trainable":
-                check("models.trainable", self.options[name], list[str], {})
+            if name in OF_VALUES:
+                check(f"models.{name}", self.options[name], OF_VALUES[name], {})
             else:
                 network.check_option(name, "models.options")
+        if "fresh" in self.options and "start" not in self.options:
+            raise BadInput("models.fresh", self.options["fresh"], "names of a file, which `start` gives")
         for name, value in self.options.items():
             if isinstance(value, list) and any(isinstance(width, int) and width < 1 for width in value):
                 raise BadInput(f"models.options.{name}", value, "a list, each item a whole number >= 1")

@@ -10,6 +10,7 @@ from torch import nn
 
 from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.models.imported import imported, is_path
+from fedflow.models.start import start_from
 from fedflow.models.tensors import freeze_others
 from fedflow.seeding import undisturbed
 
@@ -113,13 +114,16 @@ def build(
     num_classes: int,
     /,
     trainable: Sequence[str] | None = None,
+    start: str | None = None,
+    fresh: Sequence[str] = (),
     **options: Any,
 ) -> nn.Module:
     """The named network for inputs of ``input_shape``: images (C, H, W), features (d,) or tokens (L,).
 
     Networks for tokens, whole numbers 0..num_classes-1, declare ``tokens = True``. ``trainable`` are patterns
-    of the parameters to train; the others are frozen (None: train all). Raises `BadInput` for an unknown
-    name, option or pattern, and for inputs that do not fit, such as small images.
+    of the parameters to train; the others are frozen (None: train all). ``start`` is a file with the first
+    values, except of names that match a pattern in ``fresh``. Raises `BadInput` for an unknown name, option
+    or pattern, a file of another network, and inputs that do not fit, such as small images.
     """
     network = architecture(name)
     for option in options:
@@ -133,6 +137,8 @@ def build(
     except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
         inputs = f"{'images' if len(input_shape) == 3 else 'inputs'} {input_shape}"
         raise BadInput("model.name", name, f"a network and options that fit {inputs} ({error})") from error
+    if start is not None:
+        given = given | {"start": start_from(module, start, fresh)}
     if trainable is not None:
         freeze_others(module, trainable)
         given = given | {"trainable": list(trainable)}
