@@ -3,13 +3,16 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from fedflow.errors import BadInput, FedflowError, reason, unknown_name
+from fedflow.models.external import of_library
 from fedflow.models.imported import imported, is_path
+from fedflow.models.noise import DRAWS, draws_in_forward, zeros
 from fedflow.models.start import start_from
 from fedflow.models.tensors import freeze_others
 from fedflow.seeding import undisturbed
@@ -38,13 +41,34 @@ class Architecture:
     def known_options(self) -> list[str]:
         return [name for name in inspect.signature(self.build).parameters if name not in DATA]
 
+    @property
+    def package(self) -> str:
+        """The package that must be installed to build the network."""
+        return self.build.__module__.partition(".")[0]
+
+    @property
+    def decides(self) -> dict[str, Any]:
+        """What else than code decides the network, before any options are given."""
+        return self.options
+
 
 @dataclass(frozen=True)
 class Imported(Architecture):
     """A class or function at an import path, made with its options.
 
-    It also gets ``input_shape`` and ``num_classes`` if it has parameters of these names.
+    It also gets ``input_shape`` and ``num_classes`` if it has parameters of these names. ``library`` is set
+    if fedflow makes the network of another package.
     """
+
+    library: str = ""
+
+    @property
+    def package(self) -> str:
+        return self.library or super().package
+
+    @property
+    def decides(self) -> dict[str, Any]:
+        return {"library": version(self.library)} if self.library else self.options
 
     def make(self, input_shape: tuple[int, ...], num_classes: int, options: Mapping[str, Any]) -> nn.Module:
         known = inspect.signature(self.build).parameters
@@ -52,12 +76,15 @@ class Imported(Architecture):
         given = {name: value for name, value in values.items() if name in known} | dict(options)
         try:
             made: Any = self.build(**given)
+            noisy = isinstance(made, nn.Module) and draws_in_forward(made, input_shape)
         except FedflowError:
             raise
         except Exception as error:  # anybody's code
             raise ValueError(f"{type(error).__name__}: {reason(error)}") from error
         if not isinstance(made, nn.Module):
             raise ValueError(f"it makes a {type(made).__name__}, not a torch.nn.Module")
+        if noisy:
+            raise ValueError(DRAWS)
         return made
 
     def check_option(self, option: str, field: str) -> None:
@@ -101,6 +128,8 @@ def architecture(name: str, field: str = "model.name") -> Architecture:
 
     Raises `BadInput` of ``field`` for an unknown name, or a path that cannot be imported.
     """
+    if (build := of_library(name, field)) is not None:
+        return Imported(build, "of another package", library=name.partition(":")[0])
     if is_path(name):
         return Imported(imported(name, field), "at an import path")
     if name not in ARCHITECTURES:
@@ -132,8 +161,7 @@ def build(
     try:
         module = network.make(input_shape, num_classes, given)
         with torch.no_grad():
-            kind = torch.int64 if getattr(module, "tokens", False) else torch.float32
-            module.eval()(torch.zeros(1, *input_shape, dtype=kind))
+            module.eval()(zeros(module, 1, input_shape))
     except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
         inputs = f"{'images' if len(input_shape) == 3 else 'inputs'} {input_shape}"
         raise BadInput("model.name", name, f"a network and options that fit {inputs} ({error})") from error

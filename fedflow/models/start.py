@@ -33,6 +33,9 @@ def start_from(module: nn.Module, file: str, fresh: Sequence[str]) -> str:
         given = load(content)
     except (OSError, SafetensorError, ValueError) as error:
         raise BadInput("model.start", file, f"a safetensors file ({reason(error)})") from error
+    prefix = getattr(module, "published", "")
+    if prefix and not any(name.startswith(prefix) for name in given):
+        given = {f"{prefix}{name}": tensor for name, tensor in given.items()}
     again = shared(module)
     given |= {first: given[name] for name, first in again.items() if name in given and first not in given}
     kept = module.state_dict()

@@ -31,7 +31,7 @@ def write_code(folder: Path) -> Path:
 
 def package_of(name: str) -> str | None:
     """The package that defines this network, or None for fedflow's networks."""
-    package = architecture(name).build.__module__.partition(".")[0]
+    package = architecture(name).package
     return None if package == "fedflow" else package
 
 
