@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedflow.seeding import torch_seed
 
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-DRAWS = "it draws noise of its own in training; accepted: Dropout, Dropout1d, Dropout2d, Dropout3d"
+DRAWS = "it draws random numbers in training outside these layers: Dropout, Dropout1d, Dropout2d, Dropout3d"
 DROPOUT = (nn.Dropout, *CHANNELS)  # layers that `KeyedDropout` replaces
 Key = tuple[int | Tensor, int | Tensor]  # 32 bits each: numbers, or int32 scalars in cohorts and compilers
 

@@ -103,13 +103,13 @@ def test_the_version_decides() -> None:
         ("timm:resnet18", {"pretrained": True}, r"model\.options\.pretrained: True .*safetensors"),
         ("timm:resnet18", {"depht": 3}, "depht"),
         ("timm:vit_tiny_patch16_224", {}, "AssertionError: Input"),
-        (TINY["timm"][0], TINY["timm"][1] | {"depth": 2, "drop_path_rate": 0.5}, "noise of its own"),
+        (TINY["timm"][0], TINY["timm"][1] | {"depth": 2, "drop_path_rate": 0.5}, "draws random numbers"),
         ("transformers:berd", {}, "model.name: 'berd' .*bert"),
         ("transformers:vit", {"hidden_size": 12, "patch_size": 16}, "RuntimeError: .*padded input size"),
         (
             "transformers:vit",
             TINY["transformers"][1] | {"attention_probs_dropout_prob": 0.1},
-            "noise of its own",
+            "draws random numbers",
         ),
     ],
 )  # fmt: skip
@@ -130,5 +130,5 @@ def test_noise_of_an_own_class_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     text += "        return nn.functional.dropout(super().forward(x), 0.5, self.training)\n"
     (tmp_path / "nets_with_noise.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with refused("it draws noise of its own in training"):
+    with refused("it draws random numbers in training outside these layers: Dropout,"):
         build("nets_with_noise:Net", (5,), 3, in_features=5, out_features=3)
