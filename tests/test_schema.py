@@ -55,6 +55,8 @@ def changed(change):
         "methods.fedavg={method: null, label: null}",
         "methods.ditto.training.objective={alpha: 0.2}",
         "models.digits={name: mlp, trainable: [layers.last.*]}",
+        "models.digits={name: mlp, start: w.safetensors, fresh: [layers.last.*]}",
+        "models.digits=mine.models:Net",
     ],
 )
 def test_other_forms_are_accepted(validator, change):

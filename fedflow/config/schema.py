@@ -38,7 +38,8 @@ def _settings(cls: type[Settings]) -> Schema:
     if not cls.short:
         return schema
     alone = schema["properties"][cls.short]
-    return {"anyOf": [{"enum": alone["enum"]} if "enum" in alone else {"type": "string"}, schema]}
+    accepted = {key: alone[key] for key in ("enum", "anyOf") if key in alone} or {"type": "string"}
+    return {"anyOf": [accepted, schema]}
 
 
 def _object(cls: type[Settings], without: tuple[str, ...] = (), merged: bool = False) -> Schema:

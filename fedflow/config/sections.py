@@ -5,11 +5,11 @@ from typing import Any, ClassVar, Self
 
 from fedflow.choice import Choice
 from fedflow.config.changing import put
-from fedflow.errors import BadInput, unknown_name
+from fedflow.errors import BadInput
 from fedflow.local.central_training import Central
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
-from fedflow.models import ARCHITECTURES, known_options
+from fedflow.models import ARCHITECTURES, architecture, known_options
 from fedflow.models.flat import CONVOLUTIONS
 from fedflow.naming import flat, say
 from fedflow.procedures import PROCEDURES, Procedure
@@ -20,6 +20,7 @@ from fedflow.simulation.settings import RunSettings
 MAY_BE_EMPTY = ("central", "procedures")  # lists of the grid
 OF_RUNS = ("datasets", "partitions", "methods")  # others, which a grid of procedures may leave empty
 CLUSTERS = ("dask", "ray")
+OF_VALUES = {"trainable": list[str], "start": str, "fresh": list[str]}  # of a network, beside its options
 EXECUTORS = ("auto", "inline", "threads", "processes", *CLUSTERS)
 
 
@@ -63,48 +64,60 @@ class EngineSettings(Settings):
 class ModelParams(Settings):
     """The network for one dataset.
 
-    ``trainable``, patterns of the parameters that are trained, is stored in ``options``, so that the digest
-    of a network without it does not change.
+    ``trainable``, ``start`` and ``fresh`` are stored in ``options``, so that the digest of a network without
+    them does not change.
     """
 
     section = "models"
     short: ClassVar[str] = "name"
-    name: str = option(doc="architecture")
+    name: str = option(doc="architecture, or the import path of a class, package.module:Name")
     options: dict = option(factory=dict, doc="options of the architecture")
 
     @classmethod
     def parse(cls, values: Any, section: str | None = None) -> Self:
-        """Build from a mapping, whose ``trainable`` becomes an option, or from an architecture's name."""
+        """Build from a mapping, with the fields in `OF_VALUES` as options, or from an architecture's name."""
         options = values.get("options", {}) if isinstance(values, Mapping) else None
-        if isinstance(options, Mapping) and "trainable" in values:
-            rest = {name: value for name, value in values.items() if name != "trainable"}
-            values = rest | {"options": {**options, "trainable": values["trainable"]}}
+        if isinstance(options, Mapping):
+            rest = {name: value for name, value in values.items() if name not in OF_VALUES}
+            moved = {name: value for name, value in values.items() if name in OF_VALUES}
+            values = rest | ({"options": {**options, **moved}} if moved else {})
         return super().parse(values, section)
 
     @classmethod
     def schema(cls, fields: dict[str, Any]) -> dict[str, Any]:
         names, properties = sorted(ARCHITECTURES), fields["properties"]
-        doc = "patterns of the parameters that are trained; the others are frozen; default: all are trained"
-        trainable = {"type": "array", "items": {"type": "string"}, "description": doc}
+        patterns = {"type": "array", "items": {"type": "string"}}
+        docs = {
+            "trainable": "patterns of the parameters that are trained; the others are frozen; default: all",
+            "start": "first values: a safetensors file, or the id of a recorded run with a global model",
+            "fresh": "patterns of the names that `start` does not set",
+        }
+        of_values = {
+            name: ({"type": "string"} if hint is str else patterns) | {"description": docs[name]}
+            for name, hint in OF_VALUES.items()
+        }
         of_name = [
             {
                 "if": {"properties": {"name": {"const": name}}},
                 "then": {"properties": {"options": {"propertyNames": {"enum": options}}}},
             }
             for name in names
-            for options in [[*known_options(name), "trainable"]]
+            for options in [[*known_options(name), *OF_VALUES]]
         ]
-        properties |= {"name": properties["name"] | {"enum": names}, "trainable": trainable}
+        path = {"type": "string", "pattern": ":"}
+        name = properties["name"] | {"anyOf": [{"enum": names}, path]}
+        properties |= {"name": name, **of_values}
         return fields | {"properties": properties, "allOf": of_name}
 
     def validate(self) -> None:
-        if self.name not in ARCHITECTURES:
-            raise unknown_name("models.name", self.name, ARCHITECTURES, "fedflow models")
+        network = architecture(self.name, "models.name")
         for name in self.options:
-            if name == "trainable":
-                check("models.trainable", self.options[name], list[str], {})
-            elif name not in known_options(self.name):
-                raise unknown_name(f"models.options.{name}", name, known_options(self.name))
+            if name in OF_VALUES:
+                check(f"models.{name}", self.options[name], OF_VALUES[name], {})
+            else:
+                network.check_option(name, "models.options")
+        if "fresh" in self.options and "start" not in self.options:
+            raise BadInput("models.fresh", self.options["fresh"], "names of a file, which `start` gives")
         for name, value in self.options.items():
             if isinstance(value, list) and any(isinstance(width, int) and width < 1 for width in value):
                 raise BadInput(f"models.options.{name}", value, "a list, each item a whole number >= 1")

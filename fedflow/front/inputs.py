@@ -39,6 +39,7 @@ from fedflow.project.terminal import say
 from fedflow.settings import Words
 from fedflow.simulation.federation import Federation, random_examples
 from fedflow.simulation.fits import LEAST, channels_last, need_fit
+from fedflow.stages.started import start_files, started
 
 Data = str | Mapping[str, Any] | Dataset | DatasetParams
 Source = Dataset | DatasetParams  # data as the engine takes them
@@ -228,6 +229,16 @@ def network_entry(network: str | Mapping[str, Any]) -> dict[str, Any]:
         raise BadInput("model", given, "a mapping with the name of an architecture")
     options = {name: value for name, value in network.items() if name not in ("name", "options")}
     return {"name": network["name"], "options": {**network.get("options", {}), **options}}
+
+
+def with_start(network: Network | None, root: Path) -> Network | None:
+    """The network with the path of the file that has its first values; a recorded run is one of ``root``."""
+    if isinstance(network, Mapping):
+        entry = network_entry(network)
+        if start_files(entry["options"]):
+            root = Path()
+        return entry | {"options": started(entry["options"], root)}
+    return network
 
 
 def flat_model(network: Network | None, data: Dataset, device: torch.device, convolution: str) -> FlatModel:

@@ -24,6 +24,7 @@ from fedflow.front.inputs import (
     prepared,
     scheme,
     titles,
+    with_start,
 )
 from fedflow.front.pages import keywords, listed, parameters
 from fedflow.front.result import Result
@@ -140,6 +141,7 @@ def run(
         check_architecture(built, network_entry(model)["name"])
     if isinstance(division, PartitionParams):
         check_division(built, division.selects, division.public)
+    model = with_start(model, Path(record or ""))
     label, reports, folder = titles(built)[1], list[RoundReport](), None
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]

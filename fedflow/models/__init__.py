@@ -12,14 +12,14 @@ from fedflow.models.mlp import MLP
 from fedflow.models.mobilenet_v2 import MobileNetV2
 from fedflow.models.mobilevit import MobileViT
 from fedflow.models.preact_resnet import PreActResNet
-from fedflow.models.registry import ARCHITECTURES, Architecture, build, describe, known_options
+from fedflow.models.registry import ARCHITECTURES, Architecture, architecture, build, describe, known_options
 from fedflow.models.resnet import ResNet
 from fedflow.models.resnet9 import ResNet9
 from fedflow.models.shufflenet import ShuffleNetV2
 from fedflow.models.superfed import VGG9, MobileNet, ResNet9BN
 from fedflow.models.transformer import CharTransformer, ViT
 
-__all__ = ["ARCHITECTURES", "Architecture", "build", "describe", "known_options"]
+__all__ = ["ARCHITECTURES", "Architecture", "architecture", "build", "describe", "known_options"]
 
 MNIST = (1, 28, 28)
 

@@ -260,8 +260,11 @@ class FlatModel:
         key = json.dumps(options, sort_keys=True)
         with self._making:
             if key not in self._variants:
-                if self.frozen and "trainable" in getattr(self._template, "options", {}):
+                known = getattr(self._template, "options", {})
+                if self.frozen and "trainable" in known:
                     options = options | {"trainable": None}  # the patterns are of the whole network
+                if "start" in known:
+                    options = options | {"start": None}  # and so is the file
                 factory = functools.partial(self.factory, **options) if options else self.factory
                 self._variants[key] = FlatModel(
                     factory,

@@ -5,6 +5,7 @@ layer) and its position in the batch. So the plain loop, vmapped cohorts with pa
 compiled steps drop the same units (docs/decisions/0018).
 """
 
+import copy
 import functools
 import threading
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from fedflow.seeding import torch_seed
 
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+DRAWS = "it draws random numbers in training outside these layers: Dropout, Dropout1d, Dropout2d, Dropout3d"
 DROPOUT = (nn.Dropout, *CHANNELS)  # layers that `KeyedDropout` replaces
 Key = tuple[int | Tensor, int | Tensor]  # 32 bits each: numbers, or int32 scalars in cohorts and compilers
 
@@ -120,3 +122,21 @@ def _mixed(x: Tensor, key: int | Tensor) -> Tensor:
     x *= _SECOND
     x ^= (x >> 16).bitwise_and_(0xFFFF)
     return x
+
+
+def zeros(module: nn.Module, count: int, input_shape: tuple[int, ...]) -> Tensor:
+    """Inputs [count, ...] of the type that ``module`` takes."""
+    kind = torch.int64 if getattr(module, "tokens", False) else torch.float32
+    return torch.zeros(count, *input_shape, dtype=kind)
+
+
+def draws_in_forward(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
+    """True if a training call draws from the process's generator outside the layers in `DROPOUT`."""
+    module = copy.deepcopy(module).train()
+    for layer in module.modules():
+        if isinstance(layer, DROPOUT):
+            layer.eval()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        module(zeros(module, 2, input_shape))
+        return not torch.equal(before, torch.get_rng_state())

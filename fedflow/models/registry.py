@@ -1,16 +1,23 @@
 """Registry of networks, and how to build them."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from fedflow.errors import BadInput, unknown_name
+from fedflow.errors import BadInput, FedflowError, reason, unknown_name
+from fedflow.models.external import of_library
+from fedflow.models.imported import imported, is_path
+from fedflow.models.noise import DRAWS, draws_in_forward, zeros
+from fedflow.models.start import start_from
 from fedflow.models.tensors import freeze_others
 from fedflow.seeding import undisturbed
+
+DATA = ("input_shape", "num_classes")  # parameters of a network that the dataset sets
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,73 @@ class Architecture:
     options: dict[str, Any] = field(default_factory=dict)
     shape: tuple[int, ...] = (3, 32, 32)
     classes: int = 10
+
+    def make(self, input_shape: tuple[int, ...], num_classes: int, options: Mapping[str, Any]) -> nn.Module:
+        return self.build(input_shape, num_classes, **options)
+
+    def check_option(self, option: str, field: str) -> None:
+        """Raise `BadInput` of ``field`` if the network has no such option."""
+        if option not in (known := self.known_options()):
+            raise unknown_name(f"{field}.{option}", option, known)
+
+    def known_options(self) -> list[str]:
+        return [name for name in inspect.signature(self.build).parameters if name not in DATA]
+
+    @property
+    def package(self) -> str:
+        """The package that must be installed to build the network."""
+        return self.build.__module__.partition(".")[0]
+
+    @property
+    def decides(self) -> dict[str, Any]:
+        """What else than code decides the network, before any options are given."""
+        return self.options
+
+
+@dataclass(frozen=True)
+class Imported(Architecture):
+    """A class or function at an import path, made with its options.
+
+    It also gets ``input_shape`` and ``num_classes`` if it has parameters of these names. ``library`` is set
+    if fedflow makes the network of another package.
+    """
+
+    library: str = ""
+
+    @property
+    def package(self) -> str:
+        return self.library or super().package
+
+    @property
+    def decides(self) -> dict[str, Any]:
+        return {"library": version(self.library)} if self.library else self.options
+
+    def make(self, input_shape: tuple[int, ...], num_classes: int, options: Mapping[str, Any]) -> nn.Module:
+        known = inspect.signature(self.build).parameters
+        values = dict[str, Any](zip(DATA, (input_shape, num_classes)))
+        given = {name: value for name, value in values.items() if name in known} | dict(options)
+        try:
+            made: Any = self.build(**given)
+            noisy = isinstance(made, nn.Module) and draws_in_forward(made, input_shape)
+        except FedflowError:
+            raise
+        except Exception as error:  # anybody's code
+            raise ValueError(f"{type(error).__name__}: {reason(error)}") from error
+        if not isinstance(made, nn.Module):
+            raise ValueError(f"it makes a {type(made).__name__}, not a torch.nn.Module")
+        if noisy:
+            raise ValueError(DRAWS)
+        return made
+
+    def check_option(self, option: str, field: str) -> None:
+        kinds = {parameter.kind for parameter in inspect.signature(self.build).parameters.values()}
+        if inspect.Parameter.VAR_KEYWORD not in kinds:
+            super().check_option(option, field)
+
+    def known_options(self) -> list[str]:
+        parameters = inspect.signature(self.build).parameters.values()
+        named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        return [parameter.name for parameter in parameters if parameter.kind in named]
 
 
 ARCHITECTURES: dict[str, Architecture] = {}
@@ -49,33 +123,50 @@ def register_network(
     return add
 
 
+def architecture(name: str, field: str = "model.name") -> Architecture:
+    """The registered network ``name``, or the class or function at an import path.
+
+    Raises `BadInput` of ``field`` for an unknown name, or a path that cannot be imported.
+    """
+    if (build := of_library(name, field)) is not None:
+        return Imported(build, "of another package", library=name.partition(":")[0])
+    if is_path(name):
+        return Imported(imported(name, field), "at an import path")
+    if name not in ARCHITECTURES:
+        raise unknown_name(field, name, ARCHITECTURES, "fedflow models")
+    return ARCHITECTURES[name]
+
+
 def build(
     name: str,
     input_shape: tuple[int, ...],
     num_classes: int,
+    /,
     trainable: Sequence[str] | None = None,
+    start: str | None = None,
+    fresh: Sequence[str] = (),
     **options: Any,
 ) -> nn.Module:
     """The named network for inputs of ``input_shape``: images (C, H, W), features (d,) or tokens (L,).
 
     Networks for tokens, whole numbers 0..num_classes-1, declare ``tokens = True``. ``trainable`` are patterns
-    of the parameters to train; the others are frozen (None: train all). Raises `BadInput` for an unknown
-    name, option or pattern, and for inputs that do not fit, such as small images.
+    of the parameters to train; the others are frozen (None: train all). ``start`` is a file with the first
+    values, except of names that match a pattern in ``fresh``. Raises `BadInput` for an unknown name, option
+    or pattern, a file of another network, and inputs that do not fit, such as small images.
     """
-    if name not in ARCHITECTURES:
-        raise unknown_name("model.name", name, ARCHITECTURES, "fedflow models")
+    network = architecture(name)
     for option in options:
-        if option not in known_options(name):
-            raise unknown_name(f"model.options.{option}", option, known_options(name))
-    given = ARCHITECTURES[name].options | options
+        network.check_option(option, "model.options")
+    given = network.options | options
     try:
-        module = ARCHITECTURES[name].build(input_shape, num_classes, **given)
+        module = network.make(input_shape, num_classes, given)
         with torch.no_grad():
-            kind = torch.int64 if getattr(module, "tokens", False) else torch.float32
-            module.eval()(torch.zeros(1, *input_shape, dtype=kind))
+            module.eval()(zeros(module, 1, input_shape))
     except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
         inputs = f"{'images' if len(input_shape) == 3 else 'inputs'} {input_shape}"
         raise BadInput("model.name", name, f"a network and options that fit {inputs} ({error})") from error
+    if start is not None:
+        given = given | {"start": start_from(module, start, fresh)}
     if trainable is not None:
         freeze_others(module, trainable)
         given = given | {"trainable": list(trainable)}
@@ -87,8 +178,7 @@ def build(
 
 def known_options(name: str) -> list[str]:
     """The options of the named architecture."""
-    parameters = inspect.signature(ARCHITECTURES[name].build).parameters
-    return [p for p in parameters if p not in ("input_shape", "num_classes")]
+    return architecture(name).known_options()
 
 
 @undisturbed()

@@ -48,12 +48,13 @@ def modules_of(*settings: object) -> list[str]:
 def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:
     """These modules and their direct and indirect imports, with their files.
 
-    Only modules of fedflow and of the packages of ``modules`` are followed, without PyTorch and the packages
-    of fedflow in ``aside``. `LOADERS` are not followed unless they are among ``modules``. Raises
-    `ModuleNotFoundError` for a missing module of fedflow.
+    Only modules of fedflow and of the packages of ``modules`` are followed, and those beside packages that
+    are not installed; PyTorch and the packages of fedflow in ``aside`` are not. `LOADERS` are not followed
+    unless they are among ``modules``. Raises `ModuleNotFoundError` for a missing module of fedflow.
     """
     files: dict[str, Path] = {}
     followed = {"fedflow", *(_top(name) for name in modules)} - {"torch"}
+    homes = {_home(top) for top in followed} - {None}
     left = set(modules)
     while left:
         name = left.pop()
@@ -61,7 +62,7 @@ def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:
         skipped = name.startswith("fedflow.") and name.split(".")[1] in aside
         if file is None and name in modules and _top(name) == "fedflow":
             raise ModuleNotFoundError(f"there is no module {name}")
-        if file is None or skipped or _top(name) not in followed:
+        if file is None or skipped or (_top(name) not in followed and _home(_top(name)) not in homes):
             continue
         files[name] = file
         if name in modules or name not in LOADERS:
@@ -71,6 +72,15 @@ def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:
 
 def _top(module: str) -> str:
     return module.partition(".")[0]
+
+
+@cache
+def _home(top: str) -> Path | None:
+    """The folder of a module or package of the user's project; None for fedflow and installed ones."""
+    module = sys.modules.get(top)
+    places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
+    home = Path(places[0]).parent if places[0] else None
+    return None if home is None or top == "fedflow" or "site-packages" in home.parts else home
 
 
 @cache

@@ -58,7 +58,7 @@ class Identity:
         """
         networks = [*networks]
         modules = {*roots, *modules_of(*chosen), *(network.build.__module__ for network in networks)}
-        code = digest([code_digest(*modules, aside=aside), [network.options for network in networks]], KEY)
+        code = digest([code_digest(*modules, aside=aside), [network.decides for network in networks]], KEY)
         return cls(settings, seed, inputs, code, environment())
 
     @classmethod

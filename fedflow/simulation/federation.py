@@ -121,6 +121,7 @@ class FederationFiles:
     inputs: tuple["StoredInput", ...] = ()  # of training, from central networks
     features: Stored | None = None  # a central network whose features measure generated images
     inception: Stored | None = None  # or weights of Inception v3
+    start: Stored | None = None  # the first values of the network
 
     def open(self) -> Federation:
         """Load the content. Raises `FedflowError` if it is missing here or damaged."""
@@ -163,9 +164,10 @@ def _load_whole(folder: Path) -> Dataset:
 def _open(files: FederationFiles) -> Federation:
     dataset, partition = found(files.prepared, _load_whole), found(files.partition, load_partition)
     classes = partition.classes or dataset.num_classes
-    factory = functools.partial(
-        build, files.model, dataset.input_shape, classes, **json.loads(files.model_options)
-    )
+    options = json.loads(files.model_options)
+    if files.start:
+        options["start"] = str(_file(files.start, "model.start").path)
+    factory = functools.partial(build, files.model, dataset.input_shape, classes, **options)
     device = torch.device(files.device)
     examples = opened(dataset, partition)
     train = examples.train.to(device)
@@ -210,15 +212,20 @@ class _File:
     hash: str
 
 
+def _file(stored: Stored, field: str) -> _File:
+    """This file, or its copy on this machine. Raises `BadInput` of ``field`` if it was never there."""
+    if not stored.hash:
+        raise BadInput(field, stored.path, "a file; there is none")
+    return found(stored, lambda path: _File(path, file_sum(path) if path.is_file() else ""))
+
+
 def _inception(stored: Stored | None, device: torch.device) -> Teacher | None:
     """Inception v3 with the weights of this file, if any."""
     if stored is None:
         return None
-    if not stored.hash:
-        raise BadInput(INCEPTION, stored.path, "a file; there is none")
     from fedflow.models.inception import load_inception  # torchvision, which is slow to import
 
-    file = found(stored, lambda path: _File(path, file_sum(path) if path.is_file() else ""))
+    file = _file(stored, INCEPTION)
     return Teacher(*load_inception(file.path, INCEPTION, device))
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fedflow.errors import BadInput, unknown_name
+from fedflow.errors import BadInput
 from fedflow.methods.method import Method
 from fedflow.methods.protocols import Leveled
 from fedflow.models.flat import FlatModel
-from fedflow.models.registry import ARCHITECTURES, known_options
+from fedflow.models.registry import architecture
 from fedflow.settings import Words
 from fedflow.simulation.clients import FirstOf
 from fedflow.simulation.federation import Federation
@@ -45,10 +45,9 @@ def clients_by_level(method: Method, clients: int) -> dict[str, list[int]]:
 
 def check_architecture(method: Method, name: str) -> None:
     """Raise `BadInput` unless there is an architecture ``name``, with the options of every level."""
-    if name not in ARCHITECTURES:
-        raise unknown_name("model.name", name, ARCHITECTURES)
+    known = architecture(name).known_options()
     for options in method.networks().values() if isinstance(method, Leveled) else ():
-        if not {*options} <= {*known_options(name)}:
+        if not {*options} <= {*known}:
             raise _without(method, options, name)
 
 

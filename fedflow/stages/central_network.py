@@ -17,8 +17,9 @@ from fedflow.files import central_folder, intact, locked, prepared_folder, write
 from fedflow.local.central_training import Central, SmoothedModel, epochs, evaluate
 from fedflow.local.precision import need_float32
 from fedflow.local.trained import load_network, save_network
-from fedflow.models import ARCHITECTURES, build
+from fedflow.models import architecture, build
 from fedflow.models.flat import FlatModel
+from fedflow.models.start import without_start
 from fedflow.procedures.interface import Row, State
 from fedflow.procedures.steps import Here
 from fedflow.project.identity import FILE as IDENTITY
@@ -30,6 +31,7 @@ from fedflow.simulation.fits import need_fit
 from fedflow.stages.driver import Description, Result, outdated
 from fedflow.stages.experiment import contents, pick_device, recorded_inputs
 from fedflow.stages.prepare import prepare_dataset
+from fedflow.stages.started import start_files, started
 from fedflow.stages.steps import Listener, PartWork, Progress, run_parts
 from fedflow.tracking.models import ModelCard
 from fedflow.tracking.record import Record
@@ -103,13 +105,14 @@ class CentralRun:
         """The identity of the network, from settings, data, input networks and code."""
         settings = self.settings
         networks = [read.network for read in settings.training.reads]
+        files = start_files(self.network.options)
         return Identity.of(
             {"central": settings.as_dict()},
             None,
-            contents(self.root, [settings.dataset], networks=networks),
+            contents(self.root, [settings.dataset], networks=networks, files=files),
             [Central.__module__],
             [settings.training],
-            [ARCHITECTURES[self.network.name]],
+            [architecture(self.network.name)],
         )
 
     @cached_property
@@ -131,7 +134,8 @@ class CentralRun:
         need_float32()
         settings, dataset, network = self.settings, self.dataset, self.network
         device = torch.device(pick_device(self.params.engine.device))
-        factory = partial(build, network.name, dataset.input_shape, dataset.num_classes, **network.options)
+        options = started(network.options, self.root)
+        factory = partial(build, network.name, dataset.input_shape, dataset.num_classes, **options)
         smoothing = settings.label_smoothing
         kind = partial(SmoothedModel, smoothing=smoothing) if smoothing else FlatModel
         train, test = dataset.train.to(device), dataset.test.to(device)
@@ -196,7 +200,7 @@ class CentralRun:
             "name": self.name,
             "dataset": settings.dataset,
             "model": network.name,
-            "options": network.options,
+            "options": without_start(network.options),
             "input_shape": list(dataset.input_shape),
             "outputs": dataset.num_classes,
             "parameters": model.size,
@@ -216,7 +220,7 @@ class CentralRun:
         return ModelCard.of(
             self.dataset,
             self.network.name,
-            self.network.options,
+            started(self.network.options, self.root),
             partition="central",
             method=self.name,
             seed=self.settings.seed,

@@ -16,7 +16,7 @@ from fedflow.errors import FedflowError
 from fedflow.files import CHANGED, central_folder, partition_folder, prepared_folder, read_fact
 from fedflow.local.trained import MARKER
 from fedflow.methods.protocols import server_data
-from fedflow.models import ARCHITECTURES
+from fedflow.models import architecture
 from fedflow.project.arguments import argument
 from fedflow.project.digest import SETTINGS, SHORT, digest
 from fedflow.project.identity import Identity
@@ -25,6 +25,7 @@ from fedflow.simulation.federation import FEATURES, FederationFiles, Stored, Sto
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_architecture
 from fedflow.simulation.settings import RunSettings, check_division, check_settings, decisive
+from fedflow.stages.started import start_files, start_of
 from fedflow.tracking.addresses import absolute
 
 CODE = "fedflow.stages.federate"  # with its imports: the code of every run
@@ -92,6 +93,7 @@ class Cell:
             partition=self.stored("partition", partition),
             model=model.name,
             model_options=json.dumps(model.options, sort_keys=True),
+            start=start_of(model.options, self.root),
             device=pick_device(self.params.engine.device),
             **more,
         )
@@ -186,16 +188,16 @@ class Experiment(Cell):
     @property
     def identity(self) -> Identity:
         """The identity of the results, from settings, recorded hashes and code: nothing is opened."""
-        weights = [self.run.inception] if self.run.inception else []
         networks = sorted({*self.read_networks.values()})
         chosen, network = self.params.method(self.method, self.partition), self.params.model(self.dataset)
+        weights = [*([self.run.inception] if self.run.inception else []), *start_files(network.options)]
         return Identity.of(
             self.effective,
             self.seed,
             contents(self.root, self.datasets, [self.partition], networks, weights),
             [CODE, *registered_modules()],
             (*chosen, self.run),
-            [ARCHITECTURES[network.name]],
+            [architecture(network.name)],
         )
 
     def check(self) -> None:

@@ -20,6 +20,7 @@ from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.stages.driver import Description, Result, drive
 from fedflow.stages.experiment import Experiment, recorded_inputs
+from fedflow.stages.started import started
 from fedflow.tracking.drawings import drawn
 from fedflow.tracking.models import ModelCard
 from fedflow.tracking.record import RunRecord
@@ -192,7 +193,7 @@ def _card(experiment: Experiment) -> ModelCard:
     return ModelCard.of(
         load_prepared(experiment.prepared_folder),
         model.name,
-        model.options,
+        started(model.options, experiment.root),
         classes=tuple(map(str, range(partition.classes))) if partition.classes else None,
         method=experiment.method,
         partition=experiment.partition,

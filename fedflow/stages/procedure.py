@@ -14,7 +14,7 @@ from fedflow.config import Changes, Loaded
 from fedflow.data.prepared import file_sum
 from fedflow.errors import BadInput
 from fedflow.finished.outcomes import SUMMARY, final_numbers, read_parts, write_outcome
-from fedflow.models import ARCHITECTURES
+from fedflow.models import architecture
 from fedflow.procedures import Column, End, Procedure
 from fedflow.procedures.job import ProcedureJob
 from fedflow.project.arguments import argument
@@ -24,6 +24,7 @@ from fedflow.simulation.executors import Executor, Inline
 from fedflow.stages.driver import Description, Result
 from fedflow.stages.experiment import Cell, contents, pick_device, recorded_inputs
 from fedflow.stages.inputs import MAKERS, Makers, make_inputs
+from fedflow.stages.started import start_files
 from fedflow.stages.steps import Listener, PartWork, Progress, run_parts
 from fedflow.tracking.record import Record
 
@@ -96,11 +97,13 @@ class ProcedureRun(Cell):
     def identity(self) -> Identity:
         """The identity of the outcome, from settings, recorded hashes and code, also of its pictures."""
         effective, inputs = self.effective, self.procedure.inputs()
-        networks = (ARCHITECTURES[model["name"]] for _, model in sorted(effective["models"].items()))
+        models = [model for _, model in sorted(effective["models"].items())]
+        networks = [architecture(model["name"]) for model in models]
+        files = [*inputs.files, *(file for model in models for file in start_files(model["options"]))]
         return Identity.of(
             effective,
             self.seed,
-            contents(self.root, effective["data"], inputs.partitions, inputs.networks, inputs.files),
+            contents(self.root, effective["data"], inputs.partitions, inputs.networks, files),
             [PartWork.__module__, ProcedureJob.__module__, write_outcome.__module__],
             [self.procedure],
             networks,

@@ -28,6 +28,7 @@ from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.models.channels import load_smaller, size_of, smaller
 from fedflow.models.flat import FlatModel
 from fedflow.models.recorded import factory, rebuild
+from fedflow.models.start import without_start
 from fedflow.models.tensors import FROZEN
 from fedflow.project.terminal import say
 from fedflow.tracking.addresses import database, is_server, shown
@@ -327,7 +328,7 @@ def log_models(
             facts = asdict(card) | {"ids": ids, "clients": clients, "parameters": whole}
             facts |= {"run_id": run.info.run_id, "package": package}
             options, _ = facts.pop("levels").get(name, ({}, []))
-            facts["options"] |= options
+            facts["options"] = without_start(facts["options"]) | options
             frozen = (network.variant(**options) if options else network).frozen
             weights = {"models": torch.stack([models[i] for i in ids]).cpu()}
             weights |= {f"{FROZEN}{name}": p.contiguous() for name, p in frozen.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import fedflow
-from fedflow.models import ARCHITECTURES
+from fedflow.models import architecture
 from fedflow.project.digest import digest
 
 ENTRIES = ("fedflow.models", "fedflow.models.recorded")  # the modules by which a network is built
@@ -29,9 +29,9 @@ def write_code(folder: Path) -> Path:
     return file
 
 
-def package_of(architecture: str) -> str | None:
-    """The package of the plug-in that defines this network, or None for fedflow's networks."""
-    package = ARCHITECTURES[architecture].build.__module__.partition(".")[0]
+def package_of(name: str) -> str | None:
+    """The package that defines this network, or None for fedflow's networks."""
+    package = architecture(name).package
     return None if package == "fedflow" else package
 
 
