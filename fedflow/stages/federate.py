@@ -7,7 +7,7 @@ from typing import Any
 
 from fedflow.data import load_prepared
 from fedflow.errors import FedflowError
-from fedflow.files import read_fact
+from fedflow.files import cache, read_fact
 from fedflow.finished.results import write_results
 from fedflow.methods.protocols import Leveled
 from fedflow.metrics.table import completed
@@ -95,7 +95,7 @@ class FederatedWork:
 
     def __init__(self, experiment: Experiment, facts: dict[str, Any], executor: Executor) -> None:
         self.experiment, self.facts, root = experiment, facts, experiment.root
-        checkpoints, code = root / ".fedflow" / "checkpoints", (root / ".fedflow" / "compiled").resolve()
+        checkpoints, code = root / ".fedflow" / "checkpoints", (cache() / "compiled").resolve()
         self.simulation = run = Simulation(
             experiment.job, experiment.run, executor, checkpoints, experiment.identity
         )
