@@ -40,7 +40,8 @@ from fedflow.project.digest import digest
 OVERHEAD = 0.2e-3  # seconds of every eager step
 FIRST, SLOW, FAST = 100e6, 16e9, 60e9  # its floating-point operations up to here, per second; and the rest
 LEAST = 2000  # steps below which costs are not estimated
-PAYS = 600  # seconds of eager steps by network above which the compiler's 40 to 60 s pay off several times
+SAVED = 1 / 3  # of the overhead and the first operations, at least
+COMPILER = 25  # seconds by network; a run compiles if it saves twice as many
 LARGE = 5e9  # operations of a step that is nearly all convolutions, which a compiler cannot speed up
 LARGE_PIECE = 1 << 17  # entries of a gradient that is left as a product
 CODE = "gradient"  # a compiled package in the folder of its key
@@ -134,20 +135,28 @@ def pays(
 
     ``model`` is the largest network. Estimated from floating-point operations, not timed, so that it is the
     same for every worker and after every restart. Measured on one core against the plain steps: 1.3 times as
-    fast for an MLP (25 MFLOP a step), 1.4 for LeNet-5 (32), 1.9 to 2.2 for CNNs (432 to 4,032), but 1.0 for
-    ResNet-9 (22,720); 1.9 for an LSTM over 10 positions, but 0.5 over 80, and three minutes to compile.
+    fast for an MLP (25 MFLOP a step), 1.4 to 1.8 for LeNet-5 (32), 1.2 to 2.2 for CNNs (432 to 4,032), but
+    1.0 for ResNet-9 (22,720); 1.9 for an LSTM over 10 positions, but 0.5 over 80, and three minutes to
+    compile.
     """
     if steps < LEAST:
         return False, f"{steps:,.0f} local steps are too few"
+    if model.recurrent and (positions := examples.inputs(torch.arange(1), model.dtype).shape[1]) > UNROLLED:
+        return False, f"a recurrent network over {positions} positions would be slower"
+    flops = step_flops(model, examples, training)
+    first = steps * (OVERHEAD + min(flops, FIRST) / SLOW)
+    seconds, saved = first + steps * max(flops - FIRST, 0) / FAST, SAVED * first
+    words = f"{steps:,.0f} local steps of {flops / 1e6:,.1f} MFLOP, about {seconds:,.0f} s"
+    return saved >= 2 * COMPILER * networks and flops <= LARGE, f"{words}; compiled, {saved:,.0f} s less"
+
+
+def step_flops(model: FlatModel, examples: Examples, training: LocalTraining) -> int:
+    """The floating-point operations of a local step."""
     w, x, y = _example(model, examples, training.batch_size)
-    if model.recurrent and x.shape[1] > UNROLLED:
-        return False, f"a recurrent network over {x.shape[1]} positions would be slower"
     with FlopCounter() as counter:
         model.loss(model.train_outputs(w.requires_grad_(), x)[0], y).backward()
-    flops = counter.flops.total()
-    seconds = steps * (OVERHEAD + min(flops, FIRST) / SLOW + max(flops - FIRST, 0) / FAST)
-    estimate = f"{steps:,.0f} local steps of {flops / 1e6:,.1f} MFLOP, about {seconds:,.0f} s"
-    return seconds >= PAYS * networks and flops <= LARGE, estimate
+    flops: int = counter.flops.total()
+    return flops
 
 
 def compiled_gradient(
