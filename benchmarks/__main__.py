@@ -13,8 +13,8 @@ from importlib import import_module
 from benchmarks.machine import keep
 
 PARTS = (
-    "engine workers flow peers headline memory partition proximity curriculum levels scores scale large "
-    "coresets counts quadratic report"
+    "engine compiled workers flow peers headline memory partition proximity curriculum levels scores scale "
+    "large coresets counts quadratic report"
 ).split()
 OTHERS = ("gpu", "first_gpu", "kernels", "table")
 

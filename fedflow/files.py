@@ -24,6 +24,11 @@ CHANGED = "runs"  # folder of results outside of the grid
 SEED = re.compile(r"\d+(-[0-9a-f]{8})?")  # name of a folder of results, with a digest of changed settings
 
 
+def cache() -> Path:
+    """Where all projects of a user keep data and compiled steps: `FEDFLOW_CACHE`, or ``~/.cache/fedflow``."""
+    return Path(os.environ.get("FEDFLOW_CACHE") or Path.home() / ".cache" / "fedflow")
+
+
 def prepared_folder(root: Path, dataset: str) -> Path:
     return root / "data" / "prepared" / dataset
 

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +24,7 @@ from fedflow.data import (
     within,
 )
 from fedflow.errors import BadInput, reason
-from fedflow.files import intact
+from fedflow.files import cache, intact
 from fedflow.front.arrays import OWN, instead
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.protocols import server_data
@@ -47,11 +46,6 @@ Division = PartitionParams | Mapping[str, Any] | Sequence[Sequence[int] | np.nda
 Network = str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module]
 
 IMAGES = 28  # height from which images get a convolutional network
-
-
-def cache() -> Path:
-    """The folder of prepared data and compiled steps: `FEDFLOW_CACHE`, or ``~/.cache/fedflow``."""
-    return Path(os.environ.get("FEDFLOW_CACHE") or Path.home() / ".cache" / "fedflow")
 
 
 def as_data(data: Data) -> Source:

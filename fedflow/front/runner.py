@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import torch
 
 from fedflow.errors import BadInput, meant, place, unknown_name
+from fedflow.files import cache
 from fedflow.front.inputs import (
     Data,
     Division,
@@ -17,7 +18,6 @@ from fedflow.front.inputs import (
     as_data,
     as_division,
     built_method,
-    cache,
     described,
     federation,
     network_entry,

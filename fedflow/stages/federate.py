@@ -7,7 +7,7 @@ from typing import Any
 
 from fedflow.data import load_prepared
 from fedflow.errors import FedflowError
-from fedflow.files import read_fact
+from fedflow.files import cache, read_fact
 from fedflow.finished.results import write_results
 from fedflow.methods.protocols import Leveled
 from fedflow.metrics.table import completed
@@ -79,7 +79,7 @@ class FederatedWork:
             "data_hash": experiment.stored("data", experiment.dataset).hash,
             "partition_hash": experiment.stored("partition", experiment.partition).hash,
         }
-        checkpoints, code = root / ".fedflow" / "checkpoints", (root / ".fedflow" / "compiled").resolve()
+        checkpoints, code = root / ".fedflow" / "checkpoints", (cache() / "compiled").resolve()
         self.simulation = run = Simulation(
             experiment.job, experiment.run, executor, checkpoints, experiment.identity
         )

@@ -8,23 +8,26 @@ between them once, by the work ahead and never by a clock; the choice is part of
 """
 
 import contextlib
+import json
 import os
 import platform
-import shutil
+import tempfile
 import threading
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fedflow.data.examples import Examples
 from fedflow.local.fast.convolution import CONVOLUTION
 from fedflow.local.fast.dense import DENSE
+from fedflow.local.fast.kept import calls, kept, own_code
 from fedflow.local.fast.norms import NORMS
 from fedflow.local.fast.pieces import Product
 from fedflow.local.fast.pooling import POOLING
@@ -37,9 +40,11 @@ from fedflow.project.digest import digest
 OVERHEAD = 0.2e-3  # seconds of every eager step
 FIRST, SLOW, FAST = 100e6, 16e9, 60e9  # its floating-point operations up to here, per second; and the rest
 LEAST = 2000  # steps below which costs are not estimated
-PAYS = 600  # seconds of eager steps by network above which the compiler's 40 to 60 s pay off several times
+SAVED = 1 / 3  # of the overhead and the first operations, at least
+COMPILER = 25  # seconds by network; a run compiles if it saves twice as many
 LARGE = 5e9  # operations of a step that is nearly all convolutions, which a compiler cannot speed up
 LARGE_PIECE = 1 << 17  # entries of a gradient that is left as a product
+CODE = "gradient"  # a compiled package in the folder of its key
 UNROLLED = 20  # positions of a recurrent network, each of which becomes a part of the graph
 OPTIONS = {  # one thread; layouts in which convolutions need no copies
     "cpp.threads": 1,
@@ -105,7 +110,7 @@ class _Loss(torch.autograd.Function):
 
 def _kind(*tensors: Tensor) -> list[tuple[Any, ...]]:
     """The properties of tensors that machine code depends on."""
-    return [(t.shape, t.dtype, t.is_contiguous()) for t in tensors]
+    return [(t.shape, t.dtype, t.is_contiguous() or t.stride()) for t in tensors]
 
 
 def why_not(model: FlatModel, training: LocalTraining) -> str | None:
@@ -130,20 +135,28 @@ def pays(
 
     ``model`` is the largest network. Estimated from floating-point operations, not timed, so that it is the
     same for every worker and after every restart. Measured on one core against the plain steps: 1.3 times as
-    fast for an MLP (25 MFLOP a step), 1.4 for LeNet-5 (32), 1.9 to 2.2 for CNNs (432 to 4,032), but 1.0 for
-    ResNet-9 (22,720); 1.9 for an LSTM over 10 positions, but 0.5 over 80, and three minutes to compile.
+    fast for an MLP (25 MFLOP a step), 1.4 to 1.8 for LeNet-5 (32), 1.2 to 2.2 for CNNs (432 to 4,032), but
+    1.0 for ResNet-9 (22,720); 1.9 for an LSTM over 10 positions, but 0.5 over 80, and three minutes to
+    compile.
     """
     if steps < LEAST:
         return False, f"{steps:,.0f} local steps are too few"
+    if model.recurrent and (positions := examples.inputs(torch.arange(1), model.dtype).shape[1]) > UNROLLED:
+        return False, f"a recurrent network over {positions} positions would be slower"
+    flops = step_flops(model, examples, training)
+    first = steps * (OVERHEAD + min(flops, FIRST) / SLOW)
+    seconds, saved = first + steps * max(flops - FIRST, 0) / FAST, SAVED * first
+    words = f"{steps:,.0f} local steps of {flops / 1e6:,.1f} MFLOP, about {seconds:,.0f} s"
+    return saved >= 2 * COMPILER * networks and flops <= LARGE, f"{words}; compiled, {saved:,.0f} s less"
+
+
+def step_flops(model: FlatModel, examples: Examples, training: LocalTraining) -> int:
+    """The floating-point operations of a local step."""
     w, x, y = _example(model, examples, training.batch_size)
-    if model.recurrent and x.shape[1] > UNROLLED:
-        return False, f"a recurrent network over {x.shape[1]} positions would be slower"
     with FlopCounter() as counter:
         model.loss(model.train_outputs(w.requires_grad_(), x)[0], y).backward()
-    flops = counter.flops.total()
-    seconds = steps * (OVERHEAD + min(flops, FIRST) / SLOW + max(flops - FIRST, 0) / FAST)
-    estimate = f"{steps:,.0f} local steps of {flops / 1e6:,.1f} MFLOP, about {seconds:,.0f} s"
-    return seconds >= PAYS * networks and flops <= LARGE, estimate
+    flops: int = counter.flops.total()
+    return flops
 
 
 def compiled_gradient(
@@ -164,13 +177,18 @@ def compiled_gradient(
 
 def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str) -> Gradient | None:
     try:
+        from torch._inductor import aoti_load_package  # a second to import
+
         w, x, y = _example(model, examples, batch_size)
         constants = model.constants()  # inputs, as the cached code serves any frozen values
 
         def draw() -> list[Tensor]:
             return [*model.next_noise(), *constants]
 
-        run, products = _compile(_differentiate(model), Path(folder), w, x, y, *draw())
+        inputs = w, x, y, *draw()
+        entry = Path(folder) / _key(model, *inputs)
+        run = aoti_load_package(kept(entry, partial(_compile, _differentiate(model), inputs)) / CODE)
+        products = json.loads(run.get_metadata()["products"])
         gradient = Gradient(run, products, x, y, draw)
     except Exception as error:  # whatever the compiler rejects: plain steps compute the same
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -179,22 +197,34 @@ def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str
     return gradient
 
 
-def _compile(
-    function: Callable[..., Any], folder: Path, *inputs: Tensor
-) -> tuple[Callable[..., Any], list[bool]]:
-    """``function`` as machine code for inputs of these shapes, for one thread; `_factored` outputs."""
-    from torch._inductor import standalone_compile  # seconds to import
+def _key(model: FlatModel, w: Tensor, *inputs: Tensor) -> str:
+    """The name of the code of a network's gradient for such inputs, on such a processor."""
+    loss, leaf = _loss(model), w.detach().requires_grad_()
+
+    def plain() -> None:
+        torch.autograd.grad(loss(model.pieces(leaf), *inputs), leaf)
+
+    computed = calls(plain, [leaf, *inputs])
+    about = [torch.__version__, _processor(), own_code(), str(OPTIONS), LARGE_PIECE]
+    return digest([*about, computed, *map(str, _kind(w, *inputs))], 16)
+
+
+def _compile(function: Callable[..., Any], inputs: Sequence[Tensor], folder: Path) -> None:
+    """Leave ``function`` in ``folder`` as machine code for one thread; `_factored` outputs.
+
+    For inputs of these shapes. It holds no pickles.
+    """
+    from torch._inductor import aoti_compile_and_package  # seconds to import
 
     traced = _traced(function, *inputs)
-    products = _factored(traced)
-    key = [torch.__version__, _processor(), traced.code, str(OPTIONS), *map(str, _kind(*inputs))]
-    with _cache(folder / digest(key, 16)):
-        compiled = standalone_compile(
-            traced, list(inputs), dynamic_shapes="from_example_inputs", options={"config_patches": OPTIONS}
+    options = OPTIONS | {"aot_inductor.metadata": {"products": json.dumps(_factored(traced))}}
+    exported = torch.export.export(traced, tuple(inputs))
+    with tempfile.TemporaryDirectory(dir=folder) as scratch, _scratch(scratch):
+        package = aoti_compile_and_package(
+            exported, package_path=f"{scratch}/{CODE}.pt2", inductor_configs=options
         )
-        with torch.no_grad():
-            compiled(*inputs)  # loads all of it
-    return compiled, products
+        with zipfile.ZipFile(package) as files:
+            files.extractall(folder)
 
 
 def _traced(function: Callable[..., Any], *inputs: Tensor) -> torch.fx.GraphModule:
@@ -245,6 +275,16 @@ def _factored(traced: torch.fx.GraphModule) -> list[bool]:
 
 
 def _differentiate(model: FlatModel) -> Callable[..., tuple[Tensor, ...]]:
+    loss = _loss(model)
+
+    def gradient(w: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        pieces, value = torch.func.grad_and_value(loss)(model.pieces(w), *inputs)
+        return *(piece.contiguous() for piece in pieces), value
+
+    return gradient
+
+
+def _loss(model: FlatModel) -> Callable[..., Tensor]:
     drawn = int(model.draws_noise)
 
     def loss(pieces: list[Tensor], x: Tensor, y: Tensor, *given: Tensor) -> Tensor:
@@ -252,11 +292,7 @@ def _differentiate(model: FlatModel) -> Callable[..., tuple[Tensor, ...]]:
         with model.given_noise(given[:drawn]), model.given_constants(constants):
             return model.loss(model.outputs_of([*map(_channels_last, pieces)], _channels_last(x)), y)
 
-    def gradient(w: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        pieces, value = torch.func.grad_and_value(loss)(model.pieces(w), *inputs)
-        return *(piece.contiguous() for piece in pieces), value
-
-    return gradient
+    return loss
 
 
 def _channels_last(images: Tensor) -> Tensor:
@@ -273,27 +309,17 @@ def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Ten
 
 
 @contextlib.contextmanager
-def _cache(entry: Path) -> Iterator[None]:
-    """Let the compiler store its results in ``entry``, private to the user, because this code is executed.
-
-    One process at a time. Files of a killed process are removed first: loading half a library crashes.
-    """
-    unfinished, before = entry / "unfinished", os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{entry}.lock"):
-        if unfinished.exists():
-            shutil.rmtree(entry.rename(f"{entry}.{os.getpid()}"), ignore_errors=True)
-        entry.mkdir(mode=0o700, exist_ok=True)
-        unfinished.touch()
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(entry)
-        try:
-            yield
-            unfinished.unlink()
-        finally:
-            if before is None:
-                del os.environ["TORCHINDUCTOR_CACHE_DIR"]
-            else:
-                os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+def _scratch(folder: str) -> Iterator[None]:
+    """Let the compiler write into ``folder`` what only it needs."""
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        else:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
 
 
 def _processor() -> str:
