@@ -147,7 +147,11 @@ def _networks() -> str:
         (f"`{row['name']}`", " ".join(f"`{option}`" for option in known_options(row["name"])), row["about"])
         for row in describe()
     ]
-    trainable = "`trainable` lists patterns of the parameters that are trained; the others are frozen."
+    trainable = (
+        "`trainable` lists patterns of the parameters that are trained; the others are frozen. `start` names\n"
+        "a safetensors file or a recorded run with the first values, and `fresh` the parameters to draw\n"
+        "instead ([guide](../howto/networks.md))."
+    )
     return f"\n{trainable}\n\n" + "\n".join(_table(("network", "options", "description"), rows)) + "\n"
 
 

@@ -154,6 +154,6 @@ def test_the_extension_of_a_run_records_the_steps(tmp_path: Path) -> None:
 
 def test_a_scheme_of_another_module_is_not_replaced() -> None:
     scheme = made("FirstLabels")
-    with one_line_error("^name: 'iid' .*another name than a scheme of fedflow.partition.iid"):
+    with one_line_error("^name: 'iid' .* a name that fedflow.partition.iid does not register"):
         ff.register_scheme("iid")(scheme)
     assert SCHEMES["iid"].__module__ == "fedflow.partition.iid"

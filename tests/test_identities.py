@@ -82,7 +82,7 @@ EDITED = {  # the table of docs/howto/grid.md; users of a changed partition or n
     "methods/personal/ditto.py": DITTO,
     "methods/averaging/_averaging.py": RUNS,
     "methods/averaging/fedprox.py": set(),
-    "partition/dirichlet.py": PARTITIONS,
+    "partition/dirichlet.py": {"skewed"},
     "partition/iid.py": {"even"},
     "partition/shards.py": set(),
     "local/central_training.py": {"expert"},

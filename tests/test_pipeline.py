@@ -248,7 +248,7 @@ def test_a_replaced_file_of_losses_divides_the_data_again(project):
 HARMLESS = [
     ("methods/personal/ditto.py", '"""Ditto:', '"""Ditto, in other words:'),
     ("simulation/worker.py", "import torch\n", "import torch  # a comment\n"),
-    ("methods/averaging/fedprox.py", "/ 2", "/ 3"),
+    ("methods/averaging/fedprox.py", "Pull(self.mu, w)", "Pull(2 * self.mu, w)"),
     ("models/linear.py", "(y - ", "(1 * y - "),
     ("partition/shards.py", "import numpy as np\n", "import math\nimport numpy as np\n"),
     ("tracking/record.py", "import math\n", "import math\nimport cmath\n"),

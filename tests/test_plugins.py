@@ -226,7 +226,7 @@ def test_a_plugin_can_register_everything_whatever_is_imported_first(
 
 
 def test_a_name_is_registered_once() -> None:
-    with pytest.raises(BadInput, match=r"name: .fedavg. .* than that of fedflow.methods.averaging.fedavg"):
+    with pytest.raises(BadInput, match=r"name: .fedavg. .* that fedflow.methods.averaging.fedavg does not"):
         register("fedavg", "Mine")(type("Mine", (), {"__module__": "mine"}))
     assert METHODS["fedavg"].__name__ == "FedAvg"
 

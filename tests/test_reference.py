@@ -69,7 +69,7 @@ def test_every_field_of_params_yaml_is_explained(pages: dict[str, str]) -> None:
     sections = params_schema()["properties"]
     assert not [name for name in sections if f"\n## {name}\n" not in pages["reference/settings.md"]]
     explained = {(field, about) for field, about in fields if has_row(text, field, about)}
-    assert {name for name, _ in fields - explained} == sections.keys() | {"trainable"}
+    assert {name for name, _ in fields - explained} == sections.keys() | {"trainable", "start", "fresh"}
 
 
 def described(schema: Any) -> Iterator[tuple[str, str]]:

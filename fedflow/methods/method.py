@@ -90,7 +90,8 @@ class ServerState:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by field name, without fields that are None."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in named.items() if value is not None}
 
     def restored(self, tensors: Mapping[str, Tensor]) -> Self:
         """A state of this class with the tensors that `tensors` returned."""

@@ -404,7 +404,7 @@ def test_extensions_that_cannot_be_together_are_refused(
     assert [len(report.cohort) for report in made(**chosen).rounds()] == [1, 1, 1]
     with refused("Pools and Mine: only one extension of a run can define `cohort`", FedflowError):
         made("easy_first", **chosen)
-    with refused("'mine' is no metric; a number of an extension is method/<name>", FedflowError):
+    with refused("'mine' is no metric; name a number of an extension method/<name>", FedflowError):
         follow(made(evaluate=lambda self, report, scores: {"mine": 1.0}))
     with refused("two extensions of the run measure one name: maml_accuracy", FedflowError):
         measures = [Adapted(Adaptation.parse(ADAPT[0]), None)]
