@@ -148,9 +148,9 @@ def _networks() -> str:
         for row in describe()
     ]
     trainable = (
-        "`trainable` lists patterns of the parameters that are trained; the others are frozen. `start` names\n"
-        "a safetensors file or a recorded run with the first values, and `fresh` the parameters to draw\n"
-        "instead ([guide](../howto/networks.md))."
+        "`trainable` lists patterns of the parameters that are trained; the others are frozen. `start`\n"
+        "names a safetensors file or a recorded run with the first values, and `fresh` the parameters to\n"
+        "draw instead ([guide](../howto/networks.md))."
     )
     return f"\n{trainable}\n\n" + "\n".join(_table(("network", "options", "description"), rows)) + "\n"
 
