@@ -103,7 +103,6 @@ def test_the_core_runs_federations_and_says_how_to_install_the_rest(wheel, tmp_p
     for command in (
         "fedflow run --partition mnist5k-dir --method fedavg",
         "fedflow ui",
-        "fedflow report",
         "fedflow init other",
         "python -m flows.serve",
     ):
