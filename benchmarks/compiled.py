@@ -20,7 +20,7 @@ NETWORKS, TURNS, CLIENTS, SAMPLES = ("lenet5", "cnn_pfl"), 7, 2, 200
 
 
 def start(network: str, *folder: str) -> None:
-    """What a process does before its first step, with compiled steps from ``folder`` if given."""
+    """Prepare the first step of a process, with compiled steps from ``folder`` if given."""
     import torch
 
     from fedflow.local.fast.compiled import compiled_gradient
@@ -33,7 +33,7 @@ def start(network: str, *folder: str) -> None:
 
 
 def process(*words: str) -> float:
-    """Processor seconds of `start` in a process, with those of its own processes."""
+    """Processor seconds of `start` in a new process and its child processes."""
     import resource
 
     def used() -> float:

@@ -33,7 +33,7 @@ from fedflow.settings import Settings, explain, hints, markdown
 INDEX = Path(__file__).with_name("methods.md")
 KEPT = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)|</?a\b[^>]*>|<(?=\w)|(?<=\w)_(?=\w)", re.DOTALL)
 LABEL = re.compile(r"\s+(?=\*[A-Z][\w' ]*\*|(?:Client|Server|Objective|Target|Recorded): )")
-ELSEWHERE = {  # sections of params.yaml whose entries are explained on pages of their own
+ELSEWHERE = {  # sections of params.yaml with entries that have separate pages
     "methods": "The hyperparameters of each method are on [its page](../methods.md).",
     "partitions": "The parameters of each scheme are under [partition schemes](../partitions.md).",
     "procedures": "The parameters of each procedure are under [procedures](../procedures.md).",

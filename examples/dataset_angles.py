@@ -1,4 +1,4 @@
-"""How far apart data sets are, and classes within one: angles between subspaces, without training.
+"""Distances between datasets, and between the classes of one: angles between subspaces, without training.
 
 The first table is Table 3.7 (= 5.1) of Morafah et al.: the smallest angle of two columns of signatures with
 p = 2 of whole data sets, next to the published angle. Images are padded with zeros to 32 x 32, and gray ones

@@ -25,7 +25,7 @@ SEED = re.compile(r"\d+(-[0-9a-f]{8})?")  # name of a folder of results, with a 
 
 
 def cache() -> Path:
-    """Where all projects of a user keep data and compiled steps: `FEDFLOW_CACHE`, or ``~/.cache/fedflow``."""
+    """The folder that all projects of a user share: `FEDFLOW_CACHE`, or ``~/.cache/fedflow``."""
     return Path(os.environ.get("FEDFLOW_CACHE") or Path.home() / ".cache" / "fedflow")
 
 

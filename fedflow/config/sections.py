@@ -20,7 +20,7 @@ from fedflow.simulation.settings import RunSettings
 MAY_BE_EMPTY = ("central", "procedures")  # lists of the grid
 OF_RUNS = ("datasets", "partitions", "methods")  # others, which a grid of procedures may leave empty
 CLUSTERS = ("dask", "ray")
-OF_VALUES = {"trainable": list[str], "start": str, "fresh": list[str]}  # of a network, beside its options
+OF_VALUES = {"trainable": list[str], "start": str, "fresh": list[str]}  # of a network
 EXECUTORS = ("auto", "inline", "threads", "processes", *CLUSTERS)
 
 

@@ -129,14 +129,14 @@ class ServerEnd:
         return sorted(map(int, chosen))
 
     def message(self, t: int, client: int) -> tuple[Orders, Message]:
-        """What one client of the cohort of round ``t`` receives."""
+        """Return the orders and the message to one client of the cohort of round ``t``."""
         epochs = VariableEpochs.of(self.method).epochs(self.round(t, "epochs", t, client), self.state, client)
         phase = Phased.of(self.method).phase(self.round(t, "server", t, 0))
         sent = self.method.broadcast(self.round(t, "broadcast", t, 0, client), self.state, client)
         return self._orders(t, client, phase, epochs), sent
 
     def served(self, t: int, client: int) -> tuple[Orders, Message]:
-        """What one client receives to be scored after round ``t``."""
+        """Return the orders and the message to a client that is scored after round ``t``."""
         now = self.round(t + 1, "served", t + 1, client)
         phase = Phased.of(self.method).phase(self.round(t + 1, "served"))
         if isinstance(self.method, Serving):
@@ -199,7 +199,7 @@ def device(model: FlatModel, train: Examples, test: Examples, orders: Orders) ->
 class ClientEnd:
     """One client: its data, the method, and the local ``training`` of the run.
 
-    ``federation`` has its samples, as those of client ``orders.client``.
+    ``federation`` has its samples under the number ``orders.client``.
     """
 
     def __init__(self, federation: Federation, method: Method, training: LocalTraining, seed: int) -> None:

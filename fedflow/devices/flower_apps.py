@@ -118,7 +118,7 @@ def client_app(
 ) -> ClientApp:
     """Return a ClientApp that trains and evaluates clients with ``method``.
 
-    The arguments are those of `fedflow.run` and must be the same as those of `Strategy`. In a
+    `fedflow.run` explains the arguments, which must agree with the arguments of `Strategy`. In a
     simulation, ``partition`` divides ``data`` among the nodes; without it, all samples belong to the client
     of this process, as on a device.
     """
@@ -209,7 +209,7 @@ class Strategy(FlowerStrategy):
         return ArrayRecord(self.model.to_module(vector).state_dict())
 
     def summary(self) -> None:
-        """Nothing: the method's settings are those of `fedflow.run`."""
+        """Print nothing."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -242,7 +242,7 @@ class Strategy(FlowerStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """What every client is served; nothing in rounds without an evaluation."""
+        """The messages to all clients; none in rounds without an evaluation."""
         if server_round % self.evaluate_every and server_round != self.server.settings.rounds:
             return []
         return [

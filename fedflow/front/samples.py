@@ -209,7 +209,7 @@ def _target(name: str) -> str:
 
 
 def _class_names(data: Any) -> tuple[str, ...]:
-    """The names that torchvision's data sets have; a subset has those of its whole."""
+    """The class names of a torchvision dataset; a subset has the names of its parent."""
     while isinstance(data, loading.Subset):
         data = data.dataset
     names = getattr(data, "classes", None)
@@ -244,7 +244,7 @@ def _complete(names: Sequence[str], y: Any) -> bool:
 
 
 def _text(values: Any) -> np.ndarray | None:
-    """Labels that are text; None for other values."""
+    """Labels that are text, or None for other values."""
     try:
         array = np.asarray(_plain(values))
     except (TypeError, ValueError):  # of other kinds, which `dataset` names
@@ -278,7 +278,7 @@ def _numbered(given: Given) -> Given:
 
 
 def _like(labels: Any, numbers: list[int]) -> Any:
-    """``numbers`` with the index of the ``labels`` of a data frame, which must be that of its rows."""
+    """``numbers`` with the index of the ``labels`` of a data frame, which must match its row index."""
     index = getattr(labels, "index", None)
     if not hasattr(index, "equals"):
         return np.array(numbers)

@@ -28,7 +28,7 @@ class Logits(nn.Module):
 
 
 def timm_network(model: str) -> Callable[..., nn.Module]:
-    """A function that makes this network of timm; ``options`` are those of ``timm.create_model``."""
+    """A function that makes this network of timm; ``options`` go to ``timm.create_model``."""
 
     def build(input_shape: tuple[int, ...], num_classes: int, **options: Any) -> nn.Module:
         import timm
@@ -47,7 +47,7 @@ def timm_network(model: str) -> Callable[..., nn.Module]:
 
 
 def transformers_network(model: str) -> Callable[..., nn.Module]:
-    """A function that makes a classifier of this type; ``options`` are those of its configuration."""
+    """A function that makes a classifier of this type; ``options`` go to its configuration."""
 
     def build(input_shape: tuple[int, ...], num_classes: int, **options: Any) -> nn.Module:
         from transformers import (

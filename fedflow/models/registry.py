@@ -48,7 +48,7 @@ class Architecture:
 
     @property
     def decides(self) -> dict[str, Any]:
-        """What else than code decides the network, before any options are given."""
+        """Facts other than code that decide the network, before any options are given."""
         return self.options
 
 

@@ -65,7 +65,7 @@ class _Calls(TorchDispatchMode):
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[str] = []
-        self.alive: list[Tensor] = []  # so that no memory is that of two tensors
+        self.alive: list[Tensor] = []  # so that no two tensors have the same memory
         self.origins: dict[int, str] = {}  # of memory, by its address
         for i, each in enumerate(inputs):
             self.remember(each, f"input {i}")
