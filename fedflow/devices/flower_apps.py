@@ -186,8 +186,14 @@ class Strategy(FlowerStrategy):
         data: Any = None if self._like is None else prepared(as_data(self._like))
         return flat_model(self._network, data, CPU, CONVOLUTION)
 
-    def start(self, grid: Grid, num_rounds: int = 3, timeout: float = 3600, **more: Any) -> Result:
-        """Ask the clients for their numbers of samples, then run the rounds; see Flower for ``more``."""
+    def start(
+        self,
+        grid: Grid,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Ask the clients for their numbers of samples, then run the rounds, as Flower's `Strategy.start`."""
         torch.set_num_threads(1)
         sizes = self._join(grid, timeout)
         self.server = ServerEnd(
@@ -199,7 +205,7 @@ class Strategy(FlowerStrategy):
             participation=self.participation,
             seed=self.seed,
         )
-        return super().start(grid, self.arrays(), num_rounds, timeout, **more)
+        return super().start(grid, self.arrays(), num_rounds, timeout, evaluate_fn=evaluate_fn)
 
     def arrays(self) -> ArrayRecord:
         """The global model as a state dictionary; empty if the method has several."""
