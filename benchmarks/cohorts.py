@@ -25,7 +25,6 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
-from fedflow.simulation.graphs import Captured
 from fedflow.simulation.job import Job, Shard
 from fedflow.simulation.worker import WARNED_METHODS, train_shard
 
@@ -105,10 +104,7 @@ def _cells(
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always", UserWarning)
             seconds = timed(call, device, ends)
-        lines = slower_than_asked(heard)
-        if device == "cuda" and cell["way"] == "vmap" and Captured.failed and not lines:
-            lines = ["without a CUDA graph, because an earlier capture failed"]
-        for line in lines:
+        for line in slower_than_asked(heard):
             cell.setdefault("fell_back", []).append(line)
             print(f"{label}  warned: {line}", flush=True)
         if not seconds:

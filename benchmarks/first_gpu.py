@@ -58,6 +58,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 OFF = 0.3  # a difference from the prediction that must be explained
 NODE = 1.2e-6  # seconds per node of a graph, without its work [predicted]; 0.94e-6 on an H200
 SIZES = (1, 7, 12, 20, 33, 13, 5, 40)  # images of the clients with which methods are checked: ragged
+NETWORKS = ("lenet5", "lenet5_bn", "cnn_pfl", "simple_cnn", "resnet9", "resnet9_bn", "mlp")  # trained twice
 APART = 1e-6  # of the largest entry, between a loop and a vmapped cohort of the same run, in float64
 KERNELS = 25  # kinds that are stored, those that take longest
 SIDE_BY_SIDE, METHOD_SECONDS = 12, 90  # methods that are checked at once, and the limit of each
@@ -87,15 +88,27 @@ def ceilings() -> Found:
 
 
 def failed_capture() -> Found:
-    """A capture that fails leaves the stream and the allocator as they were."""
+    """A capture that fails leaves the stream, the allocator and other graphs as they were."""
 
     def synchronizes(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"out": inputs["x"] * float(torch.ones(3, device=DEVICE).sum().item())}
 
-    told = _calls(Cohorts(), synchronizes)[1]
+    graphs = Cohorts()
+    before = _calls(graphs, _tripled, "before")[0]
+    told = _calls(graphs, synchronizes, "fails")[1]
     stream = torch.cuda.current_stream() == torch.cuda.default_stream()
     torch.cuda.empty_cache()
-    return {"checks": {"the failure is told": len(told) == 1, "the default stream is current": stream}}
+    again = _calls(graphs, _tripled, "before")[0]
+    after, silent = _calls(graphs, _tripled, "after")
+    captured = sum(isinstance(kind.run, Captured) for kind in graphs.kinds.values())
+    return {
+        "checks": {
+            "the failure is told": len(told) == 1,
+            "the default stream is current": stream,
+            "an earlier graph is right": before and again,
+            "a later one is captured, and right": after and not silent and captured == 2,
+        }
+    }
 
 
 def pool() -> Found:
@@ -103,7 +116,7 @@ def pool() -> Found:
     checks = {}
     for turn in ("first", "second"):
         graphs = Cohorts()
-        right, told = _calls(graphs, lambda inputs: {"out": inputs["x"] * 3})
+        right, told = _calls(graphs, _tripled, "check")
         captured = all(isinstance(kind.run, Captured) for kind in graphs.kinds.values())
         checks[f"{turn} graphs: captured, equal, no warning"] = captured and right and not told
         del graphs
@@ -147,7 +160,7 @@ def methods() -> Found:
     In float64, as some methods amplify rounding: adaptive steps, masks, and images made by networks.
     """
     names = ["fedavg", "fesem"] if TINY else sorted(METHODS)
-    if DEVICE == "cuda":  # in processes, as nothing is captured in one after a capture that failed
+    if DEVICE == "cuda":  # in processes, to use all cores
         with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
             found = dict(zip(names, threads.map(_compared_alone, names)))
     else:
@@ -172,13 +185,13 @@ def compared(name: str) -> Found:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{Path(frame.filename).name}:{frame.lineno}"
             return {"reasons": [f"{type(error).__name__}: {error}".splitlines()[0] + f" ({place})"]}
-    each = [_apart(own, vmapped[key]) for key, own in loop.items() if own.is_floating_point()]
+    apart = _most_apart(loop, vmapped)
     told: list[str] = []
     if not Noisy.of(METHODS[name]()).alone:  # whose clients train one by one
         told = cohorts.slower_than_asked(heard)
         if DEVICE == "cuda" and not graphs:
             told.append("no graph was captured")
-    return {"apart": float(np.max(each, initial=0.0)), "graphs": graphs, "reasons": told}  # nan where one is
+    return {"apart": apart, "graphs": graphs, "reasons": told}
 
 
 def _compared_alone(name: str) -> Found:
@@ -203,6 +216,24 @@ def _compared_alone(name: str) -> Found:
 def _send(sender: Connection, name: str) -> None:
     torch.set_num_threads(1)
     sender.send(compared(name))
+
+
+def repeats() -> Found:
+    """A run in float32 has the same bits again: networks in loops and cohorts, FLT's encoders.
+
+    Cohorts of another width are measured only: products of other shapes are added in another order.
+    """
+    networks = NETWORKS[: 1 if TINY else None]
+    cases = [("fedavg", network, how) for network in networks for how in ("loop", "vmap")]
+    again, narrow = dict[str, float](), dict[str, float]()
+    for name, network, how in [*cases, ("flt", "lenet5", "vmap")]:
+        case = f"{name} {network} {how}"
+        first, second = (_trained(name, how, network, torch.float32)[0] for _ in range(2))
+        again[case] = _most_apart(first, second)
+        if how == "vmap":
+            narrow[case] = _most_apart(first, _trained(name, how, network, torch.float32, width=3)[0])
+    checks = {name: distance == 0 for name, distance in again.items()}
+    return {"checks": checks, "apart": again, "apart with 3 clients at once": narrow}
 
 
 def kernels() -> Found:
@@ -267,6 +298,7 @@ PARTS: dict[str, tuple[Callable[[], Found], int]] = {  # and seconds after which
     "precision": (precision, 60),
     "sums": (sums, 60),
     "methods": (methods, 300),
+    "repeats": (repeats, 120),
     "kernels": (kernels, 120),
     **{f"headline-{kind}": (partial(rounds, kind, 60), 120) for kind in ("float32", "tf32", "bf16")},
     "cohorts-lenet5": (partial(widths, "lenet5", 120), 180),
@@ -360,13 +392,21 @@ def _predicted(workload: Workload, precision: str) -> float | None:
     return seconds + found.bytes / rates["bytes/s"] + found.launches.total() * rates["s of a node"]
 
 
-def _trained(name: str, cohort: str, **training: Any) -> tuple[dict[str, Tensor], int]:
+def _trained(
+    name: str,
+    cohort: str,
+    network: str | None = None,
+    dtype: torch.dtype = torch.float64,
+    width: int | None = None,
+    **training: Any,
+) -> tuple[dict[str, Tensor], int]:
     """The server's tensors after five rounds with all clients, and how many graphs were captured.
 
-    The fourth and the fifth are replayed.
+    The fourth and the fifth are replayed. ``network`` defaults to one that the method can train.
     """
     given = {"pretraining": 2} if name == "flt" else {}
-    method, network, options = build_method(name, given), "lenet5", dict[str, Any]()
+    method, options = build_method(name, given), dict[str, Any]()
+    network = network or getattr(method, "example", "lenet5")
     ends = np.cumsum(SIZES)
     lists = [np.arange(end - n, end) for n, end in zip(SIZES, ends)]
     partition = Partition.from_lists(
@@ -381,11 +421,11 @@ def _trained(name: str, cohort: str, **training: Any) -> tuple[dict[str, Tensor]
     elif name == "subfedavg_hy":  # removes channels after a norm
         network, options = "cnn", {"filters": [8, 8], "groups": 8, "hidden": [16]}
     factory = partial(build, network, SHAPE, CLASSES, **options)
-    model = FlatModel(factory, device=DEVICE, dtype=torch.float64)
+    model = FlatModel(factory, device=DEVICE, dtype=dtype)
     work = Federation(model, train, test, partition, public)
     epochs = 2 if isinstance(method, Pruned) else 1
     local = LocalTraining.parse({"epochs": epochs, "batch_size": 10, "lr": 0.02, **training})
-    job = Job(work, method, local, seed=0, cohort=cohort)
+    job = Job(work, method, local, seed=0, cohort=cohort, width=width)
     last = 2 if TINY else 5
     settings = RunSettings(rounds=last, participation=1.0, evaluate_every=last, fine_tune=False)
     simulation = Simulation(job, settings)
@@ -395,17 +435,28 @@ def _trained(name: str, cohort: str, **training: Any) -> tuple[dict[str, Tensor]
     return simulation.state.server.tensors(), sum(captured)
 
 
+def _most_apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    each = [_apart(own, other[key]) for key, own in one.items() if own.is_floating_point()]
+    return float(np.max(each, initial=0.0))  # nan where one is
+
+
 def _apart(own: Tensor, other: Tensor) -> float:
     largest = own.double().abs().max().clamp(min=1e-9) if own.numel() else 1.0
     return float((own.double() - other.double()).abs().max() / largest) if own.numel() else 0.0
 
 
-def _calls(graphs: Cohorts, one: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> tuple[bool, list[str]]:
+def _tripled(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {"out": inputs["x"] * 3}
+
+
+def _calls(
+    graphs: Cohorts, one: Callable[[dict[str, Tensor]], dict[str, Tensor]], about: str
+) -> tuple[bool, list[str]]:
     """Five calls: whether the last result is that of a plain call, and what was warned."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for i in range(5):
-            call = Call(("check",), one, {"x": torch.full((4, 8), float(i), device=DEVICE)}, frozenset("x"))
+            call = Call((about,), one, {"x": torch.full((4, 8), float(i), device=DEVICE)}, frozenset("x"))
             out = graphs.run(call)["out"].clone()
     return bool(torch.equal(out, call()["out"])), [str(each.message) for each in heard]
 

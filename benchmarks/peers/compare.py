@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 ROOT, ENVIRONMENTS = HERE.parents[1], HERE.parents[1] / ".bench"
 PEERS = ("flwr", "pfl", "fluke", "fedjax")
 SIZES, TURNS = {"lenet5": (100, 1000), "pfl": (1000,), "tiny": (10,)}[WORK], int(os.environ.get("TURNS", "1"))
-ROUNDS = 20 if DEVICE.type == "cuda" else 3  # measured; those of a GPU are short
+ROUNDS = int(os.environ.get("ROUNDS", "20" if DEVICE.type == "cuda" else "3"))  # measured
 SECONDS, POLL = 600, 1.0  # limit of a driver; between two samples of its memory
 PFL_PROCESSES = (2, 4, 8)  # that share the GPU
 PAGES = {

@@ -1,4 +1,7 @@
-"""tf32 for the products of local steps only. PyTorch's switches are global to the process."""
+"""Products on a GPU: the same bits in every run, and tf32 in local steps only.
+
+PyTorch's switches are global to the process.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,8 +9,12 @@ from contextlib import contextmanager
 import torch
 
 
-def need_float32() -> None:
-    """Products on a GPU are in float32 outside of `tf32`; PyTorch's default for convolutions is tf32."""
+def use_plain_products() -> None:
+    """Products are deterministic, and in float32 outside of `tf32`.
+
+    By default, PyTorch's convolutions are in tf32, and cuDNN may add their gradients in any order.
+    """
+    torch.backends.cudnn.deterministic = True
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
 
@@ -20,4 +27,4 @@ def tf32() -> Iterator[None]:
     try:
         yield
     finally:
-        need_float32()
+        use_plain_products()

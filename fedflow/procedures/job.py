@@ -9,7 +9,7 @@ import torch
 
 from fedflow.data import load_prepared
 from fedflow.errors import FedflowError
-from fedflow.local.precision import need_float32
+from fedflow.local.precision import use_plain_products
 from fedflow.local.trained import load_network
 from fedflow.procedures.interface import Procedure, Row, State, World
 from fedflow.simulation.federation import FederationFiles, Stored, found
@@ -55,7 +55,7 @@ class OpenProcedure:
 
 @lru_cache(maxsize=2)
 def _open(job: ProcedureJob) -> OpenProcedure:
-    need_float32()
+    use_plain_products()
     for name, path in job.files.items():
         if not path.is_file():
             raise FedflowError(f"{job.procedure.name}: there is no file {name} ({path})")

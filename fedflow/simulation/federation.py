@@ -15,7 +15,7 @@ import torch
 from fedflow.data import Dataset, Examples, load_prepared
 from fedflow.data.prepared import file_sum
 from fedflow.errors import BadInput, FedflowError
-from fedflow.local.precision import need_float32
+from fedflow.local.precision import use_plain_products
 from fedflow.local.teacher import Teacher
 from fedflow.local.trained import load_network
 from fedflow.models import build
@@ -48,7 +48,7 @@ class Federation:
     ahead: Ahead = field(default_factory=Ahead, init=False, repr=False)  # batches of the next round
 
     def __post_init__(self) -> None:
-        need_float32()
+        use_plain_products()
 
     @property
     def own_test(self) -> Examples:

@@ -11,7 +11,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +57,8 @@ class Call:
 class Pool:
     """The memory that the graphs of a `Cohorts` share: the outputs of a replay are read before the next one.
 
-    The allocator keeps a pool only while one of its graphs exists, so a graph without others gets a new pool.
+    The allocator keeps a pool only while one of its graphs exists, and may go on recording to the pool of a
+    failed capture. So a graph without others, and one after a failure, gets a new pool.
     """
 
     def __init__(self) -> None:
@@ -70,19 +71,16 @@ class Pool:
         self._graphs.add(captured)
         return self._handle
 
-    def leave(self, captured: "Captured") -> None:
-        """Forget a graph whose capture failed."""
-        self._graphs.discard(captured)
+    def leave(self) -> None:
+        """Take a new pool for the next graph."""
+        self._graphs.clear()
 
 
 class Captured:
     """A call as a CUDA graph, which always reads and writes the same memory.
 
-    Raises RuntimeError if the call cannot be captured. Unless memory was short, the allocator may then
-    still be recording, and later captures would fail: nothing more is captured in this process.
+    Raises RuntimeError if the call cannot be captured.
     """
-
-    failed: ClassVar[bool] = False
 
     def __init__(self, call: Call, pool: Pool) -> None:
         self.one = call.one  # keeps tensors alive that the graph reads, such as the images
@@ -92,10 +90,8 @@ class Captured:
         try:
             with torch.cuda.graph(self.graph, pool=handle, capture_error_mode="thread_local"):
                 self.outputs = call.on(self.inputs)
-        except BaseException as error:
-            # Without memory, the capture still ends in order.
-            Captured.failed |= not isinstance(error, torch.OutOfMemoryError)
-            pool.leave(self)
+        except BaseException:
+            pool.leave()
             # The capture's stream would stay current, unordered with the stream of everything else.
             torch.cuda.set_stream(stream)
             with contextlib.suppress(RuntimeError, AttributeError):  # else the allocator can free nothing
@@ -134,7 +130,7 @@ class Cohorts:
 
     def run(self, call: Call) -> Tensors:
         key = call.key
-        kind = self.kinds.setdefault(key, _Kind(calls=3 if Captured.failed else 0))
+        kind = self.kinds.setdefault(key, _Kind())
         self.kinds.move_to_end(key)
         if len(self.kinds) > GRAPHS:
             self.kinds.popitem(last=False)
@@ -156,9 +152,7 @@ class Cohorts:
                 raise RuntimeError("its replay gives different numbers")
         except RuntimeError as error:  # also out of memory
             reason = str(error).splitlines()[0]
-            more = "; no call of this process is captured from here on" if Captured.failed else ""
-            text = f"{call.about[0]}: cohorts run without a CUDA graph ({reason}){more}"
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(f"{call.about[0]}: cohorts run without a CUDA graph ({reason})", stacklevel=2)
             self.kinds[key] = _Kind(calls=3)
         return outputs
 

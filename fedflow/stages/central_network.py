@@ -15,7 +15,7 @@ from fedflow.data import Dataset, Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import central_folder, intact, locked, prepared_folder, write_json
 from fedflow.local.central_training import Central, SmoothedModel, epochs, evaluate
-from fedflow.local.precision import need_float32
+from fedflow.local.precision import use_plain_products
 from fedflow.local.trained import load_network, save_network
 from fedflow.models import architecture, build
 from fedflow.models.flat import FlatModel
@@ -131,7 +131,7 @@ class CentralRun:
 
     def run(self, listeners: Sequence[Listener], opened: Callable[[Record], None]) -> None:
         """Train, record and write the network."""
-        need_float32()
+        use_plain_products()
         settings, dataset, network = self.settings, self.dataset, self.network
         device = torch.device(pick_device(self.params.engine.device))
         options = started(network.options, self.root)

@@ -16,7 +16,7 @@ from fedflow.data import Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.files import finished_folders, make_writable, naming, partition_folder, prepared_folder
 from fedflow.finished.results import MARKER
-from fedflow.local.precision import need_float32
+from fedflow.local.precision import use_plain_products
 from fedflow.models.flat import FlatModel
 from fedflow.models.landscape import Landscape, Surface
 from fedflow.partition import load_partition
@@ -141,7 +141,7 @@ def _recorded(run: str, own: bool, grid: Grid, root: Path) -> RecordedModel:
         run_id, module = load_served(tags, experiment, client, root)
     except BadInput as error:
         raise BadInput("run", run, f"{FORM}: {error.accepted}") from error
-    need_float32()
+    use_plain_products()
     network = FlatModel(partial(copy.deepcopy, module), device=pick_device("auto"))
     label = facts["method_label"] + (f", client {client}" if colon else "")
     test = _test(facts, client, own, grid, root).to(network.device)

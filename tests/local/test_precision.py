@@ -37,9 +37,9 @@ def switches() -> tuple[bool, bool]:
 @pytest.mark.parametrize(("precision", "inside"), [("tf32", (True, True)), ("float32", (False, False))])
 def test_tf32_is_on_in_gradients_of_local_steps_only(digits: Dataset, precision: str, inside: tuple) -> None:
     """The switches exist without a GPU, too."""
-    torch.backends.cudnn.allow_tf32 = True  # PyTorch's default
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = True, False  # PyTorch's defaults
     client = one_client(images(digits), 3, LocalTraining(batch_size=5, precision=precision))
-    assert switches() == (False, False)
+    assert switches() == (False, False) and torch.backends.cudnn.deterministic
     seen: list[tuple[bool, bool]] = []
 
     def objective(w: Tensor, batch: Batch) -> Tensor:
