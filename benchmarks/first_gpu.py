@@ -1,4 +1,4 @@
-"""The first hour on a GPU: ``python -m benchmarks first_gpu [PART ...]``, at most half an hour of it.
+"""The first checks on a GPU: ``python -m benchmarks first_gpu [PART ...]``, at most half an hour.
 
 Checks what no CPU can show, then compares times with predictions. A time is predicted as the operations,
 bytes and launches that `benchmarks.counts` finds, one after the other, at the rates that the part

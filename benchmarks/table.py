@@ -82,7 +82,7 @@ def _peers(rows: dict[str, Any]) -> str:
                 row["client_steps_per_second"],
                 row["against_hand_written"],
                 row["warm_up_seconds"],
-                row["peak_memory_mib"],
+                row["peak_memory_mib"] or "",
             )
             for name, row in found.items()
         ]
