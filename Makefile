@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
 export PYTHONDONTWRITEBYTECODE :=  # compiling all imports again would double the time of a small command
 
-.PHONY: help setup repro smoke test test-full experiments lint ui serve docs release bench lock clean
+.PHONY: help setup repro smoke test test-full experiments lint ui serve docs release bench leaderboard lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
@@ -64,6 +64,9 @@ release: $(SETUP) ## build a wheel and a source archive in dist/ and check them
 
 bench: $(SETUP) ## measure speed and memory, also against other simulators (some minutes)
 	python -m benchmarks
+
+leaderboard: $(SETUP) ## tune and run all methods on six divisions (a night; FEDFLOW_DATA names the images)
+	python studies/leaderboard/run.py
 
 lock: $(SETUP) ## update requirements.lock from pyproject.toml
 	$(BIN)/uv pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 \

@@ -452,7 +452,7 @@ def _tripled(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 def _calls(
     graphs: Cohorts, one: Callable[[dict[str, Tensor]], dict[str, Tensor]], about: str
 ) -> tuple[bool, list[str]]:
-    """Five calls: whether the last result is that of a plain call, and what was warned."""
+    """Five calls: whether the last result equals a plain call, and the warnings."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for i in range(5):

@@ -1,0 +1,45 @@
+"""The leaderboard: who takes part, and how rows are ordered."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fedflow.config import load_params
+from fedflow.methods import METHODS
+from fedflow.methods.averaging.fedavg import FedAvg
+
+STUDY = Path(__file__).parents[1] / "studies" / "leaderboard"
+
+
+@pytest.fixture(scope="module")
+def leaderboard() -> dict[str, Any]:
+    return runpy.run_path(str(STUDY / "run.py"))
+
+
+def test_a_new_method_takes_part(leaderboard: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And every other one is named with its reason."""
+    monkeypatch.setitem(METHODS, "fresh", type("Fresh", (FedAvg,), {"name": "fresh", "title": "Fresh"}))
+    names, others = leaderboard["entrants"](load_params(STUDY / "params.yaml"))
+    assert {"fresh", "fedavg", "ditto", "pacfl"} <= set(names)
+    assert sorted([*names, *others]) == sorted(METHODS)
+    assert "with the option exits" in others["fedhen"] and all(others.values())
+
+
+def test_methods_are_ordered_by_their_mean_rank(leaderboard: dict[str, Any]) -> None:
+    scores = {"A": (0.9, 0.5, 0.6), "B": (0.8, 0.7, 0.7), "C": (0.1, 0.6, 0.5)}
+    rows = [
+        {"method_label": name, "partition": f"p{i}", "local_accuracy": score + shift, "local_worst10": 0.25}
+        | {"bytes_up": 1e6, "bytes_down": 2e6}
+        for name, shares in scores.items()
+        for i, score in enumerate(shares)
+        for shift in (-0.01, 0.01)
+    ]
+    table = leaderboard["board"](pd.DataFrame(rows))
+    assert table["mean rank"].to_dict() == pytest.approx({"B": 4 / 3, "A": 2.0, "C": 8 / 3})
+    assert table.loc["B"].tolist() == pytest.approx([4 / 3, 80, 70, 70, 25, 3])
+    page = leaderboard["page"](table, 2, {"fedbn": "needs BatchNorm"})
+    assert "| A | 2.00 | 90.0 | 50.0 | 60.0 | 25.0 | 3 |" in page and "- `fedbn`: needs BatchNorm" in page
+    assert "from a difference of 1.9" in page  # 2.343 sqrt(3 x 4 / (6 x 3)), Demsar's table
