@@ -32,8 +32,10 @@ def _row(p: ComparedPartition) -> Row:
     sizes = (facts.summary.get("sizes") if facts else None) or {}
     samples = f"{sizes['min']:g} to {sizes['max']:g} samples each" if {"min", "max"} <= sizes.keys() else ""
     failed = sum(run.metrics["failed_clients"] for run in p.runs)
+    words = [f"{name} {text(value)}" for name, value in parameters.items()]
+    words += [counted(len({run.division for run in p.runs}), "division")] if p.runs[0].redrawn else []
     cells = [
-        Cell(scheme, note=", ".join(f"{name} {text(value)}" for name, value in parameters.items())),
+        Cell(scheme, note=", ".join(words)),
         Cell(first["dataset"], note=f"{first['model']}, {first['parameters']:,} parameters"),
         Cell(f"{first['clients']}, participation {first['participation']:g}", note=samples),
         Cell(str(first["rounds"])),
