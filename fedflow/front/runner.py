@@ -37,7 +37,7 @@ from fedflow.metrics.table import completed
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.project.arguments import argument
 from fedflow.project.distribution import require
-from fedflow.project.terminal import RoundBar
+from fedflow.project.terminal import RoundBar, say
 from fedflow.seeding import undisturbed
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.extensions.client_curriculum import ClientCurriculum
@@ -46,6 +46,7 @@ from fedflow.simulation.levels import check_architecture
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import RoundReport
 from fedflow.simulation.settings import RunSettings, check_division, check_settings
+from fedflow.simulation.stop import StopAt
 from fedflow.simulation.timing import Timing
 from fedflow.simulation.updates import UpdateStep
 from fedflow.stages.experiment import pick_device
@@ -73,6 +74,7 @@ class Fields(TypedDict, total=False):
     features: str | None
     inception: str | None
     target_accuracy: float | None
+    stop_at: StopAt | Mapping[str, Any] | None
     checkpoint_every: int
     timing: Timing | Mapping[str, Any]
     updates: Sequence[UpdateStep | Mapping[str, Any]]
@@ -215,6 +217,8 @@ def run(
             for report in simulation.rounds():
                 for listener in listeners:
                     listener(report, simulation.settings.rounds)
+            if progress and simulation.stopped:
+                say(f"{label}: {simulation.stopped}")
             outcome = simulation.outcome()
             outcome.metrics = completed(outcome.metrics, reports[-1].values)
         else:

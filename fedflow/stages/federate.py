@@ -104,6 +104,9 @@ class FederatedWork:
             self.rounds.append(report)
             yield report
 
+        if self.simulation.stopped:
+            say(f"{self.experiment.title}: {self.simulation.stopped}")
+
     @cached_property
     def outcome(self) -> Outcome:
         """The end of the run."""
