@@ -73,7 +73,7 @@ class Params(Settings):
         return self.models[dataset]
 
     def partition(self, name: str) -> PartitionParams:
-        """The settings of the named partition; ``NAME@7`` has the seed 7 in place of its own."""
+        """The settings of the named partition; ``NAME@7`` is the entry ``NAME`` with the seed 7."""
         name, at, seed = name.partition("@")
         entry = _entry("partitions", self.partitions, name)
         if at and not seed.isdecimal():
@@ -83,8 +83,7 @@ class Params(Settings):
     def division(self, partition: str, seed: int) -> str:
         """The partition of runs with this seed, by name (`Grid.redraw`)."""
         entry = _entry("partitions", self.partitions, partition)
-        own = self.grid.redraw == "run" or seed == entry.seed
-        return partition if own else f"{partition}@{seed}"
+        return partition if self.grid.redraw == "run" or seed == entry.seed else f"{partition}@{seed}"
 
     def divisions(self, partition: str) -> list[str]:
         """The partitions of all seeds of the grid, by name."""

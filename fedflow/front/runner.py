@@ -183,8 +183,8 @@ def run(
             "progress": progress,
         }
         more |= {"model": model, "redraw": redraw, "record": record, **settings}
-        each = partial(run, data, partition, method, rounds=rounds, participation=participation, **more)
-        return [each(seed=one) for one in argument("seeds", [*seeds])]
+        with_seed = partial(run, data, partition, method, rounds=rounds, participation=participation, **more)
+        return [with_seed(seed=number) for number in argument("seeds", [*seeds])]
     seed = argument("seed", seed)
     if type(rounds) is int:
         settings.setdefault("evaluate_every", max(1, rounds // 20))

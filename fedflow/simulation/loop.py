@@ -76,7 +76,7 @@ class Simulation(RunSetup):
 
     @property
     def stopped(self) -> str:
-        """How the last round so far reached `run.stop_at`, in words; empty if it did not."""
+        """A sentence on the last round so far if it reached `run.stop_at`; else empty."""
         stop, t = self.settings.stop_at, self.done
         if stop is None or not t or not self._evaluated(t):
             return ""

@@ -35,5 +35,5 @@ class StopAt(Settings):
         """Raise `BadInput` unless the metric was ``measured``; the loss of a diverged model is None."""
         names = [name for name, value in measured.items() if value is not None or name.endswith("loss")]
         if self.metric not in names:
-            known = [name for name in names if (m := metric_of(name)) and m.name in METRICS_OF_ROUNDS]
-            raise unknown_name(f"{self.section}.metric", self.metric, known)
+            accepted = [name for name in names if (m := metric_of(name)) and m.name in METRICS_OF_ROUNDS]
+            raise unknown_name(f"{self.section}.metric", self.metric, accepted)

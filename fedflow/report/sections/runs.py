@@ -49,7 +49,7 @@ def _row(p: ComparedPartition) -> Row:
 
 
 def _stop(runs: Sequence[Run]) -> str:
-    """Where runs stop, and after how many rounds at most, or an empty text."""
+    """Numbers of rounds, planned rounds and target of runs with `run.stop_at`; empty for others."""
     of_run = runs[0].params["run"]
     if not (stop := of_run.get("stop_at")):
         return ""
