@@ -164,6 +164,7 @@ def _params(root: Path) -> list[Finding]:
         return [Finding("bad", "params.yaml", str(error))]
     grid = params.grid
     counts = f"{len(grid.partitions)} partitions x {len(grid.methods)} methods x {len(grid.seeds)} seeds"
+    counts += "" if grid.redraw == "run" else f", redraw: {grid.redraw}"
     counts += f", {len(grid.central)} central networks" if grid.central else ""
     counts += f", procedures: {len(grid.procedures)} x {len(grid.seeds)} seeds" if grid.procedures else ""
     same: dict[str, dict[str, None]] = {}

@@ -38,7 +38,7 @@ SECTIONS = {  # settings that users look for in other sections
     "training": "lr epochs steps momentum batch_size weight_decay optimizer clip_norm",
     "run": "rounds participation evaluate_every",
     "partitions.NAME": "clients alpha",
-    "grid": "seeds",
+    "grid": "seeds redraw",
     "engine": "workers device cohort width executor",
 }
 

@@ -34,7 +34,12 @@ def prepared_folder(root: Path, dataset: str) -> Path:
 
 
 def partition_folder(root: Path, partition: str) -> Path:
-    return root / "data" / "partitions" / partition
+    return root / "data" / "partitions" / within_partitions(partition)
+
+
+def within_partitions(partition: str) -> str:
+    """The path of a partition below the folder of all; NAME@SEED is in the folder of NAME."""
+    return partition.replace("@", "/")
 
 
 def central_folder(root: Path, name: str) -> Path:

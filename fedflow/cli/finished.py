@@ -46,7 +46,14 @@ class Finished:
 
     def facts(self, ended: float | None) -> dict[str, Any]:
         """JSON entries of every finished run."""
-        return {"run": self.name, "state": "finished", "ended": None if ended is None else _local(ended)}
+        division = {"division": self.division} if self.division else {}
+        state = {"state": "finished", "ended": None if ended is None else _local(ended)}
+        return {"run": self.name, **division, **state}
+
+    @property
+    def division(self) -> str:
+        """The partition as the run's seed drew it, or an empty text if all seeds have the same."""
+        return self.metrics.get("division", "")
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -82,15 +89,16 @@ def ls(
     if live and not found_below(root, []):
         return
     done, ended = _newest_first(root, finished(root, runs or []))
-    room = console.width - max(len(run.name) for run in done) - len("2026-01-01") - WORDS
+    redrawn = any(run.division for run in done)
+    room = console.width - max(len(run.name + run.division) for run in done) - len("2026-01-01") - WORDS
     names = _measured(done)[: max(1, min(SHOWN, room // NUMBER))]
     settings, rows = _own_settings(done), []
     for finished_run in done:
         numbers = (printed(name, finished_run.metrics.get(name)) for name in names)
-        rows.append(
-            (finished_run.name, *numbers, _day(ended[finished_run.name]), settings[finished_run.name])
-        )
-    columns = ("run", *map(heading, names), "ended", "settings that differ")
+        of_seed = [finished_run.division] if redrawn else []
+        day = _day(ended[finished_run.name])
+        rows.append((finished_run.name, *of_seed, *numbers, day, settings[finished_run.name]))
+    columns = ("run", *["division"] * redrawn, *map(heading, names), "ended", "settings that differ")
     print_table(counted(len(done), "finished run"), columns, rows)
 
 
@@ -224,7 +232,7 @@ def show(
     origin = ((name, recorded.get(name, "")) for name in ("command", "commit", "version", "user"))
     rows = [
         ("data", f"{metrics['dataset']}  {metrics['data_hash']}"),
-        ("partition", f"{metrics['partition']}  {metrics['partition_hash']}"),
+        ("partition", f"{shown.division or metrics['partition']}  {metrics['partition_hash']}"),
         ("", ", ".join([partition["scheme"], *scheme, f"{metrics['clients']} clients"])),
         ("run", recorded["recorded"] if recorded else "not in the record"),
         ("", f"{method}, {counted(metrics['rounds'], 'round')}, ended {_local(recorded.get('end'))}"),
@@ -292,6 +300,7 @@ def compare(
                 "partition": partition,
                 "method": method,
                 "seeds": [run.metrics["seed"] for run in group],
+                **({"divisions": [run.division for run in group]} if group[0].division else {}),
                 "metrics": {name: _values(group, name) for name in names},
                 "settings": {name: group[0].settings.get(name) for name in differ},
             }
@@ -300,11 +309,17 @@ def compare(
         print(json.dumps(entries, indent=1))
         return
     labels = [f"{partition}/{method}" for partition, method, _ in groups]
+    redrawn = any(group[0].division for group in groups.values())
     rows = [
-        (label, str(len(group)), *(_spread(name, _values(group, name)) for name in names[:SHOWN]))
+        (
+            label,
+            str(len(group)),
+            *[str(len({run.division for run in group}))] * redrawn,
+            *(_spread(name, _values(group, name)) for name in names[:SHOWN]),
+        )
         for label, group in zip(labels, groups.values(), strict=True)
     ]
-    print_table("", ("run", "seeds", *map(heading, names[:SHOWN])), rows)
+    print_table("", ("run", "seeds", *["divisions"] * redrawn, *map(heading, names[:SHOWN])), rows)
     if differ and len(groups) > 1:
         print_line("")
         rows = [(name, *(shortened(values.get(name), 40) for values in settings)) for name in differ]

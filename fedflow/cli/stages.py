@@ -107,7 +107,8 @@ def partition(
     """Divide a dataset over clients: data/partitions/NAME, with a picture of the labels.
 
     Example: `fedflow partition mnist5k-dir`. The data are prepared first, and an expert that the scheme
-    needs is trained.
+    needs is trained. With `grid.redraw`, it is divided for every seed of the grid; `mnist5k-dir@7` is the
+    partition with the seed 7.
     """
     with importing():
         from fedflow.stages.partition import prepare_partition
@@ -119,7 +120,8 @@ def partition(
         from fedflow.stages.central_network import prepare_network
 
         prepare_network(params, expert, root)
-    print_line(prepare_partition(params, name, root))
+    for division in [name] if "@" in name else params.divisions(name):
+        print_line(prepare_partition(params, division, root))
 
 
 def fingerprint(root: Root = Path()) -> None:

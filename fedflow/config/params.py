@@ -73,8 +73,21 @@ class Params(Settings):
         return self.models[dataset]
 
     def partition(self, name: str) -> PartitionParams:
-        """The settings of the named partition."""
-        return _entry("partitions", self.partitions, name)
+        """The settings of the named partition; ``NAME@7`` is the entry ``NAME`` with the seed 7."""
+        name, at, seed = name.partition("@")
+        entry = _entry("partitions", self.partitions, name)
+        if at and not seed.isdecimal():
+            raise BadInput("partition", f"{name}@{seed}", f"{name}, or {name}@7 with the seed 7")
+        return replace(entry, seed=int(seed)) if at else entry
+
+    def division(self, partition: str, seed: int) -> str:
+        """The partition of runs with this seed, by name (`Grid.redraw`)."""
+        entry = _entry("partitions", self.partitions, partition)
+        return partition if self.grid.redraw == "run" or seed == entry.seed else f"{partition}@{seed}"
+
+    def divisions(self, partition: str) -> list[str]:
+        """The partitions of all seeds of the grid, by name."""
+        return list(dict.fromkeys(self.division(partition, seed) for seed in self.grid.seeds))
 
     def expert(self, partition: str) -> str | None:
         """The central network whose losses decide how the named partition deals samples, if any."""
@@ -282,7 +295,8 @@ class Params(Settings):
         for name in self.grid.datasets:
             self.dataset(name)
         for name in self.grid.partitions:
-            self._need_in_grid("datasets", self.partition(name).dataset, f"{name} divides")
+            dataset = _entry("partitions", self.partitions, name).dataset
+            self._need_in_grid("datasets", dataset, f"{name} divides")
             for method in self.grid.methods:
                 if (public := self.public(method, name)) is not None:
                     self._need_in_grid("datasets", public, f"{method} reads")

@@ -20,6 +20,7 @@ from fedflow.simulation.settings import RunSettings
 MAY_BE_EMPTY = ("central", "procedures")  # lists of the grid
 OF_RUNS = ("datasets", "partitions", "methods")  # others, which a grid of procedures may leave empty
 CLUSTERS = ("dask", "ray")
+REDRAW = ("run", "division", "both")  # what every seed draws
 OF_VALUES = {"trainable": list[str], "start": str, "fresh": list[str]}  # of a network
 EXECUTORS = ("auto", "inline", "threads", "processes", *CLUSTERS)
 
@@ -209,6 +210,12 @@ class Grid(Settings):
     partitions: list[str] = option(doc="names under partitions")
     methods: list[str] = option(doc="names under methods, or registered methods")
     seeds: list[int] = option(doc="experiment seeds", ge=0)
+    redraw: str = option(
+        "run",
+        "what every seed draws: run = initial model, cohorts, batches, with one division of the data among "
+        "clients; division = the division, in runs with the seed 0; both",
+        choices=REDRAW,
+    )
     central: list[str] = option(factory=list, doc="names under central that `dvc repro` trains")
     procedures: list[str] = option(
         factory=list, doc="names under procedures, or registered procedures, each with every seed"
@@ -219,4 +226,5 @@ class Grid(Settings):
         for name, values in self.as_dict().items():
             if not values and name not in may_be_empty:
                 raise BadInput(f"grid.{name}", values, "a list with at least one item")
-            check_once(f"grid.{name}", values)
+            if isinstance(values, list):
+                check_once(f"grid.{name}", values)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedflow.errors import BadInput, FedflowError
-from fedflow.files import COUNTS, finished_folders
+from fedflow.files import COUNTS, finished_folders, within_partitions
 from fedflow.finished.reading import (
     Kinds,
     Range,
@@ -41,6 +41,7 @@ ENTRIES: dict[str, Kinds] = {  # of every metrics.json
     "participation": (int, float),
     "files": (list,),
 }
+OPTIONAL: dict[str, Kinds] = {"division": (str,)}  # of some metrics.json
 MEASURED = (int, float, type(None))  # other entries; a regression has no accuracy
 RANGES: dict[str, Range] = {
     **dict.fromkeys(("rounds", "clients"), (1, math.inf)),
@@ -121,7 +122,7 @@ def collect_partitions(partitions_dir: Path, names: list[str]) -> dict[str, Part
     """Facts of the named partitions in ``partitions_dir``, without missing ones."""
     facts = {}
     for name in names:
-        folder = Path(partitions_dir) / name
+        folder = Path(partitions_dir) / within_partitions(name)
         if not (folder / "summary.json").is_file():
             continue
         labels, losses = (_picture(folder / f"{name}.png") for name in ("labels", "difficulty"))
@@ -183,7 +184,7 @@ def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> Run:
         raise EarlierVersion(f"{folder / MARKER}: no list of files")
     if not (folder / "params.json").exists():
         reject(folder / "params.json", "No such file: its settings are unknown")
-    kinds = ENTRIES | dict.fromkeys(metrics.keys() - ENTRIES.keys(), MEASURED)
+    kinds = ENTRIES | {name: OPTIONAL.get(name, MEASURED) for name in metrics.keys() - ENTRIES.keys()}
     ranges = {name: _bounds(name) for name in kinds} | RANGES
     check_entries(folder / MARKER, metrics, kinds, ranges)
     params = _params(folder / "params.json", metrics)

@@ -70,6 +70,16 @@ class Run:
         return self.metrics["partition"]
 
     @property
+    def division(self) -> str:
+        """The partition as the run's seed drew it, by name (`Grid.redraw`)."""
+        return self.metrics.get("division", self.partition)
+
+    @property
+    def redrawn(self) -> bool:
+        """True if runs with other seeds have other divisions."""
+        return "division" in self.metrics
+
+    @property
     def method(self) -> str:
         return self.metrics["method"]
 

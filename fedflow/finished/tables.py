@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedflow.finished.collect import ENTRIES
+from fedflow.finished.collect import ENTRIES, OPTIONAL
 from fedflow.finished.run import Run
 from fedflow.metrics.table import METRICS, YARDSTICKS, Metric, diagnostics, metric_of, yardstick_first
 
@@ -135,7 +135,7 @@ def run_table(runs: Sequence[Run]) -> pd.DataFrame:
     """A row per run with all entries of its ``metrics.json``, diagnostics last."""
     present = {name for run in runs for name in run.metrics}
     listed = [name for name in METRICS if name in present and name not in ENTRIES]
-    names = [*ENTRIES, *listed, *diagnostics(present)]
+    names = [*ENTRIES, *(name for name in OPTIONAL if name in present), *listed, *diagnostics(present)]
     rows = [{name: run.metrics.get(name) for name in names} for run in runs]
     return pd.DataFrame(rows, columns=names, dtype=object)
 

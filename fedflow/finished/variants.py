@@ -1,7 +1,8 @@
 """Variants: the runs of a method on a partition with the same settings and the same data.
 
-Only runs of one variant are averaged, over their seeds. The variant that params.yaml defines (in the folder
-``<seed>``) has the name of the method; other variants are named after their differences from it.
+Only runs of one variant are averaged, over their seeds, which may draw the partition too. The variant that
+params.yaml defines (in the folder ``<seed>``) has the name of the method; other variants are named after
+their differences from it.
 """
 
 import json
@@ -59,7 +60,12 @@ def _distinct(runs: Sequence[Run]) -> list[Run]:
 
 def _identity(run: Run) -> tuple[str, ...]:
     """The settings and data that averaged runs share."""
-    return (run.settings, *(run.metrics[name] for name in HASHES))
+    return (run.settings, *hashes(run).values())
+
+
+def hashes(run: Run) -> dict[str, str]:
+    """The hashes of the data; the partition is left out if every seed draws it."""
+    return {name: run.metrics[name] for name in HASHES if name != "partition_hash" or not run.redrawn}
 
 
 def _is_plain(run: Run) -> bool:
@@ -71,8 +77,9 @@ def _name(run: Run, base: Run) -> Run:
     label = _label(run)
     if _identity(run) == _identity(base):
         return replace(run, variant=run.method, label=label)
-    differs = {name: run.metrics[name][:8] for name in HASHES if run.metrics[name] != base.metrics[name]}
-    wrapped, usual = {}, flat(defaults(run.params))
+    usual, theirs = flat(defaults(run.params)), hashes(base)
+    differs = {name: value[:8] for name, value in hashes(run).items() if theirs.get(name, value) != value}
+    wrapped = {}
     mine, theirs = flat(run.params), flat(base.params)
     if mine.get(HOST) != theirs.get(HOST):  # compare hyper-parameters of another host with its defaults
         wrapped = {HOST: mine[HOST]}  # the label has it already

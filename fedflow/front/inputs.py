@@ -343,14 +343,19 @@ def _public(method: Method, train: Examples, partition: Partition) -> Examples |
 
 
 def described(
-    data: Source, division: Division, network: Network | None, whole: Federation
+    data: Source, division: Division, network: Network | None, whole: Federation, redraw: str
 ) -> dict[str, dict[str, Any]]:
-    """The settings of data, division and network, or content hashes of arrays, lists and modules."""
+    """The settings of data, division and network, or content hashes of arrays, lists and modules.
+
+    They are the same for all seeds, also if seeds ``redraw`` the division.
+    """
     settings = {"data": {"hash": whole.partition.dataset_hash}, "partition": {"hash": whole.partition.hash}}
     if not isinstance(data, Dataset):
         settings["data"] = data.flat()
     if isinstance(division, PartitionParams):
-        settings["partition"] = {k: v for k, v in division.flat().items() if k != "dataset"}
+        drawn = {} if redraw == "run" else {"redraw": redraw}
+        left_out = ("dataset", "seed") if drawn else ("dataset",)
+        settings["partition"] = {k: v for k, v in division.flat().items() if k not in left_out} | drawn
     if network is None or isinstance(network, str | Mapping):
         entry = network_entry(whole.model.title if network is None else network)
         return settings | {"model": {"name": entry["name"], **entry["options"]}}

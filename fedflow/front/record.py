@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from fedflow.config import PARAMS, Params, load_params, read_yaml
+from fedflow.config.sections import REDRAW
 from fedflow.data import Dataset, DatasetParams
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import locked, make_writable, naming
@@ -38,6 +39,7 @@ def recorded(
     training: LocalTraining,
     run: RunSettings,
     seed: int,
+    redraw: str,
     changes: Sequence[str],
     listeners: Sequence[Listener],
 ) -> tuple[Simulation, Outcome, Path]:
@@ -60,14 +62,18 @@ def recorded(
     with locked(root / ".fedflow" / "params", lambda: None):
         values = _read(root / PARAMS)
         model = network_entry(default_network(prepared(data)) if network is None else network)
+        if (there := values.get("grid", {"redraw": redraw}).get("redraw", REDRAW[0])) != redraw:
+            raise BadInput("redraw", redraw, f"{there}, as in grid of {root / PARAMS}")
         names = _added(values, data, division, model, method, training, run, seed)
+        values["grid"] |= {} if redraw == REDRAW[0] else {"redraw": redraw}
         _write(root / PARAMS, values)
     params = load_params(root / PARAMS, changes)
     experiment = Experiment(params, *names, seed, root)
     experiment.check()
     for name in experiment.datasets:
         prepare_dataset(params, name, root)
-    prepare_partition(params, experiment.partition, root)
+    for name in experiment.partitions:
+        prepare_partition(params, name, root)
     work = perform(experiment, Inline(), listeners)
     return work.simulation, work.outcome, experiment.results_folder
 

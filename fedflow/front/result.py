@@ -232,16 +232,24 @@ class Comparison:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row per label: seeds, mean and sample standard deviation (``_std``) of the headline metrics."""
+        """A row per label: seeds, mean and sample standard deviation (``_std``) of the headline metrics.
+
+        If seeds draw the division of the data, also the number of divisions.
+        """
         rows = {}
         for label, group in self.results.items():
-            row: dict[str, Any] = {"seeds": len(group)}
+            row: dict[str, Any] = {"seeds": len(group)} | self._divisions(group)
             for name in self._columns:
                 values = [r.metrics[name] for r in group if r.metrics.get(name) is not None]
                 row[name] = float(np.mean(values)) if values else float("nan")
                 row[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
             rows[label] = row
         return pd.DataFrame.from_dict(rows, orient="index")
+
+    def _divisions(self, group: Sequence[Result]) -> dict[str, int]:
+        """The number of divisions of the data, if seeds draw them."""
+        redrawn = any("redraw" in r.settings["partition"] for rs in self.results.values() for r in rs)
+        return {"divisions": len({r.partition.hash for r in group})} if redrawn else {}
 
     def plot(self, metric: str | None = None, x: str = "round") -> "Figure":
         """Curves of ``metric`` by "round", "traffic" or "time": the mean over seeds, and a band over all.
@@ -279,10 +287,11 @@ class Comparison:
     def _repr_html_(self) -> str:
         from fedflow.pictures.drawing import SERIES
 
-        head = ["", "seeds", *map(heading, self._columns)]
+        counts = [name for name in ("seeds", "divisions") if name in self.table]
+        head = ["", *counts, *map(heading, self._columns)]
         lines = ["".join(f"<th {CELL}>{escape(word)}</th>" for word in head)]
         for label, row in self.table.iterrows():
-            cells = [escape(str(label)), str(int(row["seeds"]))]
+            cells = [escape(str(label)), *(str(int(row[name])) for name in counts)]
             for name in self._columns:
                 mean, spread = (None if np.isnan(v) else v for v in (row[name], row[f"{name}_std"]))
                 cells.append(printed(name, mean) + ("" if spread is None else f" ± {printed(name, spread)}"))

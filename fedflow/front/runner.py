@@ -3,12 +3,14 @@
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 
+from fedflow.config.sections import REDRAW
 from fedflow.errors import BadInput, meant, place, unknown_name
 from fedflow.files import cache
 from fedflow.front.inputs import (
@@ -35,7 +37,7 @@ from fedflow.metrics.table import completed
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.project.arguments import argument
 from fedflow.project.distribution import require
-from fedflow.project.terminal import RoundBar
+from fedflow.project.terminal import RoundBar, say
 from fedflow.seeding import undisturbed
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.extensions.client_curriculum import ClientCurriculum
@@ -44,6 +46,7 @@ from fedflow.simulation.levels import check_architecture
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import RoundReport
 from fedflow.simulation.settings import RunSettings, check_division, check_settings
+from fedflow.simulation.stop import StopAt
 from fedflow.simulation.timing import Timing
 from fedflow.simulation.updates import UpdateStep
 from fedflow.stages.experiment import pick_device
@@ -71,11 +74,49 @@ class Fields(TypedDict, total=False):
     features: str | None
     inception: str | None
     target_accuracy: float | None
+    stop_at: StopAt | Mapping[str, Any] | None
     checkpoint_every: int
     timing: Timing | Mapping[str, Any]
     updates: Sequence[UpdateStep | Mapping[str, Any]]
 
 
+@overload
+def run(
+    data: Data = ...,
+    partition: Division | None = ...,
+    method: str | Method | type[Method] | Mapping[str, Any] = ...,
+    *,
+    model: Network | None = ...,
+    rounds: int = ...,
+    participation: float = ...,
+    seed: int = ...,
+    seeds: None = ...,
+    redraw: Literal["run", "division", "both"] = ...,
+    training: LocalTraining | Mapping[str, Any] | None = ...,
+    device: str = ...,
+    compile: str = ...,
+    progress: bool = ...,
+    record: str | Path | None = ...,
+    **settings: Unpack[Fields],
+) -> Result: ...
+@overload
+def run(
+    data: Data = ...,
+    partition: Division | None = ...,
+    method: str | Method | type[Method] | Mapping[str, Any] = ...,
+    *,
+    model: Network | None = ...,
+    rounds: int = ...,
+    participation: float = ...,
+    seeds: Sequence[int],
+    redraw: Literal["run", "division", "both"] = ...,
+    training: LocalTraining | Mapping[str, Any] | None = ...,
+    device: str = ...,
+    compile: str = ...,
+    progress: bool = ...,
+    record: str | Path | None = ...,
+    **settings: Unpack[Fields],
+) -> list[Result]: ...
 @undisturbed()
 def run(
     data: Data = "mnist5k",
@@ -86,13 +127,15 @@ def run(
     rounds: int = 20,
     participation: float = 1.0,
     seed: int = 0,
+    seeds: Sequence[int] | None = None,
+    redraw: str = "run",
     training: LocalTraining | Mapping[str, Any] | None = None,
     device: str = "auto",
     compile: str = "auto",
     progress: bool = True,
     record: str | Path | None = None,
-    **settings: Unpack[Fields],
-) -> Result:
+    **settings: Any,
+) -> Result | list[Result]:
     """Train a federation in this process; returns its `Result`.
 
     No params.yaml is read, no server is started and nothing is recorded, unless ``record`` names a folder.
@@ -110,6 +153,9 @@ def run(
         rounds: number of rounds
         participation: share of the clients in a round
         seed: seed of every random choice except the division of the data, whose scheme has another
+        seeds: in place of ``seed``: run with each of them; returns a list, which `fedflow.compare` takes
+        redraw: what a seed draws: "run", as above; "division", the division of the data alone, in runs with
+            the seed 0; or "both"
         training: ``Training(lr=0.1, epochs=5)``, or a mapping of its fields
         device: "auto", "cpu" or "cuda"
         compile: "auto", "always" or "never": compile local steps on a CPU
@@ -121,11 +167,24 @@ def run(
 
     Raises `fedflow.errors.FedflowError` (one line) for values that are not accepted.
     """
-    for name, value, accepted in (("device", device, DEVICES), ("compile", compile, COMPILE)):
+    choices = (("device", device, DEVICES), ("compile", compile, COMPILE), ("redraw", redraw, REDRAW))
+    for name, value, accepted in choices:
         if value not in accepted:
             raise BadInput(name, value, f"one of {', '.join(accepted)}")
     if record is not None:
         require("record", "mlflow")
+    if seeds is not None:
+        if seed:
+            raise BadInput("seed", seed, "0 with seeds")
+        more: dict[str, Any] = {
+            "training": training,
+            "device": device,
+            "compile": compile,
+            "progress": progress,
+        }
+        more |= {"model": model, "redraw": redraw, "record": record, **settings}
+        with_seed = partial(run, data, partition, method, rounds=rounds, participation=participation, **more)
+        return [with_seed(seed=number) for number in argument("seeds", [*seeds])]
     seed = argument("seed", seed)
     if type(rounds) is int:
         settings.setdefault("evaluate_every", max(1, rounds // 20))
@@ -134,6 +193,11 @@ def run(
     source, division = as_data(data), as_division(partition)
     if partition is None:
         division = scheme("dirichlet", alpha=0.5, clients=10)
+    drawn = division
+    if redraw != "run":
+        if not isinstance(division, PartitionParams):
+            raise BadInput("redraw", redraw, "run with lists of rows, which no seed draws")
+        drawn = replace(division, seed=seed)
     training = {} if training is None else training
     local = training if isinstance(training, LocalTraining) else LocalTraining.parse(training)
     check_settings(wanted, built, local)  # before data are downloaded
@@ -145,13 +209,16 @@ def run(
     label, reports, folder = titles(built)[1], list[RoundReport](), None
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
-        whole = federation(prepared(source, telling=progress), division, model, built, target, "matmul")
-        simulation = Simulation(Job(whole, built, local, seed), wanted)  # checks all of it
+        whole = federation(prepared(source, telling=progress), drawn, model, built, target, "matmul")
+        job = Job(whole, built, local, 0 if redraw == "division" else seed)
+        simulation = Simulation(job, wanted)  # checks all of it
         if record is None:
             simulation.job, _ = with_compiled(simulation.job, wanted, compile, cache() / "compiled")
             for report in simulation.rounds():
                 for listener in listeners:
                     listener(report, simulation.settings.rounds)
+            if progress and simulation.stopped:
+                say(f"{label}: {simulation.stopped}")
             outcome = simulation.outcome()
             outcome.metrics = completed(outcome.metrics, reports[-1].values)
         else:
@@ -159,9 +226,9 @@ def run(
 
             changes = [f"engine.device={device}", f"engine.compile={compile}"]
             simulation, outcome, folder = recorded(
-                Path(record), source, division, model, built, local, wanted, seed, changes, listeners
+                Path(record), source, division, model, built, local, wanted, seed, redraw, changes, listeners
             )
-    inputs = described(source, division, model, whole)
+    inputs = described(source, division, model, whole, redraw)
     return Result(label, seed, simulation, reports, outcome, inputs, folder)
 
 

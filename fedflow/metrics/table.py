@@ -246,6 +246,10 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         "bytes_to_target", "MB to target", "down and up until that round, and shipped once", MB, "lower",
         table="traffic", missing="not reached",
     ),
+    Metric(
+        "stopped_in", "Stopped in round", "first evaluated round that reached run.stop_at", COUNT, "lower",
+        table="traffic", missing="not reached", headline=True,
+    ),
     Metric("clock_to_target", "Simulated time to target", unit=TIME, better="lower"),
     Metric("target_accuracy", "Target, %", better=""),
     Metric(

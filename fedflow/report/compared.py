@@ -25,7 +25,10 @@ Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `recorded
 
 @dataclass(frozen=True)
 class ComparedPartition:
-    """The runs on one partition, in the order of `collect_runs`, and by variant, the best first."""
+    """The runs on one partition, in the order of `collect_runs`, and by variant, the best first.
+
+    ``facts`` are of the first run's division, if every seed draws one.
+    """
 
     name: str
     runs: list[Run]
@@ -38,6 +41,16 @@ class ComparedPartition:
         """Prefix of its ids on the page."""
         letters = (letter if letter.isalnum() else str(ord(letter)) for letter in self.name)
         return f"p{'-'.join(letters)}"
+
+    @property
+    def division(self) -> str:
+        """The first run's division of the data, by name."""
+        return self.runs[0].division
+
+    @property
+    def divided(self) -> Methods:
+        """The runs on this division, by variant: their clients have the same data."""
+        return self.having(lambda run: run.division == self.division)
 
     @property
     def scheme(self) -> str:
@@ -102,7 +115,8 @@ def grouped(runs: list[Run], facts: Mapping[str, PartitionFacts] | None = None, 
     for name, group in groups.items():
         methods = by_method(group)
         ordered = {variant: methods[variant] for variant, _ in best(methods, yardstick(methods))} | methods
-        partitions.append(ComparedPartition(name, group, ordered, colors, (facts or {}).get(name)))
+        drawn = (facts or {}).get(group[0].division)
+        partitions.append(ComparedPartition(name, group, ordered, colors, drawn))
     return Compared(runs, partitions, colors, **others)
 
 

@@ -110,7 +110,7 @@ def build_report(
     registered = {name: entry for name, (entry, _) in (procedures or {}).items()}
     c = grouped(
         collected,
-        collect_partitions(partitions_dir, list(dict.fromkeys(run.partition for run in collected))),
+        collect_partitions(partitions_dir, list(dict.fromkeys(run.division for run in collected))),
         outcomes=done,
         networks=collect_networks(central) if central else [],
         claims=judge(load_claims(claims), every, labels, registered) if claims else [],
@@ -164,7 +164,8 @@ def _opening(c: Compared) -> list[Text]:
         few = f"; {few} not show how much results vary" if len(seeds) < 3 else ""
         counts = f"{len(c.methods)} methods{variants}, {counted(len(c.partitions), 'partition')}"
         rows = "runs of different settings or data have their own rows"
-        means = f"Numbers are mean ± sample std over seeds; {rows}{few}."
+        drawn = ", which draw divisions of the data too" if all(run.redrawn for run in c.runs) else ""
+        means = f"Numbers are mean ± sample std over seeds{drawn}; {rows}{few}."
         texts.append(Text(f"{len(c.runs)} runs: {counts}, {counted(len(seeds), 'seed')}. {means}"))
     if c.outcomes:
         link = Markup('<a href="#procedures">procedures</a>, experiments that are not federated rounds.')

@@ -67,7 +67,7 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
             note = "; ".join(filter(None, [PAIRS, without_interval(pairs)]))
             tables[f"{name}-pairs-{measure}"] = latex(pair_table(methods, pairs), note)
         if figures:
-            drawings |= _pictures(methods, c.colors, name)
+            drawings |= _pictures(methods, p.divided, c.colors, name)
     if (ranked := ranking(c)) is not None:
         tables["all"] = latex(_all(ranked, c))
         drawn = picture(ranked, c.colors) if figures else None
@@ -86,14 +86,14 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     return [*texts, *pictures]
 
 
-def _pictures(methods: Methods, colors: dict[str, int], name: str) -> dict[str, Drawing]:
-    """Curves, and clients by method."""
+def _pictures(methods: Methods, divided: Methods, colors: dict[str, int], name: str) -> dict[str, Drawing]:
+    """Curves, and clients by method, where they have the same data."""
     drawings = {}
     for metric in PLOTTED:
         if any(measured(rows, metric) for rows in methods.values()):
             drawn = drawings[f"{name}-{metric}"] = curve(methods, colors, metric, "round", f"{name}-{metric}")
             drawn.axes.set_ylabel(METRICS[metric].label)
-    if scores := mean_scores(methods):
+    if scores := mean_scores({variant: divided[variant] for variant in methods if variant in divided}):
         labels, key = [methods[variant][0].label for variant in scores], f"{name}-clients"
         drawings[key] = heat(100 * np.stack([*scores.values()], axis=1), labels, key)
     return drawings

@@ -57,18 +57,34 @@ class Simulation(RunSetup):
             if self.state.onboarded:
                 self._checkpoint()
         for t in range(len(self.state.history) + 1, self.settings.rounds + 1):
+            if self.stopped:
+                break
             started = time.perf_counter()
             report = self._round(t)
-            last = t == self.settings.rounds
-            if last or t % self.settings.evaluate_every == 0:
+            if self._evaluated(t):
                 self.scoring.evaluate(report)
             check_names(report.values)
             self.state.history.append(report)
             report.seconds = time.perf_counter() - started
-            if last or t % self.settings.checkpoint_every == 0:
+            if t == self.settings.rounds or self.stopped or t % self.settings.checkpoint_every == 0:
                 self._checkpoint()
             report.seconds = time.perf_counter() - started
             yield report
+
+    def _evaluated(self, t: int) -> bool:
+        return t == self.settings.rounds or t % self.settings.evaluate_every == 0
+
+    @property
+    def stopped(self) -> str:
+        """A sentence on the last round so far if it reached `run.stop_at`; else empty."""
+        stop, t = self.settings.stop_at, self.done
+        if stop is None or not t or not self._evaluated(t):
+            return ""
+        values = self.state.history[-1].values
+        if not stop.reached(values):
+            return ""
+        where = f"round {t} of {self.settings.rounds}"
+        return f"{where} reached run.stop_at: {stop.metric} {values[stop.metric]:.4g}, target {stop.value:g}"
 
     def outcome(self) -> Outcome:
         """Final scores of every client, on its own and on the complete test set, and the models served."""

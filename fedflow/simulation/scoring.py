@@ -54,6 +54,8 @@ class Scoring:
         }
         for extension in self.run.extensions:
             measured |= extension.evaluate(report, scores)
+        if (stop := self.run.settings.stop_at) is not None:
+            stop.need({"train_loss": None, **report.values, **measured})
         report.values |= {
             name: value for name, value in measured.items() if value is not None and np.isfinite(value)
         }
@@ -63,7 +65,7 @@ class Scoring:
         run = self.run
         return self.scores(
             "final evaluation",
-            run.settings.rounds,
+            run.done,
             self.scored,
             END,
             full=True,
@@ -156,7 +158,7 @@ class Scoring:
         serves, run = self.method.serves, self.run
         if serves == "level" and len(scores.clients) < run.clients:  # of some levels, perhaps no client
             first = [members[0] for members in run.levels.values() if members]
-            scores = self.scores("models of levels", run.settings.rounds, first, models=True)
+            scores = self.scores("models of levels", run.done, first, models=True)
         owner: Sequence[int] = scores.clients
         if serves == "global":
             owner = [0] * len(scores.clients)

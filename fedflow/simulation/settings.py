@@ -20,9 +20,11 @@ from fedflow.methods.protocols import (
     server_data,
     trains_one_model,
 )
+from fedflow.metrics.table import ADAPTED
 from fedflow.settings import Settings, Words, option, shown, written
 from fedflow.simulation.extensions.client_curriculum import ClientCurriculum
 from fedflow.simulation.extensions.trained_means import MEANS, REPORTS
+from fedflow.simulation.stop import StopAt
 from fedflow.simulation.timing import Timing
 from fedflow.simulation.updates import UpdateStep, check_steps
 
@@ -101,6 +103,9 @@ class RunSettings(Settings):
     target_accuracy: float | None = option(
         None, "also report the rounds and bytes until this local accuracy", gt=0, le=1
     )
+    stop_at: StopAt | None = option(
+        None, "end the run at the first evaluation in which a metric reaches a value; schedules do not change"
+    )
     checkpoint_every: int = option(5, "rounds between checkpoints", ge=1)
     timing: Timing = option(factory=Timing, doc="how fast clients are, in simulated time")
     updates: list[UpdateStep] = option(
@@ -120,6 +125,7 @@ class RunSettings(Settings):
                 if (value := getattr(adaptation, name)) != default:
                     accepted = f"{default}, its default, as it is for training only"
                     raise BadInput(f"run.adapt[{i}].{name}", value, accepted)
+        self._check_stop()
         if self.adapt_from != "served" and not self.adapt:
             raise BadInput("run.adapt_from", self.adapt_from, "served with run.adapt: []")
         check_steps(self.updates)
@@ -128,6 +134,16 @@ class RunSettings(Settings):
             object.__setattr__(self, "client_curriculum", complete)
         if self.sampling != "easy_first" and self.client_curriculum is not None:
             raise BadInput("run.sampling", self.sampling, "easy_first with run.client_curriculum")
+
+    def _check_stop(self) -> None:
+        """Raise `BadInput` for a metric of ``stop_at`` that other fields leave out."""
+        if self.stop_at is None:
+            return
+        source, field = self.stop_at.metric.partition("_")[0], f"{self.stop_at.section}.metric"
+        if source in REPORTS and source not in self.reports:
+            raise BadInput(field, self.stop_at.metric, f"a metric of the run; set run.reports: [{source}]")
+        if source in dict(ADAPTED) and source not in [adaptation.name for adaptation in self.adapt]:
+            raise BadInput(field, self.stop_at.metric, f"a metric of the run; set run.adapt: [{source}]")
 
 
 def check_settings(
@@ -179,6 +195,11 @@ def check_settings(
         raise BadInput("run.reports", settings.reports, f"[] {reason}")
     if settings.adapt_from != "served" and not trains_one_model(method):
         raise BadInput("run.adapt_from", settings.adapt_from, f"served {reason}")
+    if (stop := settings.stop_at) and stop.metric.startswith("global_") and method.serves == "personal":
+        accepted = (
+            f"another metric with {method.name}, whose models see the complete test set at the end only"
+        )
+        raise BadInput(f"{stop.section}.metric", stop.metric, accepted)
     return training
 
 
@@ -205,8 +226,9 @@ def check_division(method: Method, selection: bool, public: int) -> None:
 
 def decisive(method: Method, training: LocalTraining, run: RunSettings) -> dict[str, dict[str, Any]]:
     """By section: the settings of a run that can change its numbers."""
+    left_out = {"checkpoint_every"} | ({"stop_at"} if run.stop_at is None else set())
     return {
         "method": {"name": method.name, **method.as_dict()},
         "training": training.as_dict(),
-        "run": {name: value for name, value in run.as_dict().items() if name != "checkpoint_every"},
+        "run": {name: value for name, value in run.as_dict().items() if name not in left_out},
     }

@@ -103,6 +103,11 @@ class RunSetup:
         """The state to start from, taken from the checkpoint if one exists."""
         return self._start()
 
+    @property
+    def done(self) -> int:
+        """The number of rounds so far."""
+        return len(self.state.history)
+
     @cached_property
     def identity(self) -> Identity:
         """The identity of an experiment, or of the job and its data in memory."""

@@ -72,6 +72,8 @@ def final_metrics(run: RunSetup, scores: Scores) -> dict[str, Any]:
         "clusters": len(np.unique(scores.cluster)),
         "failed_clients": sum(len(r.failed) for r in history),
     }
+    if settings.stop_at is not None:
+        metrics["stopped_in"] = run.done if settings.stop_at.reached(last) else None
     if lost := sum(r.lost for r in history):
         metrics["failed_rounds"] = lost
     metrics |= costs_of(run)
@@ -90,7 +92,7 @@ def costs_of(run: RunSetup) -> dict[str, float]:
     """
     method, counted = run.job.method, dict[str, float]()
     try:
-        rounds, cohort = run.settings.rounds, run.cohort_size
+        rounds, cohort = run.done, run.cohort_size
         published = Published.of(method).published_bytes(run.federation.model, rounds, cohort)
         if published is not None:
             counted["paper_bytes"] = published

@@ -45,6 +45,11 @@ class Cell:
     home: ClassVar[str]  # folder of the results of the grid
 
     @property
+    def partitions(self) -> list[str]:
+        """The partitions that it reads, as its seed draws them."""
+        raise NotImplementedError
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The folders of the results between `home` and the seed."""
         raise NotImplementedError
@@ -55,7 +60,7 @@ class Cell:
         raise NotImplementedError
 
     @property
-    def grid(self) -> dict[str, list] | None:
+    def grid(self) -> dict[str, Any] | None:
         """The grid of the settings, if this is one of its cells."""
         raise NotImplementedError
 
@@ -80,6 +85,22 @@ class Cell:
         name = str(self.seed) if same else f"{self.seed}-{self.digest[:SHORT]}"
         return self.root.joinpath(home, *self.names, name)
 
+    def division(self, partition: str) -> str:
+        """The partition as this seed draws it, by name."""
+        return self.params.division(partition, self.seed)
+
+    def divided(self, partition: str) -> dict[str, Any]:
+        """The settings of a partition, the same for all seeds."""
+        entry, redraw = self.params.partition(partition).as_dict(), self.params.grid.redraw
+        same = {name: value for name, value in entry.items() if name != "seed"}
+        return entry if redraw == "run" else same | {"redraw": redraw}
+
+    @property
+    def draws(self) -> int:
+        """The seed of everything except the partition."""
+        only_division = self.params.grid.redraw == "division" and self.partitions
+        return 0 if only_division else self.seed
+
     def stored(self, kind: str, name: str) -> Stored:
         """An input of a `STORED` kind, by content."""
         return stored(self.root, kind, name)
@@ -90,7 +111,7 @@ class Cell:
         model = self.params.model(dataset)
         return FederationFiles(
             prepared=self.stored("data", dataset),
-            partition=self.stored("partition", partition),
+            partition=self.stored("partition", self.division(partition)),
             model=model.name,
             model_options=json.dumps(model.options, sort_keys=True),
             start=start_of(model.options, self.root),
@@ -148,7 +169,7 @@ class Experiment(Cell):
 
     @property
     def partitions(self) -> list[str]:
-        return [self.partition]
+        return [self.division(self.partition)]
 
     @property
     def title(self) -> str:
@@ -161,7 +182,7 @@ class Experiment(Cell):
         return given | {"settings": Changes(self.params), "root": str(self.root)}
 
     @property
-    def grid(self) -> dict[str, list] | None:
+    def grid(self) -> dict[str, Any] | None:
         grid = self.params.grid
         named = self.partition in grid.partitions and self.method in grid.methods
         return grid.as_dict() if named and self.seed in grid.seeds else None
@@ -172,7 +193,7 @@ class Experiment(Cell):
 
     @property
     def partition_folder(self) -> Path:
-        return partition_folder(self.root, self.partition)
+        return partition_folder(self.root, self.division(self.partition))
 
     @cached_property
     def effective(self) -> dict[str, Any]:
@@ -181,7 +202,7 @@ class Experiment(Cell):
             **decisive(*params.method(self.method, self.partition), self.run),
             "model": params.model(self.dataset).as_dict(),
             "data": {name: params.dataset(name).as_dict() for name in self.datasets},
-            "partition": params.partition(self.partition).as_dict(),
+            "partition": self.divided(self.partition),
             "central": {name: params.network(name).as_dict() for name in self.networks},
         }
 
@@ -194,7 +215,7 @@ class Experiment(Cell):
         return Identity.of(
             self.effective,
             self.seed,
-            contents(self.root, self.datasets, [self.partition], networks, weights),
+            contents(self.root, self.datasets, self.partitions, networks, weights),
             [CODE, *registered_modules()],
             (*chosen, self.run),
             [architecture(network.name)],
@@ -209,7 +230,7 @@ class Experiment(Cell):
         method, training = self.params.method(self.method, self.partition)
         check_settings(self.run, method, training)
         check_architecture(method, self.params.model(self.dataset).name)
-        partition = self.params.partition(self.partition)
+        partition = self.params.partition(self.division(self.partition))
         check_division(method, partition.selects, partition.public)
         for name in self.datasets:
             self.params.dataset(name)
@@ -234,7 +255,7 @@ class Experiment(Cell):
             features=self.stored("central", run.features) if run.features else None,
             inception=self._inception(),
         )
-        return Job(files, method, training, self.seed, cohort=engine.cohort, width=engine.width)
+        return Job(files, method, training, self.draws, cohort=engine.cohort, width=engine.width)
 
     def _inception(self) -> Stored | None:
         """The weights of Inception v3, if the run needs them."""
@@ -255,7 +276,8 @@ def experiments(
     """Every run of a grid (default: the grid of ``params``), all checked before the first one runs."""
     methods = [params.method_name(name) for name in methods or []]
     given = {"partitions": partitions, "methods": methods, "seeds": seeds}
-    grid = replace(params.grid, **{name: [*values] for name, values in given.items() if values})
+    changes: dict[str, Any] = {name: [*values] for name, values in given.items() if values}
+    grid = replace(params.grid, **changes)
     params, cells = params.replace(grid=grid), product(grid.partitions, grid.methods, grid.seeds)
     made = [Experiment(params, *cell, root, sweep) for cell in cells]
     for experiment in made:

@@ -68,6 +68,7 @@ class FederatedWork:
 
     def __init__(self, experiment: Experiment, executor: Executor) -> None:
         self.experiment, root, engine = experiment, experiment.root, experiment.params.engine
+        division = experiment.division(experiment.partition)
         self.facts = {
             "partition": experiment.partition,
             "method": experiment.method,
@@ -77,8 +78,10 @@ class FederatedWork:
             "seed": experiment.seed,
             "settings": experiment.digest,
             "data_hash": experiment.stored("data", experiment.dataset).hash,
-            "partition_hash": experiment.stored("partition", experiment.partition).hash,
+            "partition_hash": experiment.stored("partition", division).hash,
         }
+        if experiment.params.grid.redraw != "run":
+            self.facts["division"] = division
         checkpoints, code = root / ".fedflow" / "checkpoints", (cache() / "compiled").resolve()
         self.simulation = run = Simulation(
             experiment.job, experiment.run, executor, checkpoints, experiment.identity
@@ -100,6 +103,9 @@ class FederatedWork:
         for report in self.simulation.rounds():
             self.rounds.append(report)
             yield report
+
+        if self.simulation.stopped:
+            say(f"{self.experiment.title}: {self.simulation.stopped}")
 
     @cached_property
     def outcome(self) -> Outcome:
@@ -123,7 +129,7 @@ class FederatedWork:
             "name": f"{experiment.method} seed {experiment.seed}",
             "key": f"{experiment.method} {key}",
             "params": experiment.effective | {"dataset": experiment.dataset} | more,
-            "tags": {name: self.facts[name] for name in (*RUN, "dataset")},
+            "tags": {name: self.facts[name] for name in (*RUN, "dataset", "division") if name in self.facts},
             "datasets": recorded_inputs(experiment.root, [experiment.dataset], experiment.partitions),
             "sweep": experiment.sweep,
             "grid": experiment.grid,

@@ -6,7 +6,8 @@ these files to ``data/fingerprints``; the commands themselves compare contents:
 * ``environment.json``: the versions of the libraries;
 * ``datasets/<dataset>.json``: the preparation of the dataset, the SHA-256 of its files, and the code;
 * ``central/<network>.json``, ``partitions/<partition>.json``: the `Identity`, without the content of data and
-  networks, on which the stages depend as well, and the identities of a network's teachers;
+  networks, on which the stages depend as well, of a network and its teachers, and of a partition as every
+  seed of the grid draws it;
 * ``grid.json``: the keys of the identities of all runs and procedures of the grid;
 * ``report.json``: the code of the report, its claims, tuning and labels.
 """
@@ -54,8 +55,10 @@ def write_fingerprints(params: Loaded, root: Path = Path()) -> None:
         plain = {network: _plain(CentralRun(params, network, root).identity) for network in chain}
         files[folder / "central" / f"{name}.json"] = plain
     for name in grid.partitions:
-        file, identity = folder / "partitions" / f"{name}.json", partition_identity(params, name, root)
-        files[file] = _plain(identity) | {"files": _read([identity], file)}
+        file, of = folder / "partitions" / f"{name}.json", params.divisions(name)
+        made = {division: partition_identity(params, division, root) for division in of}
+        files[file] = {division: _plain(identity) for division, identity in made.items()}
+        files[file] |= {"files": _read(made.values(), file)}
     file = folder / "grid.json"
     identities = {cell.title: cell.identity for cell in cells(params, root, "grid")}
     keys = {title: digest(_plain(identity)) for title, identity in identities.items()}

@@ -151,7 +151,7 @@ def _recorded(run: str, own: bool, grid: Grid, root: Path) -> RecordedModel:
 def _test(facts: dict[str, Any], client: int | None, own: bool, grid: Grid, root: Path) -> Examples:
     """At most `Grid.samples` samples of the complete test set, or of the ``client``'s own."""
     dataset = load_prepared(prepared_folder(root, facts["dataset"]))
-    partition = load_partition(partition_folder(root, facts["partition"]))
+    partition = load_partition(partition_folder(root, facts.get("division", facts["partition"])))
     for what, content in (("data", dataset.hash), ("partition", partition.hash)):
         if content != facts[f"{what}_hash"]:
             raise FedflowError(

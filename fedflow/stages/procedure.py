@@ -59,7 +59,7 @@ class ProcedureRun(Cell):
         return given | {"settings": Changes(self.params), "root": str(self.root)}
 
     @property
-    def grid(self) -> dict[str, list] | None:
+    def grid(self) -> dict[str, Any] | None:
         grid = self.params.grid
         return grid.as_dict() if self.name in grid.procedures and self.seed in grid.seeds else None
 
@@ -78,7 +78,7 @@ class ProcedureRun(Cell):
 
     @property
     def partitions(self) -> list[str]:
-        return [*self.procedure.inputs().partitions]
+        return [self.division(name) for name in self.procedure.inputs().partitions]
 
     @cached_property
     def effective(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class ProcedureRun(Cell):
         return {
             "procedure": {"name": self.procedure.name, **self.procedure.as_dict()},
             "data": {name: params.dataset(name).as_dict() for name in sorted(datasets)},
-            "partitions": {name: entry.as_dict() for name, entry in partitions.items()},
+            "partitions": {name: self.divided(name) for name in partitions},
             "models": {e.dataset: params.model(e.dataset).as_dict() for e in partitions.values()},
             "central": {n: params.network(n).as_dict() for n in params.procedure_networks(self.name)},
         }
@@ -103,7 +103,7 @@ class ProcedureRun(Cell):
         return Identity.of(
             effective,
             self.seed,
-            contents(self.root, effective["data"], inputs.partitions, inputs.networks, files),
+            contents(self.root, effective["data"], self.partitions, inputs.networks, files),
             [PartWork.__module__, ProcedureJob.__module__, write_outcome.__module__],
             [self.procedure],
             networks,
@@ -121,7 +121,7 @@ class ProcedureRun(Cell):
         return ProcedureJob(
             self.identity.on(libraries=versions()).key,
             self.procedure,
-            self.seed,
+            self.draws,
             pick_device(self.params.engine.device),
             {name: self.stored("data", name) for name in inputs.datasets},
             {name: self.federation(name) for name in inputs.partitions},
@@ -178,7 +178,7 @@ def _described(run: ProcedureRun) -> Description:
         "name": f"{run.name} seed {run.seed}",
         "params": run.effective | {"engine": run.params.engine.as_dict(), "seed": run.seed},
         "tags": {"procedure": run.name, "seed": run.seed, "settings": run.digest},
-        "datasets": recorded_inputs(run.root, run.job.datasets, run.job.federations),
+        "datasets": recorded_inputs(run.root, run.job.datasets, run.partitions),
         "sweep": run.sweep,
         "grid": run.grid,
     }
@@ -208,7 +208,8 @@ def _result(run: ProcedureRun, shared: Any, progress: Progress) -> Result:
 
 def facts_of(run: ProcedureRun) -> dict[str, Any]:
     """The facts in ``metrics.json`` that identify an outcome."""
-    inputs = run.job
+    inputs, redrawn = run.job, run.params.grid.redraw != "run"
+    partitions = {f"partitions.{name}": at.partition.hash for name, at in inputs.federations.items()}
     return {
         "procedure": run.name,
         "registered": run.procedure.name,
@@ -216,9 +217,10 @@ def facts_of(run: ProcedureRun) -> dict[str, Any]:
         "seed": run.seed,
         "settings": run.digest,
         "inputs": {f"data.{name}": at.hash for name, at in inputs.datasets.items()}
-        | {f"partitions.{name}": at.partition.hash for name, at in inputs.federations.items()}
+        | ({} if redrawn else partitions)
         | {f"central.{name}": at.hash for name, at in inputs.networks.items()}
         | {f"files.{name}": file_sum(path)[:16] for name, path in inputs.files.items()},
+        **({"divisions": partitions} if redrawn and partitions else {}),
     }
 
 

@@ -248,6 +248,8 @@ class Search:
         tuned = self._tuned()
         rounds = tuning.rounds or params.run_of(self.method).rounds
         values = {"run.rounds": rounds, "run.fine_tune": tuning.measure == "tuned", **tried}
+        if params.run_of(self.method).stop_at:
+            values["run.stop_at"] = None  # tries are compared after the same number of rounds
         method = params.methods.get(self.method, MethodParams()).changed(values, f"methods.{self.method}")
         changed = params.replace(
             f"partitions.{json.dumps(name)}={json.dumps(held_out.flat())}",

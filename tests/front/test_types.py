@@ -52,8 +52,8 @@ WRONG = {
     "ff.dirichlet(alph=0.1)": 'Unexpected keyword argument "alph" for "dirichlet"',
     "ff.dirichlet(holdout='all')": 'Argument "holdout" to "dirichlet" has incompatible type "str"',
     "ff.Training(lrr=0.1)": 'Unexpected keyword argument "lrr" for "LocalTraining"',
-    "ff.run(rouds=3)": 'Unexpected keyword argument "rouds" for "run"',
-    "ff.run(sampling='all')": 'Argument "sampling" to "run" has incompatible type',
+    "ff.run(rouds=3)": 'Unexpected keyword argument "rouds" for overloaded function "run"',
+    "ff.run(sampling='all')": 'No overload variant of "run" matches argument type "str"',
     "ff.Dito()": 'Module has no attribute "Dito"',
     "ff.run().model('a')": 'Argument 1 to "model" of "Result" has incompatible type "str"',
 }

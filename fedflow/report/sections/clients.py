@@ -16,13 +16,15 @@ DEEPEST = 62  # percent of the color in a cell with the highest accuracy, so tha
 LEAD = """Local accuracy in % of every client under every method, mean over seeds; a deeper color is a higher
 accuracy on its partition. The clients that all methods serve worst come first; click a heading to sort by a
 method. Labels are of a client's training samples, the most frequent first."""
+ONE = "Only runs on {}, as every seed draws other clients."
 
 
 def section(c: Compared) -> Section | None:
     folds: list[Fold] = []
     for p in c.partitions:
-        if shown := client_table(p.methods, p.counts):
+        if shown := client_table(p.divided, p.counts):
             table, note = shown
+            note = f"{ONE.format(p.division)} {note}".strip() if p.runs[0].redrawn else note
             folds.append(Fold(f"{p.name}: {note}" if note else p.name, [table], open=not folds))
     return Section("clients", "Clients", LEAD, folds) if folds else None
 

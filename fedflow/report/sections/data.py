@@ -1,14 +1,12 @@
 """Data of the clients: labels, difficulty, and differences between clients."""
 
 from base64 import b64encode
-from collections.abc import Sequence
 
 import numpy as np
 from markupsafe import Markup
 
 from fedflow.finished.cells import Cell, Row, Table
 from fedflow.finished.clusters import groups_of
-from fedflow.finished.run import Run
 from fedflow.heterogeneity.distances import js, total_variation
 from fedflow.pictures.labels import label_shares, ordered
 from fedflow.report.blocks import Block, Drawing, Panels, Section, Text
@@ -25,7 +23,7 @@ IMAGE = Markup('<img alt="{} by client of {}" src="data:image/png;base64,{}">')
 
 def section(c: Compared) -> Section | None:
     drawn = [drawing for p in c.partitions for drawing in (*_labels(p), *_pictures(p))]
-    measures = {p.name: differences(p.counts) for p in c.partitions}
+    measures = {p.division: differences(p.counts) for p in c.partitions}
     rows = [
         Row("", name, [Cell(f"{value:.3g}", sort=value) for value in values.values()])
         for name, values in measures.items()
@@ -44,12 +42,12 @@ def _labels(p: ComparedPartition) -> list[Drawing]:
     counts = p.counts
     if counts is None or not counts.size:
         return []
-    dealt = planted(p, p.runs)
+    dealt = planted(p)
     shown = counts[ordered(counts, *dealt)]
     deepest = (shown / shown.sum(1, keepdims=True).clip(1)).max()
     note = f"The deepest color is {100 * deepest:.0f} % of a client's samples; above, its number of samples."
     drawn = label_shares(counts, f"{p.key}-shares", *dealt).svg
-    return [Drawing(p.name, drawn, note, key=f"{p.key}-labels")]
+    return [Drawing(p.division, drawn, note, key=f"{p.key}-labels")]
 
 
 def _pictures(p: ComparedPartition) -> list[Drawing]:
@@ -67,14 +65,14 @@ def _pictures(p: ComparedPartition) -> list[Drawing]:
     for what, png, note in images:
         if png:
             image = IMAGE.format(what.capitalize(), p.name, b64encode(png).decode())
-            drawings.append(Drawing(f"{p.name}: {what}", image, note, kind="card pictures"))
+            drawings.append(Drawing(f"{p.division}: {what}", image, note, kind="card pictures"))
     return drawings
 
 
-def planted(p: ComparedPartition, runs: Sequence[Run]) -> tuple[np.ndarray | None, int]:
+def planted(p: ComparedPartition) -> tuple[np.ndarray | None, int]:
     """Planted group of every client, newcomers included, and the number of newcomers."""
     assert p.facts is not None and p.counts is not None
-    groups = groups_of(runs)
+    groups = groups_of(run for runs in p.divided.values() for run in runs)
     missing = len(p.counts) - len(groups)
     padded = np.array([*groups, *[-1] * missing]) if groups and missing >= 0 else None
     return padded, int(p.facts.summary.get("newcomers") or 0)

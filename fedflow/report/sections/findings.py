@@ -7,7 +7,7 @@ from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference, 
 from fedflow.finished.cells import Methods, write
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat, best, verdict, yardstick
-from fedflow.finished.variants import HASHES
+from fedflow.finished.variants import hashes
 from fedflow.metrics.table import MB, METRICS, yardstick_first
 from fedflow.naming import flat, listed, spoken, text
 from fedflow.pictures import accuracy
@@ -162,4 +162,4 @@ def _shared(run: Run) -> dict[str, Any]:
     params = {name: run.params[name] for name in COMMON}
     params["run"] = {name: value for name, value in params["run"].items() if name != "client_curriculum"}
     params["data"] = {run.metrics["dataset"]: run.params["data"].get(run.metrics["dataset"], {})}
-    return flat(params) | {name: run.metrics[name][:8] for name in HASHES}
+    return flat(params) | {name: value[:8] for name, value in hashes(run).items()}

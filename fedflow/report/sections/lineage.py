@@ -49,13 +49,14 @@ def _blocks(p: ComparedPartition, recorded: Recorded) -> list[Block]:
 
 def _cells(run: Run, facts: Mapping[str, Any]) -> list[Cell]:
     """The origin of one run."""
+    seed = Cell(str(run.seed), note=run.division if run.redrawn else "")
     if not facts:
-        return [Cell(str(run.seed)), Cell("not in the record"), *[Cell("")] * 5]
+        return [seed, Cell("not in the record"), *[Cell("")] * 5]
     link, code = Markup('<a href="{}">{}</a>'), Markup("<code>{}</code>")
     models = [link.format(facts["pages"][name], name) for name in facts["models"]]
     more = f" and {len(models) - MODELS} more" if len(models) > MODELS else ""
     return [
-        Cell(str(run.seed)),
+        seed,
         Cell(link.format(facts["page"], code.format(facts["run_id"][:8]))),
         Cell(facts["ended"], note=facts["user"]),
         Cell(code.format(facts["commit"]), note="with changes" if facts["changed"] else ""),
@@ -71,7 +72,7 @@ def chain_of(p: ComparedPartition, recorded: Sequence[Mapping[str, Any]]) -> lis
     first = runs[0].metrics
     counts = f"{counted(len(runs), 'run')} of {counted(len(p.methods), 'method')}"
     experiment = recorded[0]["experiment_page"] if recorded else ""
-    data, partition = first["dataset"], first["partition"]
+    data, partition = first["dataset"], runs[0].division
     steps = [
         Step("Data", data, first["data_hash"], "", f"fedflow prepare {data}", f"#{p.key}-about"),
         Step(
@@ -97,9 +98,9 @@ def chain_of(p: ComparedPartition, recorded: Sequence[Mapping[str, Any]]) -> lis
 
 def _small(p: ComparedPartition) -> dict[str, Markup]:
     """Small pictures of the partition and of the first clusters, with clients in the same order, by step."""
-    runs, pictures, order = [run for repeats in p.methods.values() for run in repeats], {}, None
+    runs, pictures, order = [run for repeats in p.divided.values() for run in repeats], {}, None
     if p.counts is not None and p.counts.size:
-        dealt = planted(p, runs)
+        dealt = planted(p)
         order = ordered(p.counts, *dealt)
         pictures["Partition"] = labels_thumbnail(p.counts, f"{p.key}-small", *dealt).svg
     if clustered := next((run for run in runs if clusters(run).history), None):

@@ -1,8 +1,11 @@
 """Methods, seeds, data and networks of the runs, and the settings of every row."""
 
+from collections.abc import Sequence
+
 from markupsafe import Markup
 
 from fedflow.finished.cells import Cell, Row, Table
+from fedflow.finished.run import Run
 from fedflow.finished.variants import settings_table
 from fedflow.naming import counted, text
 from fedflow.report.blocks import Fold, Section, Text
@@ -32,15 +35,26 @@ def _row(p: ComparedPartition) -> Row:
     sizes = (facts.summary.get("sizes") if facts else None) or {}
     samples = f"{sizes['min']:g} to {sizes['max']:g} samples each" if {"min", "max"} <= sizes.keys() else ""
     failed = sum(run.metrics["failed_clients"] for run in p.runs)
+    words = [f"{name} {text(value)}" for name, value in parameters.items()]
+    words += [counted(len({run.division for run in p.runs}), "division")] if p.runs[0].redrawn else []
     cells = [
-        Cell(scheme, note=", ".join(f"{name} {text(value)}" for name, value in parameters.items())),
+        Cell(scheme, note=", ".join(words)),
         Cell(first["dataset"], note=f"{first['model']}, {first['parameters']:,} parameters"),
         Cell(f"{first['clients']}, participation {first['participation']:g}", note=samples),
-        Cell(str(first["rounds"])),
+        Cell(str(first["rounds"]), note=_stop(p.runs)),
         Cell(str(failed)),
         Cell(HASHES.format(first["data_hash"], first["partition_hash"])),
     ]
     return Row("", p.name, cells, key=f"{p.key}-about")
+
+
+def _stop(runs: Sequence[Run]) -> str:
+    """Numbers of rounds, planned rounds and target of runs with `run.stop_at`; empty for others."""
+    of_run = runs[0].params["run"]
+    if not (stop := of_run.get("stop_at")):
+        return ""
+    done = sorted({run.metrics["rounds"] for run in runs})
+    return f"{done[0]} to {done[-1]}, at most {of_run['rounds']}, until {stop['metric']} {stop['value']:g}"
 
 
 def settings(c: Compared) -> Section | None:

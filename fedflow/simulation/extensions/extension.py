@@ -51,6 +51,10 @@ class Run(Protocol):
     def state(self) -> State: ...
 
     @property
+    def done(self) -> int:
+        """The number of rounds so far."""
+
+    @property
     def levels(self) -> Mapping[str, Sequence[int]]: ...
 
     @property

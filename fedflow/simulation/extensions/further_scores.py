@@ -154,7 +154,7 @@ class Newcomers(RunExtension):
         before = run.state.server
         run.onboard(newcomers)
         self.server = run.state.server
-        of_newcomers = run.scoring.scores("newcomers", run.settings.rounds, newcomers, NEWCOMERS)
+        of_newcomers = run.scoring.scores("newcomers", run.done, newcomers, NEWCOMERS)
         run.state.server = before
         metrics = {
             "newcomers": len(of_newcomers.clients),

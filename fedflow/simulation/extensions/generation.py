@@ -87,6 +87,11 @@ class Generation(RunExtension):
         ended = after == self.run.settings.rounds
         return self._measured(after) | (self._measured_once() if ended else {})
 
+    @property
+    def _after(self) -> int:
+        """The last evaluated round so far."""
+        return max(self.kept)
+
     def _measured(self, after: int) -> dict[str, float]:
         """The measures of the images after a round, as they are kept."""
         real, x = self.real, self._kept(after)
@@ -104,7 +109,7 @@ class Generation(RunExtension):
     def _measured_once(self) -> dict[str, float]:
         """References for the measures of the last round, with a classifier trained on real images."""
         run, (test, rows) = self.run, self.run.federation.complete
-        w = self.method.classify(run.round(run.settings.rounds + 1, "real classifier"), self.real.drawn)
+        w = self.method.classify(run.round(self._after + 1, "real classifier"), self.real.drawn)
         hits = predict(run.federation.model, w, test, rows).hits
         return {
             "fid_floor": self.real.floor,
@@ -114,11 +119,13 @@ class Generation(RunExtension):
         }
 
     def finish(self, scores: Scores) -> RunFindings:
-        return RunFindings(files={FILE: partial(save_generated, rounds=self.kept, last=self.last())})
+        early = self._after < self.run.settings.rounds
+        metrics = self._measured_once() if early else {}
+        return RunFindings(metrics, files={FILE: partial(save_generated, rounds=self.kept, last=self.last())})
 
     def last(self) -> LastImages:
         """The comparison with real images after the last round."""
-        x, real, federation = self._kept(self.run.settings.rounds), self.real, self.run.federation
+        x, real, federation = self._kept(self._after), self.real, self.run.federation
         row, distance = nearest(x.flatten(1), real.train)
         order = distance.argsort(stable=True)[:CLOSEST]
         pixels = federation.train.inputs(real.train_rows[row[order]]) * 255
@@ -128,7 +135,7 @@ class Generation(RunExtension):
     def _by_class(self) -> Tensor:
         """The accuracy [K] of the served model on the complete test set, by class; NaN without samples."""
         federation, (test, rows) = self.run.federation, self.run.federation.complete
-        model = self.before(self.run.settings.rounds + 1).model
+        model = self.before(self._after + 1).model
         hits = torch.from_numpy(predict(federation.model, model, test, rows).hits)
         labels, classes = test.y.cpu()[torch.from_numpy(rows)], federation.model.classes
         return torch.bincount(labels, hits, classes) / torch.bincount(labels, minlength=classes)

@@ -41,7 +41,7 @@ class Mixtures(RunExtension):
         return RunFindings(files={FILE: partial(self.table().to_parquet, index=False)})
 
     def table(self) -> pd.DataFrame:
-        run, t, parts = self.run, self.run.settings.rounds + 1, list[pd.DataFrame]()
+        run, t, parts = self.run, self.run.done + 1, list[pd.DataFrame]()
         for shards in run.scoring.shards(t, run.scoring.scored, run.state.own_vectors):
             parts += run.executor.map(sweep_shard, run.job, shards, "score mixtures")
         return pd.concat(parts).sort_values(["client", "value"], kind="stable", ignore_index=True)
