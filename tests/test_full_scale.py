@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command import fedflow
 from support import OnMeta, forbid_fallback
 from torch import Tensor
 
 from fedflow.claims.books import Line, books
 from fedflow.config import load_params
 from fedflow.config.sections import ModelParams
-from fedflow.data import Examples
+from fedflow.data import Examples, data_root
 from fedflow.local.teacher import Teacher
 from fedflow.methods.protocols import Leveled
 from fedflow.models import build
@@ -40,6 +41,7 @@ TABLES = {  # book and table of each study
     "side_losses_full": ("side-losses", "Table 7.1"),
     "disk_full": ("disk", "Table 6.3"),
 }
+ROOT = data_root()
 FEWER_ROUNDS = {("feddyn_full", "scaffold"), ("feddyn_full", "feddyn")}  # as their page says
 
 
@@ -138,3 +140,30 @@ def test_a_cohort_trains_at_full_size(study: str, monkeypatch: pytest.MonkeyPatc
     settings = replace(run.run, rounds=1, reports=[], fine_tune=False)
     (report,) = Simulation(Job(federation, method, training, 0, "vmap"), settings).rounds()
     assert len(report.cohort) == 10
+
+
+ROUNDS = {  # one round of a cell of each study for a CPU
+    "mix4": ("grid.methods=[pacfl]", "run.rounds=1"),
+    "online_full": ("procedures.smnist.tasks=1",),
+    "feddyn_full": ("grid.partitions=[dir-0.3]", "grid.methods=[feddyn]", "methods.feddyn.run.rounds=1"),
+    "label_noise_full": (
+        "grid.partitions=[official-pair-0.4]",
+        "grid.methods=[superfed_lm]",
+        "methods.superfed_lm.start=0",
+        "run.rounds=1",
+    ),
+    "curricula_full": ("grid.partitions=[dir-0.05]", "grid.methods=[fedavg_curriculum]", "run.rounds=1"),
+}
+
+
+FILES = "mnist.npz fmnist.npz usps.npz emnist_letters.npz cifar100_mini.npz cifar10.tar".split()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not all((ROOT / file).is_file() for file in FILES), reason="no images in the data root")
+@pytest.mark.parametrize("study", ROUNDS)
+def test_one_round_on_real_data(study: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "params.yaml").write_text((STUDIES / study / "params.yaml").read_text())
+    changes = [flag for change in ("grid.seeds=[0]", *ROUNDS[study]) for flag in ("--set", change)]
+    done = fedflow(capsys, "sweep", "--root", tmp_path, "--jobs", 1, *changes)
+    assert done.code == 0 and done.out.count("1 of 1: ") == 1, done.err
