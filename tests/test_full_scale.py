@@ -114,7 +114,7 @@ def trained_without_values(
 @pytest.mark.full
 @pytest.mark.parametrize("study", ["fedhen_full", "side_losses_full"])
 def test_a_cohort_trains_at_full_size(study: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round of 10 of 100 clients of 500 images: 5 epochs of batches of 50, the last method of the grid."""
+    """A round of 10 of 100 clients: an epoch of 500 images, batches of 50, by the last method of the grid."""
     monkeypatch.setattr("fedflow.simulation.cohort.cohort_call", trained_without_values)
     forbid_fallback(monkeypatch)
     run = [cell for name, cell in RUNS if name == study][-1]
@@ -138,7 +138,8 @@ def test_a_cohort_trains_at_full_size(study: str, monkeypatch: pytest.MonkeyPatc
         inputs=teachers,
     )
     settings = replace(run.run, rounds=1, reports=[], fine_tune=False)
-    (report,) = Simulation(Job(federation, method, training, 0, "vmap"), settings).rounds()
+    job = Job(federation, method, replace(training, epochs=1), 0, "vmap")
+    (report,) = Simulation(job, settings).rounds()
     assert len(report.cohort) == 10
 
 
@@ -166,4 +167,26 @@ def test_one_round_on_real_data(study: str, tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "params.yaml").write_text((STUDIES / study / "params.yaml").read_text())
     changes = [flag for change in ("grid.seeds=[0]", *ROUNDS[study]) for flag in ("--set", change)]
     done = fedflow(capsys, "sweep", "--root", tmp_path, "--jobs", 1, *changes)
+    assert done.code == 0 and done.out.count("1 of 1: ") == 1, done.err
+
+
+@pytest.mark.slow
+def test_one_round_of_distillation_on_few_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The published networks, batches and epochs on 400 images; the accuracy means nothing."""
+    rng, labels = np.random.default_rng(0), np.arange(400) % 100
+    x = rng.integers(0, 256, (400, 32, 32, 3), dtype=np.uint8)
+    np.savez(tmp_path / "few.npz", x_train=x, y_train=labels, x_test=x[:100], y_test=labels[:100])
+    (tmp_path / "params.yaml").write_text((STUDIES / "disk_full" / "params.yaml").read_text())
+    pair, networks = "l-xxs", ("teacher-l", "xxs")
+    changes = [
+        f"data.cifar100={{source: npz, path: {tmp_path}/few.npz}}",
+        f"grid.central=[{', '.join(networks)}]",
+        f"grid.procedures=[{pair}]",
+        "grid.seeds=[0]",
+        f"procedures.{pair}.rounds=1",
+        f"procedures.{pair}.methods.disk.lambda_period=1",
+        *(f"central.{name}.training.epochs=1" for name in networks),
+    ]
+    given = [flag for change in changes for flag in ("--set", change)]
+    done = fedflow(capsys, "sweep", "--root", tmp_path, "--jobs", 1, *given)
     assert done.code == 0 and done.out.count("1 of 1: ") == 1, done.err
