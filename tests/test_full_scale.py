@@ -1,4 +1,4 @@
-"""Studies at the published scale: their settings are those of the books, and one round of a cell runs."""
+"""Studies at the published scale: their settings agree with the books, and one round of a cell runs."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -397,6 +397,7 @@ def test_a_run_stands_in_the_tables_of_its_participation(tmp_path):
     feddyn, scaffold, fedavg, fedprox = found["Dir .3, MNIST, 98.2 %"]
     assert (feddyn, scaffold) == ([Ours("20+", "2 seeds")], [Ours("30+", "1 seed")])
     assert fedavg == fedprox == []
+    assert shown.notes[0] == ORIGINS["document"]
     expected = "Differences: clients 20 here, 100 there; rounds 20 here, 1,000 there; network lenet5 here"
     assert any(note.startswith(expected) for note in shown.notes)
 
