@@ -14,13 +14,14 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from fedflow.claims.claims import Check, load_claims
+from fedflow.claims.recorded import read_verdicts
 from fedflow.cli import app
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
 from fedflow.heterogeneity.measures import MEASURES
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
-from fedflow.stages.experiment import experiments
+from fedflow.stages.grid import cells
 
 HOME = Path(__file__).parents[1]
 CLAIMS = sorted(HOME.glob("studies/*/claims.yaml"))
@@ -85,15 +86,20 @@ def test_claims_name_what_exists(file: Path) -> None:
 def commands(page: Path) -> list[str]:
     """The calls of fedflow in a page's code blocks, without comments; continued lines are joined.
 
-    A shell function of one line stands for its call.
+    A shell function of one line stands for its call, a shell variable for its value, in a loop the first one.
     """
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.M)
     lines = "\n".join(text for kind, text in blocks if kind in ("", "bash")).replace("\\\n", " ").splitlines()
-    functions = dict(re.findall(r'^(\w+)\(\) \{ (fedflow .*) "\$@"; \}$', "\n".join(lines), re.M))
+    whole = "\n".join(lines)
+    functions = dict(re.findall(r'^(\w+)\(\) \{ (fedflow .*) "\$@"; \}$', whole, re.M))
+    values = dict(
+        re.findall(r"^(\w+)='([^']*)'$", whole, re.M) + re.findall(r"^for (\w+) in (\S+)", whole, re.M)
+    )
+    lines = [re.sub(r"\$(\w+)", lambda name: values.get(name[1], name[0]), line) for line in lines]
     calls = [re.sub(r"^(\w+=\S+ )+", "", line.strip()) for line in lines]
     parts = [part.partition(" ") for call in calls for part in call.split(" && ")]
-    whole = [f"{functions.get(first, first)} {rest}" for first, _, rest in parts]
-    return [part for part in whole if part.startswith("fedflow ")]
+    full = [f"{functions.get(first, first)} {rest}" for first, _, rest in parts]
+    return [call for call in full if call.startswith("fedflow ")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
@@ -108,29 +114,40 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         parser.parse_args(words)  # raises at an option that the command does not have
 
 
-def settings_of(page: Path) -> set[tuple[Path, tuple[str, ...]]]:
-    """The project and the settings of every call in a page, without placeholders and new plug-ins."""
+def settings_of(calls: Sequence[str]) -> set[tuple[Path, tuple[str, ...]]]:
+    """The project and the settings of every call, without calls with placeholders or new plug-ins."""
     found = set()
-    new = [command.split()[3] for command in commands(page) if command.startswith("fedflow new ")]
-    for command in commands(page):
-        pairs = [*pairwise(shlex.split(command, comments=True))]
+    new = [call.split()[3] for call in calls if call.startswith("fedflow new ")]
+    for call in calls:
+        pairs = [*pairwise(shlex.split(call, comments=True))]
         named = dict(pairs)
         changes = [value for flag, value in pairs if flag in ("--set", "-s")]
         changes = [re.sub(r"^method\.", f"methods.{named.get('--method')}.", change) for change in changes]
-        if command.startswith("fedflow run ") and "--method" in named:
+        if call.startswith("fedflow run ") and "--method" in named:
             changes.append(f"grid.methods=[{named['--method']}]")
         if "--executor" in named:
             changes.append(f"engine.executor={named['--executor']}")
         root = HOME / named.get("--root", "")
-        unknown = re.search(rf"\$|[A-Z]{{2,}}|\.\.\.|\b({'|'.join(new) or '$^'})\b", command)
-        if changes and (root / "params.yaml").is_file() and not unknown:
+        unknown = re.search(rf"\$|[A-Z]{{2,}}|\.\.\.|\b({'|'.join(new) or '$^'})\b", call)
+        if (root / "params.yaml").is_file() and not unknown:
             found.add((root, tuple(changes)))
     return found
 
 
+def recorded_commands(study: Path) -> list[str]:
+    """The calls of fedflow that the verdicts and the first lines of the settings of a study name."""
+    head = (study / "params.yaml").read_text().partition("\ndata:")[0]
+    lines = [line.removeprefix("# ") for line in head.splitlines()]
+    recorded = read_verdicts(study)
+    lines += [recorded.command, *(entry.command for entry in recorded.verdicts)]
+    parts = [re.sub(r"^(\w+=\S+ )+| \(.*", "", part) for line in lines for part in line.split(" && ")]
+    return [part for part in parts if part.startswith("fedflow ")]
+
+
 def test_settings_of_commands_are_accepted() -> None:
-    whole = set[tuple[Path, tuple[str, ...]]]().union(*map(settings_of, PAGES))
-    assert len(whole) > 25
+    calls = [commands(page) for page in PAGES] + [recorded_commands(page.parent) for page in STUDIES]
+    whole = set[tuple[Path, tuple[str, ...]]]().union(*map(settings_of, calls))
+    assert len(whole) > 70 and {root for root, _ in whole} >= {page.parent for page in STUDIES}
     assert not [
         f"{root.name}: {error}" for root, changes in sorted(whole) if (error := refusal(root, changes))
     ]
@@ -140,7 +157,7 @@ def refusal(root: Path, changes: Sequence[str]) -> str:
     """Why `load_params` or the grid refuses these settings; empty if they are accepted."""
     try:
         params = load_params(root / "params.yaml", changes)
-        experiments(params, root, "sweep")
+        cells(params, root, "sweep")
     except FedflowError as error:
         return f"{' '.join(changes)}: {error}"
     return ""

@@ -32,6 +32,12 @@ UNITS = {  # and their factors
 NUMERAL = r"\d*\.?\d+"
 CELL = re.compile(rf"(?P<over>>?)(?P<mean>{NUMERAL})(?P<plus>\+?)(?: ± (?P<std>{NUMERAL}))?")
 EMPTY = ("", "-")
+ORIGINS = {  # of a table's cells, and the sentence printed with them
+    "document": "Cells: from the document.",
+    "authors' repository": "Cells: from the authors' repository, not from the document.",
+    "computed": "Cells: computed, not copied from the source.",
+    "recalled": "Cells: recalled, not checked against the source.",
+}
 
 
 class Setup(Settings):
@@ -93,6 +99,7 @@ class Table(Settings):
     """A published table: methods across, data sets and settings down."""
 
     label: str = option(doc="number in the source, and what it shows")
+    origin: str = option(doc="where its cells come from", choices=tuple(ORIGINS))
     caveat: str = option("", "a note on all of its cells")
     measure: str | None = option(None, "the measure of our runs in its cells; null: none")
     unit: str = option("", "unit of the cells")
@@ -242,7 +249,8 @@ def markdown(book: Book) -> str:
     for table in book.tables:
         texts, marks = footnotes(table)
         unit = f"Unit: {table.unit}." if table.unit else ""
-        parts += [f"## {table.label}", " ".join(text for text in (unit, table.caveat) if text)]
+        head = (unit, ORIGINS[table.origin], table.caveat)
+        parts += [f"## {table.label}", " ".join(text for text in head if text)]
         marked = {key: f" [{number}]" for key, number in marks.items()}
         lines = [f"|  | {' | '.join(table.columns)} |", f"|---|{'---:|' * len(table.columns)}"]
         for i, line in enumerate(table.lines):

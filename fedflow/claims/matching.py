@@ -5,7 +5,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fedflow.claims.books import UNITS, Book, Line, PublishedCell, Setup, Table, Where, books, footnotes
+from fedflow.claims.books import (
+    ORIGINS,
+    UNITS,
+    Book,
+    Line,
+    PublishedCell,
+    Setup,
+    Table,
+    Where,
+    books,
+    footnotes,
+)
 from fedflow.claims.measures import parse
 from fedflow.claims.targets import NotMeasured
 from fedflow.data import SOURCES
@@ -255,7 +266,8 @@ def _ours(match: Match, label: str) -> Ours:
 
 
 def _notes(table: Table, of_table: list[Match]) -> Iterator[str]:
-    """The table's caveat, its settings, and differences from ours."""
+    """The origin of the table's cells, its caveat, its settings, and differences from ours."""
+    yield ORIGINS[table.origin]
     if table.caveat:
         yield table.caveat
     settings = Setup.parse(table.setup, "setup").as_dict()

@@ -400,7 +400,7 @@ def published(
     Example: `fedflow published aaggff`.
     """
     tables_by_book = remembered("published", _published)
-    columns = ("rows", "unit", "table")
+    columns = ("rows", "unit", "from", "table")
     if name is not None and name not in tables_by_book:
         raise unknown_name("published", name, tables_by_book)
     if as_json:
@@ -428,7 +428,9 @@ def _published() -> dict[str, Any]:
         name: {
             "source": book.source,
             "text": markdown(book),
-            "rows": [(str(len(table.rows)), table.unit or "-", table.label) for table in book.tables],
+            "rows": [
+                (str(len(table.rows)), table.unit or "-", table.origin, table.label) for table in book.tables
+            ],
         }
         for name, book in books().items()
     }

@@ -4,44 +4,48 @@ import pytest
 import torch
 from torch import nn
 
+from fedflow.claims.books import Line, books
 from fedflow.metrics.cost import macs
 from fedflow.models import build
 from fedflow.models.maps import MapNetwork
 
-# Tables 6.2, A.11 and A.12 of DiSK, recomputed: millions of multiplications on CIFAR-100 (parameters:
-# test_flat.py), then parameters and millions of multiplications on TinyImageNet.
-PRINTED = {
-    "resnet34_bn": ("1159.4", 21_379_592, "4637.7"),
-    "resnet18_bn": ("555.5", 11_271_432, "2221.8"),
-    "resnet10_bn": ("253.5", 5_000_712, "1013.8"),
-    "resnet10_l": ("63.8", 1_277_800, "255.2"),
-    "resnet10_m": ("16.2", 333_336, "64.7"),
-    "resnet10_s": ("4.16", 90_352, "16.6"),
-    "resnet10_xs": ("2.86", 31_184, "11.4"),
-    "resnet10_xxs": ("2.02", 14_720, "8.08"),
-    "resnet32x4": ("1083.0",),
-    "wrn40_2": ("327.6",),
-    "resnet8x4": ("177.1",),
-    "shufflenet_v2": ("44.5",),
-    "wrn16_2": ("101.1",),
-    "wrn40_1": ("83.3",),
-    "mobilenet_v2": ("22.4",),
+# Rows of Tables 6.2, A.11 and A.12 of DiSK, which the book has: parameters and millions of multiplications.
+NETWORKS = {
+    "ResNet34": "resnet34_bn",
+    "ResNet18": "resnet18_bn",
+    "ResNet10": "resnet10_bn",
+    "ResNet10-l": "resnet10_l",
+    "ResNet10-m": "resnet10_m",
+    "ResNet10-s": "resnet10_s",
+    "ResNet10-xs": "resnet10_xs",
+    "ResNet10-xxs": "resnet10_xxs",
+    "ResNet32x4": "resnet32x4",
+    "WRN-40-2": "wrn40_2",
+    "ResNet8x4": "resnet8x4",
+    "ShuffleNetV2": "shufflenet_v2",
+    "WRN-16-2": "wrn16_2",
+    "WRN-40-1": "wrn40_1",
+    "MobileNetV2x2": "mobilenet_v2",
 }
+(SIZES,) = (table for table in books()["disk"].tables if table.label.endswith("sizes of the networks"))
 
 
-def millions(module: nn.Module, side: int, printed: str) -> str:
-    """Multiplications for an image of that side, with the digits that are printed."""
-    return f"{sum(macs(module, (3, side, side)).values()) / 1e6:.{len(printed.partition('.')[2])}f}"
+def counts(module: nn.Module, side: int, printed: str) -> list[str]:
+    """Parameters, and multiplications for an image of that side with the digits that are printed."""
+    multiplications = sum(macs(module, (3, side, side)).values()) / 1e6
+    digits = len(printed.partition(".")[2])
+    return [str(sum(p.numel() for p in module.parameters())), f"{multiplications:.{digits}f}"]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", PRINTED)
-def test_counts_are_those_in_print(name) -> None:
-    cifar, *tiny = PRINTED[name]
-    assert millions(build(name, (3, 32, 32), 100), 32, cifar) == cifar
-    if tiny:
-        module = build(name, (3, 64, 64), 200)
-        assert [sum(p.numel() for p in module.parameters()), millions(module, 64, tiny[1])] == tiny
+@pytest.mark.parametrize("line", SIZES.lines, ids=lambda line: line.label)
+def test_counts_are_those_of_the_book(line: Line) -> None:
+    cifar, tiny = (line.cells[i : i + 2] for i in (0, 2))
+    for cells, side, classes in ((cifar, 32, 100), (tiny, 64, 200)):
+        printed = [cell.value.text for cell in cells]
+        if printed != ["-", "-"]:
+            network = build(NETWORKS[line.label], (3, side, side), classes)
+            assert counts(network, side, printed[1]) == printed
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (1, 8, 8), (3, 32, 32)], ids=lambda shape: str(shape[-1]))

@@ -11,7 +11,7 @@ import pytest
 from result_folders import change, write_run
 from support import refused
 
-from fedflow.claims.books import Line, Table, Value, books, markdown, parse_value
+from fedflow.claims.books import ORIGINS, Line, Table, Value, books, markdown, parse_value
 from fedflow.claims.matching import Ours, accuracies, agrees, compare, matches
 from fedflow.claims.measures import parse
 from fedflow.claims.sources import PUBLISHED
@@ -31,13 +31,13 @@ from fedflow.simulation.settings import RunSettings
 ROWS = {  # rows of each table, in the order of the book
     "aaggff": [3, 12, 12, 3, 3, 2, 2],
     "curricula": [3, 3, 3, 3, 12, 2, 15, 10, 2, 6, 2, 3, 1, 3, 3, 3],
-    "disk": [7, 24, 8, 2, 2],
+    "disk": [7, 15, 15, 24, 8, 2, 2],
     "feddyn": [16, 28, 20, 8, 28, 4],
     "fedhen": [8, 8],
     "flt": [8, 8, 8, 8, 16, 4],
     "ifca": [4],
     "moml": [6, 6, 4, 4, 2, 4],
-    "pacfl-flis": [4, 4, 3, 4, 4, 4, 3, 1, 3, 12, 8],
+    "pacfl-flis": [4, 4, 3, 4, 4, 4, 3, 3, 1, 5, 3, 4, 12, 8],
     "pfl": [12, 12, 24, 24, 6, 1],
     "scgiga": [2],
     "side-losses": [4, 1, 1],
@@ -313,6 +313,21 @@ def test_markdown_has_every_cell_and_caveat():
     assert "| **80.93 ± 2.96** |" in markdown(books()["aaggff"])
 
 
+def test_a_table_says_where_its_cells_come_from(tmp_path):
+    """Cells that the documents have lost are from the authors' repositories, or computed."""
+    lost = {table.origin for table in books()["superfed"].tables}
+    assert lost == {"authors' repository"} == {t.origin for t in books()["aaggff"].tables[1:3]}
+    for book in books().values():
+        shown = [part for part in markdown(book).split("\n\n") if "Cells: " in part]
+        assert len(shown) == len(book.tables)
+        assert all(ORIGINS[t.origin] in text for t, text in zip(book.tables, shown, strict=True))
+    for origin in ({}, {"origin": "thesis"}):
+        table = {"label": "T", "columns": {"FedAvg": {}}, "rows": [], **origin}
+        (tmp_path / "b.json").write_text(json.dumps({"source": "s", "tables": [table]}))
+        with refused(r"origin: .* expected one of .*recalled", FedflowError):
+            books(tmp_path)
+
+
 def test_books_are_part_of_the_report():
     assert {file.name for file in PUBLISHED.glob("*.json")} <= {file.name for file in templates()}
 
@@ -337,7 +352,7 @@ def test_books_are_part_of_the_report():
 def test_a_wrong_file_is_one_line(tmp_path, change, words):
     row = {"label": "a", "values": ["1", "2"], **change}
     columns = {"FedAvg": {"method": "fedavg"}, "FedProx": {"method": "fedprox"}}
-    table = {"label": "T", "measure": "loss", "columns": columns, "rows": [row]}
+    table = {"label": "T", "origin": "document", "measure": "loss", "columns": columns, "rows": [row]}
     (tmp_path / "b.json").write_text(json.dumps({"source": "s", "tables": [table]}))
     with refused(r"cannot read .*b\.json: .*" + words, FedflowError):
         books(tmp_path)
@@ -382,6 +397,7 @@ def test_a_run_stands_in_the_tables_of_its_participation(tmp_path):
     feddyn, scaffold, fedavg, fedprox = found["Dir .3, MNIST, 98.2 %"]
     assert (feddyn, scaffold) == ([Ours("20+", "2 seeds")], [Ours("30+", "1 seed")])
     assert fedavg == fedprox == []
+    assert shown.notes[0] == ORIGINS["document"]
     expected = "Differences: clients 20 here, 100 there; rounds 20 here, 1,000 there; network lenet5 here"
     assert any(note.startswith(expected) for note in shown.notes)
 
