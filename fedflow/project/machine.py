@@ -1,4 +1,4 @@
-"""Where a result was made: the processor, and the lock file of the libraries. No result depends on it."""
+"""The processor and the lock file of the libraries of this process, on which no result depends."""
 
 import hashlib
 import platform

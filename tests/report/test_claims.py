@@ -19,7 +19,7 @@ from fedflow.claims.verdicts import judge
 from fedflow.cli import app
 from fedflow.config import read_yaml
 from fedflow.errors import FedflowError
-from fedflow.finished.bootstrap import interval
+from fedflow.finished.bootstrap import chance, interval
 from fedflow.finished.collect import collect_runs
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat
@@ -91,6 +91,37 @@ def test_the_interval_is_that_of_the_paired_t_test():
 def test_verdicts(check, fedavg, ditto, expected, tmp_path):
     found, _ = verdict(tmp_path, f"measure: loss, of: ditto, {check}", fedavg=fedavg, ditto=ditto)
     assert found == expected
+
+
+ABOVE = "{measure: %s, of: %s, above: [fedavg]}"
+
+
+def test_a_deviation_that_is_small_by_luck_does_not_narrow_an_interval(tmp_path):
+    """With the median deviation of its measure, 0.5, the mean of 0.3 is far from certain."""
+    fedavg, lucky, wild = [1.0, 1.0, 1.0], [1.3, 1.301, 1.302], [1.5, 2.0, 2.5]
+    assert verdict(tmp_path, f"all: [{ABOVE % ('loss', 'a')}]", fedavg=fedavg, a=lucky)[0] == "confirmed"
+    three = ", ".join(ABOVE % ("loss", name) for name in "abc")
+    found = verdict(tmp_path, f"all: [{three}]", fedavg=fedavg, a=lucky, b=wild, c=[1.1, 2.1, 3.3])
+    assert "difference +0.30100 [−0.94" in found[1][0] and found[0] == "not resolved"
+    other = ", ".join([ABOVE % ("loss", "a"), *(ABOVE % ("best(train_loss)", name) for name in "bc")])
+    found = verdict(tmp_path, f"any: [{other}]", fedavg=fedavg, a=lucky, b=wild, c=[1.1, 2.1, 3.3])
+    assert "difference +0.30100 [+0.29" in found[1][0] and found[0] == "confirmed"  # another measure
+
+
+def test_p_values_are_adjusted_for_the_comparisons_of_all_claims(tmp_path):
+    fedavg, others = [1.0, 1.0, 1.0], {name: [0.8, 1.0, 1.2] for name in "bcdefghijk"}
+    measured = {"fedavg": fedavg, "a": [1.3, 1.45, 1.6], **others}
+    (low, high) = interval(Stat({0: 0.3, 1: 0.45, 2: 0.6}), 0.2)
+    every = ", ".join(ABOVE % ("loss", name) for name in ("a", *others))
+    found, (first, *_) = verdict(tmp_path, f"all: [{every}]", **measured)
+    assert low < 0 < high and "adjusted" not in first  # the median deviation is 0.2
+    measured["a"] = [1.5, 1.65, 1.8]
+    few = ", ".join(ABOVE % ("loss", name) for name in "ab")
+    found, (first, _) = verdict(tmp_path, f"any: [{few}]", **measured)
+    alone = chance(Stat({0: 0.5, 1: 0.65, 2: 0.8}), 0.65, least=0.175)  # the median of 0.15 and 0.2
+    assert found == "confirmed" and f"(adjusted p {2 * alone:.2g})" in first
+    found, (first, *_) = verdict(tmp_path, f"any: [{every}]", **measured)
+    assert found == "not resolved" and "] (adjusted p 0." in first and "[+0." in first
 
 
 def test_what_decides_is_printed(tmp_path):
