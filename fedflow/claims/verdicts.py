@@ -21,6 +21,7 @@ import pandas as pd
 
 from fedflow.claims.claims import Arm, Check, Claim
 from fedflow.claims.measures import Measure, parse
+from fedflow.claims.results import Recorded, origin
 from fedflow.claims.targets import NotMeasured, spacing
 from fedflow.errors import BadInput, unknown_name
 from fedflow.files import naming
@@ -87,6 +88,7 @@ class CheckResult:
     verdict: str
     reason: str = ""
     note: str = ""
+    runs: tuple[Run, ...] = ()
     values: tuple[Values, ...] = ()
     difference: Stat | None = None
     open: tuple[bool, bool] = (False, False)  # the difference is only an upper, a lower bound
@@ -254,6 +256,7 @@ def _compare(
     terms = [term for side in sides for term in side.terms]
     if absent := dict.fromkeys(term.label for term in terms if not term.runs):
         return replace(blank, reason=f"no results of {' and '.join(absent)}")
+    blank = replace(blank, runs=tuple(run for term in terms for run in term.runs))
     try:
         values = [side.values for side in sides]
     except NotMeasured as error:
@@ -448,14 +451,17 @@ def _statement(check: Check, measure: Measure, labels: Sequence[str]) -> str:
     return f"{measure.label}: {labels[0]} {words}"
 
 
-def write_claims(judged: Sequence[Judged], out_dir: Path) -> None:
-    """Write ``claims.csv``, a row per comparison, and ``claims.md``, a table to paste, or remove both."""
+def write_claims(judged: Sequence[Judged], out_dir: Path, recorded: Recorded | None = None) -> None:
+    """Write ``claims.csv``, a row per comparison, and ``claims.md``, a table to paste, or remove both.
+
+    ``recorded`` are facts on the runs from MLflow, whose commits, locks and processors are in the first.
+    """
     csv, page = out_dir / "claims.csv", out_dir / "claims.md"
     if not judged:
         csv.unlink(missing_ok=True)
         page.unlink(missing_ok=True)
         return
-    write_csv(pd.DataFrame([row for entry in judged for row in _rows(entry)]), csv)
+    write_csv(pd.DataFrame([row for entry in judged for row in _rows(entry, recorded or {})]), csv)
     lines = ["| claim | source | verdict | numbers |", "|---|---|---|---|"]
     for entry in judged:
         numbers = [f"{c.partition}, {c.statement}: {c.numbers}" for c in entry.deciding]
@@ -467,7 +473,7 @@ def write_claims(judged: Sequence[Judged], out_dir: Path) -> None:
         page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _rows(judged: Judged) -> list[dict[str, Any]]:
+def _rows(judged: Judged, recorded: Recorded) -> list[dict[str, Any]]:
     """A row per comparison of a claim, or a single row without comparisons."""
     claim = judged.claim
     head = {"id": claim.id, "source": claim.source, "claim": claim.claim, "verdict": judged.verdict}
@@ -487,9 +493,19 @@ def _rows(judged: Judged) -> list[dict[str, Any]]:
             "adjusted": result.adjusted,
             "reason": result.reason,
             "note": result.note,
+            **_origins(result.runs, recorded),
         }
         for result in judged.comparisons
     ] or [head | {"reason": claim.test}]
+
+
+def _origins(runs: Iterable[Run], recorded: Recorded) -> dict[str, str]:
+    """The commits, locks and processors of runs."""
+    origins = [origin(run, recorded) for run in runs]
+    return {
+        name: "; ".join(sorted({facts[name] for facts in origins} - {""}))
+        for name in ("commit", "lock", "processor")
+    }
 
 
 def _moments(prefix: str, values: Values | None) -> dict[str, float | None]:

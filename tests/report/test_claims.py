@@ -3,6 +3,7 @@
 import re
 import shutil
 from datetime import date
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from support import refused
 from typer.testing import CliRunner
 
 from fedflow.claims.claims import load_claims
+from fedflow.claims.matching import matches, scale
+from fedflow.claims.results import read_results, write_results
 from fedflow.claims.sources import RECORDED
 from fedflow.claims.verdicts import judge
 from fedflow.cli import app
@@ -403,3 +406,40 @@ def test_new_results_replace_what_follows_from_runs_and_keep_the_rest(tmp_path):
         assert found["k"] == {"id": "k", "verdict": "confirmed", "ours": "earlier", "seeds": 3}
         assert found["n"] == {"id": "n", "verdict": "not run"}
         assert found["t"] == {"id": "t", "ours": "by hand", "verdict": "held by a test"}
+    rows = read_results(tmp_path)
+    assert [(row["method"], row["seed"]) for row in rows] == list(product(("ditto", "fedavg"), "012"))
+    values = [float(row["local_accuracy"]) for row in rows[:3]]
+    assert values == pytest.approx([*result.values[0].stat.values.values()], abs=1e-6)
+    assert rows[0]["registered"] == "ditto" and rows[0]["commit"] == "" and "rounds" not in rows[0]
+
+
+def test_results_have_what_claims_read_and_where_runs_were_made(tmp_path):
+    for seed in (1, 0):
+        write_run(tmp_path / "results", "p", "ditto", seed)
+    text = CLAIM % "of: {method: ditto, measure: 'rounds_to(local_accuracy, %s)'}, within: [0, 9]"
+    (tmp_path / "claims.yaml").write_text(text % 0.01 + (text % 1).replace("id: a", "id: k"))
+    runs = collect_runs(tmp_path / "results")
+    facts = {"end": 86400.0, "seconds": 12.3, "commit": "0123456789ab", "changed": True}
+    key = ("p", "ditto", "1", runs[1].settings)
+    recorded = {key: facts | {"lock": "ba9876543210", "processor": "Abacus"}}
+    write_results(tmp_path, runs, load_claims(tmp_path / "claims.yaml"), recorded)
+    first, second = read_results(tmp_path)
+    assert float(second["rounds_to(local_accuracy, 0.01)"]) <= 20
+    assert second["rounds_to(local_accuracy, 1)"] == "20+"
+    made = ("date", "commit", "lock", "processor", "seconds")
+    assert [second[name] for name in made] == ["1970-01-02", "01234567-dirty", "ba987654", "Abacus", "12"]
+    assert [first[name] for name in made] == [""] * 5
+
+
+def test_the_scale_is_that_of_the_table_which_the_source_names(tmp_path):
+    scheme = ("label_skew", {"fraction": 0.2})
+    for seed in range(3):
+        write_run(tmp_path, "p", "pacfl", seed, dataset="fmnist", scheme=scheme)
+    runs = collect_runs(tmp_path)
+
+    def of(source: str, runs: list[Run] = runs) -> str:
+        return scale([*matches(collect_runs(tmp_path))], runs, source)
+
+    assert of("PACFL, Table 3.1").startswith("20 of 100 clients, participation 0.3, 20 of 200 rounds")
+    assert of("PACFL, Tables 3.7 and 3.8") == of("Table 3.1")
+    assert of("PACFL, claim 3.1") == of("PACFL, Table 3.10") == of("PACFL, Table 3.1", []) == ""
