@@ -11,6 +11,8 @@ import numpy as np
 from scipy.special import polygamma, psi
 from scipy.stats import false_discovery_control, t
 
+from fedflow.finished.bootstrap import ENOUGH
+
 STUDIES, COMPARISONS = 2000, 12
 SCATTERS = ("equal", "threefold", "one in five tenfold")
 NOISES = ("normal", "heavy tails", "shared method")
@@ -108,7 +110,9 @@ def confirmed(rng: np.random.Generator, seeds: int, size: float) -> Iterator[tup
     """
     true, values = drawn(rng, "threefold", "shared method", seeds)
     real = (np.arange(COMPARISONS) % 2 == 0) & (size > 0)
-    statistic = (values.mean(2) + size * true * real) / (floored(values.var(2, ddof=1)) / seeds) ** 0.5
+    sample = values.var(2, ddof=1)
+    statistic = values.mean(2) + size * true * real
+    statistic /= ((sample if seeds >= ENOUGH else floored(sample)) / seeds) ** 0.5
     chances = 2 * t.sf(abs(statistic), seeds - 1)
     falling = np.arange(COMPARISONS, 0, -1)
     holm = np.maximum.accumulate(np.sort(chances, 1) * falling, 1)

@@ -1,12 +1,13 @@
 """Verdicts on claims, from collected runs.
 
 Methods are compared on the seeds that both have, by the two-sided 95 % interval (Student's t) of the mean
-paired difference, whose standard deviation counts as at least the median one of the comparisons of the same
-measure. A claim is confirmed if all of the interval is on its side, not confirmed if none of it is (such as
-a tie with every seed), both only with a p-value of at most 0.05 that is adjusted for the number of
-comparisons in all claims together. Otherwise, or with fewer than three seeds, it is not resolved. A seed that
-did not reach its target counts with a lower bound, and the interval is open on the unknown side. An advantage
-is itself a paired difference; a trend is the least-squares slope of every seed.
+paired difference. With three or four seeds, its standard deviation counts as at least the median one of the
+comparisons of the same measure on the same partition. A claim is confirmed if all of the interval is on its
+side, not confirmed if none of it is (such as a tie with every seed), both only with a p-value of at most 0.05
+that is adjusted for the number of comparisons in all claims together. Otherwise, or with fewer than three
+seeds, it is not resolved. A seed that did not reach its target counts with a lower bound, and the interval is
+open on the unknown side. An advantage is itself a paired difference; a trend is the least-squares slope of
+every seed.
 """
 
 import math
@@ -102,9 +103,9 @@ class CheckResult:
         return self.difference is not None and not self.reason
 
     @property
-    def kind(self) -> tuple[str, int]:
-        """The key of comparable results: the measure, and 1 for values, 2 for differences, 3 for slopes."""
-        return self.measure.text, min(len(self.values), 3)
+    def kind(self) -> tuple[str, str, int]:
+        """The key of comparable results; the number is 1 for values, 2 for differences, 3 for slopes."""
+        return self.partition, self.measure.text, min(len(self.values), 3)
 
     @property
     def numbers(self) -> str:
@@ -282,7 +283,7 @@ def _compare(
 
 def _decided(results: Sequence[CheckResult]) -> list[CheckResult]:
     """The same comparisons with intervals and verdicts, which depend on all of them."""
-    kinds: dict[tuple[str, int], list[Stat]] = {}
+    kinds: dict[tuple[str, str, int], list[Stat]] = {}
     for result in results:
         if result.difference:
             kinds.setdefault(result.kind, []).append(result.difference)

@@ -1,8 +1,8 @@
 """Differences between two methods, with intervals over the seeds and clients that both served.
 
 One rule says which differences are more than chance, for claims and for pairs of methods: Student's t over
-seeds, with a standard deviation of at least the median one of comparable differences, and p-values
-adjusted for their number (Benjamini-Hochberg). docs/decisions/0027 has the reasons.
+seeds, below five of them with a standard deviation of at least the median one of comparable differences, and
+p-values adjusted for their number (Benjamini-Hochberg). docs/decisions/0027 has the reasons.
 """
 
 import math
@@ -20,6 +20,7 @@ from fedflow.finished.variants import HASHES
 from fedflow.seeding import generator
 
 CONFIDENCE, SEEDS = 0.95, 3  # of intervals; the fewest seeds for a significant difference
+ENOUGH = 5  # seeds whose own standard deviation is trusted
 DRAWS, LARGEST = 2000, 4_000_000  # bootstrap samples; drawn clients in memory at once
 MEASURES = {  # metric: its column of clients
     "local_accuracy": "local_accuracy",
@@ -126,13 +127,18 @@ def _scores(run: Run, column: str) -> pd.Series:
 
 
 def interval(difference: Stat, least: float = 0.0) -> tuple[float, float]:
-    """Two-sided 95 % interval of the mean of paired differences, by Student's t.
+    """Two-sided 95 % interval of the mean of paired differences, by Student's t; ``least`` as in `error`."""
+    half = float(student.ppf((1 + CONFIDENCE) / 2, len(difference.values) - 1)) * error(difference, least)
+    return difference.mean - half, difference.mean + half
 
-    A smaller standard deviation counts as ``least``: over three seeds it is often far too small.
+
+def error(difference: Stat, least: float = 0.0) -> float:
+    """Standard error of a mean over seeds.
+
+    With fewer than `ENOUGH`, a smaller standard deviation counts as ``least``: it is often far too small.
     """
     n = len(difference.values)
-    half = float(student.ppf((1 + CONFIDENCE) / 2, n - 1)) * max(difference.std, least) / math.sqrt(n)
-    return difference.mean - half, difference.mean + half
+    return (difference.std if n >= ENOUGH else max(difference.std, least)) / math.sqrt(n)
 
 
 def typical(differences: Iterable[Stat]) -> float:
@@ -142,10 +148,9 @@ def typical(differences: Iterable[Stat]) -> float:
 
 
 def chance(difference: Stat, margin: float, least: float = 0.0) -> float:
-    """The two-sided p-value of a mean at the distance ``margin`` from a boundary; ``least`` as above."""
-    n = len(difference.values)
-    error = max(difference.std, least) / math.sqrt(n)
-    return float(2 * student.sf(abs(margin) / error, n - 1)) if error else 0.0
+    """The two-sided p-value of a mean at the distance ``margin`` from a boundary; ``least`` as in `error`."""
+    scale = error(difference, least)
+    return float(2 * student.sf(abs(margin) / scale, len(difference.values) - 1)) if scale else 0.0
 
 
 def adjusted(chances: Sequence[float]) -> list[float]:
