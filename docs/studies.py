@@ -162,7 +162,7 @@ def _row(row: Row) -> str:
         f'<b class="{entry.verdict.replace(" ", "-")}">{entry.verdict}</b><p>{state}</p>',
         html.escape(entry.basis),
         f'<a href="studies/{study}.html">{study}</a><p><code>{html.escape(entry.command)}</code></p>',
-        f"{entry.date} {entry.commit} {link}".strip() or "not recorded",
+        f"{entry.date} {entry.commit} {link}".strip() or ("not recorded" if row.state else ""),
     )
     named = zip(COLUMNS, cells, strict=True)
     tds = "".join(f'<td data-name="{name}">{cell}</td>' for name, cell in named)
