@@ -16,7 +16,7 @@ PARTS = (
     "engine compiled workers flow peers headline memory partition proximity curriculum levels scores scale "
     "large coresets counts quadratic report"
 ).split()
-OTHERS = ("gpu", "first_gpu", "kernels", "table")
+OTHERS = ("gpu", "first_gpu", "intervals", "kernels", "table")
 
 
 def main() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from fedflow.project.machine import processor
+
 RESULTS = Path(os.environ.get("BENCH_RESULTS") or Path(__file__).parent / "results")
 WARM_UP_ROUNDS = {"cuda": 4, "cpu": 1}  # that also start the device and choose how it works
 
@@ -16,7 +18,7 @@ WARM_UP_ROUNDS = {"cuda": 4, "cpu": 1}  # that also start the device and choose 
 def describe() -> dict[str, Any]:
     """Processor, cores, GPU with its driver, and versions: no names of hosts or paths."""
     found = {
-        "cpu": _cpu_name(),
+        "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "system": platform.system(),
         "python": platform.python_version(),
@@ -41,18 +43,9 @@ def keep(kind: str, part: str, measured: Any) -> None:
     (RESULTS / f"{kind}-{part}.json").write_text(text + "\n")
 
 
-def _cpu_name() -> str:
-    names = [line for line in _read("/proc/cpuinfo").splitlines() if line.startswith("model name")]
-    return names[0].partition(":")[2].strip() if names else platform.machine()
-
-
 def _driver() -> str:
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
     except (OSError, subprocess.CalledProcessError, IndexError):
         return "unknown"
-
-
-def _read(path: str) -> str:
-    return Path(path).read_text() if Path(path).exists() else ""

@@ -6,15 +6,18 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from fedflow.claims.claims import load_claims
+from fedflow.claims.claims import Claim, load_claims
 from fedflow.claims.recorded import FEW, UNRECORDED, Entry, read_verdicts
-from fedflow.claims.sources import CLAIMS
-from fedflow.claims.verdicts import BY_TESTS, VERDICTS
+from fedflow.claims.results import read_results
+from fedflow.claims.sources import CLAIMS, RESULTS
+from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, VERDICTS
+from fedflow.stages.current import current_code
 
 STUDIES = Path(__file__).parents[1] / "studies"
 TABLE = "reproductions.md"
@@ -27,15 +30,21 @@ COLUMNS = (
     "95 % interval",
     "scale",
     "verdict",
-    "planned or seen",
+    "planned or after looking",
     "command",
+    "commit",
 )
+CURRENT, STALE, ABSENT, TYPED = "current", "stale", "results not committed", "typed by hand"
+NO_RESULTS = ("not run", UNRECORDED, *BY_TESTS)  # verdicts without results to commit
 README = re.compile(r"\]\((?:\.\./)+studies/(\w+)/README\.md")
 LINK = re.compile(r"\[([^]]*)\]\((?!https?:|#)([^)]*)\)")  # in a README
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for the README of each study."""
+    """Add a page for the README of each study, and the results that it has committed."""
+    for results in sorted(STUDIES.glob(f"*/{RESULTS}")):
+        name = f"studies/{results.parent.name}.csv"
+        files.append(File.generated(config, name, content=results.read_text()))
     for readme in sorted(STUDIES.glob("*/README.md")):
         name = readme.parent.name
         content = LINK.sub(partial(_in_site, name), readme.read_text())
@@ -56,19 +65,23 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 def table() -> str:
     """The verdicts of all studies in HTML, by paper."""
     studies = sorted(file.parent for file in STUDIES.glob("*/verdicts.yaml"))
-    rows = [(study.name, entry) for study in studies for entry in entries(study)]
-    rows.sort(key=lambda row: row[1].paper)
-    counts = Counter(entry.verdict for _, entry in rows)
-    few = sum(entry.seeds in FEW and entry.verdict in VERDICTS for _, entry in rows)
+    rows = [row for study in studies for row in shown(study)]
+    rows.sort(key=lambda row: row.entry.paper)
+    counts = Counter(row.entry.verdict for row in rows)
+    few = sum(row.entry.seeds in FEW and row.entry.verdict in VERDICTS for row in rows)
     counted = ", ".join(f"{counts[word]} {word}" for word in (*VERDICTS, *BY_TESTS, UNRECORDED))
+    states, scales = Counter(row.state for row in rows), Counter(row.scale for row in rows)
+    based = ", ".join(f"{states[word]} {word}" for word in (CURRENT, STALE, ABSENT, TYPED))
+    planned = sum(row.entry.basis == "as planned" and row.entry.verdict == CONFIRMED for row in rows)
     return "\n".join(
         (
             '<link rel="stylesheet" href="verdicts.css">',
-            f"<p>{len(rows)} claims: {counted}. {few} of these verdicts are on one or two seeds.</p>",
+            f"<p>{len(rows)} claims: {counted}. {few} of these verdicts are on one or two seeds; {planned} "
+            f"are confirmed as planned, {scales['full']} at full scale. Results: {based}.</p>",
             '<table class="verdicts">',
             f"<thead><tr>{''.join(f'<th>{name}</th>' for name in COLUMNS)}</tr></thead>",
             "<tbody>",
-            *(_row(study, entry) for study, entry in rows),
+            *map(_row, rows),
             "</tbody>",
             "</table>",
             '<script src="verdicts.js"></script>',
@@ -90,6 +103,7 @@ def entries(study: Path) -> list[Entry]:
                 source=entry.source or (claim.source if claim else ""),
                 claim=entry.claim or (claim.claim if claim else ""),
                 paper=entry.paper or recorded.paper,
+                planned=claim.planned if claim and entry.planned is None else entry.planned,
                 scale=entry.scale or ("" if test else recorded.scale),
                 command=entry.command or (f"pytest {test}" if test else recorded.command),
             )
@@ -97,9 +111,46 @@ def entries(study: Path) -> list[Entry]:
     return filled
 
 
-def _row(study: str, entry: Entry) -> str:
+class Row(NamedTuple):
+    """A verdict of a study, and whether it follows from the results that are committed."""
+
+    study: str
+    entry: Entry
+    state: str  # empty for a verdict without results
+    reason: str = ""
+
+    @property
+    def scale(self) -> str:
+        text = self.entry.size or self.entry.scale
+        return "full" if text.startswith("full") else "reduced" if text else "not stated"
+
+
+def shown(study: Path) -> list[Row]:
+    """The verdicts in a study's folder, and whether their results are committed and of the code of now."""
+    claims = {claim.id: claim for claim in load_claims(study / CLAIMS)}
+    results = read_results(study)
+    return [Row(study.name, entry, *_state(entry, claims.get(entry.id), results)) for entry in entries(study)]
+
+
+def _state(entry: Entry, claim: Claim | None, results: list[dict[str, str]]) -> tuple[str, str]:
+    """The state of a verdict, and why it is stale."""
+    if entry.verdict in NO_RESULTS:
+        return "", ""
+    if claim is None:
+        return TYPED, ""
+    used = [row for row in results if (row["partition"], row["method"]) in claim.sides]
+    if not entry.commit or {(row["partition"], row["method"]) for row in used} < claim.sides:
+        return ABSENT, ""
+    old = sum(row["code"] != current_code(row["kind"], row["registered"], row["networks"]) for row in used)
+    return (STALE, f"the code of {old} of {len(used)} results has changed since") if old else (CURRENT, "")
+
+
+def _row(row: Row) -> str:
+    study, entry = row.study, row.entry
     ours = f"{entry.ours} ({entry.seeds})".strip() if entry.seeds else entry.ours
-    run = f"{entry.date} {entry.commit}".strip()
+    link = f'<a href="studies/{study}.csv">{RESULTS}</a>' if row.state in (CURRENT, STALE) else ""
+    state = ": ".join(filter(None, (row.state, row.reason))) if row.state != CURRENT else ""
+    scale = f"{html.escape(entry.size)}<p>{html.escape(entry.scale)}</p>" if entry.size else entry.scale
     note = f"<p>{html.escape(entry.note)}</p>" if entry.note else ""
     cells = (
         f"{html.escape(entry.claim)}{note}",
@@ -107,14 +158,17 @@ def _row(study: str, entry: Entry) -> str:
         html.escape(entry.published),
         html.escape(ours),
         html.escape(entry.interval),
-        html.escape(entry.scale),
-        f'<b class="{entry.verdict.replace(" ", "-")}">{entry.verdict}</b>',
+        scale if entry.size else html.escape(scale),
+        f'<b class="{entry.verdict.replace(" ", "-")}">{entry.verdict}</b><p>{state}</p>',
         html.escape(entry.basis),
-        f'<a href="studies/{study}.html">{study}</a><p><code>{html.escape(entry.command)}</code> {run}</p>',
+        f'<a href="studies/{study}.html">{study}</a><p><code>{html.escape(entry.command)}</code></p>',
+        f"{entry.date} {entry.commit} {link}".strip() or ("not recorded" if row.state else ""),
     )
     named = zip(COLUMNS, cells, strict=True)
     tds = "".join(f'<td data-name="{name}">{cell}</td>' for name, cell in named)
     keys = f'data-paper="{html.escape(entry.paper)}" data-verdict="{entry.verdict}" data-study="{study}"'
+    keys += f' data-scale="{row.scale}" data-planned="{entry.basis or "not stated"}"'
+    keys += f' data-results="{row.state or "none"}"'
     return f"<tr {keys}>{tds}</tr>"
 
 

@@ -1,13 +1,13 @@
-// Menus above the table of verdicts: by paper, verdict and study. The table reads well without this.
+// Menus above the table of verdicts. The table reads well without this.
 // ?study=feddyn in the address selects a study.
 const table = document.querySelector("table.verdicts");
 const rows = table ? [...table.tBodies[0].rows] : [];
 const bar = document.createElement("p");
 const shown = document.createElement("span");
-const menus = ["paper", "verdict", "study"].map((key) => {
+const menus = ["paper", "verdict", "scale", "planned", "results", "study"].map((key) => {
   const menu = document.createElement("select");
   menu.name = key;
-  menu.append(new Option(`every ${key}`, ""));
+  menu.append(new Option(`${key}: every`, ""));
   for (const name of [...new Set(rows.map((row) => row.dataset[key]))].sort()) {
     menu.append(new Option(name, name));
   }

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 
@@ -11,8 +12,13 @@ from support import refused
 
 from fedflow.claims.claims import load_claims
 from fedflow.claims.recorded import UNRECORDED, Entry, read_verdicts
-from fedflow.claims.sources import CLAIMS, RECORDED
+from fedflow.claims.results import registered_methods
+from fedflow.claims.sources import CLAIMS, RECORDED, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, VERDICTS
+from fedflow.config import load_params
+from fedflow.stages.current import current_code
+from fedflow.stages.experiment import Experiment
+from fedflow.stages.procedure import ProcedureRun
 
 HOME = Path(__file__).parents[1]
 STUDIES = sorted(folder for folder in (HOME / "studies").iterdir() if folder.is_dir())
@@ -55,8 +61,8 @@ def test_a_verdict_on_one_or_two_seeds_says_so(site: ModuleType) -> None:
     assert few == {"seen, one seed", "seen, two seeds"}
     assert Entry(id="a", verdict="confirmed", seeds=1, planned=True).basis == "seen, one seed"
     assert [Entry(id="a", seeds=3, planned=planned).basis for planned in (True, False, None)] == [
-        "planned",
-        "seen",
+        "as planned",
+        "seen, not planned",
         "",
     ]
 
@@ -71,12 +77,59 @@ def test_a_verdict_is_one_of_the_known_words(tmp_path: Path) -> None:
 
 
 def test_the_site_has_a_row_for_every_verdict(site: ModuleType) -> None:
-    rows = re.findall(r'<tr data-paper="([^"]+)" data-verdict="([^"]+)" data-study="([^"]+)">', site.table())
+    rows = re.findall(r'<tr data-paper="([^"]+)" data-verdict="([^"]+)" data-study="([^"]+)"', site.table())
     entries = [(entry.paper, entry.verdict, s.name) for s in STUDIES for entry in site.entries(s)]
     assert Counter(rows) == Counter(entries) and len(rows) > 250
     assert site.MARK in (HOME / "docs" / site.TABLE).read_text()
     assert re.findall(r'src="([^"]+)"', site.table()) == ["verdicts.js"]
     assert all((HOME / "docs" / name).is_file() for name in ("verdicts.js", "verdicts.css"))
+
+
+def committed(study: Path, code: str, registered: str = "aaggff_s fedavg") -> None:
+    """A study with a confirmed claim on two methods, whose results are of this code."""
+    text = "- {id: a, source: b, claim: c, partition: p, measure: loss, of: x, above: [y], planned: true}\n"
+    (study / CLAIMS).write_text(text)
+    (study / RECORDED).write_text("verdicts: [{id: a, verdict: confirmed, seeds: 5, commit: abc}, {id: b}]\n")
+    heads = "partition,method,seed,kind,registered,networks,code"
+    rows = [f"p,{method},{seed},run,{registered},mlp,{code}" for method in "xy" for seed in range(5)]
+    (study / RESULTS).write_text("\n".join([heads, *rows]) + "\n")
+
+
+def test_a_verdict_on_results_of_other_code_is_stale(site: ModuleType, tmp_path: Path) -> None:
+    committed(tmp_path, current_code("run", "aaggff_s fedavg", "mlp"))
+    (row, other) = site.shown(tmp_path)
+    assert (row.state, row.entry.basis, other.state) == ("current", "as planned", "")
+    committed(tmp_path, current_code("run", "fedavg", "mlp"))  # as before a change of AAggFF-S
+    (row, _) = site.shown(tmp_path)
+    assert row[2:] == ("stale", "the code of 10 of 10 results has changed since")
+    assert "<p>stale: the code of 10 of 10" in site._row(row) and 'data-results="stale"' in site._row(row)
+    lines = (tmp_path / RESULTS).read_text().splitlines(keepends=True)
+    (tmp_path / RESULTS).write_text("".join(lines[:6]))  # none of y
+    assert site.shown(tmp_path)[0].state == "results not committed"
+    (tmp_path / RESULTS).unlink()
+    assert site.shown(tmp_path)[0].state == "results not committed"
+    (tmp_path / CLAIMS).unlink()
+    assert site.shown(tmp_path)[0].state == "typed by hand"
+
+
+def test_the_code_of_a_run_follows_from_the_names_in_its_row() -> None:
+    codes: dict[tuple[str, str, str], str] = {}
+    for study in STUDIES:
+        params = load_params(study / "params.yaml")
+        for partition, method in product(params.grid.partitions, params.grid.methods):
+            cell = Experiment(params, partition, method, 0, study)
+            network = params.model(cell.dataset).name
+            names = "run", " ".join(registered_methods(cell.effective["method"])), network
+            codes.setdefault(names, cell.identity.code[:12])
+        for name in params.grid.procedures[:3]:
+            outcome = ProcedureRun(params, name, 0, study)
+            networks = [model["name"] for _, model in sorted(outcome.effective["models"].items())]
+            codes.setdefault(
+                ("procedure", outcome.procedure.name, " ".join(networks)), outcome.identity.code[:12]
+            )
+    assert len(codes) > 60 and any("procedure" in names for names in codes)
+    assert {names: current_code(*names) for names in codes} == codes
+    assert current_code("run", "gone", "mlp") == ""
 
 
 def test_a_link_of_a_readme_leads_to_a_page_or_names_the_file(site: ModuleType) -> None:

@@ -163,6 +163,9 @@ class Claim(Check):
     claim: str = option(doc="the claim in a sentence")
     test: str | None = option(None, "a test that decides it, as tests/file.py::function")
     refuted: bool = option(False, "the test shows that the claim is false")
+    planned: bool | None = option(
+        None, "whether claim, target, scale and seeds were fixed before any result was seen; null: not stated"
+    )
 
     def validate(self) -> None:
         super().validate()
@@ -180,6 +183,18 @@ class Claim(Check):
                     raise BadInput("measure", other.text, f"one in the unit of {measures[0].text}")
             if not partitions and not all(arm.partition for arm in check.arms):
                 raise BadInput("partition", None, "the name of a partition, or a list of names")
+
+    @property
+    def sides(self) -> set[tuple[str, str]]:
+        """Partition and method of everything that it compares."""
+        return {
+            (side.partition or arm.partition or partition, side.method)
+            for check, partitions, _ in _placed(self, self.partitions, self.measure)
+            for arm in check.arms
+            for side in (arm, arm.minus)
+            if side
+            for partition in partitions or [""]
+        }
 
 
 def load_claims(path: Path) -> list[Claim]:

@@ -1,6 +1,7 @@
 """Match runs to cells of published tables, and list differences in their settings."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,6 +32,8 @@ EXTRA = {
     "partition": ("difficulty",),
 }
 PARTITION = {"pieces": None, "pieces_used": "first", "selection": 0.0}
+SIZES = ("clients", "rounds", "epochs")
+NUMBERED = re.compile(r"(?:Table|Figure)s? ((?:[A-Z]\.)?\d[\d.]*(?:(?:, | and | to )(?:[A-Z]\.)?\d[\d.]*)*)")
 DATA = ("keep_labels", "train_limit", "test_limit", "rotations", "label_noise", "feature_noise", "transforms")
 
 
@@ -275,18 +278,9 @@ def _notes(table: Table, of_table: list[Match]) -> Iterator[str]:
         yield f"Published settings: {', '.join(words)}."
     differ: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for match in of_table:
-        for name, (here, there) in _differ(match.line.setup, match.runs).items():
+        for name, (here, there) in differing(match).items():
             both = differ.setdefault(name, ({}, {}))
             both[0][_text(here)] = both[1][_text(there)] = None
-        if match.runs[0].procedure:
-            continue
-        for name in DATA:
-            if (here := _data(match.runs[0]).get(name)) and name not in match.line.where.data:
-                differ.setdefault(name, ({}, {"none": None}))[0][_text(here)] = None
-        for name, usual in PARTITION.items():
-            here = match.runs[0].params["partition"].get(name, usual)
-            if here != usual and name not in match.line.where.settings.get("partition", {}):
-                differ.setdefault(name, ({}, {_text(usual or "none"): None}))[0][_text(here)] = None
     words = [f"{_word(n)} {' or '.join(a)} here, {' or '.join(b)} there" for n, (a, b) in differ.items()]
     yield f"Differences: {'; '.join(words)}." if words else "No differences in the settings that are known."
     runs = [run for match in of_table for run in match.runs if not run.procedure]
@@ -294,6 +288,47 @@ def _notes(table: Table, of_table: list[Match]) -> Iterator[str]:
     named = "rate" if len(rates) == 1 else "rates"
     if rates:
         yield f"Our learning {named}: {' or '.join(f'{rate:g}' for rate in rates)}."
+
+
+def differing(match: Match) -> dict[str, tuple[Any, Any]]:
+    """Our and the published value, by name, of the known settings that differ, also of data and division."""
+    differ, run = _differ(match.line.setup, match.runs), match.runs[0]
+    if run.procedure:
+        return differ
+    for name in DATA:
+        if (here := _data(run).get(name)) and name not in match.line.where.data:
+            differ[name] = here, "none"
+    for name, usual in PARTITION.items():
+        here = run.params["partition"].get(name, usual)
+        if here != usual and name not in match.line.where.settings.get("partition", {}):
+            differ[name] = here, usual or "none"
+    return differ
+
+
+def scale(matched: Sequence[Match], runs: Sequence[Run], source: str) -> str:
+    """Sizes of ``runs``, "12 of 100 rounds", relative to published tables that a claim's ``source`` names.
+
+    "full" if no known setting differs; empty without such a table, or one whose sizes are unknown.
+    """
+    numbers, variants = _numbers(source), {(run.partition, run.variant) for run in runs}
+    named = [
+        match
+        for match in matched
+        if numbers & _numbers(match.table.label)
+        and (match.runs[0].partition, match.runs[0].variant) in variants
+        and any(getattr(match.line.setup, name) for name in SIZES)
+    ]
+    words: dict[str, None] = {}
+    for match in named:
+        for name, (here, there) in differing(match).items():
+            size, other = f"{_text(here)} of {_text(there)} {_word(name)}", f"{_word(name)} {_text(here)}"
+            words |= {size if name in SIZES else other: None} if name != "seeds" else {}
+    return ", ".join(words) or ("full" if named else "")
+
+
+def _numbers(text: str) -> set[str]:
+    """Numbers of tables and figures in a text: "Tables 3.1 and 3.8" has 3.1 and 3.8."""
+    return {number for named in NUMBERED.findall(text) for number in re.findall(r"[\w.]*\d", named)}
 
 
 def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:

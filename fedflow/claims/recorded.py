@@ -5,13 +5,14 @@ keeps what a person has written: published numbers, scale, whether the claim was
 claims that are not in ``claims.yaml``. The docs site shows the verdicts of all studies in one table.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from fedflow.claims.matching import Match, scale
 from fedflow.claims.sources import RECORDED
 from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged
 from fedflow.config import read_yaml
@@ -36,12 +37,13 @@ class Entry(Settings):
     interval: str = option("", "95 % interval of the mean paired difference")
     seeds: int | None = option(None, "number of seeds", ge=1)
     scale: str = option("", "scale of the runs; empty: as in the study")
+    size: str = option("", "sizes of the runs of those in the published table, full if all are")
     verdict: str = option(
         UNRECORDED,
         "the verdict; a claim with several parts has the worst one",
         choices=(*VERDICTS, *BY_TESTS, UNRECORDED),
     )
-    planned: bool | None = option(None, "whether the claim was fixed before the runs; null: not stated")
+    planned: bool | None = option(None, "whether it was fixed before the runs; null: as in claims.yaml")
     note: str = option("", "what limits the verdict")
     command: str = option("", "what repeats it; empty: as in the study")
     date: str = option("", "day of the verdict")
@@ -52,7 +54,7 @@ class Entry(Settings):
         """Planned or seen, if stated; a verdict on one or two seeds is always seen."""
         if self.seeds in FEW and self.verdict in VERDICTS:
             return f"seen, {FEW[self.seeds]}"
-        return {True: "planned", False: "seen", None: ""}[self.planned]
+        return {True: "as planned", False: "seen, not planned", None: ""}[self.planned]
 
 
 class Verdicts(Settings):
@@ -78,8 +80,13 @@ def read_verdicts(study: Path) -> Verdicts:
         raise error.renamed(f"{file}, {error.field}") from None
 
 
-def write_verdicts(study: Path, judged: Iterable[Judged], date: str, commit: str) -> Path:
-    """Update ``verdicts.yaml``; a claim without results keeps its earlier verdict. Returns the file."""
+def write_verdicts(
+    study: Path, judged: Iterable[Judged], date: str, commit: str, matched: Sequence[Match] = ()
+) -> Path:
+    """Update ``verdicts.yaml``; a claim without results keeps its earlier verdict. Returns the file.
+
+    ``matched`` are the published cells of the runs, from which the scale follows.
+    """
     recorded = read_verdicts(study)
     entries = {entry.id: entry for entry in recorded.verdicts}
     for verdict in judged:
@@ -87,7 +94,9 @@ def write_verdicts(study: Path, judged: Iterable[Judged], date: str, commit: str
         if not verdict.comparisons:
             entry = replace(entry, verdict=verdict.verdict)
         elif verdict.verdict != NOT_RUN:
-            entry = replace(entry, **_computed(verdict), date=date, commit=commit)
+            runs = [run for result in verdict.comparisons for run in result.runs]
+            size = scale(matched, runs, verdict.claim.source)
+            entry = replace(entry, **_computed(verdict), size=size, date=date, commit=commit)
         entries[entry.id] = entry
     file, heads = study / RECORDED, _given(replace(recorded, verdicts=[]))
     texts = [_text(heads) if heads else "", "verdicts:\n", *(_text([_given(e)]) for e in entries.values())]

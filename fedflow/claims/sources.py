@@ -4,4 +4,5 @@ from pathlib import Path
 
 CLAIMS = "claims.yaml"
 RECORDED = "verdicts.yaml"
+RESULTS = "results.csv"
 PUBLISHED = Path(__file__).parent / "published"

@@ -1,17 +1,20 @@
 """Verdicts on claims, from collected runs.
 
 Methods are compared on the seeds that both have, by the two-sided 95 % interval (Student's t) of the mean
-paired difference. A claim is confirmed if all of the interval is on its side, not confirmed if none of it is
-(such as a tie with every seed), and not resolved otherwise or with fewer than three seeds. A seed that did
-not reach its target counts with a lower bound, and the interval is open on the unknown side. An advantage is
-itself a paired difference; a trend is the least-squares slope of every seed.
+paired difference. With three or four seeds, its standard deviation counts as at least the median one of the
+comparisons of the same measure on the same partition. A claim is confirmed if all of the interval is on its
+side, not confirmed if none of it is (such as a tie with every seed), both only with a p-value of at most 0.05
+that is adjusted for the number of comparisons in all claims together. Otherwise, or with fewer than three
+seeds, it is not resolved. A seed that did not reach its target counts with a lower bound, and the interval is
+open on the unknown side. An advantage is itself a paired difference; a trend is the least-squares slope of
+every seed.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,10 +22,11 @@ import pandas as pd
 
 from fedflow.claims.claims import Arm, Check, Claim
 from fedflow.claims.measures import Measure, parse
+from fedflow.claims.results import Recorded, origin
 from fedflow.claims.targets import NotMeasured, spacing
 from fedflow.errors import BadInput, unknown_name
 from fedflow.files import naming
-from fedflow.finished.bootstrap import SEEDS, interval
+from fedflow.finished.bootstrap import CONFIDENCE, SEEDS, adjusted, chance, interval, typical
 from fedflow.finished.collect import Labels
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat, by_method, write_csv
@@ -74,19 +78,34 @@ class CheckResult:
 
     ``difference`` is the first minus the second method by seed (with limits, the first itself; for a trend,
     the slope), ``low`` and ``high`` are the 95 % interval of its mean, NaN with fewer than three seeds.
-    ``reason`` explains a missing verdict, ``note`` limits the numbers.
+    ``adjusted`` is the adjusted p-value, NaN for the only comparison of all claims and where the interval
+    resolves nothing. ``reason`` explains a missing verdict, ``note`` limits the numbers.
     """
 
+    check: Check
     partition: str
     measure: Measure
     statement: str
     verdict: str
     reason: str = ""
     note: str = ""
+    runs: tuple[Run, ...] = ()
     values: tuple[Values, ...] = ()
     difference: Stat | None = None
+    open: tuple[bool, bool] = (False, False)  # the difference is only an upper, a lower bound
     low: float = math.nan
     high: float = math.nan
+    adjusted: float = math.nan
+
+    @property
+    def testable(self) -> bool:
+        """True if it has the seeds for an interval."""
+        return self.difference is not None and not self.reason
+
+    @property
+    def kind(self) -> tuple[str, str, int]:
+        """The key of comparable results; the number is 1 for values, 2 for differences, 3 for slopes."""
+        return self.partition, self.measure.text, min(len(self.values), 3)
 
     @property
     def numbers(self) -> str:
@@ -112,6 +131,8 @@ class CheckResult:
             parts.append(f"{'slope' if several else 'difference'} {self._signed(self.difference.mean)}")
         if not math.isnan(self.low):
             parts.append(f"[{self._signed(self.low)}, {self._signed(self.high)}]")
+        if not math.isnan(self.adjusted):
+            parts.append(f"(adjusted p {max(self.adjusted, 1e-4):.2g})")
         return " ".join(parts)
 
     def _signed(self, value: float) -> str:
@@ -168,21 +189,44 @@ def judge(
     )
     names.labels.update({run.method: run.metrics["method_label"] for run in runs if not run.procedure})
     names.procedures.update({run.partition: run.procedure for run in runs if run.procedure})
-    judged = []
+    groups: list[tuple[Claim, Group]] = []
     for claim in claims:
         try:
-            verdict, results = _judge(claim, claim.partitions, {}, runs, names)
-            verdict = REFUTED if claim.refuted else verdict
+            groups.append((claim, _compared(claim, claim.partitions, {}, runs, names)))
         except BadInput as error:
             raise error.renamed(f"claim {claim.id}.{error.field}") from None
+    left, judged = iter(_decided([result for _, group in groups for result in group])), []
+    for claim, group in groups:
+        results = list(islice(left, len([*group])))
+        verdict = REFUTED if claim.refuted else group.verdict(iter(results))
         judged.append(Judged(claim, verdict, results))
     return judged
 
 
-def _judge(
+@dataclass(frozen=True)
+class Group:
+    """The comparisons of a check, or of the checks within it, of which all or ``any`` have to hold."""
+
+    results: list[CheckResult] = field(default_factory=list)
+    parts: list["Group"] = field(default_factory=list)
+    any: bool = False
+
+    def __iter__(self) -> Iterator[CheckResult]:
+        yield from self.results
+        for part in self.parts:
+            yield from part
+
+    def verdict(self, decided: Iterator[CheckResult]) -> str:
+        """The verdict, from the same comparisons once they are ``decided``."""
+        verdicts = [next(decided).verdict for _ in self.results]
+        verdicts += [part.verdict(decided) for part in self.parts]
+        return (min if self.any else max)(verdicts, key=VERDICTS.index, default=HELD)
+
+
+def _compared(
     check: Check, partitions: list[str], where: Mapping[str, Any], runs: Sequence[Run], names: Names
-) -> tuple[str, list[CheckResult]]:
-    """The verdict on a check, and its comparisons; checks within it inherit partitions and settings."""
+) -> Group:
+    """The comparisons of a check; checks within it inherit partitions and settings."""
     partitions, where = check.partitions or partitions, {**where, **check.where}
     if check.arms:
         if all(arm.partition for arm in check.arms):
@@ -191,13 +235,9 @@ def _judge(
         sets = [[*first, other] for other in (*check.above, *check.below, *check.equal)]
         sets = sets or [[b, a] for a, b in pairwise(check.rising)] or [first]
         pairs = [(partition, arms) for partition in partitions for arms in sets]
-        results = [_compare(check, arms, runs, partition, where, names) for partition, arms in pairs]
-        return max((result.verdict for result in results), key=VERDICTS.index), results
+        return Group([_compare(check, arms, runs, partition, where, names) for partition, arms in pairs])
     parts = [replace(part, measure=part.measure or check.measure) for part in check.all or check.any]
-    judged = [_judge(part, partitions, where, runs, names) for part in parts]
-    choose = max if check.all else min
-    verdict = choose((verdict for verdict, _ in judged), key=VERDICTS.index, default=HELD)
-    return verdict, [result for _, results in judged for result in results]
+    return Group([], [_compared(part, partitions, where, runs, names) for part in parts], bool(check.any))
 
 
 def _compare(
@@ -208,15 +248,16 @@ def _compare(
     where: Mapping[str, Any],
     names: Names,
 ) -> CheckResult:
-    """One comparison, on one partition unless the methods have their own."""
+    """One comparison, on one partition unless the methods have their own; `_decided` has its verdict."""
     measure = _measured(arms[0], check, arms[0].partition or partition, names)
     sides = [_side_of(arm, check, runs, partition, where, names, measure) for arm in arms]
     labels = [side.label for side in sides]
     partitions = dict.fromkeys(arm.partition or partition for arm in arms)
-    blank = CheckResult(", ".join(partitions), measure, _statement(check, measure, labels), NOT_RUN)
+    blank = CheckResult(check, ", ".join(partitions), measure, _statement(check, measure, labels), NOT_RUN)
     terms = [term for side in sides for term in side.terms]
     if absent := dict.fromkeys(term.label for term in terms if not term.runs):
         return replace(blank, reason=f"no results of {' and '.join(absent)}")
+    blank = replace(blank, runs=tuple(run for term in terms for run in term.runs))
     try:
         values = [side.values for side in sides]
     except NotMeasured as error:
@@ -237,17 +278,62 @@ def _compare(
     if len(shared) < SEEDS:
         seeds = f"{len(shared)} {'seed' if len(shared) == 1 else 'shared seeds'}"
         return replace(done, reason=f"{seeds}, of at least {SEEDS}")
-    low, high = interval(difference.stat)
-    low, high = -math.inf if difference.upper else low, math.inf if difference.lower else high
-    return replace(done, low=low, high=high, verdict=_verdict(check, low, high))
+    return replace(done, open=(bool(difference.upper), bool(difference.lower)))
+
+
+def _decided(results: Sequence[CheckResult]) -> list[CheckResult]:
+    """The same comparisons with intervals and verdicts, which depend on all of them."""
+    kinds: dict[tuple[str, str, int], list[Stat]] = {}
+    for result in results:
+        if result.difference:
+            kinds.setdefault(result.kind, []).append(result.difference)
+    least = {kind: typical(differences) for kind, differences in kinds.items()}
+    told = [_interval(result, least[result.kind]) if result.testable else result for result in results]
+    chances = [_chance(result, least[result.kind]) for result in told if result.testable]
+    left = iter(adjusted(chances))
+    return [_corrected(result, next(left), len(chances)) if result.testable else result for result in told]
+
+
+def _interval(result: CheckResult, least: float) -> CheckResult:
+    """A comparison with its interval, and the verdict by it."""
+    assert result.difference
+    low, high = interval(result.difference, least)
+    low, high = -math.inf if result.open[0] else low, math.inf if result.open[1] else high
+    return replace(result, low=low, high=high, verdict=_verdict(result.check, low, high))
+
+
+def _chance(result: CheckResult, least: float) -> float:
+    """The p-value of what the interval shows, 1 if it resolves nothing."""
+    assert result.difference
+    lowest, highest = _bounds(result.check)
+    margin = min(result.difference.mean - lowest, highest - result.difference.mean)
+    return 1.0 if result.verdict == NOT_RESOLVED else chance(result.difference, margin, least)
+
+
+def _corrected(result: CheckResult, value: float, count: int) -> CheckResult:
+    """A comparison that is resolved only if the adjusted p-value of ``count`` comparisons says so, too."""
+    if count == 1 or result.verdict == NOT_RESOLVED:
+        return result
+    return replace(
+        result, adjusted=value, verdict=result.verdict if value <= 1 - CONFIDENCE else NOT_RESOLVED
+    )
+
+
+def _bounds(check: Check) -> tuple[float, float]:
+    """The lowest and highest difference, slope or value with which a check holds."""
+    if check.below:
+        return -math.inf, -check.by
+    if check.above or check.rising or check.trend:
+        return check.by, math.inf
+    return check.limits()
 
 
 def _verdict(check: Check, low: float, high: float) -> str:
-    """The verdict of an interval."""
+    """The verdict of an interval; a difference has to exceed its limit, other values may equal it."""
+    least, most = _bounds(check)
     if check.above or check.below or check.rising or check.trend:
         low, high = (-high, -low) if check.below else (low, high)
         return CONFIRMED if low > check.by else NOT_CONFIRMED if high <= check.by else NOT_RESOLVED
-    least, most = check.limits()
     if least <= low and high <= most:
         return CONFIRMED
     return NOT_CONFIRMED if high < least or low > most else NOT_RESOLVED
@@ -366,14 +452,17 @@ def _statement(check: Check, measure: Measure, labels: Sequence[str]) -> str:
     return f"{measure.label}: {labels[0]} {words}"
 
 
-def write_claims(judged: Sequence[Judged], out_dir: Path) -> None:
-    """Write ``claims.csv``, a row per comparison, and ``claims.md``, a table to paste, or remove both."""
+def write_claims(judged: Sequence[Judged], out_dir: Path, recorded: Recorded | None = None) -> None:
+    """Write ``claims.csv``, a row per comparison, and ``claims.md``, a table to paste, or remove both.
+
+    ``recorded`` are facts on the runs from MLflow, whose commits, locks and processors are in the first.
+    """
     csv, page = out_dir / "claims.csv", out_dir / "claims.md"
     if not judged:
         csv.unlink(missing_ok=True)
         page.unlink(missing_ok=True)
         return
-    write_csv(pd.DataFrame([row for entry in judged for row in _rows(entry)]), csv)
+    write_csv(pd.DataFrame([row for entry in judged for row in _rows(entry, recorded or {})]), csv)
     lines = ["| claim | source | verdict | numbers |", "|---|---|---|---|"]
     for entry in judged:
         numbers = [f"{c.partition}, {c.statement}: {c.numbers}" for c in entry.deciding]
@@ -385,7 +474,7 @@ def write_claims(judged: Sequence[Judged], out_dir: Path) -> None:
         page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _rows(judged: Judged) -> list[dict[str, Any]]:
+def _rows(judged: Judged, recorded: Recorded) -> list[dict[str, Any]]:
     """A row per comparison of a claim, or a single row without comparisons."""
     claim = judged.claim
     head = {"id": claim.id, "source": claim.source, "claim": claim.claim, "verdict": judged.verdict}
@@ -402,11 +491,22 @@ def _rows(judged: Judged) -> list[dict[str, Any]]:
             "difference": result.difference.mean if result.difference and len(result.values) > 1 else None,
             "low": result.low,
             "high": result.high,
+            "adjusted": result.adjusted,
             "reason": result.reason,
             "note": result.note,
+            **_origins(result.runs, recorded),
         }
         for result in judged.comparisons
     ] or [head | {"reason": claim.test}]
+
+
+def _origins(runs: Iterable[Run], recorded: Recorded) -> dict[str, str]:
+    """The commits, locks and processors of runs."""
+    origins = [origin(run, recorded) for run in runs]
+    return {
+        name: "; ".join(sorted({facts[name] for facts in origins} - {""}))
+        for name in ("commit", "lock", "processor")
+    }
 
 
 def _moments(prefix: str, values: Values | None) -> dict[str, float | None]:

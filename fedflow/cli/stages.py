@@ -148,7 +148,7 @@ def report(
         typer.Option(help="Also write figures in this format; implies --latex."),
     ] = None,
     verdicts: Annotated[
-        bool, typer.Option("--verdicts", help="Also update verdicts.yaml, next to claims.yaml.")
+        bool, typer.Option("--verdicts", help="Also update verdicts.yaml and results.csv, by claims.yaml.")
     ] = False,
     sweep: Annotated[
         str | None, typer.Option(help="Also attach the page to the MLflow parent runs of this name.")
@@ -164,8 +164,8 @@ def report(
         from fedflow.stages.report import record_verdicts, write_for_paper, write_report
 
     print_line(write_report(root, sweep))
-    if verdicts:
-        print_line(record_verdicts(root))
+    for file in record_verdicts(root) if verdicts else ():
+        print_line(file)
     for file in write_for_paper(root, figures) if latex or figures else ():
         print_line(file)
 

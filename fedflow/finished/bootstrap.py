@@ -1,11 +1,17 @@
-"""Differences between two methods, with intervals over the seeds and clients that both served."""
+"""Differences between two methods, with intervals over the seeds and clients that both served.
+
+One rule says which differences are more than chance, for claims and for pairs of methods: Student's t over
+seeds, below five of them with a standard deviation of at least the median one of comparable differences, and
+p-values adjusted for their number (Benjamini-Hochberg). docs/decisions/0027 has the reasons.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.stats import false_discovery_control
 from scipy.stats import t as student
 
 from fedflow.finished.run import Run, once
@@ -14,6 +20,7 @@ from fedflow.finished.variants import HASHES
 from fedflow.seeding import generator
 
 CONFIDENCE, SEEDS = 0.95, 3  # of intervals; the fewest seeds for a significant difference
+ENOUGH = 5  # seeds whose own standard deviation is trusted
 DRAWS, LARGEST = 2000, 4_000_000  # bootstrap samples; drawn clients in memory at once
 MEASURES = {  # metric: its column of clients
     "local_accuracy": "local_accuracy",
@@ -24,21 +31,29 @@ MEASURES = {  # metric: its column of clients
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean difference of two methods over ``seeds`` shared seeds, with its 95 % interval if known.
+    """Mean difference of two methods over shared seeds, with its 95 % interval if known.
 
-    The interval is a bootstrap over seeds and ``clients``, or else Student's over seeds.
+    The interval is a bootstrap over seeds and ``clients``, or else Student's over seeds. ``gains`` has the
+    difference by seed; ``apart`` is true if `apart` tells it from 0, alone or among others.
     """
 
-    mean: float
-    seeds: int
+    gains: Stat
     interval: tuple[float, float] | None = None
     clients: bool = False
+    apart: bool = False
+
+    @property
+    def mean(self) -> float:
+        return self.gains.mean
+
+    @property
+    def seeds(self) -> int:
+        return len(self.gains.values)
 
     @property
     def significant(self) -> bool:
-        """True if the interval excludes 0, with at least `SEEDS` seeds: with fewer, it is too narrow."""
-        apart = self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
-        return apart and self.seeds >= SEEDS
+        """True if the interval excludes 0, and the rule for claims tells the difference from 0, too."""
+        return self.apart and self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
     @property
     def origin(self) -> str:
@@ -54,15 +69,15 @@ def difference(first: Sequence[Run], second: Sequence[Run], measure: str) -> Dif
     the same difference, as with two global models, the interval is Student's over three or more seeds. A
     single client has no interval.
     """
-    seeds = list(_paired(first, second, MEASURES[measure]).values())
-    if not seeds:
+    paired = _paired(first, second, MEASURES[measure])
+    if not paired:
         return None
-    worst = measure == "local_worst10"
-    mean = float(np.mean([_statistic(pair[:, None], worst)[0] for pair in seeds]))
+    worst, seeds = measure == "local_worst10", list(paired.values())
+    gains = Stat({seed: float(_statistic(pair[:, None], worst)[0]) for seed, pair in paired.items()})
+    (told,) = apart([gains])
     count, largest = len(seeds), max(len(pair[0]) for pair in seeds)
     if all(np.ptp(a - b) == 0 for a, b in seeds):
-        gains = Stat({seed: float(a[0] - b[0]) for seed, (a, b) in enumerate(seeds)})
-        return Difference(mean, count, interval(gains) if count >= SEEDS and largest > 1 else None)
+        return Difference(gains, interval(gains) if count >= SEEDS and largest > 1 else None, apart=told)
     rng = generator(0, "bootstrap")
     draws = max(200, min(DRAWS, LARGEST // (count * largest)))
     chosen = rng.integers(count, size=(draws, count))
@@ -72,7 +87,7 @@ def difference(first: Sequence[Run], second: Sequence[Run], measure: str) -> Dif
         drawn = rng.integers(pair.shape[1], size=(here.sum(), pair.shape[1]))
         means[here] = _statistic(pair[:, drawn], True) if worst else (pair[0] - pair[1])[drawn].mean(1)
     low, high = np.quantile(means.mean(1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Difference(mean, count, (float(low), float(high)), clients=True)
+    return Difference(gains, (float(low), float(high)), clients=True, apart=told)
 
 
 def too_few(*seeds: int) -> str:
@@ -111,8 +126,40 @@ def _scores(run: Run, column: str) -> pd.Series:
     return run.clients.set_index("client").get(column, pd.Series()).astype(float)
 
 
-def interval(difference: Stat) -> tuple[float, float]:
-    """Two-sided 95 % interval of the mean of paired differences, by Student's t."""
-    n = len(difference.values)
-    half = float(student.ppf((1 + CONFIDENCE) / 2, n - 1)) * difference.std / math.sqrt(n)
+def interval(difference: Stat, least: float = 0.0) -> tuple[float, float]:
+    """Two-sided 95 % interval of the mean of paired differences, by Student's t; ``least`` as in `error`."""
+    half = float(student.ppf((1 + CONFIDENCE) / 2, len(difference.values) - 1)) * error(difference, least)
     return difference.mean - half, difference.mean + half
+
+
+def error(difference: Stat, least: float = 0.0) -> float:
+    """Standard error of a mean over seeds.
+
+    With fewer than `ENOUGH`, a smaller standard deviation counts as ``least``: it is often far too small.
+    """
+    n = len(difference.values)
+    return (difference.std if n >= ENOUGH else max(difference.std, least)) / math.sqrt(n)
+
+
+def typical(differences: Iterable[Stat]) -> float:
+    """The median standard deviation of comparable differences over `SEEDS` or more seeds; 0 without any."""
+    stds = [difference.std for difference in differences if len(difference.values) >= SEEDS]
+    return float(np.median(stds)) if stds else 0.0
+
+
+def chance(difference: Stat, margin: float, least: float = 0.0) -> float:
+    """The two-sided p-value of a mean at the distance ``margin`` from a boundary; ``least`` as in `error`."""
+    scale = error(difference, least)
+    return float(2 * student.sf(abs(margin) / scale, len(difference.values) - 1)) if scale else 0.0
+
+
+def adjusted(chances: Sequence[float]) -> list[float]:
+    """p-values adjusted for their number: of those up to 0.05, 5 % are expected to be false at most."""
+    return [float(value) for value in false_discovery_control(chances)] if chances else []
+
+
+def apart(gains: Sequence[Stat]) -> list[bool]:
+    """For each of these comparable differences, True if it is told from 0 given the number of all."""
+    least, counted = typical(gains), [gain for gain in gains if len(gain.values) >= SEEDS]
+    values = iter(adjusted([chance(gain, gain.mean, least) for gain in counted]))
+    return [len(gain.values) >= SEEDS and next(values) <= 1 - CONFIDENCE for gain in gains]

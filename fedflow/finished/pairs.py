@@ -1,12 +1,13 @@
 """Differences of all pairs of methods, with their intervals."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
 
-from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference, too_few
+from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, apart, difference, too_few
 from fedflow.finished.cells import Cell, Methods, Row, Table
 from fedflow.finished.run import Run
 from fedflow.finished.tables import best, write_csv
@@ -24,7 +25,16 @@ def differences(methods: Methods) -> dict[str, Differences]:
         for first, second in combinations([name for name, _ in best(methods, measure)][:SHOWN], 2):
             if (value := difference(methods[first], methods[second], measure)) is not None:
                 by_measure.setdefault(measure, {})[first, second] = value
-    return by_measure
+    return {measure: _among(pairs) for measure, pairs in by_measure.items()}
+
+
+def _among(pairs: Differences) -> Differences:
+    """The pairs of a measure, of which some are told from 0 given the number of all."""
+    told = iter(apart([value.gains for value in pairs.values()]))
+    return {
+        pair: replace(value, apart=certain)
+        for (pair, value), certain in zip(pairs.items(), told, strict=True)
+    }
 
 
 def pair_table(methods: Methods, pairs: Differences) -> Table:

@@ -125,7 +125,7 @@ def build_report(
         write_tables(collected, page.parent)
         write_pairs(collected, {p.name: p.pairs for p in c.partitions}, page.parent / "pairs.csv")
         write_outcomes(done, page.parent)
-        write_claims(c.claims, page.parent)
+        write_claims(c.claims, page.parent, c.recorded)
         page.write_text(text, encoding="utf-8")
     except OSError as error:
         raise FedflowError(f"cannot write the report to {out_dir}: {error.strerror or error}") from error

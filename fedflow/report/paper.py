@@ -37,7 +37,8 @@ SPECIAL = {
 }
 PAIRS = (
     "the row minus the column, points, and 95 % intervals: paired bootstrap over seeds and clients, or"
-    " Student's t over seeds where clients score alike; bold: 0 is excluded, with three seeds or more"
+    " Student's t over seeds where clients score alike; bold: 0 is excluded, also by Student's t over three"
+    " seeds or more, adjusted for the number of pairs"
 )
 LIMIT = 60  # letters of a file's name
 

@@ -28,6 +28,10 @@ from fedflow.stages.started import start_files
 from fedflow.stages.steps import Listener, PartWork, Progress, run_parts
 from fedflow.tracking.record import Record
 
+# With their imports: the code of every outcome, whose pictures are part of it.
+CODE = (PartWork.__module__, ProcedureJob.__module__, write_outcome.__module__)
+SKIPPED = tuple(part for part in ASIDE if part != "pictures")
+
 
 @dataclass(frozen=True)
 class ProcedureRun(Cell):
@@ -104,10 +108,10 @@ class ProcedureRun(Cell):
             effective,
             self.seed,
             contents(self.root, effective["data"], self.partitions, inputs.networks, files),
-            [PartWork.__module__, ProcedureJob.__module__, write_outcome.__module__],
+            CODE,
             [self.procedure],
             networks,
-            aside=tuple(part for part in ASIDE if part != "pictures"),
+            aside=SKIPPED,
         )
 
     @property

@@ -5,7 +5,9 @@ from datetime import date
 from pathlib import Path
 
 from fedflow.claims.claims import load_claims
+from fedflow.claims.matching import matches
 from fedflow.claims.recorded import write_verdicts
+from fedflow.claims.results import write_results
 from fedflow.claims.sources import CLAIMS
 from fedflow.claims.verdicts import judge
 from fedflow.config import PARAMS, load_params
@@ -43,15 +45,19 @@ def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
     return page
 
 
-def record_verdicts(root: Path = Path()) -> Path:
-    """Update ``verdicts.yaml`` from all results of a project; returns its path."""
+def record_verdicts(root: Path = Path()) -> list[Path]:
+    """Update ``verdicts.yaml`` and ``results.csv`` from all results of a project; returns their paths."""
     params = load_params(root / PARAMS)
     entries = params.procedure_entries
     rows = [row for outcome in collect_outcomes(root / "outcomes", entries) for row in outcome.rows]
     runs = [*collect_runs(root / "results", params.labels, needed=not rows), *rows]
     registered = {name: procedure for name, (procedure, _) in entries.items()}
-    judged = judge(load_claims(root / CLAIMS), runs, params.labels, registered)
-    return write_verdicts(root, judged, date.today().isoformat(), _commit(root))
+    claims = load_claims(root / CLAIMS)
+    judged = judge(claims, runs, params.labels, registered)
+    return [
+        write_verdicts(root, judged, date.today().isoformat(), _commit(root), [*matches(runs)]),
+        write_results(root, runs, claims, _recorded(root)),
+    ]
 
 
 def _commit(root: Path) -> str:

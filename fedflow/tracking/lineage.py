@@ -7,13 +7,13 @@ from typing import Any
 
 from fedflow.tracking.addresses import database, is_server
 from fedflow.tracking.pages import experiment_page, model_page, run_page
-from fedflow.tracking.shared import FEDERATED, KEY, Owner, every, experiments, served_clients
+from fedflow.tracking.shared import KEY, RUNS, Owner, every, experiments, served_clients
 from fedflow.tracking.store import locate, open_store, reporting, tracking_uri
 
-Key = tuple[str, str, str, str]  # partition, method, seed, settings
+Key = tuple[str, str, str, str]  # partition, method, seed, settings; of procedures: entry, "", seed, settings
 TAGS = ("partition", "method", "seed", "settings")
 NEWEST_FIRST = ["attributes.end_time DESC"]
-FINISHED = f"attributes.status = 'FINISHED' and {FEDERATED}"
+FINISHED = f"attributes.status = 'FINISHED' and {RUNS}"
 ENDS = """
 SELECT runs.run_uuid, runs.end_time, tags.key, tags.value FROM runs JOIN tags ON tags.run_uuid = runs.run_uuid
 WHERE runs.status = 'FINISHED' AND runs.lifecycle_stage = 'active' ORDER BY runs.end_time DESC
@@ -21,7 +21,9 @@ WHERE runs.status = 'FINISHED' AND runs.lifecycle_stage = 'active' ORDER BY runs
 
 
 def run_key(facts: Mapping[str, Any]) -> Key | None:
-    """The identifying facts of a run, from its tags or its results, or None for anything else."""
+    """The identifying facts of a run or procedure, from its tags or results, or None for anything else."""
+    if "procedure" in facts:
+        facts = {**facts, "partition": facts["procedure"], "method": ""}
     key = tuple(str(facts[name]) for name in TAGS if facts.get(name) is not None)
     return key if len(key) == len(TAGS) else None  # type: ignore[return-value]
 
@@ -54,7 +56,7 @@ def ends(root: Path | str = ".") -> dict[Key, float]:
 
 
 def recorded_runs(root: Path | str = ".") -> dict[Key, dict[str, Any]]:
-    """Facts on the newest finished run of each key: ids, end, commit, command, user, models.
+    """Facts on the newest finished run or procedure of each key: ids, end, seconds, commit, lock, models.
 
     Runs of this project take precedence over others in the same store. ``models`` are registered versions
     ("p.fedavg v3"), ``serves`` their clients in words, and ``pages`` their addresses. ``served``: whether
@@ -80,9 +82,12 @@ def recorded_runs(root: Path | str = ".") -> dict[Key, dict[str, Any]]:
                 "run_id": run.info.run_id,
                 "ended": f"{datetime.fromtimestamp(ended, UTC):%Y-%m-%d %H:%M} UTC",
                 "end": ended,
+                "seconds": ended - run.info.start_time / 1000,
                 "commit": tags.get("mlflow.source.git.commit", "")[:12],
                 "changed": tags.get("fedflow.git_dirty") == "true",
                 "version": tags.get("fedflow.version", ""),
+                "lock": tags.get("fedflow.lock_sha256", "")[:12],
+                "processor": tags.get("fedflow.processor", ""),
                 "command": tags.get("mlflow.source.name", ""),
                 "user": tags.get("mlflow.user", ""),
                 "clusters": clusters[-1] if clusters else "",

@@ -26,6 +26,7 @@ from fedflow import __version__
 from fedflow.errors import FedflowError, reason
 from fedflow.metrics.table import heading, headlines, metric_of, printed, recorded_name
 from fedflow.project.digest import digest
+from fedflow.project.machine import lock_digest, processor
 from fedflow.tracking.addresses import is_database
 from fedflow.tracking.comparison import NOTE, PARENT, log_comparison, log_orders, measured
 from fedflow.tracking.models import ModelCard, Served, log_models, ranges
@@ -492,7 +493,7 @@ def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
 
 
 def _source(root: Path, params_file: Path | None) -> dict[str, str]:
-    """Tags with the version, the parameter file, the command, the user and the commit of a run.
+    """Tags with the version, the parameter file, the command, the machine, the user and the commit of a run.
 
     MLflow's pages hide the commit of a run without a source.
     """
@@ -501,6 +502,8 @@ def _source(root: Path, params_file: Path | None) -> dict[str, str]:
         "fedflow.version": __version__,
         "mlflow.source.name": shlex.join([Path(program).name, *arguments])[:TAG_LENGTH],
         "mlflow.source.type": "LOCAL",
+        "fedflow.processor": processor(),
+        "fedflow.lock_sha256": lock_digest(root),
     }
     if params_file is not None and params_file.is_file():
         tags["fedflow.params_sha256"] = hashlib.sha256(params_file.read_bytes()).hexdigest()

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from result_folders import write_run
 
-from fedflow.finished.bootstrap import difference
+from fedflow.finished.bootstrap import apart, difference
 from fedflow.finished.collect import collect_runs
 from fedflow.finished.pairs import differences, pair_table, write_pairs
 from fedflow.finished.run import Run
-from fedflow.finished.tables import by_method
+from fedflow.finished.tables import Stat, by_method
 from fedflow.report.page import build_report
 from fedflow.report.paper import latex, write_paper
 from fedflow.report.sections.findings import findings
@@ -173,3 +173,20 @@ def test_pairs_are_antisymmetric_and_bold_where_the_interval_excludes_0(run: Run
     rows = pd.read_csv(tmp_path / "pairs.csv").set_index(["label", "other_label"])["difference"].to_dict()
     assert len(rows) == 3 and cells["A", "B"].text == f"{100 * rows['A', 'B']:+.1f}"
     assert r"\textbf{$-$" in latex(table)
+
+
+def test_no_pair_is_bold_that_a_claim_would_not_resolve(run: Run) -> None:
+    """The bootstrap of three seeds excludes 0, Student's t does not; nor does it among many other pairs."""
+    base = np.linspace(0.3, 0.6, 50)
+    other = [with_scores(run, seed, base) for seed in range(3)]
+    found = difference(
+        [with_scores(run, seed, base + gain + 0.01 * base) for seed, gain in enumerate((0.1, 0.2, 0.3))],
+        other,
+        "local_accuracy",
+    )
+    assert found is not None and found.interval is not None and found.interval[0] > 0.05
+    assert not found.significant
+    gains = Stat({0: 0.2, 1: 0.25, 2: 0.33})
+    assert apart([gains]) == [True]
+    assert apart([gains, *[Stat({0: -0.05, 1: 0.0, 2: 0.06})] * 9]) == [False] * 10
+    assert apart([gains, Stat({0: 0.3})]) == [True, False]  # one seed counts for nothing

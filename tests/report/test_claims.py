@@ -3,6 +3,7 @@
 import re
 import shutil
 from datetime import date
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,14 @@ from support import refused
 from typer.testing import CliRunner
 
 from fedflow.claims.claims import load_claims
+from fedflow.claims.matching import matches, scale
+from fedflow.claims.results import read_results, write_results
 from fedflow.claims.sources import RECORDED
 from fedflow.claims.verdicts import judge
 from fedflow.cli import app
 from fedflow.config import read_yaml
 from fedflow.errors import FedflowError
-from fedflow.finished.bootstrap import interval
+from fedflow.finished.bootstrap import chance, interval
 from fedflow.finished.collect import collect_runs
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat
@@ -91,6 +94,37 @@ def test_the_interval_is_that_of_the_paired_t_test():
 def test_verdicts(check, fedavg, ditto, expected, tmp_path):
     found, _ = verdict(tmp_path, f"measure: loss, of: ditto, {check}", fedavg=fedavg, ditto=ditto)
     assert found == expected
+
+
+ABOVE = "{measure: %s, of: %s, above: [fedavg]}"
+
+
+def test_a_deviation_that_is_small_by_luck_does_not_narrow_an_interval(tmp_path):
+    """With the median deviation of its measure, 0.5, the mean of 0.3 is far from certain."""
+    fedavg, lucky, wild = [1.0, 1.0, 1.0], [1.3, 1.301, 1.302], [1.5, 2.0, 2.5]
+    assert verdict(tmp_path, f"all: [{ABOVE % ('loss', 'a')}]", fedavg=fedavg, a=lucky)[0] == "confirmed"
+    three = ", ".join(ABOVE % ("loss", name) for name in "abc")
+    found = verdict(tmp_path, f"all: [{three}]", fedavg=fedavg, a=lucky, b=wild, c=[1.1, 2.1, 3.3])
+    assert "difference +0.30100 [−0.94" in found[1][0] and found[0] == "not resolved"
+    other = ", ".join([ABOVE % ("loss", "a"), *(ABOVE % ("best(train_loss)", name) for name in "bc")])
+    found = verdict(tmp_path, f"any: [{other}]", fedavg=fedavg, a=lucky, b=wild, c=[1.1, 2.1, 3.3])
+    assert "difference +0.30100 [+0.29" in found[1][0] and found[0] == "confirmed"  # another measure
+
+
+def test_p_values_are_adjusted_for_the_comparisons_of_all_claims(tmp_path):
+    fedavg, others = [1.0, 1.0, 1.0], {name: [0.8, 1.0, 1.2] for name in "bcdefghijk"}
+    measured = {"fedavg": fedavg, "a": [1.3, 1.45, 1.6], **others}
+    (low, high) = interval(Stat({0: 0.3, 1: 0.45, 2: 0.6}), 0.2)
+    every = ", ".join(ABOVE % ("loss", name) for name in ("a", *others))
+    found, (first, *_) = verdict(tmp_path, f"all: [{every}]", **measured)
+    assert low < 0 < high and "adjusted" not in first  # the median deviation is 0.2
+    measured["a"] = [1.5, 1.65, 1.8]
+    few = ", ".join(ABOVE % ("loss", name) for name in "ab")
+    found, (first, _) = verdict(tmp_path, f"any: [{few}]", **measured)
+    alone = chance(Stat({0: 0.5, 1: 0.65, 2: 0.8}), 0.65, least=0.175)  # the median of 0.15 and 0.2
+    assert found == "confirmed" and f"(adjusted p {2 * alone:.2g})" in first
+    found, (first, *_) = verdict(tmp_path, f"any: [{every}]", **measured)
+    assert found == "not resolved" and "] (adjusted p 0." in first and "[+0." in first
 
 
 def test_what_decides_is_printed(tmp_path):
@@ -372,3 +406,40 @@ def test_new_results_replace_what_follows_from_runs_and_keep_the_rest(tmp_path):
         assert found["k"] == {"id": "k", "verdict": "confirmed", "ours": "earlier", "seeds": 3}
         assert found["n"] == {"id": "n", "verdict": "not run"}
         assert found["t"] == {"id": "t", "ours": "by hand", "verdict": "held by a test"}
+    rows = read_results(tmp_path)
+    assert [(row["method"], row["seed"]) for row in rows] == list(product(("ditto", "fedavg"), "012"))
+    values = [float(row["local_accuracy"]) for row in rows[:3]]
+    assert values == pytest.approx([*result.values[0].stat.values.values()], abs=1e-6)
+    assert rows[0]["registered"] == "ditto" and rows[0]["commit"] == "" and "rounds" not in rows[0]
+
+
+def test_results_have_what_claims_read_and_where_runs_were_made(tmp_path):
+    for seed in (1, 0):
+        write_run(tmp_path / "results", "p", "ditto", seed)
+    text = CLAIM % "of: {method: ditto, measure: 'rounds_to(local_accuracy, %s)'}, within: [0, 9]"
+    (tmp_path / "claims.yaml").write_text(text % 0.01 + (text % 1).replace("id: a", "id: k"))
+    runs = collect_runs(tmp_path / "results")
+    facts = {"end": 86400.0, "seconds": 12.3, "commit": "0123456789ab", "changed": True}
+    key = ("p", "ditto", "1", runs[1].settings)
+    recorded = {key: facts | {"lock": "ba9876543210", "processor": "Abacus"}}
+    write_results(tmp_path, runs, load_claims(tmp_path / "claims.yaml"), recorded)
+    first, second = read_results(tmp_path)
+    assert float(second["rounds_to(local_accuracy, 0.01)"]) <= 20
+    assert second["rounds_to(local_accuracy, 1)"] == "20+"
+    made = ("date", "commit", "lock", "processor", "seconds")
+    assert [second[name] for name in made] == ["1970-01-02", "01234567-dirty", "ba987654", "Abacus", "12"]
+    assert [first[name] for name in made] == [""] * 5
+
+
+def test_the_scale_is_that_of_the_table_which_the_source_names(tmp_path):
+    scheme = ("label_skew", {"fraction": 0.2})
+    for seed in range(3):
+        write_run(tmp_path, "p", "pacfl", seed, dataset="fmnist", scheme=scheme)
+    runs = collect_runs(tmp_path)
+
+    def of(source: str, runs: list[Run] = runs) -> str:
+        return scale([*matches(collect_runs(tmp_path))], runs, source)
+
+    assert of("PACFL, Table 3.1").startswith("20 of 100 clients, participation 0.3, 20 of 200 rounds")
+    assert of("PACFL, Tables 3.7 and 3.8") == of("Table 3.1")
+    assert of("PACFL, claim 3.1") == of("PACFL, Table 3.10") == of("PACFL, Table 3.1", []) == ""

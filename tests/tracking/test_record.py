@@ -193,6 +193,7 @@ def test_the_parent_of_a_sweep_has_its_grid_and_what_its_newest_run_was_made_wit
         parent = api.get_run(record.parent).data
         assert parent.params == {"grid.methods": '["fedavg"]', "grid.seeds": "[0, 1]"}
         assert parent.tags["mlflow.source.git.commit"] == commit
+        assert parent.tags["fedflow.processor"] and "fedflow.lock_sha256" in parent.tags
         changed = json.loads(parent.tags.get("fedflow.changed_params", "{}"))
         assert changed == ({"grid.methods": '["fedavg", "ditto"]'} if commit == "bbb" else {})
         with start(f"{commit} outside the grid", sweep="grid") as record:

@@ -7,9 +7,12 @@ from fedflow.report.blocks import Block, Box, Fold, Heading, Section, Text
 from fedflow.report.compared import Compared
 
 LEAD = """A comparison is over the seeds that both methods have; brackets hold the 95 % interval of the mean
-paired difference (Student’s t). It is confirmed if all of the interval is on the side of the claim, not
-confirmed if none of it is, and not resolved otherwise or with fewer than three seeds. “+”: a seed did not
-reach its target, so the number is a lower bound."""
+paired difference (Student’s t; with three or four seeds, the standard deviation is at least the median one of
+the same measure and partition). It
+is confirmed if all of the interval is on the side of the claim, not confirmed if none of it is, both with a
+p-value of at most 0.05 that is adjusted for the number of comparisons (Benjamini-Hochberg), and not resolved
+otherwise or with fewer than three seeds. “+”: a seed did not reach its target, so the number is a lower
+bound."""
 VERDICT = Markup('<span class="verdict {}">{}</span> ')
 NUMBERS = Markup("{} · {}: <b>{}</b>")
 

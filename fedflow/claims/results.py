@@ -1,0 +1,123 @@
+"""``results.csv``: final numbers of every run of a study, to be committed next to ``verdicts.yaml``.
+
+A row per run and seed, or per row of the summary of a procedure: the metrics of the report's tables, the
+measures that claims read, and the origin of the run: day, commit, lock, processor, seconds, and the digests
+of settings and code. The names of its methods and network lead to the digest of the same code now
+(`fedflow.stages.report.current_code`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedflow.claims.claims import Arm, Check, Claim
+from fedflow.claims.measures import Measure, parse
+from fedflow.claims.sources import RESULTS
+from fedflow.claims.targets import NotMeasured
+from fedflow.files import naming
+from fedflow.finished.run import Run
+from fedflow.finished.tables import SOME, TABLES, columns, write_csv
+from fedflow.procedures import PROCEDURES
+from fedflow.project.digest import SHORT
+from fedflow.project.identity import Identity
+
+NAMES = ("partition", "division", "method", "variant", "seed")
+CODE = ("kind", "registered", "networks", "code")  # what decides the digest of the code, and the digest
+ORIGIN = ("date", "commit", "lock", "processor", "seconds", "settings", *CODE)
+DIGITS = 12  # of a digest of code
+RUN, PROCEDURE = "run", "procedure"  # kinds
+
+Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `fedflow.tracking.lineage`
+
+
+def write_results(study: Path, runs: Iterable[Run], claims: Iterable[Claim], recorded: Recorded) -> Path:
+    """Write ``results.csv`` into a study's folder; returns it. ``runs`` may include rows of outcomes."""
+    measures = list(dict.fromkeys(text for claim in claims for text in _measures(claim)))
+    names = [metric.name for table in (*TABLES, *SOME) for metric in columns(table)]
+    rows = [_row(run, names, measures, recorded) for run in runs]
+    filled = {name for row in rows for name, value in row.items() if value != ""}
+    metrics = dict.fromkeys(name for row in rows for name in row if name not in (*NAMES, *ORIGIN))
+    ordered = [name for name in (*NAMES, *metrics, *ORIGIN) if name in filled or name in ORIGIN]
+    rows.sort(key=lambda row: tuple(row[name] for name in NAMES))
+    file = study / RESULTS
+    with naming(file):
+        write_csv(pd.DataFrame(rows, columns=ordered, dtype=object), file)
+    return file
+
+
+def read_results(study: Path) -> list[dict[str, str]]:
+    """The rows of ``results.csv`` in a study's folder as text; none without the file."""
+    file = study / RESULTS
+    if not file.exists():
+        return []
+    table = pd.read_csv(file, dtype=str, keep_default_na=False)
+    return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
+
+
+def origin(run: Run, recorded: Recorded) -> dict[str, str]:
+    """Day, commit, lock and processor of a run, and its seconds; empty texts for a run without a record."""
+    method = "" if run.procedure else run.method
+    facts = recorded.get((run.partition, method, str(run.seed), run.settings), {})
+    if not facts:
+        return dict.fromkeys(ORIGIN[:5], "")
+    return {
+        "date": f"{datetime.fromtimestamp(facts['end'], UTC):%Y-%m-%d}",
+        "commit": facts["commit"][:SHORT] + "-dirty" * facts["changed"],
+        "lock": facts["lock"][:SHORT],
+        "processor": facts["processor"],
+        "seconds": f"{facts['seconds']:.0f}",
+    }
+
+
+def registered(run: Run) -> tuple[str, str, str]:
+    """Kind, registered methods or procedure, and networks of a run, in words."""
+    if run.procedure:
+        networks = [model["name"] for _, model in sorted(run.params.get("models", {}).items())]
+        return PROCEDURE, run.procedure, " ".join(networks)
+    return RUN, " ".join(registered_methods(run.params["method"])), run.params["model"]["name"]
+
+
+def _row(run: Run, names: Sequence[str], measures: Sequence[str], recorded: Recorded) -> dict[str, Any]:
+    """The columns of a run as text, except its seed."""
+    variant = run.variant.removeprefix(run.method).removeprefix(" · ")
+    facts = (run.partition, run.metrics.get("division", ""), run.method, variant, run.seed)
+    if run.procedure:
+        metrics = {name: _number(run.metrics.get(name)) for name in PROCEDURES[run.procedure].metrics}
+    else:
+        metrics = {name: _number(run.metrics.get(name)) for name in names}
+        metrics |= {text: _value(parse(text), run) for text in measures if text not in names}
+    identity = Identity.read(run.folder)
+    code = identity.code[:DIGITS] if identity else ""
+    made = origin(run, recorded) | {"settings": run.settings[:SHORT]}
+    return dict(zip(NAMES, facts)) | metrics | made | dict(zip(CODE, (*registered(run), code)))
+
+
+def _value(measure: Measure, run: Run) -> str:
+    """A measure of a run, "60+" for a lower bound, empty if it was not measured."""
+    try:
+        value = measure.of(run)
+        least = measure.least(run) if value is None else None
+    except NotMeasured:
+        return ""
+    return _number(value) if least is None else f"{_number(least)}+"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _measures(check: Check) -> Iterator[str]:
+    """The measures of runs that a check reads, also in the checks within it."""
+    sides: list[Arm] = [side for arm in check.arms for side in (arm, arm.minus) if side]
+    texts = (check.measure, *(side.measure for side in sides))
+    yield from (text for text in texts if text)
+    for part in (*check.all, *check.any):
+        yield from _measures(part)
+
+
+def registered_methods(params: Mapping[str, Any]) -> list[str]:
+    """The registered name of a method, then of the methods that it wraps."""
+    return [params["name"], *(registered_methods(params["host"]) if "host" in params else [])]

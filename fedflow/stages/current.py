@@ -1,0 +1,33 @@
+"""The digest of the code that would compute a result now, from the names in ``results.csv`` of a study."""
+
+from functools import cache
+
+from fedflow.claims.results import DIGITS, PROCEDURE
+from fedflow.methods import METHODS
+from fedflow.models import architecture
+from fedflow.procedures import PROCEDURES
+from fedflow.project.code import ASIDE
+from fedflow.project.identity import Identity
+from fedflow.simulation.extensions.all_extensions import registered_modules
+from fedflow.stages import procedure
+from fedflow.stages.experiment import CODE
+
+
+@cache
+def current_code(kind: str, registered: str, networks: str) -> str:
+    """The first digits of `Identity.code` of a run or a procedure with these names; empty for unknown ones.
+
+    Settings choose no other code than methods, procedures and networks do: a test compares both digests for
+    every study.
+    """
+    registry = PROCEDURES if kind == PROCEDURE else METHODS
+    roots, skipped = (procedure.CODE, procedure.SKIPPED) if kind == PROCEDURE else (_run_code(), ASIDE)
+    if not all(name in registry for name in registered.split()):
+        return ""
+    modules = [*roots, *(registry[name].__module__ for name in registered.split())]
+    made_of = [architecture(name) for name in networks.split()]
+    return Identity.of({}, None, {}, modules, networks=made_of, aside=skipped).code[:DIGITS]
+
+
+def _run_code() -> tuple[str, ...]:
+    return CODE, *registered_modules()
