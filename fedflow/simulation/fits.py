@@ -28,7 +28,8 @@ def need_fit(model: FlatModel, train: Examples, name: str, classes: int = 0) -> 
     """
     w, labels = model.init(0).requires_grad_(), not train.y.is_floating_point()
     shape = tuple(train.x.shape[1:])
-    classes = max(classes, int(train.y.max()) + 1) if labels else 0
+    if labels:
+        classes = train.y.shape[1] if train.several else max(classes, int(train.y.max()) + 1)
     try:
         few = torch.arange(min(SAMPLES, len(train)), device=model.device)
         outputs, _ = [
@@ -114,6 +115,9 @@ def _need_shape(outputs: Tensor, y: Tensor, classes: int) -> None:
     if y.is_floating_point():
         if outputs.numel() != y.numel() or (y.ndim > 1 and outputs.shape[1:] != y.shape[1:]):
             raise Misfit(f"the network gives {returned} for targets {targets}")
+    elif y.dtype == torch.bool:
+        if outputs.shape != y.shape:
+            raise Misfit(f"the network gives {returned}, and {classes} labels need {targets} logits")
     elif y.ndim > 1:
         raise Misfit(f"targets {targets} are several labels a sample, which need losses(outputs, y)")
     elif outputs.ndim != 2:

@@ -71,7 +71,8 @@ class ModelCard:
     used unchanged: such images must already be normalized. ``serves`` is "global", "cluster", "level" or
     "personal", as the method declares it. ``levels`` has the clients of each level and the options of its
     network, which replace ``options``. ``held_out``: accuracies were measured on held-out training samples,
-    so that they may choose the champion among the versions of a model.
+    so that they may choose the champion among the versions of a model. ``outputs`` is the number of outputs (0:
+    of classes); ``several``: samples can have several labels.
     """
 
     architecture: str
@@ -87,6 +88,8 @@ class ModelCard:
     options: dict[str, Any] = field(default_factory=dict)
     levels: dict[str, tuple[dict[str, Any], list[int]]] = field(default_factory=dict)
     held_out: bool = False
+    outputs: int = 0
+    several: bool = False
 
     @classmethod
     def of(
@@ -105,6 +108,8 @@ class ModelCard:
             options=dict(options),
             input_shape=dataset.input_shape,
             classes=classes or dataset.classes,
+            outputs=len(classes or ()) or dataset.num_classes,
+            several=dataset.train.several,
             mean=dataset.mean if normalizes else None,
             std=dataset.std if normalizes else None,
             input_type="uint8" if normalizes else "int64" if tokens else "float32",
@@ -425,11 +430,13 @@ def _signature(facts: Mapping[str, Any]) -> Any:
     from mlflow.models import ModelSignature
     from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
-    choice = ParamSchema([ParamSpec("client", DataType.long, facts["ids"][0])])
+    params = [ParamSpec("probabilities", DataType.boolean, False)] if facts["classes"] else []
+    if facts["serves"] == "personal":
+        params.append(ParamSpec("client", DataType.long, facts["ids"][0]))
     return ModelSignature(
         inputs=Schema([TensorSpec(np.dtype(facts["input_type"]), (-1, *facts["input_shape"]))]),
-        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, len(facts["classes"]) or 1))]),
-        params=choice if facts["serves"] == "personal" else None,  # type: ignore[arg-type]
+        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, facts["outputs"] or len(facts["classes"])))]),
+        params=ParamSchema(params) if params else None,  # type: ignore[arg-type]
     )
 
 
