@@ -114,7 +114,7 @@ def _flatter(y: np.ndarray) -> str:
         return ""
     if y.shape[1] == 1:
         return ": y[:, 0]"
-    several_labels = "; several labels per sample need loss: bce"
+    several_labels = "; several labels per sample need loss: bce, real targets loss: mse"
     return {"one-hot": ": y.argmax(1)", "multi-label": several_labels}.get(binary_rows(y), "")
 
 

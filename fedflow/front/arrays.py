@@ -258,7 +258,7 @@ def _need_targets(name: str, y: np.ndarray, sequence: tuple[int, ...], loss: str
     if y.dtype.kind == "f":
         _need_finite(name, y)
         if loss is None and (labels := labels_as_reals(y)):
-            accepted = f'labels as whole numbers, {name}.astype(int); real targets, loss="mse"'
+            accepted = f"labels as whole numbers, {name}.astype(int); real targets, {name}[:, None]"
             raise BadInput(name, Words(f"floats {labels}"), accepted)
     elif y.ndim == 1 or (y.ndim == 2 and size == sequence):
         return

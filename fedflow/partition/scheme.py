@@ -197,6 +197,6 @@ def num_classes(labels: np.ndarray) -> int:
 
 def no_classes() -> FedflowError:
     return FedflowError(
-        "partition: the targets of this dataset are numbers, or several labels per sample, not classes; "
+        "partition: the targets of this dataset are several labels per sample, or numbers, not classes; "
         "choose a scheme that does not use labels, such as natural or iid"
     )

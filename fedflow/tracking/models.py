@@ -71,8 +71,8 @@ class ModelCard:
     used unchanged: such images must already be normalized. ``serves`` is "global", "cluster", "level" or
     "personal", as the method declares it. ``levels`` has the clients of each level and the options of its
     network, which replace ``options``. ``held_out``: accuracies were measured on held-out training samples,
-    so that they may choose the champion among the versions of a model. ``outputs`` is the number of outputs (0:
-    of classes); ``several``: samples can have several labels.
+    so that they may choose the champion among the versions of a model. ``outputs`` is their number
+    (0: of classes); ``several``: samples can have several labels.
     """
 
     architecture: str
@@ -430,12 +430,13 @@ def _signature(facts: Mapping[str, Any]) -> Any:
     from mlflow.models import ModelSignature
     from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
+    outputs = facts["outputs"] or len(facts["classes"]) or 1
     params = [ParamSpec("probabilities", DataType.boolean, False)] if facts["classes"] else []
     if facts["serves"] == "personal":
         params.append(ParamSpec("client", DataType.long, facts["ids"][0]))
     return ModelSignature(
         inputs=Schema([TensorSpec(np.dtype(facts["input_type"]), (-1, *facts["input_shape"]))]),
-        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, facts["outputs"] or len(facts["classes"])))]),
+        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, outputs))]),
         params=ParamSchema(params) if params else None,  # type: ignore[arg-type]
     )
 
