@@ -8,6 +8,7 @@ the code of the networks. No pickle is written or read.
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -233,12 +234,33 @@ def served_model(
         if run is None or not logged:
             wanted = ", ".join(f"{name} {value}" for name, value in tags.items())
             raise FedflowError(f"no model of a finished run with {wanted} is recorded in {shown(store.uri)}")
-        cards = {name: _card(_artifact(model, "model.json", store)) for name, model in logged.items()}
-    served = sorted({k for card in cards.values() for k in card["clients"]})
+        cards = _cards(logged, store)
     everyone = {card["serves"] for card in cards.values()} == {"global"}
+    return run.info.run_id, next(iter(cards)) if everyone and client is None else _serving(cards, client)
+
+
+def model_called(run_id: str, name: str, root: Path | str = ".") -> tuple[str, int | None]:
+    """The model of a run that ``name`` means, and its client: "cluster-1", or the model of "client-7"."""
+    if not (matched := re.fullmatch(r"client-(\d+)", name)):
+        return name, None
+    store, client = open_store(root), int(matched[1])
+    api = store.client()
+    with reporting(store.uri):
+        cards = _cards(recorded_models(api, _run(api, run_id, store)), store)
+    return _serving(cards, client), client
+
+
+def _cards(logged: Mapping[str, "LoggedModel"], store: Store) -> dict[str, dict[str, Any]]:
+    """The cards of recorded models, by name."""
+    return {name: _card(_artifact(model, "model.json", store)) for name, model in logged.items()}
+
+
+def _serving(cards: Mapping[str, Mapping[str, Any]], client: int | None) -> str:
+    """The name of the model that a client is served."""
     for name, card in cards.items():
-        if client in card["clients"] or (everyone and client is None):
-            return run.info.run_id, name
+        if client in card["clients"]:
+            return name
+    served = sorted({k for card in cards.values() for k in card["clients"]})
     raise BadInput("client", client, f"a client with a recorded model: {ranges(served)}")
 
 
