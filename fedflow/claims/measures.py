@@ -9,7 +9,8 @@ Published tables and claims name what they compare in this language:
 * ``best(column)``, ``worst(column)``, ``cumulative(column)`` (the sum), ``at(column, round)`` and
   ``last(column, n)`` (the mean of the last n evaluated rounds), from ``rounds.csv``
 * ``top1``, ``top5`` (any number), ``auroc``, ``macro_f1``, ``balanced_accuracy``, ``ece`` and ``mce`` of
-  predictions: the mean over clients, each on its own test set, or with ``_std`` (of the population),
+  predictions, of several labels per sample ``label_accuracy``, ``exact``, ``micro_f1``, ``macro_f1`` and
+  ``auroc``: the mean over clients, each on its own test set, or with ``_std`` (of the population),
   ``_weighted`` (by test samples), ``_worst10``, ``_best10``, ``_gini``, ``_gap``; ``top<k>``, ``ece`` and
   ``mce`` also with ``(batch=10)``: the mean over batches of that many test samples, as SuPerFed publishes it
 * ``pruned``, the share of parameters that clients' networks lack at the end: 1 - ``kept``, the mean over all
@@ -51,6 +52,9 @@ LABELS = {
     "auroc": "AUROC",
     "macro_f1": "Macro F1",
     "balanced_accuracy": "Balanced accuracy",
+    "label_accuracy": "Label accuracy",
+    "exact": "Exact match",
+    "micro_f1": "Micro F1",
     "ece": "ECE",
     "mce": "MCE",
 }
@@ -109,12 +113,13 @@ def parse(text: str, field: str = "measure", procedure: str = "") -> Measure:
     matched = EXPRESSION.fullmatch(text.strip())
     name, arguments = (matched[1], matched[2]) if matched else (text, None)
     given = [argument.strip() for argument in arguments.split(",")] if arguments else []
-    if arguments is None and (metric_of(name) or name.startswith(DIAGNOSTICS)):
+    predicted = PREDICTED.fullmatch(name)
+    if arguments is None and not predicted and (metric_of(name) or name.startswith(DIAGNOSTICS)):
         metric = metric_of(name) or Metric(name, name, unit=NUMBER, better="")
         return _measure(text, metric, partial(_final, name))
     if text.strip() == "pruned":
         return Measure(text, "Pruned, %", SHARE, "higher", _pruned)
-    if predicted := PREDICTED.fullmatch(name):
+    if predicted:
         if arguments is None:
             return _predicted(text, predicted[1], predicted[2])
         if (batch := BATCH.fullmatch(arguments.strip())) and predicted[1] not in predictions.WHOLE:

@@ -18,7 +18,7 @@ from fedflow.cli.options import Root
 from fedflow.cli.printing import console, print_line, print_table, shortened
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.files import check_output, finished_folders
-from fedflow.metrics.table import heading, headlines, metric_of, printed
+from fedflow.metrics.table import first_headlines, heading, headlines, metric_of, printed
 from fedflow.naming import counted, flat, say
 from fedflow.project.running import running
 
@@ -308,6 +308,7 @@ def compare(
         ]
         print(json.dumps(entries, indent=1))
         return
+    shown = first_headlines(names, SHOWN)
     labels = [f"{partition}/{method}" for partition, method, _ in groups]
     redrawn = any(group[0].division for group in groups.values())
     rows = [
@@ -315,11 +316,11 @@ def compare(
             label,
             str(len(group)),
             *[str(len({run.division for run in group}))] * redrawn,
-            *(_spread(name, _values(group, name)) for name in names[:SHOWN]),
+            *(_spread(name, _values(group, name)) for name in shown),
         )
         for label, group in zip(labels, groups.values(), strict=True)
     ]
-    print_table("", ("run", "seeds", *["divisions"] * redrawn, *map(heading, names[:SHOWN])), rows)
+    print_table("", ("run", "seeds", *["divisions"] * redrawn, *map(heading, shown)), rows)
     if differ and len(groups) > 1:
         print_line("")
         rows = [(name, *(shortened(values.get(name), 40) for values in settings)) for name in differ]
@@ -386,7 +387,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _measured(runs: list[Finished]) -> list[str]:
     """Headline metrics of these runs."""
-    return headlines({name for run in runs for name in run.numbers})[:COLUMNS]
+    return first_headlines({name for run in runs for name in run.numbers}, COLUMNS)
 
 
 def _values(runs: list[Finished], name: str) -> list[float]:

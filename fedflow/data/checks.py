@@ -7,22 +7,30 @@ from itertools import chain
 import numpy as np
 
 from fedflow.data.files import KINDS, SPLITS, DataColumn, RawData
-from fedflow.data.labels import binary_rows, misfit
+from fedflow.data.labels import binary_rows, misfit, several
 from fedflow.errors import FedflowError
 
 LAYOUTS = {"images": "[n, h, w] or [n, h, w, 3]", "features": "[n, ...]", "tokens": "[n, L]"}
 TYPES = ", ".join(f"{dtype} {kind}" for dtype, kind in KINDS.items())
 
 
-def checked(raw: RawData, origin: str, classes: tuple[str, ...], shape: tuple | None) -> RawData:
+def checked(
+    raw: RawData, origin: str, classes: tuple[str, ...], shape: tuple | None, loss: str | None = None
+) -> RawData:
     """``raw`` with int64 labels and columns, and named classes; or a `FedflowError` that names ``origin``.
 
     ``classes`` and ``shape`` (C, H, W) are declared by the source; empty and None accept any. Training labels
-    must be exactly 0..K-1, unless the reader names the classes: then classes may have no sample.
+    must be exactly 0..K-1, unless the reader names the classes: then classes may have no sample. With the
+    ``loss`` "bce", targets are several labels per sample, bool; with "mse", they must be real.
     """
-    for problem in chain(_inputs(raw, shape), _targets(raw), _columns(raw)):
+    targets = _several(raw) if loss == "bce" else _targets(raw, loss)
+    for problem in chain(_inputs(raw, shape), targets, _columns(raw)):
         raise FedflowError(f"{origin}: {problem}")  # the first one: the others may follow from it
     raw = replace(raw, columns={name: _whole(column) for name, column in raw.columns.items()})
+    if loss == "bce":
+        y_train, y_test = raw.y_train.astype(bool), raw.y_test.astype(bool)
+        names = raw.classes or tuple(map(str, range(y_train.shape[1])))
+        return replace(raw, y_train=y_train, y_test=y_test, classes=names)
     try:
         return _labeled(raw, classes)
     except ValueError as error:
@@ -60,8 +68,20 @@ def _turned(x: np.ndarray) -> str:
     return ": x.transpose(0, 2, 3, 1)" if x.shape[1] == 3 else ""
 
 
-def _targets(raw: RawData) -> Iterator[str]:
-    """Faults of the targets."""
+def _several(raw: RawData) -> Iterator[str]:
+    """Faults of targets that are several labels per sample."""
+    for split in SPLITS:
+        x, y = getattr(raw, f"x_{split}"), getattr(raw, f"y_{split}")
+        if not several(y):
+            yield f"y_{split} is {y.dtype} {list(y.shape)}; needs 0 and 1 by label [n, labels] for loss: bce"
+        if len(x) != len(y):
+            yield f"{len(x)} {raw.kind} in x_{split}, {len(y)} rows in y_{split}"
+        if y.shape[1] != (len(raw.classes) or raw.y_train.shape[1]):
+            yield f"y_{split} has {y.shape[1]} labels, not {len(raw.classes) or raw.y_train.shape[1]}"
+
+
+def _targets(raw: RawData, loss: str | None) -> Iterator[str]:
+    """Faults of other targets."""
     for split in SPLITS:
         x, y = getattr(raw, f"x_{split}"), getattr(raw, f"y_{split}")
         whole, sequences = y.dtype.kind in "iu", raw.kind == "tokens" and y.ndim == 2
@@ -72,9 +92,11 @@ def _targets(raw: RawData) -> Iterator[str]:
                 f"y_{split} is {y.dtype} {list(y.shape)}; needs whole numbers [n]{more}, or float32 [n] or "
                 f"[n, k]{_flatter(y)}"
             )
-        elif not whole and y.ndim == 2 and y.shape[1] > 1 and (kind := binary_rows(y)):
+        elif loss is None and not whole and y.ndim == 2 and y.shape[1] > 1 and (kind := binary_rows(y)):
             found = f"y_{split} is {kind}, {y.dtype} {list(y.shape)}"
             yield f"{found}; needs one label per sample [n]{_flatter(y)}"
+        elif whole and loss == "mse":
+            yield f"y_{split} is {y.dtype} {list(y.shape)}; needs float32 for loss: mse"
         if len(x) != len(y):
             yield f"{len(x)} {raw.kind} in x_{split}, {len(y)} labels in y_{split}"
         if sequences and x.shape != y.shape:
@@ -87,12 +109,13 @@ def _targets(raw: RawData) -> Iterator[str]:
 
 
 def _flatter(y: np.ndarray) -> str:
-    """A hint on making labels [n] from one column or a column per class, to follow an error."""
+    """A hint on labels in one column or a column per class, to follow an error."""
     if y.ndim != 2 or y.dtype.kind not in "biuf":
         return ""
     if y.shape[1] == 1:
         return ": y[:, 0]"
-    return ": y.argmax(1)" if binary_rows(y) == "one-hot" else ""
+    several_labels = "; several labels per sample need loss: bce, real targets loss: mse"
+    return {"one-hot": ": y.argmax(1)", "multi-label": several_labels}.get(binary_rows(y), "")
 
 
 def _columns(raw: RawData) -> Iterator[str]:

@@ -15,7 +15,8 @@ class Examples:
     ``x`` is uint8 images [n, C, H, W], normalized on the fly to ``(x / 255 - mean) / std`` with ``mean`` and
     ``std`` of length C (default: 0 and 1), float features of any shape, or whole numbers: tokens [n, L].
     With ``domain`` [n], numbers 0..D-1, ``mean`` and ``std`` are [D, C], a row per domain. ``y`` holds int64
-    labels or float values. Raises ValueError if the parts do not fit together.
+    labels, float values, or bool [n, K] for several labels per sample. Raises ValueError if the parts do not
+    fit together.
     """
 
     def __init__(
@@ -58,6 +59,11 @@ class Examples:
     def labeled(self) -> bool:
         """True if every sample has one label: not in regression, nor with a target at each position."""
         return self.y.ndim == 1 and not self.y.is_floating_point()
+
+    @property
+    def several(self) -> bool:
+        """True if a sample can have several labels."""
+        return self.y.dtype == torch.bool
 
     @property
     def device(self) -> torch.device:

@@ -49,8 +49,9 @@ class RawData:
 
     ``x_*`` is uint8 images, [n, h, w] for gray and [n, h, w, 3] for color (RGB), or float32 features
     [n, ...], or int32 tokens [n, L]. ``y_*`` holds labels [n], or float32 targets [n] (regression), or for
-    tokens a target at each position [n, L]. ``classes`` names label 0, 1, ...: it is empty for regression,
-    and if the files do not name them; for tokens it is the vocabulary. ``columns`` are metadata of samples.
+    tokens a target at each position [n, L], or several labels per sample, 0 and 1 [n, K]. ``classes`` names
+    label 0, 1, ...: it is empty for regression, and if the files do not name them; for tokens it is the
+    vocabulary. ``columns`` are metadata of samples.
     ``mean`` and ``std`` normalize images: a value per channel, or one such tuple for every value of the
     column ``domain``; empty if unknown. ``notes`` are lines for the user: what was read, and what was not.
     ``encoding`` turns new rows of a table into inputs.

@@ -78,7 +78,8 @@ def read_huggingface(path: Path, options: HuggingFaceOptions) -> RawData:
     names = train.features.get(chosen[1], {}).get("names")
     tested = np.arange(len(y)) >= train.table.num_rows
     if test is None:
-        strata = np.zeros(len(y), np.int64) if y.dtype.kind == "f" else np.unique(y, return_inverse=True)[1]
+        plain = y.ndim > 1 or y.dtype.kind == "f"
+        strata = np.zeros(len(y), np.int64) if plain else np.unique(y, return_inverse=True)[1]
         tested = draw_test(strata, options.test_share, options.seed, "data.huggingface.split")
         notes.append(f"one split: {tested.sum()} of {len(y)} samples are for testing (data.test_share)")
     columns = {name: _fact(tables, name, tested) for name in options.columns}
@@ -87,8 +88,8 @@ def read_huggingface(path: Path, options: HuggingFaceOptions) -> RawData:
     y_train, y_test = y[~tested], y[tested]
     if y.dtype.kind == "f":
         targets: dict[str, Any] = {"y_train": y_train.astype(np.float32), "y_test": y_test.astype(np.float32)}
-    elif names:
-        targets = {"y_train": y_train, "y_test": y_test, "classes": tuple(names)}
+    elif names or y.ndim > 1:
+        targets = {"y_train": y_train, "y_test": y_test, "classes": tuple(names or ())}
     else:
         targets = numbered(y_train, y_test)
     return RawData(x_train=x[~tested], x_test=x[tested], columns=columns, notes=tuple(notes), **targets)
@@ -215,11 +216,13 @@ def _column(part: Part, name: str, field: str) -> str:
 
 
 def _values(part: Part, name: str) -> np.ndarray:
-    """The values of a column of numbers or text [n]; ValueError for missing ones."""
+    """The values of a column of numbers or text [n], or of lists [n, k]; ValueError for missing ones."""
     column = part.table.column(name)
     if column.null_count:
         raise ValueError(f"column {name!r} has {column.null_count} missing values")
     values = column.to_numpy()
+    if values.dtype.kind == "O" and isinstance(values[0], np.ndarray):
+        values = np.stack(values)
     return values if values.dtype.kind in "iuf" else values.astype(str)
 
 

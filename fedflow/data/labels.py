@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 NUMBERED = "names = np.unique(y), y = np.searchsorted(names, y), test labels likewise"
+LOSSES = ("mse", "bce")  # squared error of real targets, binary cross-entropy of several labels per sample
 FEW = 20  # different whole numbers that real targets rarely are
 
 
@@ -73,6 +74,11 @@ def binary_rows(y: np.ndarray) -> str:
     if not np.isin(y, (0, 1)).all():
         return ""
     return "one-hot" if (y.sum(1) == 1).all() else "multi-label"
+
+
+def several(y: np.ndarray) -> bool:
+    """True for labels ``y`` [n, C] of which a sample can have several: only 0 and 1."""
+    return y.ndim == 2 and bool(y.size) and y.dtype.kind in "biuf" and bool(np.isin(y, (0, 1)).all())
 
 
 def brief(labels: np.ndarray) -> str:

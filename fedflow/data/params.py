@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from fedflow.choice import Choice
+from fedflow.data.labels import LOSSES
 from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput
 from fedflow.settings import Settings, option
@@ -39,6 +40,13 @@ class DatasetParams(Choice):
 
     source: str = option(doc="a named source", choices=SOURCES)
     path: str | None = option(None, "file or folder of the sources that read one")
+    loss: str | None = option(
+        None,
+        "what the targets are, by their loss: bce = several labels per sample, 0 and 1 by label [n, labels] "
+        "(binary cross-entropy, the mean over labels); mse = real (squared error); null = a class of each "
+        "sample (cross-entropy) if they are whole numbers, else real",
+        choices=LOSSES,
+    )
     keep_labels: list[int] = option(
         factory=list, doc="keep only these classes, renumbered 0, 1, ... in this order; empty = all", ge=0
     )
@@ -77,14 +85,24 @@ class DatasetParams(Choice):
         if isinstance(self.normalize, str) and self.normalize not in NORMALIZE:
             accepted = f"one of {', '.join(NORMALIZE)}, or a mapping of mean and std"
             raise BadInput("data.normalize", self.normalize, accepted)
+        if self.loss == "bce" and getattr(self.parameters, "task", "") == "regression":
+            raise BadInput("data.loss", "bce", "mse or null, with task: regression")
         if self.crop and self.resize is None:
             raise BadInput("data.crop", True, "false, without resize")
         for name in ("keep_labels", "rotations"):
             values = getattr(self, name)
             if len(set(values)) < len(values):
                 raise BadInput(f"data.{name}", values, "every value once")
+        for name, entry in self.entries.items():
+            if entry.loss == "bce":
+                raise BadInput(f"data.{name}.loss", "bce", "null within another entry")
         if filled := self._filled():
             object.__setattr__(self, "parameters", replace(self.parameters, **filled))  # type: ignore[type-var]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; without ``loss`` unless it is set, so that results before it keep their settings."""
+        values = super().as_dict()
+        return values if self.loss else {name: v for name, v in values.items() if name != "loss"}
 
     def _filled(self) -> dict[str, Any]:
         """The parameters that are entries, with their defaults, so that the record is complete."""

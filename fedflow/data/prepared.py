@@ -39,8 +39,8 @@ class Dataset:
     """Prepared samples on the CPU.
 
     ``x_*``: uint8 images [n, C, H, W], float32 features [n, ...] or int32 tokens [n, L]. ``y_*``: int64
-    labels [n], float32 targets [n] (regression: no classes), or int64 tokens [n, L], with the vocabulary as
-    classes. ``columns`` are metadata of samples.
+    labels [n], bool labels [n, K] (several per sample), float32 targets [n] or [n, k] (regression: no
+    classes), or int64 tokens [n, L], with the vocabulary as classes. ``columns`` are metadata of samples.
 
     ``mean`` and ``std`` normalize pixels scaled to [0, 1]: one value per channel, or one such tuple for
     each value of the column ``domain``; empty for other inputs. ``hash`` identifies the content (16
@@ -128,9 +128,7 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
                 tensors, file = _tensors(raw, split), temporary[_file(split)]
                 save_file(tensors, file)
                 shutil.copymode(temporary[META], file)  # safetensors lets only the owner read its files
-                labels = tensors["y"].flatten()
-                counts = torch.bincount(labels, minlength=len(raw.classes)) if raw.classes else labels[:0]
-                meta["class_counts"][split] = counts.tolist()
+                meta["class_counts"][split] = _counts(tensors["y"], len(raw.classes))
                 meta["shapes"][split] = list(tensors["x"].shape)
                 meta["types"] = {name: _type(tensor) for name, tensor in tensors.items()}
                 meta["files"][_file(split)] = {"bytes": file.stat().st_size, "sha256": file_sum(file)}
@@ -142,6 +140,13 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
     except (OSError, SafetensorError) as error:
         raise FedflowError(f"{out}: cannot write the prepared data: {reason(error)}") from error
     return load_prepared(out)
+
+
+def _counts(y: Tensor, classes: int) -> list[int]:
+    """The number of samples of every class; none for real targets."""
+    if y.dtype == torch.bool:
+        return y.sum(0).tolist()
+    return torch.bincount(y.flatten(), minlength=classes).tolist() if classes else []
 
 
 def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
@@ -179,10 +184,10 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
 def need_classes(dataset: Dataset, field: str) -> None:
     """Refuse training samples that all have one label, as every score would be 1; ``field`` named them."""
     labels = dataset.y_train
-    if dataset.classes and labels.ndim == 1 and bool((labels == labels[0]).all()):
-        found = (
-            f"{dataset.name}, whose training samples all have the label {dataset.classes[int(labels[0])]!r},"
-        )
+    several = labels.dtype == torch.bool
+    if dataset.classes and (labels.ndim == 1 or several) and bool((labels == labels[0]).all()):
+        same = "same labels" if several else f"label {dataset.classes[int(labels[0])]!r}"
+        found = f"{dataset.name}, whose training samples all have the {same},"
         raise BadInput(field, Words(found), "samples of two classes or more")
 
 

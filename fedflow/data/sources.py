@@ -127,12 +127,14 @@ class Source:
         path: Path | str | None = None,
         options: Settings | None = None,
         parts: Sequence[tuple[str, RawData]] = (),
+        loss: str | None = None,
     ) -> RawData:
         """Both splits, checked: inputs of a known kind, int64 labels 0..K-1, named classes.
 
         ``path`` is for sources of kind ``path``, ``parts`` (title and samples) for those that name other
-        entries, ``root`` (see `data_root`) for the others; ``options`` default to those of the source. Raises
-        `FedflowError` if no samples are found, or if they are damaged.
+        entries, ``root`` (see `data_root`) for the others; ``options`` default to those of the source. The
+        ``loss`` says what the targets are (see `checked`). Raises `FedflowError` if no samples are found, or
+        if they are damaged.
         """
         given: tuple = ()
         if self.options is not None:
@@ -140,7 +142,7 @@ class Source:
         raw, where = self._find(data_root(root), path, parts, given)
         if self.kind == "path":  # the user's files may lack a class, complete sets may not
             raw = replace(raw, classes=raw.classes or self.classes)
-        samples = checked(raw, where, self.classes, self.shape)
+        samples = checked(raw, where, self.classes, self.shape, loss)
         counts = tuple(np.bincount(samples.y_train).tolist()) if self.train_counts else ()
         if counts != self.train_counts:
             raise FedflowError(f"{where}: training images per class are {counts}, not {self.train_counts}")

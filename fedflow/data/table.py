@@ -14,6 +14,7 @@ import numpy as np
 from fedflow.data.encoding import FILLS, Encoding, Feature, constants, encoded, summary
 from fedflow.data.features import advice, counted, is_text, listed, missing_mark, odd_value, unfit, unnamed
 from fedflow.data.files import DataColumn, RawData
+from fedflow.data.labels import several
 from fedflow.data.split import draw_test
 from fedflow.data.table_file import FileOptions, as_numbers, names_of, read_frame
 from fedflow.errors import BadInput, FedflowError
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 class TableOptions(FileOptions):
     """Settings of the file, the meaning of its columns, and their way to inputs."""
 
-    target: str = option(doc="column to predict")
+    target: str | list[str] = option(
+        doc="column to predict; a list = several: of 0 and 1 with loss: bce, real ones with task: regression"
+    )
     task: str = option("classification", "kind of target", choices=("classification", "regression"))
     user: str | None = option(None, "column with the user of each sample; kept as `user`")
     columns: list[str] = option(factory=list, doc="further columns to keep as facts, such as attributes")
@@ -63,6 +66,8 @@ class TableOptions(FileOptions):
 
     def validate(self) -> None:
         super().validate()
+        if not self.targets:
+            raise BadInput("data.target", self.target, "one column or more")
         if self.within == "user" and self.user is None:
             raise BadInput("data.within", self.within, "table, without a column for data.user")
         if self.ignore and self.features is not None:
@@ -78,9 +83,15 @@ class TableOptions(FileOptions):
                 raise BadInput(f"data.{field}", name, "a column without another use")
             seen.add(name)
 
+    @property
+    def targets(self) -> list[str]:
+        """The columns to predict."""
+        return self.target if isinstance(self.target, list) else [self.target]
+
     def uses(self) -> list[tuple[str, str]]:
         """All named columns, each preceded by the field that names it."""
-        named = [("target", self.target), ("user", self.user), ("split", self.split)]
+        named: list[tuple[str, str | None]] = [("target", name) for name in self.targets]
+        named += [("user", self.user), ("split", self.split)]
         named += [("columns", name) for name in self.columns]
         named += [("features", name) for name in self.features or []]
         named += [("ignore", name) for name in self.ignore]
@@ -169,7 +180,7 @@ def _typed(table: "pd.DataFrame", options: TableOptions) -> "pd.DataFrame":
     if options.missing == "refuse":
         return table
     taken = {name for field, name in options.uses() if field not in ("features", "target")} | {*options.dates}
-    taken |= {options.target} if options.task == "classification" else set()
+    taken |= {*options.targets} if options.task == "classification" else set()
     odd = [name for name in names_of(table) if name not in taken and table[name].dtype.kind == "O"]
     return table.assign(**{name: as_numbers(table[name], options, lenient=True) for name in odd})
 
@@ -209,7 +220,9 @@ def _uses(table: "pd.DataFrame", options: TableOptions, features: list[str], cla
     if constant := [name for name in features if table[name].nunique() == 1]:
         parts.append(f"constant: {listed(constant)}")
     kinds = f"{counted(classes, 'class')}: {listed(classes)}" if classes else "real numbers"
-    parts.append(f"target: {options.target} ({kinds})")
+    if isinstance(options.target, list) and classes:
+        kinds = "several labels per sample"
+    parts.append(f"target: {listed(options.targets)} ({kinds})")
     named = {name for _, name in options.uses()}
     unused = [name for name in names_of(table) if name not in named.union(features)]
     for field in "user", "split", "columns":
@@ -270,6 +283,8 @@ def _need_whole(table: "pd.DataFrame", names: Iterable[str], filled: Iterable[st
 
 def _targets(table: "pd.DataFrame", options: TableOptions, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels and class names, or float32 targets and no names."""
+    if isinstance(options.target, list):
+        return _several(table[options.target], options)
     column = table[options.target]
     numeric = column.dtype.kind in "biuf"
     if options.task == "regression":
@@ -289,6 +304,20 @@ def _targets(table: "pd.DataFrame", options: TableOptions, path: Path) -> tuple[
     return codes(column.astype(np.int64) if column.dtype.kind == "f" else column)
 
 
+def _several(columns: "pd.DataFrame", options: TableOptions) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Several labels per sample [n, K] and their names, or float32 targets [n, k] and no names."""
+    for name, column in columns.items():
+        if column.dtype.kind not in "biuf":
+            raise BadInput("data.target", name, f"numeric columns (it has {odd_value(column)})")
+    y = columns.to_numpy(np.float32)
+    if options.task == "regression":
+        return y, ()
+    if not several(y):
+        accepted = "columns of 0 and 1, for loss: bce; real ones need task: regression"
+        raise BadInput("data.target", options.targets, accepted)
+    return y, tuple(map(str, columns))
+
+
 def _test_rows(
     table: "pd.DataFrame", options: TableOptions, y: np.ndarray, groups: np.ndarray, path: Path
 ) -> np.ndarray:
@@ -300,7 +329,7 @@ def _test_rows(
             raise BadInput("data.split", options.split, f"a column of train and test, not {strange[0]}")
         test = (split == "test").to_numpy()
     else:
-        strata = np.zeros(len(y), np.int64) if options.task == "regression" else y
+        strata = np.zeros(len(y), np.int64) if options.task == "regression" or y.ndim > 1 else y
         within = groups if options.within == "user" else None
         test = draw_test(strata, options.test_share, options.seed, "data.table.split", within)
     if test.all() or not test.any():

@@ -22,7 +22,7 @@ def transformed(params: DatasetParams, root: Path | str | None = None) -> RawDat
     kept, before they are resized or padded. With a column ``domain``, they are computed for each domain.
     Raises `FedflowError` if the source cannot be read, `BadInput` for what cannot be done to its samples.
     """
-    raw = SOURCES[params.source].load(root, params.path, params.parameters, _parts(params, root))
+    raw = SOURCES[params.source].load(root, params.path, params.parameters, _parts(params, root), params.loss)
     if raw.kind != "images":
         for name in FOR_IMAGES:
             if (value := getattr(params, name)) and value != "source":
@@ -88,7 +88,7 @@ def _kept(raw: RawData, params: DatasetParams) -> RawData:
     wanted, classes = params.keep_labels, len(raw.classes)
     if not wanted:
         return raw
-    if not classes or raw.kind == "tokens":
+    if not classes or raw.kind == "tokens" or raw.y_train.ndim > 1:
         raise BadInput("data.keep_labels", wanted, f"an empty list: {params.title} has no class labels")
     if max(wanted) >= classes:
         raise BadInput("data.keep_labels", wanted, f"labels 0..{classes - 1} of {params.title}")

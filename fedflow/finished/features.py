@@ -2,12 +2,15 @@
 
 import pandas as pd
 
-from fedflow.finished.reading import reject
+from fedflow.finished.reading import need_columns, reject
 from fedflow.finished.run import Run, once
 from fedflow.metrics.masks import Masks
-from fedflow.simulation.evaluation import PREDICTIONS
+from fedflow.metrics.predictions import several
+from fedflow.simulation.evaluation import OF_ROWS, PREDICTIONS
 from fedflow.simulation.extensions.mixtures import SWEEP
 from fedflow.simulation.extensions.recording import FILE, load_vectors
+
+KEPT = "predictions.parquet"
 
 
 def predictions(run: Run) -> pd.DataFrame:
@@ -15,7 +18,10 @@ def predictions(run: Run) -> pd.DataFrame:
 
     Read at every call: the tables of many runs do not fit in memory.
     """
-    return run.table("predictions.parquet", [*PREDICTIONS])
+    table = run.table(KEPT, [*OF_ROWS])
+    if (path := run.file(KEPT)) is not None and not several(table):
+        need_columns(path, table, [*PREDICTIONS])
+    return table
 
 
 @once

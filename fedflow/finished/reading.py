@@ -51,10 +51,15 @@ def read_table(
         table = read(path)
     except Exception as error:  # pandas and pyarrow raise a dozen types for a damaged file
         reject(path, f"truncated or damaged ({error})")
+    need_columns(path, table, columns, words)
+    return table
+
+
+def need_columns(path: Path, table: pd.DataFrame, columns: Sequence[str], words: Sequence[str] = ()) -> None:
+    """Reject a table without numeric ``columns``, or without the ``words``."""
     if missing := [name for name in (*columns, *words) if name not in table]:
         reject(path, f"no column {', '.join(missing)}")
     check_columns(path, table, dict.fromkeys(columns, (-math.inf, math.inf)))
-    return table
 
 
 def read_parquet(path: Path) -> pd.DataFrame:

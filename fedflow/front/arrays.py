@@ -12,7 +12,7 @@ from torch import Tensor
 from fedflow.data import Dataset, need_classes
 from fedflow.data.encoding import Encoding
 from fedflow.data.frames import need_features, read_frames
-from fedflow.data.labels import NUMBERED, binary_rows, labels_as_reals, misfit
+from fedflow.data.labels import LOSSES, NUMBERED, binary_rows, labels_as_reals, misfit, several
 from fedflow.errors import BadInput
 from fedflow.front.samples import Given, gathered, kinds, split
 from fedflow.project.terminal import say
@@ -34,6 +34,7 @@ def dataset(
     missing: str = "refuse",
     test_share: float | None = None,
     seed: int = 0,
+    loss: str | None = None,
 ) -> Dataset:
     """A dataset of your own arrays, tensors or data frames, which are copied.
 
@@ -49,9 +50,13 @@ def dataset(
     "median" or "category") what replaces a missing value, both learned from the training rows; `encoding` of
     the result turns new rows into inputs.
     ``test_share``: without a test set, this share of every class, drawn with ``seed``, is one.
+    ``loss``: "bce" for several labels per sample, ``y`` [n, K] of 0 and 1 (binary cross-entropy), "mse" for
+    real targets (squared error); by default, whole numbers are labels, and floats are real targets.
 
     Raises `BadInput` for shapes, types or labels that do not fit together.
     """
+    if loss not in (None, *LOSSES):
+        raise BadInput("loss", loss, f"None or one of {', '.join(LOSSES)}")
     read = gathered(Given(x, y, x_test, y_test, classes))
     for name, values in read.arrays().items():
         if (advice := instead(values)) and (name == "x" or values is not None):
@@ -92,14 +97,22 @@ def dataset(
         raise BadInput("x_test", Words(x_test.dtype), f"the type of x, {x_train.dtype}")
     tokens = x_train.dtype.kind in "iu" and x_train.dtype != np.uint8
     for part in ("", "_test"):
-        _need_targets(f"y{part}", arrays[f"y{part}"], x_train.shape[1:] if tokens else ())
+        if loss == "bce":
+            _need_several(f"y{part}", arrays[f"y{part}"])
+        else:
+            _need_targets(f"y{part}", arrays[f"y{part}"], x_train.shape[1:] if tokens else (), loss)
+    if loss == "bce":
+        y_train, y_test = y_train.astype(bool), y_test.astype(bool)
     real = y_train.dtype.kind == "f"
     if real != (y_test.dtype.kind == "f") or y_train.shape[1:] != y_test.shape[1:]:
         layout = f"{y_train.dtype} {['n', *y_train.shape[1:]]}".replace("'", "")
         raise BadInput("y_test", Words(_layout(y_test)), f"targets as y, {layout}")
     if real and classes is not None:
         raise BadInput("classes", list(classes), "None with real targets")
-    names = () if real else _classes(arrays, classes, tokens)
+    if loss == "bce":
+        names = _labels(given["y"], y_train.shape[1], classes)
+    else:
+        names = () if real else _classes(arrays, classes, tokens)
 
     content = hashlib.blake2b(digest_size=8)
     for array in (x_train, x_test, y_train, y_test):
@@ -111,7 +124,7 @@ def dataset(
     inputs = [torch.from_numpy(array.astype(kind)) for array in (x_train, x_test)]
     if images and x_train.ndim == 3:
         inputs = [values.unsqueeze(1) for values in inputs]
-    target_kind = np.float32 if real else np.int64
+    target_kind = np.float32 if real else bool if loss == "bce" else np.int64
     targets = [torch.from_numpy(array.astype(target_kind)) for array in (y_train, y_test)]
     depth = inputs[0].shape[1] if images else 0
     parts = inputs[0], targets[0], inputs[1], targets[1]
@@ -223,18 +236,34 @@ def _need_finite(name: str, array: np.ndarray) -> None:
         raise BadInput(name, float(array[~finite][0]), "finite numbers (of float32)")
 
 
-def _need_targets(name: str, y: np.ndarray, sequence: tuple[int, ...]) -> None:
+def _need_several(name: str, y: np.ndarray) -> None:
+    """Refuse targets other than several labels per sample."""
+    if not several(y):
+        raise BadInput(name, Words(_layout(y)), 'an array [n, labels] of 0 and 1, with loss="bce"')
+
+
+def _labels(y: Any, count: int, classes: Sequence[str] | None) -> tuple[str, ...]:
+    """The names of several labels: given, or those of a data frame's columns."""
+    names = [*map(str, getattr(y, "columns", range(count)) if classes is None else classes)]
+    if isinstance(classes, str) or len(set(names)) != count:
+        raise BadInput("classes", classes, f"different names of the {count} labels, the columns of y")
+    return tuple(names)
+
+
+def _need_targets(name: str, y: np.ndarray, sequence: tuple[int, ...], loss: str | None) -> None:
     """Refuse targets other than labels [n], real values [n] or [n, k], or next tokens [n, *sequence]."""
     rows, size = Words(_layout(y)), y.shape[1:]
+    if loss == "mse" and y.dtype.kind != "f":
+        raise BadInput(name, rows, f'real targets, {name}.astype("float32"), with loss="mse"')
     if y.dtype.kind == "f":
         _need_finite(name, y)
-        if labels := labels_as_reals(y):
+        if loss is None and (labels := labels_as_reals(y)):
             accepted = f"labels as whole numbers, {name}.astype(int); real targets, {name}[:, None]"
             raise BadInput(name, Words(f"floats {labels}"), accepted)
     elif y.ndim == 1 or (y.ndim == 2 and size == sequence):
         return
-    if y.ndim == 2 and size[0] > 1 and (kind := binary_rows(y)):
-        advice = f"{name}.argmax(1)" if kind == "one-hot" else "several labels of a sample are not supported"
+    if loss is None and y.ndim == 2 and size[0] > 1 and (kind := binary_rows(y)):
+        advice = f"{name}.argmax(1)" if kind == "one-hot" else 'or several, with loss="bce"'
         raise BadInput(name, Words(f"{kind} {rows}"), f"one label per sample [n]: {advice}")
     if y.dtype.kind != "f" or y.ndim not in (1, 2) or not y.size:
         accepted = "labels [n], or float targets [n] or [n, k]"

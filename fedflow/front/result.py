@@ -17,7 +17,7 @@ from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.files import Write, replace_files, write_json
 from fedflow.finished.results import CLIENTS, MARKER, PARAMS, ROUNDS, clients_table, rounds_table
 from fedflow.front.inputs import titles
-from fedflow.metrics.table import heading, headlines, metric_of, printed
+from fedflow.metrics.table import first_headlines, heading, metric_of, printed
 from fedflow.models.flat import FlatModel
 from fedflow.naming import flat, say
 from fedflow.partition import Partition
@@ -373,7 +373,7 @@ def _differences(results: Sequence[Result]) -> list[list[str]]:
 def _headline(results: Sequence[Result]) -> list[str]:
     """The headline metrics that some of these runs have."""
     numbers = {n for r in results for n, v in r.metrics.items() if isinstance(v, int | float)}
-    return headlines(filter(metric_of, numbers))[:COLUMNS]
+    return first_headlines(filter(metric_of, numbers), COLUMNS)
 
 
 def _in_words(name: str, value: float) -> str:

@@ -12,7 +12,7 @@ def labels(client: Client) -> tuple[Tensor, int]:
     Raises `ValueError` if the targets are not classes.
     """
     x, y = client.data()
-    if y.is_floating_point():
+    if y.is_floating_point() or y.dtype == torch.bool:
         raise ValueError("clients are compared by their labels, and these targets are not classes")
     blank = torch.zeros(client.model.size, dtype=client.model.dtype, device=x.device)
     return y.flatten(), client.model.outputs(blank, x[:1]).shape[-1]

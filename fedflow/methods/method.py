@@ -72,11 +72,15 @@ class Round:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Settings of a run that a method checks; ``clients`` (N) is None until the partition is known."""
+    """Settings of a run that a method checks; ``clients`` (N) is None until the partition is known.
+
+    ``several``: the samples can have several labels each, which is known with the data.
+    """
 
     rounds: int
     training: LocalTraining
     clients: int | None = None
+    several: bool = False
 
     def need_clients(self, field: str, number: int | None) -> None:
         """Raise `BadInput` if ``number``, the value of ``field``, exceeds the number of clients."""

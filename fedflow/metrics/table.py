@@ -87,6 +87,14 @@ REPORTED = (  # models of `run.reports`: name, label, description
 ADAPTED = (("maml", "MAML"), ("proto", "Proto"))  # of `run.adapt`: name, label
 ENDS = {"accuracy": "", "min": ", lowest", "max": ", highest"}  # over clients: their mean, and of one of them
 
+PREDICTED = (  # of kept predictions, means over clients: name, label, description
+    ("macro_f1", "Macro F1, %", "local, mean F1 over classes or labels"),
+    ("micro_f1", "Micro F1, %", "local, F1 of all labels together, of several labels per sample"),
+    ("balanced_accuracy", "Balanced, %", "local, mean recall over classes"),
+    ("exact", "Exact match, %", "local, share of samples with all of several labels right"),
+    ("auroc", "AUROC, %", "local, mean over classes or labels"),
+)
+
 METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     Metric(
         "train_loss", "Training loss", unit=NUMBER, better="lower", rounds=True, final=False, headline=True,
@@ -144,6 +152,10 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     Metric(
         "local_gini", "Gini", "0 = all clients have the same accuracy", INDEX, "lower",
         table="fairness", rank=4,
+    ),
+    *(
+        Metric(name, label, f"{what} (run.keep_predictions)", table="accuracy", headline=True)
+        for name, label, what in PREDICTED
     ),
     Metric(
         "tuned_accuracy", "After fine-tuning, %", "local, after one more local training",
@@ -390,6 +402,12 @@ def printed(name: str, value: float | None) -> str:
 def yardstick_first(metrics: Iterable[Metric]) -> list[Metric]:
     """``metrics`` in the order of the page: the metric that orders methods comes first."""
     return sorted(metrics, key=lambda metric: metric.name != YARDSTICKS[0])
+
+
+def first_headlines(names: Iterable[str], count: int) -> list[str]:
+    """The first ``count`` of `headlines`, and all others of `PREDICTED`."""
+    listed, predicted = headlines(names), {name for name, *_ in PREDICTED}
+    return listed[:count] + [name for name in listed[count:] if name in predicted]
 
 
 def recorded_name(name: str) -> str:

@@ -28,6 +28,7 @@ from fedflow.models.cohorts import Real, for_cohorts
 from fedflow.models.energy import SpectralLinear
 from fedflow.models.linear import no_hits, squared_error
 from fedflow.models.noise import CHANNELS, DROPOUT, KeyedDropout, Noise, draws_otherwise, noise_key
+from fedflow.models.several import binary_cross_entropy, right_labels
 from fedflow.models.tensors import floating, need_plain, shared, with_frozen, write
 from fedflow.settings import Words
 
@@ -62,8 +63,8 @@ class FlatModel:
     """An ``nn.Module`` as pure functions of one vector.
 
     ``factory`` builds the module, which may define ``losses(outputs, y) -> [B]`` and
-    ``hits(outputs, y) -> [B]``; the defaults are cross-entropy and a correct arg max, or squared error and
-    nan for real targets.
+    ``hits(outputs, y) -> [B]``; the defaults are cross-entropy and a correct arg max, squared error and nan
+    for real targets, or binary cross-entropy and the share of right labels for several labels per sample.
 
     ``convolution`` is the form of convolutions in a cohort under ``torch.func.vmap``: one matrix product per
     image, or one grouped convolution. ``frozen`` has the values of the parameters that are not trained; by
@@ -338,18 +339,25 @@ class FlatModel:
             return self._template.losses(outputs, y)  # type: ignore[operator]
         if y.is_floating_point():
             return squared_error(outputs, y)
+        if y.dtype == torch.bool:
+            return binary_cross_entropy(outputs, y)
         return nn.functional.cross_entropy(outputs, y, reduction="none")
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Mean loss of a batch, scalar."""
-        if self.own_losses or y.is_floating_point():
+        if self.own_losses or y.is_floating_point() or y.dtype == torch.bool:
             return self.losses(outputs, y).mean()
         return nn.functional.cross_entropy(outputs, y)
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """True for samples that are predicted correctly [B]; nan for real targets."""
+        """True for samples that are predicted correctly [B]; nan for real targets.
+
+        Of several labels per sample, the share that is right.
+        """
         if hasattr(self._template, "hits"):
             return self._template.hits(outputs, y)  # type: ignore[operator]
+        if y.dtype == torch.bool:
+            return right_labels(outputs, y)
         return no_hits(y) if y.is_floating_point() else outputs.argmax(-1) == y
 
     def part(self, *patterns: str) -> Part:

@@ -20,7 +20,7 @@ from fedflow.models.tensors import FROZEN
 
 def factory(card: Mapping[str, Any], frozen: bool = False) -> Callable[[], nn.Module]:
     """A function that builds the untrained network of ``card``, with frozen parameters if ``frozen``."""
-    shape, classes = tuple(card["input_shape"]), len(card["classes"]) or 1
+    shape, classes = tuple(card["input_shape"]), card.get("outputs") or len(card["classes"]) or 1
     left_out = () if frozen else ("trainable", *SETTINGS)  # recorded weights replace them
     options = {name: value for name, value in card["options"].items() if name not in left_out}
     return partial(build, card["architecture"], shape, classes, **options)

@@ -76,7 +76,7 @@ def compare(
         if measure not in MEASURES:
             raise unknown_name("measures", measure, MEASURES)
         if not usable[measure]:
-            kind, why = ("inputs", "targets are real numbers") if real else ("labels", "inputs are tokens")
+            kind, why = ("inputs", "targets are not classes") if real else ("labels", "inputs are tokens")
             raise BadInput("measures", measure, f"a measure of {kind}: the {why}")
     chosen = holders
     if len(holders) > clients:

@@ -38,6 +38,7 @@ class Dirichlet(Scheme):
     )
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
+        samples.need_one_label()
         labels = samples.labels
         rows = [np.flatnonzero(labels == c) for c in np.unique(labels)]
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fedflow.data import DataColumn, Dataset
 from fedflow.errors import BadInput, FedflowError
@@ -22,7 +24,8 @@ class Samples:
     ``labels`` [n] and ``test_labels`` [t] are 0..K-1, or real targets in regression. ``columns`` are metadata
     of samples, such as the user. ``inputs()`` returns pixels or features [n, ...], and
     ``losses(difficulty)`` an expert's loss for each training sample [n]. File names in the parameters of a
-    scheme are relative to ``root``.
+    scheme are relative to ``root``. ``several``: samples can have several labels, whose number is then the
+    real target.
     """
 
     labels: np.ndarray
@@ -31,19 +34,23 @@ class Samples:
     inputs: Callable[[], np.ndarray] = lambda: np.empty((0, 1, 8, 8), np.uint8)
     losses: Callable[[Any], np.ndarray] = lambda difficulty: np.empty(0)
     root: Path = field(default_factory=Path)
+    several: bool = False
 
     @classmethod
     def of(cls, dataset: Dataset, **more: Any) -> "Samples":
         """The samples of a prepared dataset.
 
-        If targets are sequences, all samples have the label 0; of several real targets, the first counts.
+        If targets are sequences, all samples have the label 0; of several real targets, the first counts. Of
+        several labels per sample, their number is a real target.
         """
-        real = dataset.y_train.is_floating_point()
-        train, test = (
-            y.reshape(len(y), -1)[:, 0].numpy() if real or y.ndim == 1 else np.zeros(len(y), np.int64)
-            for y in (dataset.y_train, dataset.y_test)
-        )
-        return cls(train, test, dataset.columns, inputs=dataset.x_train.numpy, **more)
+        train, test = _labels(dataset.y_train), _labels(dataset.y_test)
+        several = dataset.y_train.dtype == torch.bool
+        return cls(train, test, dataset.columns, inputs=dataset.x_train.numpy, several=several, **more)
+
+    def need_one_label(self) -> None:
+        """Raise `FedflowError` if samples can have several labels."""
+        if self.several:
+            raise no_classes()
 
     def only(self, rows: np.ndarray) -> "Samples":
         """The same with only the training samples at the sorted ``rows`` [m]."""
@@ -102,6 +109,15 @@ class Scheme(Settings):
     def count(self, samples: Samples) -> int:
         """The number of clients when ``clients`` is not given, for schemes that define one."""
         raise BadInput("partition.clients", None, "a whole number >= 1")
+
+
+def _labels(y: Tensor) -> np.ndarray:
+    """The labels or real targets [n] that schemes see, for targets ``y`` [n, ...]."""
+    if y.dtype == torch.bool:
+        return y.sum(1).float().numpy()
+    if y.is_floating_point() or y.ndim == 1:
+        return y.reshape(len(y), -1)[:, 0].numpy()
+    return np.zeros(len(y), np.int64)
 
 
 SCHEMES: dict[str, type[Scheme]] = {}
@@ -173,10 +189,14 @@ def label_skew(counts: np.ndarray | None) -> dict[str, float]:
 
 
 def num_classes(labels: np.ndarray) -> int:
-    """K, the number of classes of labels 0..K-1. Raises `FedflowError` for real targets."""
+    """K, the number of classes of labels 0..K-1. Raises `FedflowError` for other targets."""
     if labels.dtype.kind == "f":
-        raise FedflowError(
-            "partition: the targets of this dataset are numbers, not classes; choose a scheme that does not "
-            "use labels, such as natural or iid"
-        )
+        raise no_classes()
     return int(labels.max()) + 1
+
+
+def no_classes() -> FedflowError:
+    return FedflowError(
+        "partition: the targets of this dataset are several labels per sample, or numbers, not classes; "
+        "choose a scheme that does not use labels, such as natural or iid"
+    )

@@ -33,6 +33,7 @@ class Shards(Scheme):
     order: str = option("random", "how shards are dealt", choices=("random", "in_order"))
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
+        samples.need_one_label()
         labels, dealt = samples.labels, self.shards_per_client * clients
         fits = len(labels) // dealt
         length = fits if self.length is None else self.length

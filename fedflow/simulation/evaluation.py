@@ -17,11 +17,12 @@ from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Parcel, Shard
 from fedflow.simulation.levels import level, network
-from fedflow.simulation.predict import ANSWERS, PROBABILITIES, Asked, predict_all
+from fedflow.simulation.predict import ANSWERS, LABELS, PROBABILITIES, Asked, predict_all
 from fedflow.simulation.remembered import SCORES, Remembered, model_key
 from fedflow.simulation.worker import TrainedClients, client_of, train_clients, vmapped
 
-PREDICTIONS = {"client": np.int32, "sample": np.int32} | ANSWERS  # types of the columns of `Scores.answers`
+OF_ROWS = {"client": np.int32, "sample": np.int32}
+PREDICTIONS = OF_ROWS | ANSWERS  # types of the columns of `Scores.answers`
 
 
 class Measure(Protocol):
@@ -293,10 +294,7 @@ def score(
             of_clients, row = _rows(partition.pool_offsets, partition.pool_indices, pools[pool_ids])
             columns = {"client": ids[members][owner[row]], "sample": of_clients}
             place = np.searchsorted(needed, of_clients)
-            columns |= {name: more[name][place] for name in ANSWERS}
-            if probabilities:
-                columns |= {f"p{c}": values[place] for c, values in enumerate(more[PROBABILITIES].T)}
-            answers.append(pd.DataFrame(columns).astype(PREDICTIONS))
+            answers.append(pd.DataFrame(columns | _kept(more, place, probabilities)).astype(OF_ROWS))
         tested = members[size > 0]  # clients without test samples stay NaN
         local[tested], losses[tested] = (sums[size > 0] / size[size > 0] for sums in (right, lost))
         if full and shared:
@@ -307,6 +305,17 @@ def score(
         for (_, _, members), (hits, loss, _) in zip(groups, predict_all(asked, complete, False, vmapped)):
             everywhere[members], full_losses[members] = hits.mean(), loss.mean()
     return local, losses, everywhere, full_losses
+
+
+def _kept(answers: dict[str, np.ndarray], rows: np.ndarray, probabilities: bool) -> dict[str, np.ndarray]:
+    """The columns of predictions at ``rows``: y0, y1, ..., p0, p1, ... of several labels per sample."""
+    several = LABELS in answers
+    columns = {} if several else {name: answers[name][rows] for name in ANSWERS}
+    parts = {"y": LABELS} if several else {}
+    parts |= {"p": PROBABILITIES} if several or probabilities else {}
+    return columns | {
+        f"{at}{c}": v[rows] for at, name in parts.items() for c, v in enumerate(answers[name].T)
+    }
 
 
 def _rows(offsets: np.ndarray, values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

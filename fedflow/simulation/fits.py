@@ -1,14 +1,17 @@
 """A trial of a network on a few samples, before the first round."""
 
+import random
 import warnings
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput, reason
 from fedflow.models.flat import FlatModel
+from fedflow.models.noise import DRAWS
 
 SAMPLES = 2  # and one alone: networks that squeeze its dimension away
 LEAST = 8  # pixels of the sides of an image; smaller inputs may be anything
@@ -28,13 +31,19 @@ def need_fit(model: FlatModel, train: Examples, name: str, classes: int = 0) -> 
     """
     w, labels = model.init(0).requires_grad_(), not train.y.is_floating_point()
     shape = tuple(train.x.shape[1:])
-    classes = max(classes, int(train.y.max()) + 1) if labels else 0
+    if labels:
+        classes = train.y.shape[1] if train.several else max(classes, int(train.y.max()) + 1)
     try:
         few = torch.arange(min(SAMPLES, len(train)), device=model.device)
-        outputs, _ = [
+        before = _generators(model.device)
+        (outputs, first, again), _ = [
             _tried(model, w, train.inputs(rows, model.dtype), train.targets(rows), classes)
             for rows in (few, few[:1])
         ]
+        if _generators(model.device) != before:
+            raise Misfit(DRAWS)
+        if not torch.allclose(first, again):
+            raise Misfit("its loss changes when it is called again: it draws random numbers, or counts calls")
         if channels_last(shape) and min(shape[:2]) >= LEAST and _reads_images(model):
             raise Misfit(f"it reads images {[shape[2], *shape[:2]]}, their channels first")
         if labels and not model.own_losses:
@@ -59,19 +68,30 @@ def _reads_images(model: FlatModel) -> bool:
     return hasattr(module, "architecture") and any(isinstance(part, nn.Conv2d) for part in module.modules())
 
 
-def _tried(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, classes: int) -> Tensor:
-    """The outputs of a call in evaluation mode, after one of a local step."""
+def _tried(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The outputs of a call in evaluation mode, and the losses of two equal calls of a local step."""
     outputs = model.outputs(w, x)
     _need_tensor(outputs, model, len(x))
-    model.seed_noise(0)
-    before = model.counters()
-    losses = [_losses(model, made, y, classes) for made in (outputs, model.train_outputs(w, x)[0])]
+    before, losses = model.counters(), [_losses(model, outputs, y, classes)]
+    for _ in range(2):
+        model.seed_noise(0)
+        losses.append(_losses(model, model.train_outputs(w, x)[0], y, classes))
     for name, value in model.counters().items():
         if not torch.equal(value, before[name]):
             raise Misfit(f"{name} changes in training: only floating-point buffers are part of a model")
     if not losses[-1].requires_grad:
         raise Misfit("its outputs do not depend on the parameters that are trained")
-    return outputs
+    return outputs, losses[1].detach(), losses[2].detach()
+
+
+def _generators(device: torch.device) -> tuple[object, ...]:
+    """The states of the generators of PyTorch, NumPy and Python, which would depend on the workers."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    drawn = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+    ours = drawn["key"].tobytes(), drawn["pos"], random.getstate()
+    return *(state.numpy().tobytes() for state in states), *ours
 
 
 def _losses(model: FlatModel, outputs: Tensor, y: Tensor, classes: int) -> Tensor:
@@ -114,6 +134,9 @@ def _need_shape(outputs: Tensor, y: Tensor, classes: int) -> None:
     if y.is_floating_point():
         if outputs.numel() != y.numel() or (y.ndim > 1 and outputs.shape[1:] != y.shape[1:]):
             raise Misfit(f"the network gives {returned} for targets {targets}")
+    elif y.dtype == torch.bool:
+        if outputs.shape != y.shape:
+            raise Misfit(f"the network gives {returned}, and {classes} labels need {targets} logits")
     elif y.ndim > 1:
         raise Misfit(f"targets {targets} are several labels a sample, which need losses(outputs, y)")
     elif outputs.ndim != 2:

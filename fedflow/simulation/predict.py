@@ -15,8 +15,9 @@ from fedflow.models.flat import FlatModel
 from fedflow.simulation.graphs import Operations
 
 PROBABILITIES = "probabilities"  # of all classes [n, K], float32, next to the answers
+LABELS = "labels"  # of samples that can have several [n, K], in place of the answers
 ANSWERS = {"label": np.int32, "predicted": np.int32, "confidence": np.float32, "rank": np.int32}
-TYPES = ANSWERS | {PROBABILITIES: np.float32}
+TYPES = ANSWERS | {PROBABILITIES: np.float32, LABELS: np.bool_}
 AT_ONCE = {"cpu": 128, "cuda": 512}  # samples: the activations of larger batches exceed a CPU's cache
 MODELS = 64  # of one vmapped call, at most
 OF_ALL = {"cpu": 512, "cuda": 4096}  # samples of all models of one vmapped call
@@ -133,8 +134,10 @@ def _predicted(model: FlatModel, w: Tensor, test: Examples, rows: Tensor, keep: 
 def _answers(outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
     """Label, prediction, its probability and the label's rank from 1, for outputs [B, K] and labels [B].
 
-    And the `PROBABILITIES` of all classes.
+    And the `PROBABILITIES` of all classes. For several labels per sample, `LABELS` and `PROBABILITIES` only.
     """
+    if y.dtype == torch.bool:
+        return {LABELS: y, PROBABILITIES: outputs.sigmoid()}
     predicted, probabilities = outputs.argmax(-1), outputs.softmax(-1)
     confidence = probabilities.gather(-1, predicted[:, None]).squeeze(-1)
     # Stable: the first of equal outputs is the prediction, so that rank 1 is a hit.

@@ -147,15 +147,20 @@ class RunSettings(Settings):
 
 
 def check_settings(
-    settings: RunSettings, method: Method, training: LocalTraining, clients: int | None = None
+    settings: RunSettings,
+    method: Method,
+    training: LocalTraining,
+    clients: int | None = None,
+    several: bool = False,
 ) -> LocalTraining:
     """The local training of the method, from the ``training`` of the run.
 
     Raises `BadInput` unless the method can run with these settings, and with N ``clients`` if known.
+    ``several``: samples can have several labels each.
     """
     adapting = Adapting.of(method)
     training = adapting.trains(training)
-    conditions = Conditions(settings.rounds, training, clients)
+    conditions = Conditions(settings.rounds, training, clients, several)
     method.check(conditions)
     for step in settings.updates:
         step.check(method, conditions)

@@ -83,7 +83,9 @@ class RunSetup:
         self.smallest_cohort = next((cohort for cohort in smallest if cohort is not None), None)
         self.job = replace(
             job,
-            training=check_settings(settings, job.method, job.training, self.clients),
+            training=check_settings(
+                settings, job.method, job.training, self.clients, self.federation.train.several
+            ),
             rounds=settings.rounds,
             keep_trained=job.training.compares or any(e.trains for e in extensions),
             timing=settings.timing,

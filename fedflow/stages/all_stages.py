@@ -36,7 +36,8 @@ def run_experiment(
         classes = simulation.federation.partition.classes or len(
             read_fact(experiment.prepared_folder / "meta.json", "classes") or ()
         )
-        chance = f", chance accuracy {1 / classes:.3f}" if classes else ""
+        several = simulation.federation.train.several
+        chance = f", chance accuracy {1 / classes:.3f}" if classes and not several else ""
         say(f"{experiment.title}: {clients}{chance}, run {record.run_id}")
         opened(record)
 

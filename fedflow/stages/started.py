@@ -7,10 +7,11 @@ from typing import Any
 from uuid import uuid4
 
 from fedflow.data.prepared import file_sum
+from fedflow.errors import BadInput
 from fedflow.simulation.federation import Stored
 
-RUN = re.compile(r"[0-9a-f]{32}")
-FOLDER = Path(".fedflow") / "start"  # copies of the global models of runs
+RUN = re.compile(r"([0-9a-f]{32})(?:#([\w-]+))?")  # its id, and the name of one of its models
+FOLDER = Path(".fedflow") / "start"  # copies of the models of runs
 
 
 def start_files(options: Mapping[str, Any]) -> list[str]:
@@ -22,19 +23,23 @@ def start_files(options: Mapping[str, Any]) -> list[str]:
 def start_of(options: Mapping[str, Any], root: Path) -> Stored | None:
     """The file with the first values, if any; the model of a run is exported once.
 
-    Raises `FedflowError` for a run without a recorded global model.
+    Raises `FedflowError` for a run without a recorded model of this name, by default a global one.
     """
     if (start := options.get("start")) is None:
         return None
     file = (root / start).resolve()
-    if RUN.fullmatch(start):
+    if run := RUN.fullmatch(start):
         file = (root / FOLDER / f"{start}.safetensors").resolve()
         if not file.is_file():
-            from fedflow.tracking.models import export_model
+            from fedflow.tracking.models import export_model, model_called
 
             file.parent.mkdir(parents=True, exist_ok=True)
             partial = file.with_suffix(f".{uuid4().hex}")
-            export_model(partial, start, root=root)
+            try:
+                export_model(partial, run[1], *model_called(run[1], run[2] or "global", root), root)
+            except BadInput as error:
+                accepted = f"a run, # and a name: client-0, ..., or a model of the run: {error.accepted}"
+                raise BadInput("model.start", start, accepted) from error
             partial.replace(file)
     return Stored(str(file), file_sum(file) if file.is_file() else "")
 

@@ -8,7 +8,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from fedflow.metrics.table import METRICS, YARDSTICKS, heading, headlines, in_unit, recorded_name, unit_of
+from fedflow.metrics.table import (
+    METRICS,
+    YARDSTICKS,
+    first_headlines,
+    heading,
+    in_unit,
+    recorded_name,
+    unit_of,
+)
 from fedflow.project.digest import digest
 from fedflow.tracking.pages import show_first
 from fedflow.tracking.shared import FEDERATED, RUNS, every
@@ -68,8 +76,8 @@ def log_comparison(api: "MlflowClient", experiment: str, parent: str) -> None:
 
 def measured(runs: Sequence["Run"]) -> list[str]:
     """The first `COLUMNS` headline metrics that some of ``runs`` have."""
-    names = headlines({name for name in METRICS if any(recorded_name(name) in r.data.metrics for r in runs)})
-    return [name for name in names if name != "train_loss"][:COLUMNS]
+    names = {name for name in METRICS if any(recorded_name(name) in r.data.metrics for r in runs)}
+    return first_headlines(names - {"train_loss"}, COLUMNS)
 
 
 def _grouped(runs: Sequence["Run"]) -> dict[str, list["Run"]]:

@@ -13,6 +13,7 @@ from fedflow.finished.collect import read_run
 from fedflow.finished.features import masks, predictions, series, sweep
 from fedflow.finished.run import Run
 from fedflow.local.local_training import LocalTraining
+from fedflow.metrics.predictions import several
 from fedflow.simulation.outcome import SERIES_CLIENTS
 
 DRAWN_CLUSTERS = 20  # of a run, those with the lowest numbers
@@ -49,7 +50,7 @@ def cluster_labels(run: Run, partition: Path, out: Path) -> None:
 
 def calibration(run: Run, partition: Path, out: Path) -> None:
     """Confidence and accuracy of the kept predictions."""
-    if len(kept := predictions(run)):
+    if len(kept := predictions(run)) and not several(kept):
         from fedflow.pictures.reliability import draw_reliability
 
         draw_reliability(out, kept)

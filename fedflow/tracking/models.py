@@ -8,6 +8,7 @@ the code of the networks. No pickle is written or read.
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -71,7 +72,8 @@ class ModelCard:
     used unchanged: such images must already be normalized. ``serves`` is "global", "cluster", "level" or
     "personal", as the method declares it. ``levels`` has the clients of each level and the options of its
     network, which replace ``options``. ``held_out``: accuracies were measured on held-out training samples,
-    so that they may choose the champion among the versions of a model.
+    so that they may choose the champion among the versions of a model. ``outputs`` is their number
+    (0: of classes); ``several``: samples can have several labels.
     """
 
     architecture: str
@@ -87,6 +89,8 @@ class ModelCard:
     options: dict[str, Any] = field(default_factory=dict)
     levels: dict[str, tuple[dict[str, Any], list[int]]] = field(default_factory=dict)
     held_out: bool = False
+    outputs: int = 0
+    several: bool = False
 
     @classmethod
     def of(
@@ -105,6 +109,8 @@ class ModelCard:
             options=dict(options),
             input_shape=dataset.input_shape,
             classes=classes or dataset.classes,
+            outputs=len(classes or ()) or dataset.num_classes,
+            several=dataset.train.several,
             mean=dataset.mean if normalizes else None,
             std=dataset.std if normalizes else None,
             input_type="uint8" if normalizes else "int64" if tokens else "float32",
@@ -228,12 +234,33 @@ def served_model(
         if run is None or not logged:
             wanted = ", ".join(f"{name} {value}" for name, value in tags.items())
             raise FedflowError(f"no model of a finished run with {wanted} is recorded in {shown(store.uri)}")
-        cards = {name: _card(_artifact(model, "model.json", store)) for name, model in logged.items()}
-    served = sorted({k for card in cards.values() for k in card["clients"]})
+        cards = _cards(logged, store)
     everyone = {card["serves"] for card in cards.values()} == {"global"}
+    return run.info.run_id, next(iter(cards)) if everyone and client is None else _serving(cards, client)
+
+
+def model_called(run_id: str, name: str, root: Path | str = ".") -> tuple[str, int | None]:
+    """The model of a run that ``name`` means, and its client: "cluster-1", or the model of "client-7"."""
+    if not (matched := re.fullmatch(r"client-(\d+)", name)):
+        return name, None
+    store, client = open_store(root), int(matched[1])
+    api = store.client()
+    with reporting(store.uri):
+        cards = _cards(recorded_models(api, _run(api, run_id, store)), store)
+    return _serving(cards, client), client
+
+
+def _cards(logged: Mapping[str, "LoggedModel"], store: Store) -> dict[str, dict[str, Any]]:
+    """The cards of recorded models, by name."""
+    return {name: _card(_artifact(model, "model.json", store)) for name, model in logged.items()}
+
+
+def _serving(cards: Mapping[str, Mapping[str, Any]], client: int | None) -> str:
+    """The name of the model that a client is served."""
     for name, card in cards.items():
-        if client in card["clients"] or (everyone and client is None):
-            return run.info.run_id, name
+        if client in card["clients"]:
+            return name
+    served = sorted({k for card in cards.values() for k in card["clients"]})
     raise BadInput("client", client, f"a client with a recorded model: {ranges(served)}")
 
 
@@ -425,11 +452,14 @@ def _signature(facts: Mapping[str, Any]) -> Any:
     from mlflow.models import ModelSignature
     from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
-    choice = ParamSchema([ParamSpec("client", DataType.long, facts["ids"][0])])
+    outputs = facts["outputs"] or len(facts["classes"]) or 1
+    params = [ParamSpec("probabilities", DataType.boolean, False)] if facts["classes"] else []
+    if facts["serves"] == "personal":
+        params.append(ParamSpec("client", DataType.long, facts["ids"][0]))
     return ModelSignature(
         inputs=Schema([TensorSpec(np.dtype(facts["input_type"]), (-1, *facts["input_shape"]))]),
-        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, len(facts["classes"]) or 1))]),
-        params=choice if facts["serves"] == "personal" else None,  # type: ignore[arg-type]
+        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, outputs))]),
+        params=ParamSchema(params) if params else None,  # type: ignore[arg-type]
     )
 
 

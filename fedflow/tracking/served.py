@@ -48,7 +48,8 @@ class ServedModel(PythonModel):
         """Outputs [n, K] for uint8 images [n, C, H, W] (or floats already scaled to [0, 1]).
 
         If the card has no mean and std, inputs must be as in training: normalized, or tokens.
-        ``params={"client": k}`` chooses among personal models; `BadInput` if client k has none.
+        ``params={"client": k}`` chooses among personal models; `BadInput` if client k has none. Outputs are
+        logits, or with ``params={"probabilities": True}`` the probability of every class or label.
         """
         ids = self.card["ids"]
         chosen = (params or {}).get("client", ids[0]) if self.card["serves"] == "personal" else ids[0]
@@ -62,10 +63,15 @@ class ServedModel(PythonModel):
             self.modules[row] = recorded.rebuild(self.card, self.weights, row)
         x = torch.from_numpy(np.ascontiguousarray(model_input))
         if self.card["mean"] is None:
-            return self.modules[row](x.to(getattr(torch, self.card["input_type"]))).numpy()
-        x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
-        mean, std = (torch.tensor(self.card[name]).view(-1, 1, 1) for name in ("mean", "std"))
-        return self.modules[row]((x - mean) / std).numpy()
+            x = x.to(getattr(torch, self.card["input_type"]))
+        else:
+            x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+            mean, std = (torch.tensor(self.card[name]).view(-1, 1, 1) for name in ("mean", "std"))
+            x = (x - mean) / std
+        outputs = self.modules[row](x)
+        if (params or {}).get("probabilities"):
+            outputs = outputs.sigmoid() if self.card["several"] else outputs.softmax(-1)
+        return outputs.numpy()
 
 
 mlflow.models.set_model(ServedModel())

@@ -461,7 +461,7 @@ def test_settings_are_checked_before_data_are_downloaded(
         ({"y": (np.arange(60) % 3)[:, None]}, r"y: int64 \[60, 1\] .* labels \[n\].*: np.ravel\(y\)"),
         ({"y": np.eye(3, dtype=int)[np.arange(60) % 3]}, r"y: one-hot int64 \[60, 3\] .* y.argmax\(1\)"),
         ({"y": np.eye(3)[np.arange(60) % 3]}, r"y: one-hot float64 \[60, 3\] .* y.argmax\(1\)"),
-        ({"y": np.ones((60, 3))}, r"y: multi-label float64 \[60, 3\] .* several labels of a sample are not"),
+        ({"y": np.ones((60, 3))}, r"y: multi-label float64 \[60, 3\] .* several, with loss=.bce"),
         ({"y": np.full((60, 3), 7)}, r"y: int64 \[60, 3\] .* labels \[n\], or float targets"),
         ({"y": np.linspace(0, 1, 60)}, r"y_test: int64 \[30\] .* targets as y, float64 \[n\]"),
         (

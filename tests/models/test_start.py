@@ -19,6 +19,7 @@ from fedflow.project.identity import Identity
 from fedflow.simulation.setup import RunSetup
 from fedflow.stages.central_network import CentralRun, prepare_network
 from fedflow.stages.experiment import Experiment
+from fedflow.tracking.store import open_store
 
 SHORT = "\nrun: {rounds: 1, participation: 1.0}\ntraining: {epochs: 1, batch_size: 64}\n"
 COMMAND = ("run", "--partition", "few", "--method", "fedavg", "--set", "engine.executor=inline")
@@ -114,6 +115,37 @@ def test_frozen_values_are_those_of_the_file_also_in_recorded_models(
         still = {"rounds": 1, "progress": False, "training": {"lr": 1e-30}}
         plain = ff.run("digits", ff.iid(clients=3), model=model, **still)
         assert all(torch.equal(value, net[name]) for name, value in plain.model().state_dict().items())
+
+
+@pytest.mark.parametrize("method", ["ifca", "ditto"])
+def test_a_model_of_a_cluster_or_client_is_chosen_by_name(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small: dict[str, Any] = {"rounds": 1, "progress": False}
+    network = {"name": "mlp", "hidden": [8]}
+    done = ff.run("digits", ff.iid(clients=4), method, model=network, record=tmp_path, **small)
+    (run_id,) = open_store(tmp_path).client().search_runs(["1"])
+    run_id = run_id.info.run_id
+    cluster = done.clients["cluster"][2]
+    names = [f"{run_id}#client-2", *([f"{run_id}#cluster-{cluster}"] if method == "ifca" else [])]
+    still = {"training": {"lr": 1e-30}, **small}
+    for start in names:
+        first = ff.run("digits", ff.iid(clients=3), model=network | {"start": start}, **still).model()
+        for name, value in done.model(2).state_dict().items():
+            assert torch.equal(first.state_dict()[name], value), name
+    one = r"cluster-\d" if method == "ifca" else "personal"
+    for start, message in (
+        (run_id, rf"model.start: '{run_id}' .* a run, # and a name: client-0, ..., .*{one}"),
+        (f"{run_id}#cluster-9", rf"#cluster-9' .*{one}"),
+        (f"{run_id}#client-9", "#client-9' .* a client with a recorded model: 0-3"),
+    ):
+        with refused(message):
+            ff.run("digits", ff.iid(clients=3), model=network | {"start": start}, **still)
+    fresh = {"start": names[0], "fresh": ["layers.last.*"]}
+    ff.run("digits", ff.iid(clients=3), "ifca", model=network | fresh, **still)
+    with refused("method.clusters: .* always starts from the same values, .*names in `fresh`"):
+        ff.run("digits", ff.iid(clients=3), "ifca", model=network | {"start": names[0]}, **still)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The trial of a network before the first round, and losses by the kind of the targets."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 import torch
 from support import consecutive, refused, run
 from torch import Tensor, nn
+from torch.nn import functional
 
+import fedflow as ff
 from fedflow.data import Examples
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
@@ -95,6 +98,44 @@ def test_what_forward_returns_is_named(end: Callable[[Tensor], Any], message: st
 def test_what_does_not_fit_is_named(network: nn.Module, y: Tensor, message: str) -> None:
     with refused(message):
         fit(network, y)
+
+
+OWN = torch.Generator().manual_seed(0)
+DRAWS = "it draws random numbers in training outside these layers: Dropout,"
+AGAIN = "its loss changes when it is called again: it draws random numbers, or counts calls"
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        (functional.dropout, DRAWS),
+        (lambda o: functional.dropout(o, 1e-9), DRAWS),
+        (lambda o: o + 1e-6 * torch.randn_like(o), DRAWS),
+        (lambda o: o * torch.rand(1).item(), DRAWS),
+        (lambda o: o[:, torch.randperm(2)], DRAWS),
+        (lambda o: functional.gumbel_softmax(o) + o, DRAWS),
+        (lambda o: o * (random.random() < 0.5) + o, DRAWS),
+        (lambda o: o + np.random.normal(), DRAWS),  # noqa: NPY002
+        (lambda o: o + torch.randn(2, generator=OWN), AGAIN),
+        (lambda o: o * np.random.default_rng().normal(), AGAIN),
+    ],
+)
+def test_a_module_that_draws_random_numbers_is_refused(end: Callable[[Tensor], Any], message: str) -> None:
+    with refused(message):
+        fit(Ends(end), LABELS)
+
+
+def test_layers_of_dropout_and_functions_without_it_are_accepted() -> None:
+    fit(nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 2)), LABELS)
+    fit(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 2)), LABELS)
+    fit(Ends(lambda o: functional.dropout(o, training=False)), LABELS)
+
+
+def test_functional_dropout_is_refused_before_a_run() -> None:
+    data = ff.dataset(X[:30], LABELS[:30], X[30:], LABELS[30:])
+    for network in (Ends(functional.dropout), lambda: Ends(functional.dropout)):
+        with refused(f"^model.name: 'Ends' .*{DRAWS}"):
+            ff.run(data, ff.iid(clients=2), model=network, rounds=1, progress=False)
 
 
 def test_what_is_the_same_with_cross_entropy_is_accepted() -> None:

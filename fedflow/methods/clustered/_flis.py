@@ -6,7 +6,7 @@ from torch import Tensor
 from fedflow.data import Examples
 from fedflow.errors import BadInput
 from fedflow.local.samples import Samples
-from fedflow.methods.method import Cohort, Method, Round, S
+from fedflow.methods.method import Cohort, Conditions, Method, Round, S
 from fedflow.methods.protocols import Pretrained, ServerData
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -28,6 +28,12 @@ class FLIS(Pretrained, Method[S]):
     def validate(self) -> None:
         if self.noise and self.public is not None:
             raise BadInput("method.noise", self.noise, "0 where public names a data set")
+
+    def check(self, run: Conditions) -> None:
+        super().check(run)
+        if run.several:
+            accepted = "another method, as FLIS compares classes, and samples have several labels"
+            raise BadInput("method.name", self.name, accepted)
 
     def server_data(self) -> ServerData:
         return ServerData(self.public, self.noise)

@@ -142,7 +142,10 @@ class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[Mul
                 part = torch.from_numpy(now.rng.permutation(np.arange(now.clients) % self.clusters))
                 return cohort, replace(server, part=part)
             if len(server.models.unique(dim=0)) < self.clusters:
-                reason = "1, as this network always starts from the same values, and equal models stay equal"
+                reason = (
+                    "1, as this network always starts from the same values, and equal models stay equal; "
+                )
+                reason += "or names in `fresh`, with `start`"
                 raise BadInput("method.clusters", self.clusters, reason)
         return cohort, server
 

@@ -7,6 +7,7 @@ from fedflow.finished.cells import SPREAD, Cell, Methods, Row, Table, write
 from fedflow.finished.features import predictions
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat
+from fedflow.metrics.predictions import several
 from fedflow.metrics.table import SHARE, UNMEASURED, in_unit
 from fedflow.pictures.reliability import diagram
 from fedflow.report.blocks import Block, Drawing, Heading, Panels
@@ -31,7 +32,7 @@ share of samples in each bin.""")
 
 @partitioned("calibration", "Calibration", LEAD)
 def section(p: ComparedPartition) -> list[Block]:
-    kept = p.having(lambda run: len(predictions(run)))
+    kept = p.having(lambda run: len(kept := predictions(run)) and not several(kept))
     if not kept:
         return []
     columns = {heading: _column(kept, *measure) for measure, (heading, _) in COLUMNS.items()}

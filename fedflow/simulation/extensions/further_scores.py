@@ -15,6 +15,7 @@ from fedflow.errors import BadInput
 from fedflow.local.client import TRAINED, Client, Update
 from fedflow.local.extensions.adaptation import Adaptation
 from fedflow.metrics.distribution import summarize
+from fedflow.metrics.predictions import by_client, summarized
 from fedflow.simulation.evaluation import Measure, Scores, Served
 from fedflow.simulation.extensions.extension import END, NEWCOMERS, Run, RunExtension
 from fedflow.simulation.extensions.trained_means import TrainedMeans
@@ -167,7 +168,10 @@ class Newcomers(RunExtension):
 class KeptPredictions(RunExtension):
     """A table of the served models' predictions for every client's test samples (`run.keep_predictions`).
 
-    With the probability of every class (p0, p1, ...) if `run.keep_probabilities`.
+    Measures of classes or labels are metrics of the run.
+
+    With the probability of every class (p0, p1, ...) if `run.keep_probabilities`, and always for several
+    labels per sample.
     """
 
     answers = True
@@ -181,10 +185,12 @@ class KeptPredictions(RunExtension):
         return bool(self.run.settings.keep_probabilities)
 
     def check(self) -> None:
-        if not self.run.federation.labeled:
+        if not (self.run.federation.labeled or self.run.federation.train.several):
             field = "keep_probabilities" if self.probabilities else "keep_predictions"
-            raise BadInput(f"run.{field}", True, "false, as the samples do not have one label each")
+            raise BadInput(f"run.{field}", True, "false, as the samples do not have labels")
 
     def finish(self, scores: Scores) -> RunFindings:
         assert scores.answers is not None
-        return RunFindings(files={PREDICTIONS_FILE: partial(scores.answers.to_parquet, index=False)})
+        kept = scores.answers
+        metrics = {name: mean_or_none(by_client(kept, name).to_numpy()) for name in summarized(kept)}
+        return RunFindings(metrics, files={PREDICTIONS_FILE: partial(kept.to_parquet, index=False)})
