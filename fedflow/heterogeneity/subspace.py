@@ -13,9 +13,11 @@ import scipy
 from fedflow.errors import BadInput, unknown_name
 
 Signatures = Sequence[np.ndarray]  # per client [F, q_k]; an array [N, F, q] is one
-GRAM_SIDE = 1024  # up to this many rows or columns the Gram matrix is faster than iteration
+GRAM_SIDE = 32  # times p, at least 8: up to this many rows or columns the Gram matrix beats iteration
 BLOCK_ROWS = 1024  # columns of signatures compared at once: 8 MB of cosines
 RELATIVE_RANK = 1e-7  # directions weaker than this, relative to the strongest, are rounding errors
+NEAR = 1e-5  # squared cosines closer to 0 or 1 do not give angles within 1e-10 degrees
+DOUBLE_ROOT = 1e-3  # nor do roots of a cubic whose trigonometric form is closer to a double root
 
 
 def signature(x: np.ndarray, p: int, labels: np.ndarray | None = None) -> np.ndarray:
@@ -44,9 +46,10 @@ def _leading(rows: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:
     """Right singular vectors [F, p] of ``rows`` [n, F] and their singular values, largest first."""
     n, features = rows.shape
     side = min(n, features)
-    if side > GRAM_SIDE:
+    if side > GRAM_SIDE * max(p, 8) and rows.any():
         _, s, v = scipy.sparse.linalg.svds(rows, k=p, v0=np.ones(side))
-        return v[::-1].T, s[::-1]
+        if s[0] > RELATIVE_RANK * s[-1]:  # otherwise random directions were needed
+            return v[::-1].T, s[::-1]
     squares, vectors = scipy.linalg.eigh(
         rows @ rows.T if n <= features else rows.T @ rows, subset_by_index=(side - p, side - 1)
     )
@@ -82,11 +85,14 @@ def proximity(
     rows, ranks = _stack(signatures, mode)
     if others is None:
         upper = np.triu(_blocks(rows, ranks, rows, ranks, mode, symmetric=True), 1)
+        _sharpen(upper, rows, ranks, rows, ranks, mode)
         return upper + upper.T
     other_rows, other_ranks = _stack(others, mode)
     if rows.shape[2] != other_rows.shape[2]:
         raise BadInput("others", other_rows.shape[2], f"signatures of {rows.shape[2]} features")
-    return _blocks(rows, ranks, other_rows, other_ranks, mode)
+    angles = _blocks(rows, ranks, other_rows, other_ranks, mode)
+    _sharpen(angles, rows, ranks, other_rows, other_ranks, mode)
+    return angles
 
 
 def extend(
@@ -150,6 +156,30 @@ def _blocks(
     return angles
 
 
+def _sharpen(
+    angles: np.ndarray,
+    rows: np.ndarray,
+    ranks: np.ndarray,
+    others: np.ndarray,
+    other_ranks: np.ndarray,
+    mode: str,
+) -> None:
+    """Replace NaN in ``angles``, where a principal angle is small: its sine keeps the digits."""
+    i, j = np.nonzero(np.isnan(angles))
+    step = max(1, BLOCK_ROWS // max(rows.shape[1], others.shape[1]))
+    for part in range(0, len(i), step):
+        a, b = i[part : part + step], j[part : part + step]
+        u, w = rows[a], others[b]  # [S, P, F], [S, Q, F]
+        cosines = u @ w.swapaxes(1, 2)
+        values = _singular(cosines)
+        sines = _singular(w - cosines.swapaxes(1, 2) @ u)  # largest first, those of padding last
+        order = np.maximum(other_ranks[b, None] - 1 - np.arange(values.shape[1]), 0)
+        small = np.degrees(np.arcsin(np.clip(np.take_along_axis(sines, order, 1), 0, 1)))
+        exact = np.where(values > np.sqrt(0.5), small, _degrees(values))
+        counted = np.arange(values.shape[1]) < np.minimum(ranks[a], other_ranks[b])[:, None]
+        angles[a, b] = exact[:, 0] if mode == "principal_min" else (exact * counted).sum(1)
+
+
 def _degrees(cosines: np.ndarray) -> np.ndarray:
     return np.degrees(np.arccos(np.clip(cosines, -1, 1)))
 
@@ -170,8 +200,51 @@ def _entry_min_abs(cosines: np.ndarray) -> np.ndarray:
     return _degrees(np.abs(cosines).max((2, 3)))
 
 
-def _singular(cosines: np.ndarray) -> np.ndarray:
-    return np.linalg.svd(cosines, compute_uv=False)
+def _singular(matrices: np.ndarray) -> np.ndarray:
+    return np.linalg.svd(matrices, compute_uv=False)
+
+
+def _principal(cosines: np.ndarray, count: int | None = None) -> np.ndarray:
+    """The first ``count`` principal angles [I, J, R] in degrees, smallest first; NaN where one is too small.
+
+    Cosines are roots of eigenvalues of a small Gram matrix; singular values where those lose digits.
+    """
+    tall = cosines if cosines.shape[2] >= cosines.shape[3] else cosines.swapaxes(2, 3)
+    columns = np.ascontiguousarray(tall.transpose(2, 3, 0, 1))
+    gram = np.einsum("kpij,kqij->pqij", columns, columns)
+    if len(gram) == 3:
+        squares, sure = _eigenvalues_of_3(gram, count)
+    else:
+        squares = np.linalg.eigvalsh(gram.transpose(2, 3, 0, 1))[..., ::-1]
+        sure = np.ones(squares.shape[:2], bool)
+    squares = squares[..., :count]
+    again = ~(sure & (squares[..., -1] > NEAR))
+    values = np.sqrt(np.maximum(squares, 0))
+    values[again] = _singular(tall[again])[:, :count]
+    values[values[..., 0] ** 2 > 1 - NEAR] = np.nan
+    return _degrees(values)
+
+
+def _eigenvalues_of_3(g: np.ndarray, count: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues of symmetric matrices ``g`` [3, 3, I, J], largest first, and False where two are close.
+
+    With ``count`` 1 only the largest, which only the second can be close to.
+
+    A closed form: Smith, "Eigenvalues of a symmetric 3 x 3 matrix", Communications of the ACM 1961.
+    """
+    mean = (g[0, 0] + g[1, 1] + g[2, 2]) / 3
+    a, b, c = (g[k, k] - mean for k in range(3))
+    d, e, f = g[0, 1], g[0, 2], g[1, 2]
+    p = np.sqrt((a * a + b * b + c * c + 2 * (d * d + e * e + f * f)) / 6)
+    half = (a * (b * c - f * f) - d * (d * c - e * f) + e * (d * f - b * e)) / 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r = half / p**3
+    angle = np.arccos(np.clip(r, -1, 1)) / 3
+    first = mean + 2 * p * np.cos(angle)
+    if count == 1:
+        return first[..., None], r > DOUBLE_ROOT - 1
+    last = mean + 2 * p * np.cos(angle + 2 * np.pi / 3)
+    return np.stack([first, 3 * mean - first - last, last], -1), np.abs(r) < 1 - DOUBLE_ROOT
 
 
 def _diagonal(cosines: np.ndarray) -> np.ndarray:
@@ -180,8 +253,8 @@ def _diagonal(cosines: np.ndarray) -> np.ndarray:
 
 # Angles [I, J] of signatures with ``p`` [I] and ``q`` [J] columns, from the cosines ``c`` [I, J, P, Q].
 MODES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
-    "principal_min": lambda c, p, q: _degrees(_singular(c)[..., 0]),
-    "principal_sum": lambda c, p, q: _first(_degrees(_singular(c)), p, q),
+    "principal_min": lambda c, p, q: _principal(c, 1)[..., 0],
+    "principal_sum": lambda c, p, q: _first(_principal(c), p, q),
     "entry_min": _entry_min,
     "entry_min_abs": lambda c, p, q: _entry_min_abs(c),
     "trace": lambda c, p, q: _first(_degrees(_diagonal(c)), p, q),

@@ -4,6 +4,7 @@ A mask [D] is true for the entries of its vector that a client keeps. Named tens
 (``FlatModel.weights``: the weights of convolutional and linear layers); all others are kept.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,17 +16,24 @@ LAST = 0.05  # the largest rate of the last step
 
 
 def without_smallest(
-    model: FlatModel, w: Tensor, mask: Tensor, rate: Tensor | float, names: Sequence[str]
+    model: FlatModel,
+    w: Tensor,
+    mask: Tensor,
+    rate: Tensor | float,
+    names: Sequence[str],
+    largest_rate: float = 1.0,
 ) -> Tensor:
     """``mask`` [D] without the share ``rate`` of the entries of ``w`` [D] closest to 0, in each named tensor.
 
+    ``largest_rate`` is a bound of a ``rate`` that is a tensor: fewer values are sorted below a small one.
     These are the entries below a percentile of the absolute values that are kept and not 0, with linear
     interpolation, as of ``numpy.percentile``: ceil(rate (n - 1)) of n different values.
     """
+    most = largest_rate if isinstance(rate, Tensor) else rate
     pieces = zip(model.names, w.split(model.sizes), mask.split(model.sizes), strict=True)
     return torch.cat(
         [
-            kept & ~(values.abs().double() < _percentile(values.abs(), kept & (values != 0), rate))
+            kept & ~(values.abs().double() < _percentile(values.abs(), kept & (values != 0), rate, most))
             if name in names
             else kept
             for name, values, kept in pieces
@@ -33,10 +41,14 @@ def without_smallest(
     )
 
 
-def _percentile(values: Tensor, chosen: Tensor, rate: Tensor | float) -> Tensor:
-    """The percentile of the ``chosen`` of ``values`` [n], float64 scalar; NaN if there are none."""
+def _percentile(values: Tensor, chosen: Tensor, rate: Tensor | float, most: float) -> Tensor:
+    """The percentile of the ``chosen`` of ``values`` [n], float64 scalar; NaN if there are none.
+
+    ``rate`` is at most ``most``.
+    """
     # By sorting, because torch.quantile has a limit of 16 million values and none are left out.
-    ascending = values.double().masked_fill(~chosen, torch.inf).sort().values
+    count = min(len(values), math.ceil(most * len(values)) + 2)
+    ascending = values.masked_fill(~chosen, torch.inf).topk(count, largest=False).values.double()
     rank = (rate * (chosen.sum().double() - 1)).clamp(min=0)
     low, high = ascending.gather(0, torch.stack([rank.floor(), rank.ceil()]).long()).unbind()
     return torch.lerp(low, high, rank - rank.floor())

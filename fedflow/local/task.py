@@ -15,6 +15,7 @@ from fedflow.local.samples import Batch
 from fedflow.models.flat import FlatModel
 
 Loss = Callable[[Tensor, Batch], Tensor]
+Cost = Callable[[Tensor], Tensor]  # of the loss of a batch, scalar
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from fedflow.local.optimizer import Moving, Pull, SGDState
 from fedflow.local.precision import tf32
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
-from fedflow.local.task import Loss, Task
+from fedflow.local.task import Cost, Loss, Task
 from fedflow.models.flat import FlatModel
 
 HELD = 16 << 20  # numbers: below this size, inputs are normalized once instead of in every step
@@ -219,21 +219,25 @@ class Trainer:
         correction: Tensor | None = None,
         decay: Tensor | float | None = None,
         pull: Pull | None = None,
+        cost: Cost | None = None,
     ) -> Tensor:
         """The vector [D] after local steps from ``start`` on the batches of ``stream``.
 
         ``loss`` defaults to `Trainer.loss`, ``lr`` to the rate of each step. ``correction`` [D] is added to
         every step outside the momentum buffer (SGD only); ``decay`` is added to the weight decay; ``pull`` is
-        a penalty added to the loss, but not recorded. The network itself updates its buffers.
+        a penalty added to the loss, but not recorded. ``cost`` is a function of the loss of a batch, which is
+        minimized in its place. The network itself updates its buffers.
         """
         task, plain = self._task, loss is None and decay is None and not isinstance(lr, Tensor)
-        fast = step_for(task) if plain else None
+        fast = step_for(task) if plain and not (cost and task.compiled) else None
         if fast is not None:
-            steps = fast(start, lambda: self.lr if lr is None else lr, correction, pull)
+            steps = fast(start, lambda: self.lr if lr is None else lr, correction, pull, cost)
         else:
+            value = loss or self.loss
+            objective = (lambda w, batch: cost(value(w, batch))) if cost else loss
 
             def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
-                gradient = self.gradient(now.w, batch, loss)
+                gradient = self.gradient(now.w, batch, objective)
                 if pull is not None:
                     gradient = self.pulled(gradient, now.w, pull)
                 return self.descend(now, gradient, lr=lr, correction=correction, decay=decay), gradient.loss

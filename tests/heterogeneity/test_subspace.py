@@ -59,6 +59,33 @@ def test_principal_angles_are_30_and_60_whatever_the_basis():
         assert principal_angles(U, w) == pytest.approx([30, 60])
 
 
+HARD = np.array([0, 1e-9, 1e-6, 1e-3, 0.1, 0.2, 1, 30, 30 + 1e-9, 30.01, 60, 89.8, 89.99, 90 - 1e-6, 90])
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 2), (3, 3), (2, 3), (4, 3), (5, 5)])
+def test_angles_are_right_to_ten_digits_near_0_near_90_and_where_two_are_equal(sizes):
+    """Pairs of subspaces at known angles, some with fewer columns than others."""
+    rng, features = np.random.default_rng(sum(sizes)), 24
+    us, ws, known = [], [], []
+    for k in range(60):
+        p, q = (max(1, size - (k % 4 == 3)) for size in sizes)
+        theta = np.sort(rng.choice(HARD, min(p, q)))
+        u, w = np.eye(features)[:, :p], np.eye(features)[:, 12 : 12 + q]
+        for column, turn in enumerate(np.radians(theta)):
+            w[:, column] = np.cos(turn) * u[:, column] + np.sin(turn) * w[:, column]
+        map_, left, right = (np.linalg.qr(rng.normal(size=(n, n)))[0] for n in (features, p, q))
+        us.append(map_ @ u @ left)
+        ws.append(map_ @ w @ right)
+        known.append(theta)
+        # SciPy looks at the cosine of another angle to choose between arcsin and arccos.
+        assert principal_angles(us[-1], ws[-1]) == pytest.approx(theta, rel=0, abs=TOLERANCE)
+    least, total = (proximity(us, ws, mode).diagonal() for mode in ("principal_min", "principal_sum"))
+    assert least == pytest.approx([theta[0] for theta in known], rel=0, abs=1e-10)
+    assert total == pytest.approx([theta.sum() for theta in known], rel=0, abs=1e-10)
+    both = proximity([us[0], ws[0], us[0]], mode="principal_sum")
+    assert both[0, 1] == pytest.approx(known[0].sum(), rel=0, abs=1e-10) and both[0, 2] < 1e-10
+
+
 def test_planes_of_three_dimensions_always_meet():
     d1 = np.array([[3, 4, 5], [4, 3, 5], [0, 0, 0]])  # columns are samples
     d2 = np.array([[1, 0, 2], [0, 1, 1], [2, 2, 4]])
@@ -102,6 +129,20 @@ def test_iterating_agrees_with_the_gram_matrix(monkeypatch):
     by_gram = signature(x, 3)
     monkeypatch.setattr(module, "GRAM_SIDE", 1)
     assert signature(x, 3) == pytest.approx(by_gram, abs=1e-8)
+
+
+@pytest.mark.parametrize("different", [0, 1, 2])
+def test_few_different_images_of_a_large_client_give_the_same_bits_again(different):
+    images = np.random.default_rng(2).integers(1, 256, (different, 20, 20)).astype(np.uint8)
+    x = np.resize(images, (300, 20, 20)) if different else np.zeros((300, 20, 20), np.uint8)
+    first, *others = (signature(x, 3) for _ in range(4))
+    assert first.shape == (400, max(1, different)) and first.any() == bool(different)
+    assert all((u == first).all() for u in others)
+
+
+def test_more_directions_than_a_large_client_has_are_all_of_them():
+    u = signature(np.random.default_rng(2).normal(size=(290, 300)), 300)
+    assert u.shape == (300, 290) and u.T @ u == pytest.approx(np.eye(290), abs=1e-6)
 
 
 def test_per_class_signatures_stand_side_by_side():

@@ -148,6 +148,13 @@ def test_a_methods_own_loss_agrees(federation: Federation, gradient: Gradient) -
     assert torch.equal(head.outside(ends[0]), head.outside(start))
 
 
+def test_a_cost_of_the_loss_agrees(federation: Federation, gradient: Gradient) -> None:
+    start = federation.model.init(0)
+    ends = [client(federation, made).fit(start=start, cost=torch.sqrt) for made in (gradient, None)]
+    assert differ(*ends, start) < 1e-4
+    assert not torch.equal(ends[1], client(federation, None).fit(start=start))
+
+
 def test_full_batches_are_compiled_and_smaller_ones_are_plain(federation, gradient, monkeypatch) -> None:
     seen: list[int] = []
     run = gradient._run

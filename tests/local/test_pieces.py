@@ -69,6 +69,27 @@ def test_a_penalty_in_place_has_the_bits_of_a_flat_one(
     torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_cost_of_the_loss_in_place_has_the_bits_of_an_objective(
+    padded: Dataset, settings: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = LocalTraining.parse({"batch_size": 7, "epochs": 2, "lr": 0.05, **settings})
+    client = one_client(images(padded, network="lenet5"), 4, training)
+    start = client.model.init(3)
+
+    def objective(w: Tensor, batch: Batch) -> Tensor:
+        return client.loss(w, batch).sqrt()
+
+    def ended(*loss: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        return client.fit(*loss, start=start, **options), client.train_loss
+
+    ends = [ended(cost=torch.sqrt), ended(objective)]
+    monkeypatch.setattr(trainer, "step_for", lambda task: None)
+    ends.append(ended(cost=torch.sqrt))
+    assert all(torch.equal(a, b) for end in ends[1:] for a, b in zip(ends[0], end))
+    assert not torch.equal(ends[0][0], client.fit(start=start))
+
+
 @pytest.mark.parametrize(
     "settings",
     [

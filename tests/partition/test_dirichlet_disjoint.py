@@ -18,6 +18,13 @@ def made(clients: int, seed: int = 0, labels: np.ndarray = BALANCED, **options: 
     return deal(DirichletDisjoint.parse(options), labels, clients, seed)
 
 
+@pytest.fixture(params=[50_000, 0], ids=["alone", "together"])
+def draws(request, monkeypatch):
+    """Draws one by one, or many at once from the start."""
+    monkeypatch.setattr(dirichlet_disjoint, "ALONE", request.param)
+
+
+@pytest.mark.usefixtures("draws")
 @pytest.mark.parametrize("alpha", [0.01, 1.0])
 @pytest.mark.parametrize("clients", [10, 100])
 def test_clients_hold_equal_disjoint_parts_of_at_least_two_classes(clients, alpha):
@@ -30,6 +37,7 @@ def test_clients_hold_equal_disjoint_parts_of_at_least_two_classes(clients, alph
     assert held < 2.2 if alpha == 0.01 else held > 4
 
 
+@pytest.mark.usefixtures("draws")
 @pytest.mark.parametrize(
     ("clients", "stock", "seeds"), [(10, 60, 60), pytest.param(100, 300, 2, marks=pytest.mark.full)]
 )
@@ -70,6 +78,15 @@ def one_by_one(stock: list[int], clients: int, alpha: float, rng: np.random.Gene
         left = rest
         held.append(int((got > 0).sum()))
     return held
+
+
+def test_only_partitions_of_many_draws_draw_together(monkeypatch):
+    """The first 500 draws of the generator are one by one: clients that they serve keep their samples."""
+    alone = made(100)
+    monkeypatch.setattr(dirichlet_disjoint, "ALONE", 500)
+    counts, before = (label_counts(BALANCED, parts) for parts in (made(100), alone))
+    same = (counts == before).all(1)
+    assert same[:5].all() and not same.all()
 
 
 def test_any_positive_alpha_is_drawn():

@@ -4,7 +4,7 @@ A flat gradient [D] costs two passes over its memory, and every new vector anoth
 of a step of a network with a million parameters and small batches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -68,10 +68,16 @@ class Pieces:
         self._weights: Any = [weight for weight, _ in pulls]  # all numbers, or all tensors
         self._centers = [center for _, center in pulls]
 
-    def gradient(self, x: Tensor, y: Tensor) -> tuple[Tensors, Tensor]:
-        """The gradients of the mean loss of a batch in training mode, by layer, and this loss, scalar."""
+    def gradient(
+        self, x: Tensor, y: Tensor, cost: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensors, Tensor]:
+        """The gradients of the mean loss of a batch in training mode, by layer, and this loss, scalar.
+
+        With ``cost``, the gradients are those of a function of this loss.
+        """
         loss = self._model.loss(self._model.outputs_of(self._leaves, x), y)
-        return torch.autograd.grad(loss, self._leaves, materialize_grads=True), loss.detach()
+        objective = cost(loss) if cost else loss
+        return torch.autograd.grad(objective, self._leaves, materialize_grads=True), loss.detach()
 
     def descend(self, gradient: Sequence[Tensor | Product] | Tensor, lr: float) -> None:
         """One step along a gradient, by layer or whole [D]. Steps along products never form them."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from fedflow.local.fast.pieces import Pieces, Product, pull_by_layer
 from fedflow.local.optimizer import Pull, SGDState
 from fedflow.local.precision import tf32
 from fedflow.local.samples import Batch
-from fedflow.local.task import Task
+from fedflow.local.task import Cost, Task
 
 Rate = Callable[[], float | Tensor]  # the learning rate of the step that is taken
 
@@ -28,14 +29,14 @@ class Steps(NamedTuple):
     vector: Callable[[Any], Tensor]
 
 
-StepFunction = Callable[[Tensor, Rate, Tensor | None, Pull | None], Steps]
+StepFunction = Callable[[Tensor, Rate, Tensor | None, Pull | None, Cost | None], Steps]
 
 
 def step_for(task: Task) -> StepFunction | None:
     """The fast form of plain SGD on the data loss, with the bits of the general form, or None.
 
-    It takes the first vector [D], the learning rate, a correction [D] that is added to every step, and a
-    penalty of the loss.
+    It takes the first vector [D], the learning rate, a correction [D] that is added to every step, a penalty
+    of the loss, and a function of the loss that is minimized, unless steps are compiled.
     """
     settings = task.training
     changed = settings.with_hook("loss") or settings.clip_norm is not None or task.model.buffers
@@ -43,10 +44,12 @@ def step_for(task: Task) -> StepFunction | None:
     if changed or not usual or settings.optimizer != "sgd":
         return None
     form = _by_layer if task.vmapped else _in_place
-    return lambda start, rate, correction, pull: form(task, start, rate, correction, pull)
+    return partial(form, task)
 
 
-def _in_place(task: Task, start: Tensor, rate: Rate, correction: Tensor | None, pull: Pull | None) -> Steps:
+def _in_place(
+    task: Task, start: Tensor, rate: Rate, correction: Tensor | None, pull: Pull | None, cost: Cost | None
+) -> Steps:
     settings = task.training
     pieces = Pieces(task.model, start, settings.momentum, settings.weight_decay, correction, pull)
 
@@ -55,14 +58,16 @@ def _in_place(task: Task, start: Tensor, rate: Rate, correction: Tensor | None, 
             g: Sequence[Tensor | Product]
             g, loss = compiled.pieces(now.w, batch.x, batch.y)
         else:
-            g, loss = pieces.gradient(batch.x, batch.y)
+            g, loss = pieces.gradient(batch.x, batch.y, cost)
         pieces.descend(g, float(rate()))
         return now, loss
 
     return Steps(pieces.state, step, lambda state: state.w)
 
 
-def _by_layer(task: Task, start: Tensor, rate: Rate, correction: Tensor | None, pull: Pull | None) -> Steps:
+def _by_layer(
+    task: Task, start: Tensor, rate: Rate, correction: Tensor | None, pull: Pull | None, cost: Cost | None
+) -> Steps:
     """Steps of a cohort, layer by layer: no gradient of the whole vector is ever put together."""
     model, settings = task.model, task.training
     corrections = repeat(None) if correction is None else model.pieces(correction)
@@ -72,7 +77,7 @@ def _by_layer(task: Task, start: Tensor, rate: Rate, correction: Tensor | None, 
         with task.autocast(batch.x):
             outputs = model.outputs_of(pieces, batch.x, batch.real)
         value = task.mean_loss(outputs.to(model.dtype), batch)
-        return value, value.detach()
+        return cost(value) if cost else value, value.detach()
 
     def step(now: tuple[SGDState, ...], batch: Batch) -> tuple[tuple[SGDState, ...], Tensor]:
         with tf32() if settings.precision == "tf32" else nullcontext():

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.local.optimizer import Pull
-from fedflow.local.samples import Batch
 from fedflow.methods.method import Cohort, GlobalModel, Method, Next, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -58,10 +57,11 @@ class FedSplit(Method[GlobalModel]):
             weight = self.reg + 1 / self.s
             pull = Pull(weight, (self.reg * client.kept["first"] + reflected / self.s) / weight)
 
-        def weighted(u: Tensor, batch: Batch) -> Tensor:
-            return client.samples / client.mean_samples * client.loss(u, batch)
+        def weighted(loss: Tensor) -> Tensor:
+            return client.samples / client.mean_samples * loss
 
-        moved = client.fit(weighted if self.weighting == "samples" else None, start=x, pull=pull) - x
+        cost = weighted if self.weighting == "samples" else None
+        moved = client.fit(start=x, pull=pull, cost=cost) - x
         dz = client.model.with_buffers(2 * self.relax * moved, moved)
         z = z + dz
         if self.server == "active":

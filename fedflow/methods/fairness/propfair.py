@@ -18,7 +18,6 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.local.samples import Batch
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import GlobalModel, Passes, Round
 from fedflow.methods.registry import register
@@ -54,11 +53,7 @@ class PropFair(FedAvg):
             return client.update(
                 model=client.fit(start=w), weight=weight * self.slope(loss), scalars={"loss": loss}
             )
-
-        def cost(v: Tensor, batch: Batch) -> Tensor:
-            return self.cost(client.loss(v, batch))
-
-        return client.update(model=client.fit(cost, start=w), weight=weight)
+        return client.update(model=client.fit(start=w, cost=self.cost), weight=weight)
 
     def cost(self, loss: Tensor) -> Tensor:
         """The objective of a batch with this loss; its value jumps at M - eps, but only its slope matters."""

@@ -131,7 +131,9 @@ class Pruned(Pruning, Recording, Selecting, Method[GlobalModel]):
         names, pruned = self.prunable(model), pruned_share(model, mask)
         first, last = (without_smallest(model, v, mask, self.rate, names) for v in trained)
         moved = mask_distance(model, first, last, names)
-        fewer = without_smallest(model, w, mask, self.next_rate(pruned), names)
+        # With less left than a step drops, the rate is left / (1 - pruned), which grows with what is left.
+        largest = max(self.rate, self.rate / (1 - self.target + self.rate))
+        fewer = without_smallest(model, w, mask, self.next_rate(pruned), names, largest)
         accuracy = self.accuracy(client, w.masked_fill(~fewer, 0))
         due = (accuracy >= self.threshold) & (pruned < self.target) & (moved >= self.distance)
         return fewer.where(due, mask), {"distance": moved, "gate": accuracy}

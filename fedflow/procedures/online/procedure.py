@@ -156,14 +156,21 @@ class Online(Procedure):
         return {"memory": memory, **self.experts[part].learner.begin(shared.first)}
 
     def step(self, shared: Stream, part: str, state: State, number: int) -> tuple[State, Row]:
-        expert, task = self.experts[part], shared.tasks[number - 1]
+        expert = self.experts[part]
         learner, rng = expert.learner, generator(shared.seed, "online memory", number)
         now = {name: v.to(shared.model.device) for name, v in state.items() if name != "memory"}
         memory = learner.keep(state["memory"], number, rng)
         kept = memory.tolist()
         lesson = Lesson(shared, expert, self, number, kept if number in kept else [*kept, number])
 
-        ctm = self._accuracy(shared, expert, task, now["w"])
+        def accuracy_on(t: int, w: Tensor) -> float:
+            if learner.trains:
+                return self._accuracy(shared, expert, shared.tasks[t - 1], w)
+            if (part, t) not in shared.untrained:  # w^t is w^1: LTM needs no accuracy twice
+                shared.untrained[part, t] = self._accuracy(shared, expert, shared.tasks[t - 1], w)
+            return shared.untrained[part, t]
+
+        ctm = accuracy_on(number, now["w"])
         efficiency = self._efficiency(shared, expert, number, now["w"]) if self.subset_sizes else {}
         then = learner.learn(now, lesson)
         if not then["w"].isfinite().all():
@@ -171,11 +178,10 @@ class Online(Procedure):
                 f"{part}: after task {number}, the model is not finite: a step size or alpha is too large"
             )
         if learner.trains_before:
-            ctm = self._accuracy(shared, expert, task, then["w"])
+            ctm = accuracy_on(number, then["w"])
         row = {"ctm": ctm, "ltm": float("nan"), **efficiency}
         if self.evaluate_every and (number % self.evaluate_every == 0 or number == len(shared.tasks)):
-            seen = shared.tasks[:number]
-            row["ltm"] = sum(self._accuracy(shared, expert, old, then["w"]) for old in seen) / number
+            row["ltm"] = sum(accuracy_on(t, then["w"]) for t in range(1, number + 1)) / number
         row["floats"] = sum(v.numel() for v in then.values()) + sum(shared.train(t).floats for t in kept)
         return {"memory": memory, **then}, row
 

@@ -1,6 +1,6 @@
 """A stream of tasks: the clients of a partition, one after the other."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -43,12 +43,16 @@ class StreamTask:
 
 @dataclass(frozen=True)
 class Stream:
-    """The tasks, the network, and the first model w^1 [D] of all learners."""
+    """The tasks, the network, and the first model w^1 [D] of all learners.
+
+    ``untrained`` holds the accuracies of learners that never train, by expert and task.
+    """
 
     tasks: list[StreamTask]
     model: FlatModel
     first: Tensor
     seed: int
+    untrained: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def train(self, t: int) -> Rows:
         """The training samples of task ``t``, from 1."""
