@@ -68,8 +68,10 @@ bench: $(SETUP) ## measure speed and memory, also against other simulators (some
 leaderboard: $(SETUP) ## tune and run all methods on six divisions (a night; FEDFLOW_DATA names the images)
 	python studies/leaderboard/run.py
 
+# All extras except flower, which needs older versions of what Prefect needs.
+LOCKED = $(shell sed -n '/^\[project.optional/,/^$$/s/^\([a-z0-9]*\) = .*/\1/p' pyproject.toml | grep -v flower)
 lock: $(SETUP) ## update requirements.lock from pyproject.toml
-	$(BIN)/uv pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 \
+	$(BIN)/uv pip compile -q pyproject.toml $(addprefix --extra ,$(LOCKED)) --universal --python-version 3.11 \
 		--no-annotate --no-header -o requirements.lock
 
 clean: ## delete what runs have produced (not the downloads in data/raw)

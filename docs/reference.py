@@ -23,6 +23,7 @@ from fedflow.methods import METHODS
 from fedflow.methods import catalogue as methods
 from fedflow.metrics.table import METRICS, Metric
 from fedflow.models import describe, known_options
+from fedflow.models.lora import Lora
 from fedflow.partition import SCHEMES
 from fedflow.partition import catalogue as schemes
 from fedflow.procedures import PROCEDURES
@@ -150,9 +151,10 @@ def _networks() -> str:
     trainable = (
         "`trainable` lists patterns of the parameters that are trained; the others are frozen. `start`\n"
         "names a safetensors file or a recorded run with the first values, and `fresh` the parameters to\n"
-        "draw instead ([guide](../howto/networks.md))."
+        "draw instead. `lora` adds adapters, with these fields ([guide](../howto/networks.md)).\n"
     )
-    return f"\n{trainable}\n\n" + "\n".join(_table(("network", "options", "description"), rows)) + "\n"
+    networks = "\n".join(_table(("network", "options", "description"), rows))
+    return f"\n{trainable}{_fields(Lora)}\n{networks}\n"
 
 
 def _within(cls: type[Settings], level: int) -> str:

@@ -12,6 +12,7 @@ from typer.main import get_command
 
 from fedflow.cli import app
 from fedflow.config.schema import params_schema
+from fedflow.config.sections import OF_VALUES
 from fedflow.front import names
 from fedflow.methods import METHODS
 from fedflow.metrics.table import METRICS
@@ -69,7 +70,7 @@ def test_every_field_of_params_yaml_is_explained(pages: dict[str, str]) -> None:
     sections = params_schema()["properties"]
     assert not [name for name in sections if f"\n## {name}\n" not in pages["reference/settings.md"]]
     explained = {(field, about) for field, about in fields if has_row(text, field, about)}
-    assert {name for name, _ in fields - explained} == sections.keys() | {"trainable", "start", "fresh"}
+    assert {name for name, _ in fields - explained} == sections.keys() | OF_VALUES.keys()
 
 
 def described(schema: Any) -> Iterator[tuple[str, str]]:

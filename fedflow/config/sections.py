@@ -11,17 +11,18 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
 from fedflow.models import ARCHITECTURES, architecture, known_options
 from fedflow.models.flat import CONVOLUTIONS
+from fedflow.models.lora import Lora
 from fedflow.naming import flat, say
 from fedflow.procedures import PROCEDURES, Procedure
 from fedflow.project.arguments import check_once
-from fedflow.settings import Settings, check, option
+from fedflow.settings import Settings, check, explain, option
 from fedflow.simulation.settings import RunSettings
 
 MAY_BE_EMPTY = ("central", "procedures")  # lists of the grid
 OF_RUNS = ("datasets", "partitions", "methods")  # others, which a grid of procedures may leave empty
 CLUSTERS = ("dask", "ray")
 REDRAW = ("run", "division", "both")  # what every seed draws
-OF_VALUES = {"trainable": list[str], "start": str, "fresh": list[str]}  # of a network
+OF_VALUES = {"trainable": list[str], "start": str, "fresh": list[str], "lora": Lora}  # of a network
 EXECUTORS = ("auto", "inline", "threads", "processes", *CLUSTERS)
 
 
@@ -65,7 +66,7 @@ class EngineSettings(Settings):
 class ModelParams(Settings):
     """The network for one dataset.
 
-    ``trainable``, ``start`` and ``fresh`` are stored in ``options``, so that the digest of a network without
+    The fields in `OF_VALUES` are stored in ``options``, so that the digest of a network without
     them does not change.
     """
 
@@ -87,16 +88,19 @@ class ModelParams(Settings):
     @classmethod
     def schema(cls, fields: dict[str, Any]) -> dict[str, Any]:
         names, properties = sorted(ARCHITECTURES), fields["properties"]
-        patterns = {"type": "array", "items": {"type": "string"}}
+        adapters = {row["name"]: {"description": row["doc"]} for row in explain(Lora)}
+        forms: dict[Any, dict[str, Any]] = {
+            str: {"type": "string"},
+            list[str]: {"type": "array", "items": {"type": "string"}},
+            Lora: {"type": "object", "properties": adapters, "additionalProperties": False},
+        }
         docs = {
             "trainable": "patterns of the parameters that are trained; the others are frozen; default: all",
             "start": "first values: a safetensors file, or the id of a recorded run with a global model",
             "fresh": "patterns of the names that `start` does not set",
+            "lora": "low-rank adapters, which are trained together with `trainable`; {} = the defaults",
         }
-        of_values = {
-            name: ({"type": "string"} if hint is str else patterns) | {"description": docs[name]}
-            for name, hint in OF_VALUES.items()
-        }
+        of_values = {name: forms[hint] | {"description": docs[name]} for name, hint in OF_VALUES.items()}
         of_name = [
             {
                 "if": {"properties": {"name": {"const": name}}},

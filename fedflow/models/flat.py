@@ -412,7 +412,20 @@ class FlatModel:
 
     @property
     def head_patterns(self) -> Sequence[str]:
-        return getattr(self._template, "head_patterns", ())
+        """The classifier, as declared by the architecture, or its last linear layer.
+
+        Raises `BadInput` for a network that has neither.
+        """
+        declared: Sequence[str] | None = getattr(self._template, "head_patterns", None)
+        if declared is not None:
+            return declared
+        linear = [name for name, layer in self._template.named_modules() if isinstance(layer, nn.Linear)]
+        if not linear:
+            given = Words(f"{self.title} without a linear layer")
+            raise BadInput(
+                "model", given, "one, or the names of the parameters in the settings of the method"
+            )
+        return (f"{linear[-1]}.*",)
 
     @property
     def shared_patterns(self) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from torch import nn
 from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.models.external import of_library
 from fedflow.models.imported import imported, is_path
+from fedflow.models.lora import ADAPTERS, add_adapters
 from fedflow.models.noise import DRAWS, draws_in_forward, zeros
 from fedflow.models.start import start_from
 from fedflow.models.tensors import freeze_others
@@ -29,6 +30,7 @@ class Architecture:
     options: dict[str, Any] = field(default_factory=dict)
     shape: tuple[int, ...] = (3, 32, 32)
     classes: int = 10
+    library: str = ""  # the package with whose networks fedflow makes it
 
     def make(self, input_shape: tuple[int, ...], num_classes: int, options: Mapping[str, Any]) -> nn.Module:
         return self.build(input_shape, num_classes, **options)
@@ -56,11 +58,8 @@ class Architecture:
 class Imported(Architecture):
     """A class or function at an import path, made with its options.
 
-    It also gets ``input_shape`` and ``num_classes`` if it has parameters of these names. ``library`` is set
-    if fedflow makes the network of another package.
+    It also gets ``input_shape`` and ``num_classes`` if it has parameters of these names.
     """
-
-    library: str = ""
 
     @property
     def package(self) -> str:
@@ -68,7 +67,7 @@ class Imported(Architecture):
 
     @property
     def decides(self) -> dict[str, Any]:
-        return {"library": version(self.library)} if self.library else self.options
+        return self.options | ({"library": version(self.library)} if self.library else {})
 
     def make(self, input_shape: tuple[int, ...], num_classes: int, options: Mapping[str, Any]) -> nn.Module:
         known = inspect.signature(self.build).parameters
@@ -137,6 +136,20 @@ def architecture(name: str, field: str = "model.name") -> Architecture:
     return ARCHITECTURES[name]
 
 
+def adapted(name: str, options: Mapping[str, Any]) -> Architecture:
+    """The architecture ``name``; the version of peft decides it, too, if ``options`` add adapters."""
+    found = architecture(name)
+    if options.get("lora") is None:
+        return found
+    return replace(found, options=found.options | {"peft": version("peft")})
+
+
+def libraries(name: str, options: Mapping[str, Any]) -> list[str]:
+    """The packages that must be installed to build this network, besides PyTorch."""
+    adapters = "" if options.get("lora") is None else "peft"
+    return [package for package in (architecture(name).library, adapters) if package]
+
+
 def build(
     name: str,
     input_shape: tuple[int, ...],
@@ -145,14 +158,17 @@ def build(
     trainable: Sequence[str] | None = None,
     start: str | None = None,
     fresh: Sequence[str] = (),
+    lora: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> nn.Module:
     """The named network for inputs of ``input_shape``: images (C, H, W), features (d,) or tokens (L,).
 
     Networks for tokens, whole numbers 0..num_classes-1, declare ``tokens = True``. ``trainable`` are patterns
     of the parameters to train; the others are frozen (None: train all). ``start`` is a file with the first
-    values, except of names that match a pattern in ``fresh``. Raises `BadInput` for an unknown name, option
-    or pattern, a file of another network, and inputs that do not fit, such as small images.
+    values, except of names that match a pattern in ``fresh``. ``lora`` are settings of adapters
+    (`fedflow.models.lora.Lora`), which are trained together with ``trainable`` (None: nothing else).
+    Raises `BadInput` for an unknown name, option or pattern, a file of another network, and inputs that do
+    not fit, such as small images.
     """
     network = architecture(name)
     for option in options:
@@ -167,8 +183,12 @@ def build(
         raise BadInput("model.name", name, f"a network and options that fit {inputs} ({error})") from error
     if start is not None:
         given = given | {"start": start_from(module, start, fresh)}
+    if lora is not None:
+        add_adapters(module, lora, input_shape)
+        given = given | {"lora": dict(lora)}
+    if trainable is not None or lora is not None:
+        freeze_others(module, [*(ADAPTERS if lora is not None else ()), *(trainable or ())])
     if trainable is not None:
-        freeze_others(module, trainable)
         given = given | {"trainable": list(trainable)}
     module.architecture = name  # type: ignore[assignment] # its name in errors
     module.options = given  # type: ignore[assignment] # the layers do not show all, such as initialization

@@ -17,8 +17,9 @@ from fedflow.files import central_folder, intact, locked, prepared_folder, write
 from fedflow.local.central_training import Central, SmoothedModel, epochs, evaluate
 from fedflow.local.precision import use_plain_products
 from fedflow.local.trained import load_network, save_network
-from fedflow.models import architecture, build
+from fedflow.models import build
 from fedflow.models.flat import FlatModel
+from fedflow.models.registry import adapted
 from fedflow.models.start import without_start
 from fedflow.procedures.interface import Row, State
 from fedflow.procedures.steps import Here
@@ -112,7 +113,7 @@ class CentralRun:
             contents(self.root, [settings.dataset], networks=networks, files=files),
             [Central.__module__],
             [settings.training],
-            [architecture(self.network.name)],
+            [adapted(self.network.name, self.network.options)],
         )
 
     @cached_property

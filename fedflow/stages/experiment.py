@@ -16,7 +16,7 @@ from fedflow.errors import FedflowError
 from fedflow.files import CHANGED, central_folder, partition_folder, prepared_folder, read_fact
 from fedflow.local.trained import MARKER
 from fedflow.methods.protocols import server_data
-from fedflow.models import architecture
+from fedflow.models.registry import adapted
 from fedflow.project.arguments import argument
 from fedflow.project.digest import SETTINGS, SHORT, digest
 from fedflow.project.identity import Identity
@@ -218,7 +218,7 @@ class Experiment(Cell):
             contents(self.root, self.datasets, self.partitions, networks, weights),
             [CODE, *registered_modules()],
             (*chosen, self.run),
-            [architecture(network.name)],
+            [adapted(network.name, network.options)],
         )
 
     def check(self) -> None:

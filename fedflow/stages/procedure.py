@@ -14,7 +14,7 @@ from fedflow.config import Changes, Loaded
 from fedflow.data.prepared import file_sum
 from fedflow.errors import BadInput
 from fedflow.finished.outcomes import SUMMARY, final_numbers, read_parts, write_outcome
-from fedflow.models import architecture
+from fedflow.models.registry import adapted
 from fedflow.procedures import Column, End, Procedure
 from fedflow.procedures.job import ProcedureJob
 from fedflow.project.arguments import argument
@@ -102,7 +102,7 @@ class ProcedureRun(Cell):
         """The identity of the outcome, from settings, recorded hashes and code, also of its pictures."""
         effective, inputs = self.effective, self.procedure.inputs()
         models = [model for _, model in sorted(effective["models"].items())]
-        networks = [architecture(model["name"]) for model in models]
+        networks = [adapted(model["name"], model["options"]) for model in models]
         files = [*inputs.files, *(file for model in models for file in start_files(model["options"]))]
         return Identity.of(
             effective,

@@ -29,6 +29,7 @@ from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.models.channels import load_smaller, size_of, smaller
 from fedflow.models.flat import FlatModel
 from fedflow.models.recorded import factory, rebuild
+from fedflow.models.registry import libraries
 from fedflow.models.start import without_start
 from fedflow.models.tensors import FROZEN
 from fedflow.project.terminal import say
@@ -346,14 +347,16 @@ def log_models(
     _delete_unfinished(api, run, present)
     network = FlatModel(factory(asdict(card), frozen=True))
     whole = network.parameters + sum(p.numel() for p in network.frozen.values())  # of levels, too
-    package = package_of(card.architecture)
+    package, needed = package_of(card.architecture), libraries(card.architecture, card.options)
+    if needed:
+        say(f"recorded models of {card.architecture} need {' and '.join(needed)} to be loaded")
     if package:
         say(f"recorded models do not hold the code of {card.architecture}: install {package} to load them")
     for name, ids, clients in _served(card, models, cluster):
         logged = present.get(name)
         if logged is None:
             facts = asdict(card) | {"ids": ids, "clients": clients, "parameters": whole}
-            facts |= {"run_id": run.info.run_id, "package": package}
+            facts |= {"run_id": run.info.run_id, "package": package, "libraries": needed}
             options, _ = facts.pop("levels").get(name, ({}, []))
             facts["options"] = without_start(facts["options"]) | options
             frozen = (network.variant(**options) if options else network).frozen
@@ -440,7 +443,7 @@ def _log(
             ),
             signature=_signature(facts),
             input_example=np.zeros((1, *facts["input_shape"]), facts["input_type"]),
-            pip_requirements=[f"{package}=={version(package)}" for package in REQUIREMENTS],
+            pip_requirements=[f"{name}=={version(name)}" for name in (*REQUIREMENTS, *facts["libraries"])],
         )
         api.log_model_artifacts(logged.model_id, str(folder / "model"))
     logged = api.finalize_logged_model(logged.model_id, "READY")

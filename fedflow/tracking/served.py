@@ -7,6 +7,7 @@ imported from the model, so that fedflow need not be installed.
 import json
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ class ServedModel(PythonModel):
 
     def _code(self, archive: Path) -> str:
         """Make the code of the networks importable; returns the name of its package."""
+        if missing := [name for name in self.card.get("libraries", ()) if find_spec(name) is None]:
+            name = self.card["architecture"]
+            raise ImportError(f"the network {name} needs other packages: pip install {' '.join(missing)}")
         if package := self.card.get("package"):  # of a plug-in
             try:
                 import_module("fedflow.methods")  # which imports the plug-ins

@@ -30,9 +30,9 @@ def write_code(folder: Path) -> Path:
 
 
 def package_of(name: str) -> str | None:
-    """The package that defines this network, or None for fedflow's networks."""
-    package = architecture(name).package
-    return None if package == "fedflow" else package
+    """The package that defines this network, or None if fedflow makes it, also with a library."""
+    network = architecture(name)
+    return None if network.package == "fedflow" or network.library else network.package
 
 
 @cache

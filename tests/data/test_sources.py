@@ -476,6 +476,45 @@ def deep(kind: str) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
+def plain(mode: str, color: object, size: int = 4) -> Image.Image:
+    return Image.new(mode, (size, size), color)
+
+
+def indexed(color: tuple[int, int, int]) -> Image.Image:
+    """An image of places in a palette, of which this color is the fourth."""
+    image = plain("P", 3)
+    image.putpalette([0] * 9 + [*color])
+    return image
+
+
+@pytest.mark.parametrize(
+    ("image", "form", "pixel"),
+    [
+        (plain("L", 7), "bmp", (7, 7, 7)),
+        (plain("1", 1), "png", (255, 255, 255)),
+        (plain("LA", (9, 0)), "png", (9, 9, 9)),
+        (plain("RGBA", (200, 10, 30, 0)), "png", (200, 10, 30)),
+        (indexed((1, 200, 30)), "png", (1, 200, 30)),
+        (indexed((1, 200, 30)), "gif", (1, 200, 30)),
+        (plain("CMYK", (0, 255, 255, 0)), "tiff", (255, 0, 0)),
+    ],
+)
+def test_images_of_every_kind_have_their_colors(image, form, pixel, tree, tar):
+    """Gray ones too, as there are others in color; the opacity of transparent ones is left out."""
+    stream = io.BytesIO()
+    image.save(stream, form)
+    raw = source("folder").load(path=tar(tree | {f"train/cat/z.{form}": stream.getvalue()}))
+    assert raw.x_train.shape == (7, 4, 4, 3) and (raw.x_train == pixel).all((1, 2, 3)).any()
+
+
+@pytest.mark.parametrize("mode", ["I;16", "F"])
+def test_gray_images_of_more_than_8_bits_are_refused(mode, tree, tar):
+    stream = io.BytesIO()
+    plain(mode, 7).save(stream, "tiff")
+    message = f"train/cat/deep.tif: cannot be read: more than 8 bits per channel ({mode})"
+    fails(message, "folder", path=tar({"train/cat/deep.tif": stream.getvalue()} | tree))
+
+
 @pytest.mark.parametrize("kind", ["png", "ppm"])
 def test_color_images_of_more_than_8_bits_are_refused(tree, tar, kind):
     message = f"train/cat/deep.{kind}: cannot be read: more than 8 bits per channel (RGB); only 8-bit images"

@@ -328,3 +328,11 @@ def test_a_file_that_is_no_table_is_named(tmp_path):
             read_table(tmp_path / "odd.csv", TableOptions(target="kind"))
     with refused(r"data.task: 'ranking'"):
         TableOptions.parse({"target": "kind", "task": "ranking"})
+
+
+def test_a_byte_order_mark_and_names_in_any_script(tmp_path: Path) -> None:
+    rows = [f"{'ab'[i % 2]},{i}.5,{'北京' if i % 3 else '上海'}" for i in range(20)]
+    (tmp_path / "towns.csv").write_text("\n".join(["\ufeffy,größe,城市", *rows]), "utf-8")
+    raw = read_table(tmp_path / "towns.csv", TableOptions.parse({"target": "y", "user": "城市"}))
+    assert raw.columns["user"].names == ("上海", "北京") and raw.classes == ("a", "b")
+    assert raw.x_train.shape[1] == 1 and "1 feature: größe" in raw.notes[0]

@@ -277,3 +277,10 @@ def test_threads_that_draw_networks_at_once_do_not_disturb_each_other():
     alone = [model.init(seed) for seed in range(200)]
     with ThreadPoolExecutor(8) as pool:
         assert all(map(torch.equal, pool.map(model.init, range(200)), alone))
+
+
+def test_the_last_linear_layer_is_the_classifier_of_a_network_that_names_none() -> None:
+    net = FlatModel(lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+    assert net.head().index.tolist() == list(range(15, 23))
+    with refused("model: Conv1d without a linear layer .*the names of the parameters in the settings"):
+        FlatModel(lambda: nn.Conv1d(1, 2, 3)).head()

@@ -93,6 +93,8 @@ class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[Mul
 
     def head(self, model: FlatModel) -> Part:
         """The part that is not shared."""
+        if self.shared == "none":
+            return model.part("*")
         return model.part(*(model.head_patterns if self.own is None else self.own))
 
     def setup(self, model: FlatModel, initial: Initial) -> MultiModelState:
