@@ -75,7 +75,7 @@ def _mixtures(p: ComparedPartition) -> list[Drawing]:
 
 def _diagnostics(p: ComparedPartition) -> list[Block]:
     """The diagnostics of every method; for clients of a cohort, their mean."""
-    having = p.having(lambda run: _diagnosed(run) or len(series(run)))
+    having = p.having(lambda run: _diagnosed(run) or {*series(run)["name"]} - {POLLED})
     folds: list[Block] = [*not_drawn(having, ALONE)]
     for i, variant in enumerate(p.methods):
         if variant not in leading(having, ALONE):
