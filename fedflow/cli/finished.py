@@ -4,6 +4,7 @@ import json
 import statistics
 import time
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -329,13 +330,19 @@ def compare(
 
 def _differing(settings: list[dict[str, Any]]) -> list[str]:
     """Names of settings in which runs differ, without settings of a single method."""
-    both = min(2, len(settings))
+    both, runs = (
+        min(2, len(settings)),
+        Counter(values.get("settings", i) for i, values in enumerate(settings)),
+    )
+    distinct = {values.get("settings", i): values for i, values in enumerate(settings)}
+    if len(distinct) == 1:
+        return []
     return [
         name
-        for name in dict.fromkeys(name for values in settings for name in values)
+        for name in dict.fromkeys(name for values in distinct.values() for name in values)
         if name not in ("seed", "settings", "method.name")
-        and sum(name in values for values in settings) >= both
-        and len({str(values.get(name)) for values in settings}) > 1
+        and len({str(values.get(name)) for values in distinct.values()}) > 1
+        and sum(runs[digest] for digest, values in distinct.items() if name in values) >= both
     ]
 
 

@@ -4,12 +4,16 @@ import json
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+MANY, GAP, MARK = 100, 2, 0xE000  # rows that rich lays out; spaces between columns; characters without use
 console = Console(markup=False, emoji=False)  # names, reasons and references may contain square brackets
 
 
@@ -44,16 +48,61 @@ def print_numbers(numbers: dict[str, Any], folder: Path) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table as wide as the terminal; cells are wrapped, or cut with "…" in the first column."""
-    table = Table(
-        title=title or None, title_justify="left", box=None, pad_edge=False, show_header=any(columns)
-    )
-    for i, column in enumerate(columns):
+    rows = [*rows]
+    if len(rows) <= MANY:
+        console.print(_table(title, columns, rows))
+        return
+    widths = _widths(columns, rows)
+    console.print(_table(title, columns, rows[:1], widths))
+
+    def fits(row: Sequence[str]) -> bool:
+        return all(cell_len(cell) <= width and "\n" not in cell for cell, width in zip(row, widths))
+
+    for short, group in groupby(rows[1:], fits):  # rich takes as long for a cell that fits as for a paragraph
+        alike = [*group]
+        console.print(_lines(alike, widths) if short else _table("", columns, alike, widths, header=False))
+
+
+def _table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    widths: Sequence[int | None] = (),
+    header: bool = True,
+) -> Table:
+    shown = header and any(columns)
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, show_header=shown)
+    for i, (column, width) in enumerate(zip(columns, widths or [None] * len(columns), strict=True)):
         first = i == 0
         overflow: Literal["ellipsis", "fold"] = "ellipsis" if first else "fold"
-        table.add_column(column, no_wrap=first, style="bold" if first else "", overflow=overflow)
+        style = "bold" if first else ""
+        table.add_column(column, no_wrap=first, style=style, overflow=overflow, width=width)
     for row in rows:
         table.add_row(*row)
-    console.print(table)
+    return table
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """The widths of the columns of a table, which follow from its longest cells and words."""
+    longest = [max(rows, key=lambda row: cell_len(row[i])) for i in range(len(columns))]
+    words = [
+        max(rows, key=lambda row: max(map(cell_len, row[i].split()), default=0)) for i in range(len(columns))
+    ]
+    marks = [chr(MARK + i) for i in range(len(columns))]
+    *_, last = console.render_lines(_table("", columns, [*longest, *words, marks]), pad=False)
+    line = "".join(segment.text for segment in last)
+    ends = [line.index(mark) - GAP for mark in marks[1:]]
+    return [end - line.index(mark) for mark, end in zip(marks, [*ends, len(line)], strict=True)]
+
+
+def _lines(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Text:
+    """Rows whose cells fit, as `_table` shows them."""
+    gap, lines = " " * GAP, Text(no_wrap=True, overflow="ignore")
+    for row in rows:
+        first, *others = (cell + " " * (w - cell_len(cell)) for cell, w in zip(row, widths, strict=True))
+        lines.append(first, "bold").append(f"{gap}{gap.join(others)}\n")
+    lines.right_crop(1)  # printing ends the last line
+    return lines
 
 
 def shortened(value: object, length: int) -> str:

@@ -8,6 +8,7 @@ p-values adjusted for their number (Benjamini-Hochberg). docs/decisions/0027 has
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -78,16 +79,21 @@ def difference(first: Sequence[Run], second: Sequence[Run], measure: str) -> Dif
     count, largest = len(seeds), max(len(pair[0]) for pair in seeds)
     if all(np.ptp(a - b) == 0 for a, b in seeds):
         return Difference(gains, interval(gains) if count >= SEEDS and largest > 1 else None, apart=told)
-    rng = generator(0, "bootstrap")
     draws = max(200, min(DRAWS, LARGEST // (count * largest)))
-    chosen = rng.integers(count, size=(draws, count))
-    means = np.empty(chosen.shape)
-    for i, pair in enumerate(seeds):
-        here = chosen == i
-        drawn = rng.integers(pair.shape[1], size=(here.sum(), pair.shape[1]))
-        means[here] = _statistic(pair[:, drawn], True) if worst else (pair[0] - pair[1])[drawn].mean(1)
+    means = np.empty((draws, count))
+    for pair, (here, drawn) in zip(seeds, _drawn(draws, *(len(pair[0]) for pair in seeds)), strict=True):
+        means.flat[here] = _statistic(pair[:, drawn], True) if worst else (pair[0] - pair[1])[drawn].mean(1)
     low, high = np.quantile(means.mean(1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Difference(gains, (float(low), float(high)), clients=True, apart=told)
+
+
+@lru_cache(1)  # which most pairs of a partition share
+def _drawn(draws: int, *clients: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For every seed, which has this number of clients: its places among all ``draws``, and its clients."""
+    rng = generator(0, "bootstrap")
+    chosen = rng.integers(len(clients), size=draws * len(clients))
+    places = (np.flatnonzero(chosen == seed) for seed in range(len(clients)))
+    return [(here, rng.integers(n, size=(len(here), n))) for n, here in zip(clients, places, strict=True)]
 
 
 def too_few(*seeds: int) -> str:
@@ -111,19 +117,22 @@ def _paired(first: Sequence[Run], second: Sequence[Run], column: str) -> dict[in
         other = by_seed.get(run.seed)
         if other is None or any(run.metrics.get(name) != other.metrics.get(name) for name in HASHES):
             continue
-        ours, theirs = _scores(run, column), _scores(other, column)
-        if not ours.index.equals(theirs.index):
-            ours, theirs = ours.align(theirs, join="inner")
-        values = np.stack([ours.to_numpy(), theirs.to_numpy()])
+        (clients, ours), (others, theirs) = _scores(run, column), _scores(other, column)
+        if not np.array_equal(clients, others):
+            left, right = pd.Series(ours, clients).align(pd.Series(theirs, others), join="inner")
+            ours, theirs = left.to_numpy(), right.to_numpy()
+        values = np.stack([ours, theirs])
         if (scored := ~np.isnan(values).any(0)).any():
             paired[run.seed] = values[:, scored]
     return paired
 
 
 @once
-def _scores(run: Run, column: str) -> pd.Series:
-    """A column of the clients by client; empty if the run lacks it."""
-    return run.clients.set_index("client").get(column, pd.Series()).astype(float)
+def _scores(run: Run, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """The clients, and a column of theirs; both are empty if the run lacks it."""
+    if column not in run.clients:
+        return np.empty(0), np.empty(0)
+    return run.clients["client"].to_numpy(), run.clients[column].to_numpy(float)
 
 
 def interval(difference: Stat, least: float = 0.0) -> tuple[float, float]:

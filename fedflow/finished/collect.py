@@ -2,8 +2,9 @@
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ import pandas as pd
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import COUNTS, finished_folders, within_partitions
 from fedflow.finished.reading import (
+    Joined,
     Kinds,
     Range,
     check_columns,
     check_entries,
     check_number,
+    check_present,
+    csv_together,
+    parquet_together,
     read_json,
     read_parquet,
     read_table,
@@ -63,6 +68,9 @@ PNG = b"\x89PNG\r\n\x1a\n"
 CLIENTS = ("client", "samples", "local_accuracy", "cluster")
 
 
+TOGETHER = 256  # tables that are parsed at once, which bounds the memory
+
+Described = dict[Path, tuple[dict[str, Any], dict[str, Any]]]  # metrics and settings by folder
 Labels = Mapping[str, str]  # of the names under `methods` in params.yaml
 
 
@@ -105,14 +113,15 @@ def collect_runs(results_dir: Path, labels: Labels | None = None, needed: bool =
     earlier version are left out with a warning. Raises `FedflowError` if a file is missing, truncated or
     invalid, or if runs are ``needed`` and there are none.
     """
-    runs = []
+    described: Described = {}
     for folder in finished_folders(results_dir, 2):
         try:
-            runs.append(read_run(folder))
+            described[folder] = _described(folder)
         except EarlierVersion as error:
             warnings.warn(f"{error}: left out; delete {folder}, or run it again", stacklevel=2)
-    if not runs and needed:
+    if not described and needed:
         raise FedflowError(f"no results found in {results_dir}; run `dvc repro` or `fedflow sweep` first")
+    runs = _read(described)
     for run in runs:
         run.metrics["method_label"] = (labels or {}).get(run.method, run.metrics["method_label"])
     return named(sorted(runs, key=lambda run: (run.partition, run.method, run.seed)))
@@ -174,6 +183,11 @@ def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> Run:
     The folder must be named after the run, unless the ``facts`` of the run are given. Raises `FedflowError`
     if a file is missing, truncated or invalid.
     """
+    return _read({folder: _described(folder, facts)})[0]
+
+
+def _described(folder: Path, facts: Mapping[str, Any] | None = None) -> tuple[dict, dict]:
+    """``metrics.json`` and the settings of a run; ``facts`` as for `read_run`."""
     if not (folder / MARKER).exists():
         raise FedflowError(
             f"the results in {folder} are incomplete: no {MARKER}, which is written last; "
@@ -194,11 +208,50 @@ def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> Run:
         reject(folder / MARKER, f"it belongs to the run {'/'.join(name)}")
     if missing := [file for file in metrics["files"] if not (folder / file).is_file()]:
         reject(folder / missing[0], "No such file")
-    rounds = _rounds(folder / "rounds.csv", metrics["rounds"])
-    clients = _clients(folder / "clients.parquet", metrics["clients"])
     # Results of earlier versions have no central networks.
-    settings = {name: params[name] for name in SECTIONS} | {"central": params.get("central", {})}
-    return Run(folder, metrics, settings, rounds, clients)
+    return metrics, {name: params[name] for name in SECTIONS} | {"central": params.get("central", {})}
+
+
+def _read(described: Described) -> list[Run]:
+    """Add their tables to runs."""
+    facts = {folder: metrics for folder, (metrics, _) in described.items()}
+    rounds = {folder / "rounds.csv": metrics["rounds"] for folder, metrics in facts.items()}
+    clients = {folder / "clients.parquet": metrics["clients"] for folder, metrics in facts.items()}
+    tables = zip(
+        _tables(rounds, csv_together, pd.read_csv, _rounds),
+        _tables(clients, parquet_together, read_parquet, _clients),
+        strict=True,
+    )
+    return [Run(folder, *described[folder], *pair) for folder, pair in zip(described, tables, strict=True)]
+
+
+def _tables(
+    counts: dict[Path, int],
+    together: Callable[[Iterable[Path]], Iterator[Joined]],
+    read: Callable[[Path], pd.DataFrame],
+    check: Callable[[Path, pd.DataFrame, list[int], list[int]], pd.DataFrame],
+) -> Iterator[pd.DataFrame]:
+    """The tables at the paths of ``counts``, with the numbers of rows that `check` expects.
+
+    Parsing one long table is ten times as fast as parsing many short ones. If one is damaged, all are read
+    one by one, so that the error names the file.
+    """
+    for first in range(0, len(counts), TOGETHER):
+        some = dict(islice(counts.items(), first, first + TOGETHER))
+        tables: dict[Path, pd.DataFrame] = {}
+        try:
+            for paths, joined, rows in together(some):
+                expected = [some[path] for path in paths]
+                table, last = check(paths[0], joined, rows, expected), 0
+                for path, count in zip(paths, expected, strict=True):
+                    tables[path] = table.iloc[last : last + count]
+                    tables[path].index = pd.RangeIndex(count)
+                    last += count
+        except (FedflowError, OSError, ValueError):
+            for path, count in some.items():
+                table = read_table(path, read)
+                tables[path] = check(path, table, [len(table)], [count])
+        yield from (tables[path] for path in some)
 
 
 def _params(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
@@ -220,28 +273,31 @@ def _params(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-def _rounds(path: Path, count: int) -> pd.DataFrame:
-    """A row per round."""
-    table = read_table(path, pd.read_csv, ROUNDS)
-    if len(table) != count:
-        reject(path, f"{len(table)} rows for {count} rounds")
-    if list(table["round"]) != list(range(1, count + 1)):
-        reject(path, f"column round is not 1 to {count}")
+def _rounds(path: Path, table: pd.DataFrame, rows: list[int], counts: list[int]) -> pd.DataFrame:
+    """Check tables of ``rows`` rows, one below the other: a row per round."""
+    check_present(path, table, ROUNDS)
+    if rows != counts:
+        reject(path, f"{len(table)} rows for {sum(counts)} rounds")
+    if list(table["round"]) != [number for count in counts for number in range(1, count + 1)]:
+        reject(path, f"column round is not 1 to {counts[0]}")
     check_columns(path, table, {str(name): _bounds(str(name)) for name in table} | {"failed": (0, WHOLE)})
     return table
 
 
-def _clients(path: Path, count: int) -> pd.DataFrame:
-    """A row per client that took part."""
-    table = read_table(path, read_parquet, CLIENTS)
+def _clients(path: Path, table: pd.DataFrame, rows: list[int], counts: list[int]) -> pd.DataFrame:
+    """Check tables of ``rows`` rows, one below the other; returns a row per client that took part."""
+    check_present(path, table, CLIENTS)
+    of = np.repeat(np.arange(len(rows)), rows)
     if "newcomer" in table:
         if table["newcomer"].dtype != bool:
             reject(path, "column newcomer is not of true and false")
-        table = table[~table["newcomer"]]
-    if len(table) != count:
-        reject(path, f"{len(table)} rows for {count} clients")
-    if sorted(table["client"]) != list(range(count)):
-        reject(path, f"column client is not 0 to {count - 1}")
+        kept = ~table["newcomer"].to_numpy()
+        table, of = table[kept], of[kept]
+    if np.bincount(of, minlength=len(rows)).tolist() != counts:
+        reject(path, f"{len(table)} rows for {sum(counts)} clients")
+    clients = table["client"].to_numpy(float)
+    if clients[np.lexsort((clients, of))].tolist() != [number for count in counts for number in range(count)]:
+        reject(path, f"column client is not 0 to {counts[0] - 1}")
     if empty := [name for name in OF_CLIENTS if table[name].isna().any()]:
         reject(path, f"column {empty[0]} has an empty cell")
     ranges = {metric.name: _bounds(metric.name) for metric in METRICS.values() if metric.client}

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from fedflow.finished.reading import need_columns, reject
+from fedflow.finished.reading import check_present, reject
 from fedflow.finished.run import Run, once
 from fedflow.metrics.masks import Masks
 from fedflow.metrics.predictions import several
@@ -20,7 +20,7 @@ def predictions(run: Run) -> pd.DataFrame:
     """
     table = run.table(KEPT, [*OF_ROWS])
     if (path := run.file(KEPT)) is not None and not several(table):
-        need_columns(path, table, [*PREDICTIONS])
+        check_present(path, table, [*PREDICTIONS])
     return table
 
 

@@ -1,14 +1,17 @@
 """Readers of files of finished runs; a damaged file is refused in one line that names it."""
 
+import io
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+from pyarrow.parquet import ParquetFile
 
 from fedflow.errors import FedflowError
 
@@ -18,6 +21,7 @@ PLAIN = (np.dtype(int), np.dtype(float))  # columns that are compared as they ar
 ROUNDING = 1e-6  # by which a computed value may be outside of its range
 
 Range = tuple[float, float]
+Joined = tuple[list[Path], pd.DataFrame, list[int]]  # tables with the same columns as one, and their rows
 Kinds = tuple[type, ...]
 
 
@@ -51,11 +55,11 @@ def read_table(
         table = read(path)
     except Exception as error:  # pandas and pyarrow raise a dozen types for a damaged file
         reject(path, f"truncated or damaged ({error})")
-    need_columns(path, table, columns, words)
+    check_present(path, table, columns, words)
     return table
 
 
-def need_columns(path: Path, table: pd.DataFrame, columns: Sequence[str], words: Sequence[str] = ()) -> None:
+def check_present(path: Path, table: pd.DataFrame, columns: Sequence[str], words: Sequence[str] = ()) -> None:
     """Reject a table without numeric ``columns``, or without the ``words``."""
     if missing := [name for name in (*columns, *words) if name not in table]:
         reject(path, f"no column {', '.join(missing)}")
@@ -65,6 +69,29 @@ def need_columns(path: Path, table: pd.DataFrame, columns: Sequence[str], words:
 def read_parquet(path: Path) -> pd.DataFrame:
     """A Parquet file, read without threads: starting them takes longer than reading a small file."""
     return pd.read_parquet(path, use_threads=False)
+
+
+def csv_together(paths: Iterable[Path]) -> Iterator[Joined]:
+    """Tables of numbers, by their header."""
+    alike: dict[str, dict[Path, str]] = {}
+    for path in paths:
+        header, _, rows = path.read_text().partition("\n")
+        alike.setdefault(header, {})[path] = rows if rows.endswith("\n") else f"{rows}\n"
+    for header, texts in alike.items():
+        table = pd.read_csv(io.StringIO("".join([f"{header}\n", *texts.values()])))
+        yield [*texts], table, [rows.count("\n") for rows in texts.values()]
+
+
+def parquet_together(paths: Iterable[Path]) -> Iterator[Joined]:
+    """Parquet files, by their schema."""
+    alike: dict[bytes, dict[Path, pa.Table]] = {}
+    for path in paths:
+        with ParquetFile(path) as file:
+            table = file.read(use_threads=False)
+        alike.setdefault(table.schema.serialize().to_pybytes(), {})[path] = table
+    for tables in alike.values():
+        table = pa.concat_tables(tables.values()).to_pandas(use_threads=False)
+        yield [*tables], table, [*map(len, tables.values())]
 
 
 def check_entries(

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from fedflow.finished.reading import check_columns, read_parquet, read_table
@@ -45,7 +46,7 @@ class Run:
         """
         path = self.file(name)
         if path is None:
-            return pd.DataFrame(columns=[*columns, *words])
+            return _no_rows(*columns, *words)
         table = read_table(path, read_parquet, columns, words)
         ranges = {"client": (0, self.metrics["clients"] - 1), "round": (1, self.metrics["rounds"])}
         check_columns(path, table, ranges | dict.fromkeys(SHARES, (0, 1)))
@@ -53,7 +54,12 @@ class Run:
 
     def has_rounds(self, column: str) -> bool:
         """True if some round has a value in ``column``."""
-        return column in self.rounds and bool(self.rounds[column].notna().any())
+        return not np.isnan(self.numbers(column)).all()
+
+    def numbers(self, column: str) -> np.ndarray:
+        """A column of ``rounds`` [rounds], NaN if there is none."""
+        missing = np.full(len(self.rounds), np.nan)
+        return self.rounds[column].to_numpy(float) if column in self.rounds else missing
 
     @property
     def diagnostics(self) -> list[str]:
@@ -91,6 +97,11 @@ class Run:
     def settings(self) -> str:
         """The digest of `params`."""
         return self.metrics["settings"]
+
+
+@cache
+def _no_rows(*columns: str) -> pd.DataFrame:
+    return pd.DataFrame(columns=[*columns])
 
 
 def once(of: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run, P], T]:

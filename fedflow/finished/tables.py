@@ -150,7 +150,9 @@ def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
     columns = ["partition", "method", "seed", "round", *drawn]
     if not runs:
         return pd.DataFrame(columns=columns)
-    table = pd.concat([run.rounds.reindex(columns=["round", *drawn]) for run in runs], ignore_index=True)
+    table = pd.DataFrame(
+        {name: np.concatenate([run.numbers(name) for run in runs]) for name in ("round", *drawn)}
+    )
     of_row = np.repeat(np.arange(len(runs)), [len(run.rounds) for run in runs])
     names = [(run.partition, run.variant, run.seed) for run in runs]
     named = pd.DataFrame(names, columns=columns[:3]).iloc[of_row].reset_index(drop=True)

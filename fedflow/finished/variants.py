@@ -41,7 +41,9 @@ def named(runs: Sequence[Run]) -> list[Run]:
                 seeds[run.seed] = run
         plain = max(variants.values(), key=lambda seeds: (sum(map(_is_plain, seeds.values())), len(seeds)))
         base = next(iter(plain.values()))
-        labeled += [_name(run, base) for seeds in variants.values() for run in seeds.values()]
+        for seeds in variants.values():
+            variant, label = _names(next(iter(seeds.values())), base)
+            labeled += [replace(run, variant=variant, label=label) for run in seeds.values()]
     return sorted(_distinct(labeled), key=lambda run: (run.partition, run.method, run.variant, run.seed))
 
 
@@ -72,11 +74,11 @@ def _is_plain(run: Run) -> bool:
     return run.folder.name == str(run.seed)
 
 
-def _name(run: Run, base: Run) -> Run:
-    """``run`` with its variant and label, from its method and its differences from ``base``."""
+def _names(run: Run, base: Run) -> tuple[str, str]:
+    """The variant and label of a run, from its method and its differences from ``base``."""
     label = _label(run)
     if _identity(run) == _identity(base):
-        return replace(run, variant=run.method, label=label)
+        return run.method, label
     usual, theirs = flat(defaults(run.params)), hashes(base)
     differs = {name: value[:8] for name, value in hashes(run).items() if theirs.get(name, value) != value}
     wrapped = {}
@@ -90,7 +92,7 @@ def _name(run: Run, base: Run) -> Run:
     full = ", ".join(f"{name} {text(value)}" for name, value in (wrapped | differs).items())
     if not full:  # they differ in settings that results do not have, such as fields of other versions
         short = full = run.settings[:DIGITS]
-    return replace(run, variant=f"{run.method} · {full}", label=f"{label} · {short}" if short else label)
+    return f"{run.method} · {full}", f"{label} · {short}" if short else label
 
 
 def differences(

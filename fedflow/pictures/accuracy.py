@@ -148,20 +148,15 @@ def _curve(
 
 def measured(runs: Sequence[Curve], column: str) -> bool:
     """True if some round of ``runs`` has a value in ``column``."""
-    return any(column in run.rounds and run.rounds[column].notna().any() for run in runs)
+    return any(not np.isnan(_numbers(run, column)).all() for run in runs)
 
 
 def _over_seeds(runs: Sequence[Curve], column: str) -> pd.DataFrame:
     """Traffic in MB, time, mean and range of ``column`` in its unit, by round that all seeds evaluated."""
-    parts, factor = [], unit_of(column).factor
-    for run in runs:
-        values, down, up, time = (_numbers(run, name) for name in (column, "bytes_down", "bytes_up", "clock"))
-        parts.append(
-            np.stack([_numbers(run, "round"), (down + up) / 1e6, time, factor * values])[
-                :, np.abs(values) < LARGEST
-            ]
-        )
-    table = pd.DataFrame(np.concatenate(parts, axis=1).T, columns=["round", "traffic", "time", "value"])
+    names, factor = ("round", "bytes_down", "bytes_up", "clock", column), unit_of(column).factor
+    rounds, down, up, time, values = (np.concatenate([_numbers(run, n) for run in runs]) for n in names)
+    columns = {"round": rounds, "traffic": (down + up) / 1e6, "time": time, "value": factor * values}
+    table = pd.DataFrame(columns)[np.abs(values) < LARGEST]
     by_round = table.astype({"round": int}).groupby("round")
     value, means = by_round["value"], by_round.mean().rename(columns={"value": "mean"})
     means = means.assign(low=value.min(), high=value.max())

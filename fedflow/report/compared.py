@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from fedflow.finished.networks import Network
 from fedflow.finished.run import Run
 from fedflow.finished.tables import best, by_method, by_partition, most_used, yardstick
 from fedflow.pictures.accuracy import DRAWN
-from fedflow.report.blocks import Block, Section
+from fedflow.pictures.drawing import DASHES, SERIES
+from fedflow.report.blocks import Block, Section, Text
 
+LINES = len(SERIES) * len(DASHES)  # methods of a picture: in larger ones, two lines look the same
+ALONE = 12  # methods of a partition with pictures of their own
 Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `recorded_runs`
 
 
@@ -110,14 +114,29 @@ class Compared:
 def grouped(runs: list[Run], facts: Mapping[str, PartitionFacts] | None = None, **others: Any) -> Compared:
     """``runs`` by partition, with the ``facts`` of partitions; ``others`` are fields of `Compared`."""
     groups = by_partition(runs)
-    colors = {variant: i for i, variant in enumerate(most_used(groups))}
-    partitions = []
-    for name, group in groups.items():
-        methods = by_method(group)
-        ordered = {variant: methods[variant] for variant, _ in best(methods, yardstick(methods))} | methods
-        drawn = (facts or {}).get(group[0].division)
-        partitions.append(ComparedPartition(name, group, ordered, colors, drawn))
+    ordered = {name: _best_first(by_method(group)) for name, group in groups.items()}
+    drawn = {variant for methods in ordered.values() for variant in leading(methods)}
+    first = sorted(most_used(groups), key=lambda variant: variant not in drawn)
+    colors = {variant: i for i, variant in enumerate(first)}
+    partitions = [
+        ComparedPartition(name, group, ordered[name], colors, (facts or {}).get(group[0].division))
+        for name, group in groups.items()
+    ]
     return Compared(runs, partitions, colors, **others)
+
+
+def _best_first(methods: Methods) -> Methods:
+    return {variant: methods[variant] for variant, _ in best(methods, yardstick(methods))} | methods
+
+
+def leading(methods: Methods, most: int = LINES) -> Methods:
+    """The methods of a partition that are drawn: the best."""
+    return dict(islice(methods.items(), most))
+
+
+def not_drawn(methods: Methods, most: int = LINES) -> list[Text]:
+    """A note if some of ``methods`` are not `leading`."""
+    return [Text(f"Drawn: the {most} best of {len(methods)} methods.")] if len(methods) > most else []
 
 
 Part = Callable[[ComparedPartition], Sequence[Block]]

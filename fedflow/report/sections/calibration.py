@@ -11,7 +11,7 @@ from fedflow.metrics.predictions import several
 from fedflow.metrics.table import SHARE, UNMEASURED, in_unit
 from fedflow.pictures.reliability import diagram
 from fedflow.report.blocks import Block, Drawing, Heading, Panels
-from fedflow.report.compared import ComparedPartition, partitioned
+from fedflow.report.compared import ALONE, ComparedPartition, leading, not_drawn, partitioned
 
 COLUMNS = {  # measure, by batch of training or not: heading and explanation
     ("top1", False): ("Top-1, %", "share of samples whose label is the prediction"),
@@ -44,11 +44,11 @@ def section(p: ComparedPartition) -> list[Block]:
     ]
     shown = [(heading, spread, hint) for heading, hint in COLUMNS.values() if heading in columns]
     diagrams = []
-    for i, (variant, runs) in enumerate(kept.items()):
+    for i, (variant, runs) in enumerate(leading(kept, ALONE).items()):
         drawn = diagram((predictions(run) for run in runs), p.colors[variant], f"{p.key}-reliability{i}")
         note = f"Seed{'s' if len(runs) > 1 else ''} {', '.join(str(run.seed) for run in runs)}."
         diagrams.append(Drawing(runs[0].label, drawn.svg, note))
-    return [Heading(p.name), Table(shown, rows), Panels(diagrams)]
+    return [Heading(p.name), Table(shown, rows), *not_drawn(kept, ALONE), Panels(diagrams)]
 
 
 def _column(methods: Methods, name: str, by_batch: bool) -> dict[str, Cell]:

@@ -13,7 +13,7 @@ from fedflow.naming import flat, say
 from fedflow.pictures.accuracy import measured
 from fedflow.pictures.curriculum import COLUMNS, SECTIONS, alike, by_order, growth, polled, pool, prefix
 from fedflow.report.blocks import Block, Drawing, Heading, Panels
-from fedflow.report.compared import ComparedPartition, partitioned
+from fedflow.report.compared import ComparedPartition, leading, not_drawn, partitioned
 from fedflow.simulation.extensions.client_curriculum import POLLED
 from fedflow.simulation.outcome import SERIES_CLIENTS
 
@@ -29,7 +29,7 @@ ranked it; it is drawn until the next ranking."""
 @partitioned("curricula", "Curricula", LEAD)
 def section(p: ComparedPartition) -> list[Block]:
     drawn = [*_orders(p), *_prefixes(p), *_pools(p), *_polled(p)]
-    return [Heading(p.name), Panels(drawn)] if drawn else []
+    return [Heading(p.name), *not_drawn(p.methods), Panels(drawn)] if drawn else []
 
 
 def hosts(methods: Methods, section: str) -> list[tuple[str, dict[str, list[Run]]]]:
@@ -46,7 +46,7 @@ def _orders(p: ComparedPartition) -> list[Drawing]:
         Drawing(f"{name}{words}: {drawn[0]} by round", drawn[1].svg)
         for part, (section, words) in enumerate(zip(SECTIONS, ("", ", orders of clients")))
         for i, kind in enumerate(COLUMNS)
-        for number, (name, orders) in enumerate(hosts(p.methods, section))
+        for number, (name, orders) in enumerate(hosts(leading(p.methods), section))
         if (drawn := by_order(orders, kind, f"{p.key}-o{part}{i}-{number}"))
     ]
 
@@ -54,7 +54,7 @@ def _orders(p: ComparedPartition) -> list[Drawing]:
 def _prefixes(p: ComparedPartition) -> list[Drawing]:
     """A growing prefix for every distinct pacing, for a client of median size."""
     drawn: dict[tuple, tuple[Curriculum, list[str]]] = {}
-    for run, *_ in p.methods.values():
+    for run, *_ in leading(p.methods).values():
         if run.params["training"].get("curriculum"):
             training = LocalTraining.parse(run.params["training"])
             if growing := growth(training, run.clients["samples"].to_numpy()):
@@ -72,7 +72,7 @@ def _prefixes(p: ComparedPartition) -> list[Drawing]:
 
 def _pools(p: ComparedPartition) -> list[Drawing]:
     """The pool by round of all variants with a client curriculum."""
-    pools = {variant: runs for variant, runs in p.methods.items() if measured(runs, "pool")}
+    pools = {variant: runs for variant, runs in leading(p.methods).items() if measured(runs, "pool")}
     drawn = pool(pools, p.colors, f"{p.key}-pool").svg if pools else None
     return [Drawing("Pool of clients by round", drawn)] if drawn else []
 
@@ -80,7 +80,7 @@ def _pools(p: ComparedPartition) -> list[Drawing]:
 def _polled(p: ComparedPartition) -> list[Drawing]:
     """The losses by which clients are ranked, of one run of every variant with such losses."""
     drawings = []
-    for number, runs in enumerate(p.methods.values()):
+    for number, runs in enumerate(leading(p.methods).values()):
         run = next((run for run in runs if len(series(run))), runs[0])
         losses, metrics = series(run)[series(run)["name"] == POLLED], run.metrics
         if len(losses):

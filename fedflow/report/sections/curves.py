@@ -13,7 +13,7 @@ from fedflow.pictures.accuracy import AXES, curve, heading, measured, zoomed_and
 from fedflow.pictures.mixtures import HOW, SCORES, Sweep, mixtures
 from fedflow.pictures.series import series as drawn_series
 from fedflow.report.blocks import Block, Drawing, Fold, Heading, Panels, Section, Switches, Text
-from fedflow.report.compared import Compared, ComparedPartition
+from fedflow.report.compared import ALONE, Compared, ComparedPartition, leading, not_drawn
 from fedflow.simulation.extensions.client_curriculum import POLLED
 from fedflow.simulation.outcome import SERIES_CLIENTS
 
@@ -36,8 +36,8 @@ def section(c: Compared) -> Section | None:
     blocks = [block for partition in c.partitions for block in _part(partition)]
     if not blocks:
         return None
-    labels = {run.variant: run.label for run in c.runs}
-    methods = [(METHOD.format(color), labels[variant], color) for variant, color in c.colors.items()]
+    labels = {v: runs[0].label for p in c.partitions for v, runs in leading(p.methods).items()}
+    methods = [(METHOD.format(i), labels[v], i) for v, i in c.colors.items() if v in labels]
     controls: list[Block] = [Switches("Vertical axis of accuracies", AXIS, "Vertical axis: ")]
     controls += [Switches("Methods that are drawn", methods)] if len(methods) > 1 else []
     note = [Text(DIAGNOSTICS)] if any(isinstance(block, Fold) for block in blocks) else []
@@ -46,25 +46,25 @@ def section(c: Compared) -> Section | None:
 
 def _part(p: ComparedPartition) -> list[Block]:
     drawn, folds = [*_curves(p), *_mixtures(p)] if p.rated else [], _diagnostics(p)
-    return [Heading(p.name), Panels(drawn, ""), *folds] if drawn or folds else []
+    return [Heading(p.name), *not_drawn(p.methods), Panels(drawn, ""), *folds] if drawn or folds else []
 
 
 def _curves(p: ComparedPartition) -> list[Drawing]:
     """Every curve; over simulated time only if methods differ in it."""
-    drawings = []
+    drawings, methods = [], leading(p.methods)
     for x in AXES:
         for metric in yardstick_first(METRICS.values()):
-            drawn = x in metric.curves and any(measured(runs, metric.name) for runs in p.methods.values())
-            if drawn and (x != "time" or _differ_in_time(p.methods)):
-                key, note = f"{p.key}-{metric.name}-{x}", _unmeasured(p.methods, metric.name)
-                zoomed, full = zoomed_and_full(p.methods, p.colors, metric.name, x, key)
+            drawn = x in metric.curves and any(measured(runs, metric.name) for runs in methods.values())
+            if drawn and (x != "time" or _differ_in_time(methods)):
+                key, note = f"{p.key}-{metric.name}-{x}", _unmeasured(methods, metric.name)
+                zoomed, full = zoomed_and_full(methods, p.colors, metric.name, x, key)
                 drawings.append(Drawing(heading(metric, x), zoomed, note, full))
     return drawings
 
 
 def _mixtures(p: ComparedPartition) -> list[Drawing]:
     """Scores by share of the personal model, for methods that mix it with the global one."""
-    sweeps = {v: [Sweep(run.label, sweep(run)) for run in runs] for v, runs in p.methods.items()}
+    sweeps = {v: [Sweep(run.label, sweep(run)) for run in runs] for v, runs in leading(p.methods).items()}
     mixed = {v: runs for v, runs in sweeps.items() if all(len(run.scores) for run in runs)}
     return [
         Drawing(heading, mixtures(mixed, p.colors, column, f"{p.key}-mixed-{column}").svg, HOW)
@@ -73,13 +73,15 @@ def _mixtures(p: ComparedPartition) -> list[Drawing]:
     ]
 
 
-def _diagnostics(p: ComparedPartition) -> list[Fold]:
+def _diagnostics(p: ComparedPartition) -> list[Block]:
     """The diagnostics of every method; for clients of a cohort, their mean."""
-    folds = []
-    for i, (variant, runs) in enumerate(p.methods.items()):
-        diagnostics = {name for run in runs for name in run.diagnostics if not name.startswith(LEVEL)}
-        names = sorted(name for name in diagnostics if not re.fullmatch("client/.*/(min|max)", name))
-        shown = []
+    having = p.having(lambda run: _diagnosed(run) or {*series(run)["name"]} - {POLLED})
+    folds: list[Block] = [*not_drawn(having, ALONE)]
+    for i, variant in enumerate(p.methods):
+        if variant not in leading(having, ALONE):
+            continue
+        runs, shown = p.methods[variant], []
+        names = sorted({name for run in runs for name in _diagnosed(run)})
         for number, name in enumerate(names):
             last, key = stat(runs, name), f"{p.key}-d{i}-{number}"
             note = f"In the last round: {' '.join(write(last, unit_of(name)))}" if last else NO_VALUE
@@ -87,6 +89,12 @@ def _diagnostics(p: ComparedPartition) -> list[Fold]:
         shown += _series(next((run for run in runs if len(series(run))), runs[0]), f"{p.key}-s{i}")
         folds += [Fold(f"Diagnostics of {runs[0].label}", [Panels(shown)], "card plots")] if shown else []
     return folds
+
+
+def _diagnosed(run: Run) -> list[str]:
+    """The diagnostics that are drawn by round."""
+    names = (name for name in run.diagnostics if not name.startswith(LEVEL))
+    return [name for name in names if not re.fullmatch("client/.*/(min|max)", name)]
 
 
 def _diagnostic(name: str, picture: Markup, note: str) -> Drawing:

@@ -12,7 +12,7 @@ from fedflow.metrics.table import MB, METRICS, yardstick_first
 from fedflow.naming import flat, listed, spoken, text
 from fedflow.pictures import accuracy
 from fedflow.report.blocks import Block, Card, Cards, Heading, Text
-from fedflow.report.compared import Compared, ComparedPartition, partitioned
+from fedflow.report.compared import Compared, ComparedPartition, leading, not_drawn, partitioned
 
 COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
 LEAD = """In each picture the dot is local accuracy (every client on its own test set), the ring global
@@ -23,9 +23,9 @@ accuracy (the complete test set); bars extend from the lowest to the highest see
 def section(p: ComparedPartition) -> list[Block]:
     first, scheme = p.runs[0].metrics, f", {p.scheme}" if p.scheme else ""
     small = f"{first['dataset']}{scheme}, {first['clients']} clients, {first['rounds']} rounds"
-    picture = accuracy.glance(p.rated, p.colors, f"{p.key}-glance") if p.rated else None
+    picture = accuracy.glance(leading(p.rated), p.colors, f"{p.key}-glance") if p.rated else None
     warned = [Text(warning, "warning") for warning in _warnings(p)]
-    return [Heading(p.name, small), *warned, Cards(findings(p.methods), picture)]
+    return [Heading(p.name, small), *warned, *not_drawn(p.rated), Cards(findings(p.methods), picture)]
 
 
 def findings(methods: Methods) -> list[Card]:

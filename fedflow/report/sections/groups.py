@@ -11,7 +11,7 @@ from fedflow.naming import listed
 from fedflow.pictures.accuracy import curve
 from fedflow.pictures.clusters import Grouping, pictures_of, timeline
 from fedflow.report.blocks import Block, Drawing, Heading, Listing, Panels, Section, Text
-from fedflow.report.compared import Compared, ComparedPartition
+from fedflow.report.compared import ALONE, Compared, ComparedPartition, leading, not_drawn
 
 LEAD = """How well methods that serve clusters of clients recover the planted groups. A color is a cluster;
 if both have the same stripes, the clusters are the planted groups."""
@@ -37,11 +37,13 @@ def _blocks(p: ComparedPartition) -> list[Block]:
     head = Heading(p.name, _planted(p) or "no planted groups", f"{p.key}-groups")
     if not clustered:
         return [head, Text("None of these methods serves clusters.")] if _planted(p) else []
-    first = [next(run for run in runs if clusters(run).history) for runs in clustered.values()]
+    shown = leading(clustered, ALONE).values()
+    first = [next(run for run in runs if clusters(run).history) for runs in shown]
     drawn = [_pictures(run, f"{p.key}-c{i}") for i, run in enumerate(first)]
     return [
         head,
         Panels([metric_table(clustered, columns("clusters")), *_agreement(p, clustered)], "two"),
+        *not_drawn(clustered, ALONE),
         *(Text(words, "note after") for run in first if (words := _lasting(run))),
         Panels([picture for pictures in sorted(drawn, key=len, reverse=True) for picture in pictures]),
     ]
@@ -58,7 +60,7 @@ def _agreement(p: ComparedPartition, methods: Methods) -> list[Drawing]:
     """ARI by round, if any method has one."""
     if not any(run.rounds["ari"].notna().any() for runs in methods.values() for run in runs):
         return []
-    drawn = curve(methods, p.colors, "ari", "round", f"{p.key}-ari", top=1).svg
+    drawn = curve(leading(methods), p.colors, "ari", "round", f"{p.key}-ari", top=1).svg
     return [Drawing("ARI by round", drawn, kind="card pictures")]
 
 

@@ -12,7 +12,7 @@ from fedflow.naming import text
 from fedflow.pictures.accuracy import curve, heading, measured
 from fedflow.pictures.images import by_round, closest, grid
 from fedflow.report.blocks import Block, Drawing, Heading, Panels
-from fedflow.report.compared import ComparedPartition, partitioned
+from fedflow.report.compared import ALONE, ComparedPartition, leading, not_drawn, partitioned
 
 ACCURACIES = ("local_weighted", "global_accuracy")  # of the classifier that is trained on the images
 BY_FEATURES = ("fid", *Neighbors._fields)
@@ -51,14 +51,14 @@ def section(p: ComparedPartition) -> list[Block]:
     drawn = [
         Drawing(
             heading(METRICS[name], "round").replace("FID", title),
-            curve(methods, p.colors, name, "round", f"{p.key}-i-{name}").svg,
+            curve(leading(methods), p.colors, name, "round", f"{p.key}-i-{name}").svg,
         )
         for name in CURVES
-        if any(measured(runs, name) for runs in methods.values())
+        if any(measured(runs, name) for runs in leading(methods).values())
     ]
-    for i, runs in enumerate(methods.values()):
+    for i, runs in enumerate(leading(methods, ALONE).values()):
         drawn += _of_run(runs[0], f"{p.key}-i{i}")
-    return [Heading(p.name), metric_table(methods, shown), Panels(drawn)]
+    return [Heading(p.name), metric_table(methods, shown), *not_drawn(methods, ALONE), Panels(drawn)]
 
 
 @partitioned("privacy", "Privacy of generated images", PRIVACY, "Privacy")
@@ -67,13 +67,18 @@ def privacy(p: ComparedPartition) -> list[Block]:
     if not (methods := p.having(lambda run: generated(run).rounds)):
         return []
     drawn = []
-    for i, run in enumerate(runs[0] for runs in methods.values()):
+    for i, run in enumerate(runs[0] for runs in leading(methods, ALONE).values()):
         rounds, last = generated(run)
         assert last is not None, "in every run with images"
         picture = closest(rounds[max(rounds)], last, f"{p.key}-p{i}").svg
         note = f"Seed {run.seed}, after round {max(rounds)}."
         drawn.append(Drawing(f"{run.label}: the images closest to training images", picture, note))
-    return [Heading(p.name), metric_table(methods, columns("privacy")), Panels(drawn)]
+    return [
+        Heading(p.name),
+        metric_table(methods, columns("privacy")),
+        *not_drawn(methods, ALONE),
+        Panels(drawn),
+    ]
 
 
 @once

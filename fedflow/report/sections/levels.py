@@ -10,7 +10,7 @@ from fedflow.metrics.target import first_reaching
 from fedflow.pictures.accuracy import curve, measured
 from fedflow.pictures.accuracy import heading as curve_heading
 from fedflow.report.blocks import Block, Drawing, Heading, Panels
-from fedflow.report.compared import ComparedPartition, partitioned
+from fedflow.report.compared import ComparedPartition, leading, not_drawn, partitioned
 
 REACHED = "rounds_to_target"
 LEVEL_TARGET = "first evaluated round in which the all-client mean reaches it; else local accuracy"
@@ -37,14 +37,14 @@ def section(p: ComparedPartition) -> list[Block]:
     drawn = [
         Drawing(
             f"{curve_heading(metric, 'round')}, {level}",
-            curve(leveled, p.colors, name, "round", f"{p.key}-l{i}-{metric.name}").svg,
+            curve(leading(leveled), p.colors, name, "round", f"{p.key}-l{i}-{metric.name}").svg,
         )
         for metric in METRICS.values()
         for i, level in enumerate(every)
         if "round" in metric.curves
-        if any(measured(runs, name := level_metric(level, metric.name)) for runs in leveled.values())
+        if any(measured(runs, name := level_metric(level, metric.name)) for runs in leading(leveled).values())
     ]
-    return [Heading(p.name), metric_table(leveled, metrics), Panels(drawn)]
+    return [Heading(p.name), *not_drawn(leveled), metric_table(leveled, metrics), Panels(drawn)]
 
 
 def _with_targets(run: Run, levels: Iterable[str]) -> Run:

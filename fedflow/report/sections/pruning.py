@@ -6,7 +6,7 @@ from fedflow.finished.run import Run
 from fedflow.metrics.table import METRICS, SHARE, Metric
 from fedflow.pictures.masks import One, accuracy_by_share, by_shared_labels, layers, matrix, pruned
 from fedflow.report.blocks import Block, Drawing, Heading, Panels
-from fedflow.report.compared import ComparedPartition, partitioned
+from fedflow.report.compared import ALONE, ComparedPartition, leading, not_drawn, partitioned
 from fedflow.simulation.extensions.recording import GATE, PRUNED
 from fedflow.simulation.outcome import SERIES_CLIENTS
 
@@ -39,10 +39,11 @@ def section(p: ComparedPartition) -> list[Block]:
     ]
     costs = [METRICS[name] for name in COSTS]
     table = metric_table(p.methods, [METRICS["local_accuracy"], METRICS["global_accuracy"], *shares, *costs])
-    drawn = _overlap(p, {variant: runs for variant, runs in masked.items() if all(map(_labeled, runs))})
-    for i, runs in enumerate(masked.values()):
+    labeled = {variant: runs for variant, runs in masked.items() if all(map(_labeled, runs))}
+    drawn = _overlap(p, leading(labeled))
+    for i, runs in enumerate(leading(masked, ALONE).values()):
         drawn += _of_run(runs[0], f"{p.key}-m{i}")
-    return [Heading(p.name), table, Panels(drawn)]
+    return [Heading(p.name), table, *not_drawn(masked, ALONE), Panels(drawn)]
 
 
 def _overlap(p: ComparedPartition, labeled: Methods) -> list[Drawing]:

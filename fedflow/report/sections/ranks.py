@@ -12,7 +12,7 @@ from fedflow.metrics.table import METRICS
 from fedflow.pictures.drawing import Drawing as Picture
 from fedflow.pictures.ranks import differences
 from fedflow.report.blocks import Drawing, Panels, Section
-from fedflow.report.compared import Compared
+from fedflow.report.compared import LINES, Compared
 
 LEVEL = 0.05
 FEWEST = 3  # partitions for a critical difference
@@ -121,11 +121,16 @@ def section(c: Compared) -> Section | None:
     ranked = ranking(c)
     if ranked is None:
         return None
-    drawn, metric = picture(ranked, c.colors), METRICS[ranked.metric].label.removesuffix(", %").lower()
+    few = len(ranked.variants) <= LINES
+    drawn, metric = (
+        picture(ranked, c.colors) if few else None,
+        METRICS[ranked.metric].label.removesuffix(", %").lower(),
+    )
     lead = (
         f"Methods that ran on every partition, ranked by {metric} accuracy on each: means over seeds, 1 is "
         f"best, ties share their mean rank. {described(ranked)}"
     )
+    lead += "" if few else f" More than {LINES} methods are not drawn."
     panels = [Drawing("Critical difference", drawn.svg, kind="card ranks")] if drawn else []
     return Section("ranks", "Mean ranks", lead, [Panels([*panels, ranked.table], "one")], "Ranks")
 
