@@ -120,7 +120,7 @@ class Import(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What a digest of code needs to know of a source: parsed once, then stored in the user's cache."""
+    """The facts of a source for `code_digest`: parsed once, then stored in the user's cache."""
 
     key: str  # digest of its bytes
     content: str  # digest without comments and docstrings
@@ -137,7 +137,7 @@ def _source(file: Path) -> Source:
     code = file.read_bytes()
     key = hashlib.blake2b(code).hexdigest()
     if (stored := _stored().get(str(file))) and stored[0] == key:
-        return Source(key, stored[1], [Import(*each) for each in stored[2]], stored[3])
+        return Source(key, stored[1], [Import(*line) for line in stored[2]], stored[3])
     source = _parsed(key, ast.parse(code), stub=file.suffix == ".pyi")
     if file.is_relative_to(PACKAGE):
         _NEW[str(file)] = source
@@ -207,8 +207,8 @@ def _form(node: object) -> str:
 def _imports(module: str) -> tuple[str, ...]:
     """The modules that the source of a module imports when it runs."""
     file = _file(module)
-    found = [] if file is None else _source(file).imports
-    return tuple(_definer(_base(each, module), each.name) if each.name else each.base for each in found)
+    imports = [] if file is None else _source(file).imports
+    return tuple(_definer(_base(line, module), line.name) if line.name else line.base for line in imports)
 
 
 def _statements(node: ast.AST) -> list[ast.AST]:
@@ -247,7 +247,7 @@ def _definer(base: str, name: str) -> str:
         if base == PUBLIC:  # imports its names lazily
             file = file.with_suffix(".pyi")
             name = _source(file).values.get(name, name)
-        for each in _source(file).imports:
-            if each.top and each.called == name:
-                return _definer(_base(each, base), each.name)
+        for line in _source(file).imports:
+            if line.top and line.called == name:
+                return _definer(_base(line, base), line.name)
     return base
