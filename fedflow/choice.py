@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from fedflow.errors import BadInput, place, unknown_name
+from fedflow.errors import MISSING, BadInput, place, unknown_name
 from fedflow.settings import Settings, hints
 
 PARAMETERS = "parameters"
@@ -49,7 +49,7 @@ class Choice(Settings):
     @classmethod
     def refused(cls, field: str, name: Any) -> BadInput:
         """The error for a name that is not known."""
-        if name is None:
+        if name in (None, MISSING):
             return BadInput(field, name, f"one of {', '.join(cls.known())}")
         return unknown_name(field, name, cls.known(), cls.command)
 
@@ -89,7 +89,7 @@ class Choice(Settings):
             return super().parse(values, section)
         if cls.holds() is not None:
             if cls.key not in values and cls.needs_key():
-                raise cls.refused(f"{section}.{cls.key}", None)
+                raise cls.refused(f"{section}.{cls.key}", MISSING)
             shared = cls.shared()
             flat = {name: value for name, value in values.items() if name not in shared}
             nested = flat.pop(PARAMETERS, {}) if cls.nested else {}

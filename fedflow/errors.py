@@ -5,6 +5,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
 from typing import ClassVar
 
 CLOSEST, LISTED = 5, 20  # names of a list that an error shows: the closest of a longer one
@@ -43,6 +45,15 @@ SECTIONS = {  # settings that users look for in other sections
 }
 
 
+class Missing(Enum):
+    """The value of a field that was not given."""
+
+    MISSING = "missing"
+
+
+MISSING = Missing.MISSING
+
+
 class FedflowError(Exception):
     """Something a user can fix. The command line prints it as one line and exits with code 2."""
 
@@ -50,13 +61,15 @@ class FedflowError(Exception):
 class BadInput(FedflowError):
     """A field has a value that is not accepted: ``BadInput("method.mu", -1, "a number >= 0")``.
 
-    ``guess`` is the value that was probably meant, if there is one.
+    ``guess`` is the value that was probably meant, if there is one. The value of a field that is required and
+    was not given is `MISSING`.
     """
 
     def __init__(self, field: str, value: object, accepted: str, guess: str = "") -> None:
         self.field, self.value, self.accepted, self.guess = field, value, accepted, guess
         meant = f" (did you mean {guess!r}?)" if guess else ""
-        super().__init__(f"{field}: {_cut(value)} is not accepted{meant}; expected {accepted}")
+        given = "missing" if value is MISSING else f"{_cut(value)} is not accepted"
+        super().__init__(f"{field}: {given}{meant}; expected {accepted}")
 
     def renamed(self, field: str) -> "BadInput":
         """The same error for ``field``, as the user wrote it."""
@@ -163,7 +176,15 @@ def unknown_name(
         nearest = [*dict.fromkeys([*first, *(spelled[word] for word in close)])][:CLOSEST]
         rest = f"; `{command}` lists them" if command else ""
         accepted = f"{', '.join(nearest)} or {len(names) - len(nearest)} more{rest}"
+    if command and (folder := _package(value)):
+        return BadInput(field, value, f"an installed name: `pip install -e {folder}` installs this one")
     return BadInput(field, value, f"one of {accepted}", guess)
+
+
+def _package(name: object) -> str:
+    """The folder of the package that `fedflow new` made for this name, if it is in the working directory."""
+    folders = (f"fedflow-{name}", ".") if re.fullmatch("[a-z][a-z0-9_]{0,99}", str(name)) else ()
+    return next((folder for folder in folders if Path(folder, f"fedflow_{name}.py").is_file()), "")
 
 
 def place(value: object) -> str:

@@ -108,6 +108,14 @@ def write_json(path: Path, value: Any) -> None:
         path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
+def replace_text(file: Path, text: str) -> None:
+    """Write a file that other processes read meanwhile: they find the old text or the new one."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as made:
+        made.write(text)
+    Path(made.name).replace(file)
+
+
 def replace_files(folder: Path, files: Mapping[str, Write | None], marker: str) -> None:
     """Replace a set of files by a complete new one; None deletes a file.
 

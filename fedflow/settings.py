@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
 
-from fedflow.errors import BadInput, place, unknown_name
+from fedflow.errors import MISSING, BadInput, place, unknown_name
 
 C = TypeVar("C", bound=type[Any])
 OPERATORS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {  # name of a bound: its sign and its test
@@ -116,7 +116,9 @@ class Settings:
         for name, field in fields.items():
             required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
             if required and name not in values:
-                raise BadInput(f"{dot}{name}", None, describe(hints(cls)[name], field.metadata))
+                doc = field.metadata.get("doc")
+                accepted = describe(hints(cls)[name], field.metadata)
+                raise BadInput(f"{dot}{name}", MISSING, f"{accepted} ({doc})" if doc else accepted)
         try:
             return cls(**values)
         except BadInput as error:  # name the field as the user does

@@ -29,6 +29,7 @@ from filelock import FileLock, Timeout
 
 from fedflow.errors import BadInput, FedflowError, Unanswered
 from fedflow.project.arguments import check_address, check_port
+from fedflow.project.waiting import announced
 from fedflow.tracking.addresses import sqlite_url
 
 START_TIMEOUT = 600.0  # seconds; a first start also makes the database, and a busy machine takes minutes
@@ -195,7 +196,8 @@ def _start(folder: Path, port: int) -> str:
     server: subprocess.Popen | None = None
     log = folder / "server.log"
     patience = _patience()
-    with FileLock(folder / "server.lock"):
+    limit = f"at most {patience:g} s, {PATIENCE}; log: {log}"
+    with announced(f"the Prefect API server to answer ({limit})"), FileLock(folder / "server.lock"):
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if url := running(folder):

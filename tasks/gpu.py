@@ -13,6 +13,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from fedflow.files import make_writable, user_folder
+from fedflow.project.waiting import held
 from fedflow.simulation.executors import Share, Work
 from fedflow.simulation.outcome import RoundReport
 
@@ -27,7 +28,8 @@ def gpu_in_turn() -> Iterator[None]:
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     folder = user_folder()
     make_writable(folder)
-    with FileLock(folder / f"gpu-{re.sub(r'[^0-9A-Za-z-]', '_', first)}.lock"):
+    lock = FileLock(folder / f"gpu-{re.sub(r'[^0-9A-Za-z-]', '_', first)}.lock")
+    with held(lock, f"another process that uses GPU {first}"):
         yield
 
 

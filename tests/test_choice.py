@@ -87,7 +87,7 @@ def test_a_flat_mapping_becomes_one_typed_object_and_what_it_writes_is_read_agai
     ("values", "message"),
     [
         (5, r"^figures.mine: 5 .*a mapping with `shape` and parameters$"),
-        ({}, r"^figures.mine.shape: None .*one of circle, point$"),
+        ({}, r"^figures.mine.shape: missing; expected one of circle, point$"),
         ({"shape": "circel"}, r"^figures.mine.shape: 'circel' .*did you mean 'circle'"),
         ({"shape": ["circle"]}, r"^figures.mine.shape: \['circle'\] "),
         ({"shape": "circle", "radius": 0}, r"^figures.mine.radius: 0.0 .*a number > 0$"),

@@ -92,6 +92,33 @@ def test_experiments_run_and_are_reported(call, project):
     assert "IFCA" in (project / "report" / "index.html").read_text()
 
 
+def test_a_finished_run_is_repeated_on_request_only(capsys, tmp_path):
+    """And if its results are incomplete, or its data would be made again."""
+    project = make_project(tmp_path)
+    options = ("--partition", "skewed", "--method", "fedavg", "--executor", "inline", "--root", project)
+    store, title = project / "mlruns" / "mlflow.db", "skewed · fedavg · seed 0: "
+
+    def call(*more: object) -> tuple[str, list[str]]:
+        done = fedflow(capsys, "run", *options, *more)
+        assert (done.code, done.err) == (0, "")
+        first, *rest = done.out.splitlines()
+        return first.removeprefix(title), rest[-3:]
+
+    begun, numbers = call()
+    assert begun == "2 rounds, this process, cpu; Ctrl-C stops, the same command resumes"
+    for more in ((), ("--workers", 2), ("--sweep", "s")):
+        first, again = call(*more)
+        assert re.fullmatch(r"finished already \(20..-..-.. ..:..\); --again repeats it", first)
+        assert again == numbers
+    assert len(recorded(store)["runs"]) == 1
+    assert call("--again") == (begun, numbers)
+    assert len(recorded(store)["runs"]) == 2
+    next(project.glob("r*/skewed/fedavg/0/clients.parquet")).unlink()
+    assert call() == (begun, numbers)
+    (project / "data" / "prepared" / "digits" / "meta.json").unlink()
+    assert call() == (begun, numbers)
+
+
 def test_garbage_is_collected_during_the_rounds(capsys, tmp_path, monkeypatch):
     """Training makes tensors in cycles; imports do not."""
     collecting = []

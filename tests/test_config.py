@@ -258,7 +258,7 @@ def test_no_method_has_a_hyper_parameter_that_means_something_else_in_an_entry()
         ("file=params.yaml", r"^file: 'file' .*one of central, data, engine"),
         ("changes=[]", r"^changes: 'changes' .*one of central, data, engine"),
         ("run=5", r"^run: 5 .*a mapping"),
-        ("grid={}", r"^grid.datasets: None .*a list"),
+        ("grid={}", r"^grid.datasets: missing; expected a list"),
         # not a change
         ("run.rounds", r"^--set: 'run.rounds' .*section.field=value"),
         ("=5", r"^--set: '=5' "),
@@ -357,6 +357,7 @@ def test_a_dataset_without_a_network_is_named(file):
         (b"\xff\xfe\x00binary", "line 1: not valid YAML: byte 0xff is not UTF-8"),
         (b"", "params.yaml: None is not accepted; expected a mapping of sections"),
         (b"- 1", "expected a mapping of sections"),
+        (b"data: {}", r"^models: missing; expected a mapping of .* \(dataset name -> network\)$"),
         (b"\t", "line 1: not valid YAML"),
         (b"1: 2", "line 1: the key 1 is a number in YAML: put it in quotes"),
         (None, r"cannot read .*params.yaml: No such file.* --root"),

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from fedflow.config import load_params
 from fedflow.data import Dataset
 from fedflow.methods import METHODS, build_method
 from fedflow.partition import SCHEMES
+from fedflow.project import code
 from fedflow.project.code import ASIDE, closure, modules_of
 from fedflow.simulation.loop import Simulation
 from fedflow.stages.fingerprints import write_fingerprints
@@ -65,7 +67,7 @@ def test_a_partition_counts_its_own_scheme_only() -> None:
 def test_a_plugin_counts_what_it_takes_from_fedflow_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = """
+    plugin = """
 import fedflow as ff
 from fedflow import Update
 
@@ -73,7 +75,7 @@ class Mine(ff.Scaffold):
     def angles(self, training: ff.Training) -> None:
         ff.heterogeneity.proximity([])
 """
-    (tmp_path / "fedflow_of_a_test.py").write_text(code)
+    (tmp_path / "fedflow_of_a_test.py").write_text(plugin)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "fedflow_of_a_test", raising=False)
     importlib.import_module("fedflow_of_a_test")
@@ -82,6 +84,37 @@ class Mine(ff.Scaffold):
     assert {f"fedflow.{name}" for name in used} <= counted
     assert not counted & {"fedflow", "fedflow.methods.averaging.fedprox", "fedflow.front.names"}
     assert counted >= closure("fedflow.methods.averaging.scaffold").keys()
+
+
+def test_a_source_is_parsed_again_only_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when a file of the same size and time is another one, and whatever the cache holds."""
+    file, cache = tmp_path / "of_a_test.py", tmp_path / "cache"
+    monkeypatch.setattr(code, "PACKAGE", tmp_path)
+    monkeypatch.setenv("FEDFLOW_CACHE", str(cache))
+
+    def content(text: str, parses: bool) -> str:
+        """As a new process finds it."""
+        for cached in (code._source, code._stored):
+            cached.cache_clear()
+        file.write_text(text)
+        os.utime(file, (0, 0))
+        with monkeypatch.context() as patch:
+            if not parses:
+                patch.delattr(code.ast, "parse")
+            digest = code._content(file)
+        code._keep()
+        return digest
+
+    first = content("x = 1", parses=True)
+    assert content("x = 1", parses=False) == first
+    assert content("x = 2", parses=True) != first
+    assert content("x = 1", parses=True) == first
+    (kept,) = (cache / "sources").iterdir()
+    kept.write_text("[")
+    assert content("x = 1", parses=True) == first
+    assert content("x = 1", parses=False) == first
 
 
 # File, text, and what replaces it: an interrupted run of FedAvg survives all of the first at once ...

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import fedflow, install, one_line_error
+from command import fedflow, install, make_project, one_line_error
 
 from fedflow.errors import BadInput
 from fedflow.methods import METHODS
@@ -240,6 +240,12 @@ def test_names_and_folders_that_do_not_fit_are_one_line(
     assert fedflow(capsys, "new", "method", "mine").code == 0
     assert "exists; choose another name" in fedflow(capsys, "new", "method", "mine").err
     assert fedflow(capsys, "new", "thing", "mine").code == 2
+    make_project(tmp_path)
+    said = fedflow(capsys, "run", "--partition", "skewed", "--method", "mine").err
+    assert said.startswith("fedflow: method.name: 'mine' is not accepted; expected an installed name")
+    assert "`pip install -e fedflow-mine`" in said and said.count("\n") == 1
+    monkeypatch.chdir("fedflow-mine")
+    assert "`pip install -e .`" in fedflow(capsys, "methods", "mine").err
 
 
 @pytest.mark.slow

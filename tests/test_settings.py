@@ -127,7 +127,7 @@ def test_wrong_names_and_nested_settings_are_named_in_full(values: Any, message:
 
 
 def test_a_missing_field_without_a_default_is_named() -> None:
-    with pytest.raises(BadInput, match=r"^needy\.source: None is not accepted; expected text$"):
+    with pytest.raises(BadInput, match=r"^needy\.source: missing; expected text \(where from\)$"):
         Needy.parse({})
     assert explain(Needy)[0]["default"] == "required"
 

@@ -1,7 +1,8 @@
 """The commands ``run`` and ``tune``, and functions to start flows."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from datetime import datetime
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -9,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
+from fedflow.cli.options import Again, Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import console, print_line, print_metrics, print_table
 from fedflow.cli.startup import importing
-from fedflow.errors import BadInput, asking_prefect
+from fedflow.errors import BadInput, FedflowError, asking_prefect
 from fedflow.naming import counted
 from fedflow.project.distribution import require
 
 if TYPE_CHECKING:
     from fedflow.config import Params
+    from fedflow.stages.grid import Cell
 
 T = TypeVar("T")
 
@@ -38,15 +40,18 @@ def run(
         str | None, typer.Option(help="Folder of the result files; default: below results or runs.")
     ] = None,
     sweep: Annotated[str | None, typer.Option(help="MLflow parent run that groups this run.")] = None,
+    again: Again = False,
     root: Root = Path(),
 ) -> None:
     """Run one experiment: one method on one partition with one seed.
 
     Example: `fedflow run --partition mnist5k-dir --method ifca --set method.clusters=4`.
-    The same command resumes an interrupted run from its last checkpoint.
+    The same command resumes an interrupted run from its last checkpoint, and prints the numbers of a finished
+    one.
     """
     with ExitStack() as imports:
         imports.enter_context(importing())
+        from fedflow.finished.reading import read_json
         from fedflow.project.arguments import check_arguments
         from fedflow.stages.all_stages import run_experiment
         from fedflow.stages.central_network import prepare_network
@@ -63,16 +68,25 @@ def run(
         experiment = Experiment(params, partition, method, seed, root, sweep)
         experiment.check()
         folder = Path(out) if out else None
-        rounds = counted(experiment.run.rounds, "round")
-        print_line(
-            f"{experiment.title}: {rounds}, {_resolved(params)}; Ctrl-C stops, the same command resumes"
-        )
-        if params.engine.executor != "inline":
-            imports.close()
-        makers = MAKERS | {"networks": train}
-        compute = partial(run_experiment, experiment, folder, makers=makers, opened=lambda _: imports.close())
-        metrics = start(params, "federate", compute, **experiment.parameters, out=out)
-    print_metrics(metrics, folder or experiment.results_folder)
+        home = folder or experiment.results_folder
+        if not again and finished_already(experiment, home):
+            metrics = read_json(home / "metrics.json")
+        else:
+            rounds = counted(experiment.run.rounds, "round")
+            print_line(
+                f"{experiment.title}: {rounds}, {_resolved(params)}; Ctrl-C stops, the same command resumes"
+            )
+            if params.engine.executor != "inline":
+                imports.close()
+            compute = partial(
+                run_experiment,
+                experiment,
+                folder,
+                makers=MAKERS | {"networks": train},
+                opened=lambda _: imports.close(),
+            )
+            metrics = start(params, "federate", compute, **experiment.parameters, out=out)
+    print_metrics(metrics, home)
     if "fid" in metrics:
         from fedflow.metrics.generation import features_of
 
@@ -121,6 +135,28 @@ def tune(
     measure = params.tuning.measure
     console.print(f"{measure} accuracy on held-out training samples of {partition}, %:")
     print_table("", ("method", "settings", "mean", "std over clients", "chosen"), rows)
+
+
+def finished_already(cell: "Cell", folder: Path) -> bool:
+    """Print when this run or procedure ended, if ``folder`` has its results and nothing has changed."""
+    from fedflow.stages.grid import is_finished
+
+    finished = is_finished(cell, folder)
+    if finished:
+        print_line(f"{cell.title}: finished already{_ended(cell.root, folder)}; --again repeats it")
+    return finished
+
+
+def _ended(root: Path, folder: Path) -> str:
+    """The recorded end of a run, if there is one: " (2026-01-31 12:00)"."""
+    from fedflow.finished.reading import read_json
+    from fedflow.tracking.lineage import ends, run_key
+
+    with suppress(FedflowError):
+        key = run_key(read_json(folder / "metrics.json"))
+        if key and (moment := ends(root).get(key)):
+            return f" ({datetime.fromtimestamp(moment):%Y-%m-%d %H:%M})"
+    return ""
 
 
 def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters: Any) -> T:

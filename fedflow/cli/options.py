@@ -24,6 +24,8 @@ Workers = Annotated[
     int | None, typer.Option(help="Workers that share the clients of a round; default from params.yaml.")
 ]
 
+Again = Annotated[bool, typer.Option("--again", help="Repeat it if it is finished and nothing has changed.")]
+
 
 def engine(executor: str | None, workers: int | None) -> list[str]:
     """These two options as changes to params.yaml."""

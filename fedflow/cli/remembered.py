@@ -2,14 +2,13 @@
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fedflow.files import cache, replace_text
 from fedflow.plugins import GROUP
 from fedflow.project.digest import digest
 
@@ -22,8 +21,7 @@ def remembered(name: str, make: Callable[[], Any], *of: object) -> Any:
     The cache is `FEDFLOW_CACHE`, or ``~/.cache/fedflow``, with a folder per checkout; if it cannot be read or
     written, ``make`` is called.
     """
-    cache = Path(os.environ.get("FEDFLOW_CACHE") or Path.home() / ".cache" / "fedflow")
-    file, stamp = cache / "catalogue" / short(PACKAGE) / f"{name}.json", _stamp(of)
+    file, stamp = cache() / "catalogue" / short(PACKAGE) / f"{name}.json", _stamp(of)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         stored = json.loads(file.read_text())
         if stored["of"] == stamp:
@@ -32,10 +30,7 @@ def remembered(name: str, make: Callable[[], Any], *of: object) -> Any:
 
     value = json.loads(json.dumps(make()))
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as made:
-            json.dump({"of": stamp, "value": value}, made)
-        Path(made.name).replace(file)
+        replace_text(file, json.dumps({"of": stamp, "value": value}))
     return value
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
+from fedflow.cli.options import Again, Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import print_line, print_numbers, print_table
 from fedflow.cli.startup import importing
 from fedflow.errors import called, unknown_name
@@ -74,14 +74,15 @@ def procedure(
         str | None, typer.Option(help="Folder of the outcome; default: below outcomes or runs.")
     ] = None,
     sweep: Annotated[str | None, typer.Option(help="MLflow parent run that groups this run.")] = None,
+    again: Again = False,
     root: Root = Path(),
 ) -> None:
     """Run one procedure, an experiment that is not federated rounds: outcomes/NAME/SEED.
 
     Example: `fedflow procedure coreset --set procedures.coreset.kappa=0.2`. The same command resumes an
-    interrupted one.
+    interrupted one, and prints the numbers of a finished one.
     """
-    from fedflow.cli.experiments import start
+    from fedflow.cli.experiments import finished_already, start
 
     with importing():
         from fedflow.project.arguments import check_arguments
@@ -91,7 +92,8 @@ def procedure(
     params = load(root, [*(settings or []), *engine(executor, workers)])
     run = ProcedureRun(params, name, seed, root, sweep, out)
     params.procedure(name)
-    start(params, "procedure", lambda: run_procedure(run), **run.parameters)
+    if again or not finished_already(run, run.folder):
+        start(params, "procedure", lambda: run_procedure(run), **run.parameters)
     columns, rows = read_summary(run)
     table = [("", *columns), *rows]
     head, *lines = zip(*table, strict=True) if len(columns) > len(rows) else table  # the longer side down

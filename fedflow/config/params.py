@@ -16,7 +16,7 @@ from fedflow.config.sections import (
 )
 from fedflow.config.tuning import Tuning
 from fedflow.data import DatasetParams
-from fedflow.errors import BadInput, unknown_name
+from fedflow.errors import MISSING, BadInput, unknown_name
 from fedflow.local.extensions.extension import Reads
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
@@ -69,7 +69,7 @@ class Params(Settings):
         """The network for the named dataset."""
         if dataset not in self.models:
             accepted = f"a network for this dataset: one of {', '.join(sorted(ARCHITECTURES))}"
-            raise BadInput(f"models.{dataset}", None, accepted)
+            raise BadInput(f"models.{dataset}", MISSING, accepted)
         return self.models[dataset]
 
     def partition(self, name: str) -> PartitionParams:

@@ -37,6 +37,7 @@ from fedflow.front.inputs import (
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods.method import Method
 from fedflow.models.flat import FlatModel
+from fedflow.project.waiting import announced
 from fedflow.simulation.federation import Federation
 
 KEPT = "fedflow.kept"  # in the state of a client's context
@@ -270,10 +271,12 @@ class Strategy(FlowerStrategy):
     def _join(self, grid: Grid, timeout: float) -> list[int]:
         """The numbers of samples of all clients, which get the numbers 0, 1, ..."""
         deadline = time.monotonic() + timeout
-        while len(nodes := [*grid.get_node_ids()]) < self.clients:
-            if time.monotonic() > deadline:
-                raise FedflowError(f"{len(nodes)} of {self.clients} nodes are connected after {timeout:g} s")
-            time.sleep(0.2)
+        with announced(f"{self.clients} nodes to connect (at most {timeout:g} s)"):
+            while len(nodes := [*grid.get_node_ids()]) < self.clients:
+                if time.monotonic() > deadline:
+                    reason = f"{len(nodes)} of {self.clients} nodes are connected after {timeout:g} s"
+                    raise FedflowError(reason)
+                time.sleep(0.2)
         asked = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in nodes]
         about = {}
         for reply in grid.send_and_receive(asked, timeout=timeout):

@@ -6,17 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock
 
 from fedflow.config import PARAMS, Params, load_params, read_yaml
 from fedflow.config.sections import REDRAW
 from fedflow.data import Dataset, DatasetParams
 from fedflow.errors import BadInput, FedflowError
-from fedflow.files import locked, make_writable, naming
+from fedflow.files import make_writable, naming
 from fedflow.front.inputs import Division, Network, Source, default_network, network_entry, prepared
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
 from fedflow.methods.protocols import server_data
 from fedflow.partition import PartitionParams
+from fedflow.project.waiting import held
 from fedflow.settings import Settings, Words, explain
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.loop import Simulation
@@ -59,7 +61,9 @@ def recorded(
     if network is not None and not isinstance(network, str | Mapping):
         raise BadInput("record", Words("a run of an own network"), "the name of a network")
     make_writable(root)
-    with locked(root / ".fedflow" / "params", lambda: None):
+    folder = root / ".fedflow"
+    make_writable(folder)
+    with held(FileLock(folder / "params"), f"another process that writes {root / PARAMS}"):
         values = _read(root / PARAMS)
         model = network_entry(default_network(prepared(data)) if network is None else network)
         if (there := values.get("grid", {"redraw": redraw}).get("redraw", REDRAW[0])) != redraw:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedflow.data import DataColumn, Dataset
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import MISSING, BadInput, FedflowError
 from fedflow.heterogeneity.distances import total_variation
 from fedflow.settings import Settings, registering
 
@@ -108,7 +108,7 @@ class Scheme(Settings):
 
     def count(self, samples: Samples) -> int:
         """The number of clients when ``clients`` is not given, for schemes that define one."""
-        raise BadInput("partition.clients", None, "a whole number >= 1")
+        raise BadInput("partition.clients", MISSING, "a whole number >= 1")
 
 
 def _labels(y: Tensor) -> np.ndarray:

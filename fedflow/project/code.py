@@ -8,12 +8,20 @@ because the digest is of syntax trees.
 """
 
 import ast
+import hashlib
+import json
 import sys
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from fedflow.project.digest import digest
+from fedflow.files import cache as user_cache
+from fedflow.files import replace_text
+from fedflow.project.digest import SETTINGS, digest
+
+PACKAGE = Path(__file__).parents[1]
 
 # Packages on which no result depends: they parse settings, report or record.
 ASIDE = ("config", "errors", "pictures", "project", "report", "tracking")
@@ -26,7 +34,9 @@ LOADERS = ("fedflow.data.params", "fedflow.data.prepared", "fedflow.partition.pa
 def code_digest(*modules: str, aside: tuple[str, ...] = ASIDE) -> str:
     """16 hexadecimal digits of the code in the `closure` of these modules."""
     files = closure(*modules, aside=aside)
-    return digest({name: _content(file) for name, file in files.items()}, 16)
+    code = digest({name: _content(file) for name, file in files.items()}, 16)
+    _keep()
+    return code
 
 
 def modules_of(*settings: object) -> list[str]:
@@ -99,22 +109,90 @@ def _file(module: str) -> Path | None:
     return None
 
 
+class Import(NamedTuple):
+    """A name that a source imports; a ``name`` of "" is the module ``base``."""
+
+    level: int  # of a relative import
+    base: str
+    name: str
+    called: str
+    top: bool  # not within a block
+
+
+class Source(NamedTuple):
+    """The facts of a source for `code_digest`: parsed once, then stored in the user's cache."""
+
+    key: str  # digest of its bytes
+    content: str  # digest without comments and docstrings
+    imports: list[Import]  # when it runs
+    values: dict[str, str]  # of a stub: the other names of imports, as in ``Training = LocalTraining``
+
+
+_NEW: dict[str, Source] = {}  # sources that are not stored yet
+
+
 @cache
-def _tree(file: Path) -> ast.Module:
-    """The syntax tree of a source, without docstrings."""
-    tree = ast.parse(file.read_bytes())
-    for node in (tree, *_statements(tree)):
+def _source(file: Path) -> Source:
+    """A source of fedflow from the cache if it is unchanged, else parsed."""
+    code = file.read_bytes()
+    key = hashlib.blake2b(code).hexdigest()
+    if (stored := _stored().get(str(file))) and stored[0] == key:
+        return Source(key, stored[1], [Import(*line) for line in stored[2]], stored[3])
+    source = _parsed(key, ast.parse(code), stub=file.suffix == ".pyi")
+    if file.is_relative_to(PACKAGE):
+        _NEW[str(file)] = source
+    return source
+
+
+@cache
+def _stored() -> dict[str, Any]:
+    """The sources in the cache, by file."""
+    with suppress(OSError, ValueError):
+        stored = json.loads(_cache_file().read_text())
+        return stored if isinstance(stored, dict) else {}
+    return {}
+
+
+def _cache_file() -> Path:
+    """The cache of this installation, which depends on this module and the version of Python."""
+    made = [str(PACKAGE), Path(__file__).read_text(), sys.version]
+    return user_cache() / "sources" / f"{digest(made, SETTINGS)}.json"
+
+
+def _keep() -> None:
+    """Store the new sources, if the cache can be written to."""
+    if _NEW:
+        _stored().update(_NEW)
+        _NEW.clear()
+        with suppress(OSError):
+            replace_text(_cache_file(), json.dumps(_stored()))
+
+
+def _parsed(key: str, tree: ast.Module, stub: bool) -> Source:
+    """A source from its syntax tree, which loses its docstrings."""
+    statements = _statements(tree)
+    for node in (tree, *statements):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 node.body = node.body[1:]
-    return tree
+    imports = []
+    for node in statements:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                used = _used(tree, alias.asname or PUBLIC) if alias.name == PUBLIC else []
+                imports += [Import(0, alias.name, name, "", False) for name in used or [""]]
+        elif isinstance(node, ast.ImportFrom):
+            at = node.level, node.module or ""
+            imports += [Import(*at, a.name, a.asname or a.name, node in tree.body) for a in node.names]
+    assigned = [node for node in tree.body if stub and isinstance(node, ast.Assign)]
+    values = {ast.unparse(node.targets[0]): ast.unparse(node.value) for node in assigned}
+    return Source(key, digest(_form(tree)), imports, values)
 
 
-@cache
 def _content(file: Path) -> str:
     """A digest of a source, without comments and docstrings."""
-    return digest(_form(_tree(file)))
+    return _source(file).content
 
 
 def _form(node: object) -> str:
@@ -129,17 +207,8 @@ def _form(node: object) -> str:
 def _imports(module: str) -> tuple[str, ...]:
     """The modules that the source of a module imports when it runs."""
     file = _file(module)
-    nodes = [] if file is None else _statements(_tree(file))
-    modules: list[str] = []
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                used = _used(file, alias.asname or PUBLIC) if file and alias.name == PUBLIC else []
-                modules += [_definer(PUBLIC, name) for name in used] or [alias.name]
-        elif isinstance(node, ast.ImportFrom):
-            base = _base(node, module)
-            modules += [_definer(base, alias.name) for alias in node.names]
-    return tuple(modules)
+    imports = [] if file is None else _source(file).imports
+    return tuple(_definer(_base(line, module), line.name) if line.name else line.base for line in imports)
 
 
 def _statements(node: ast.AST) -> list[ast.AST]:
@@ -152,28 +221,20 @@ def _statements(node: ast.AST) -> list[ast.AST]:
     return statements
 
 
-def _base(node: ast.ImportFrom, module: str) -> str:
+def _base(imported: Import, module: str) -> str:
     """The module that an import statement in ``module`` imports from."""
-    if not node.level:
-        return node.module or ""
+    if not imported.level:
+        return imported.base
     file = _file(module)
-    steps = node.level - (file is not None and file.name == "__init__.py")
+    steps = imported.level - (file is not None and file.name == "__init__.py")
     parts = module.split(".")
-    return ".".join([*parts[: len(parts) - steps], *([node.module] if node.module else [])])
+    return ".".join([*parts[: len(parts) - steps], *([imported.base] if imported.base else [])])
 
 
-@cache
-def _used(file: Path, name: str) -> list[str]:
+def _used(tree: ast.Module, name: str) -> list[str]:
     """The attributes in a source of the module that is called ``name`` there, such as ``ff``."""
-    nodes = (node for node in ast.walk(_tree(file)) if isinstance(node, ast.Attribute))
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     return sorted({n.attr for n in nodes if isinstance(n.value, ast.Name) and n.value.id == name})
-
-
-@cache
-def _values(stub: Path) -> dict[str, str]:
-    """The other names of imports in a stub: ``Training = LocalTraining``."""
-    assigned = [node for node in _tree(stub).body if isinstance(node, ast.Assign)]
-    return {ast.unparse(node.targets[0]): ast.unparse(node.value) for node in assigned}
 
 
 @cache
@@ -185,10 +246,8 @@ def _definer(base: str, name: str) -> str:
     if file is not None and file.name == "__init__.py":
         if base == PUBLIC:  # imports its names lazily
             file = file.with_suffix(".pyi")
-            name = _values(file).get(name, name)
-        for node in _tree(file).body:
-            if isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    if (alias.asname or alias.name) == name:
-                        return _definer(_base(node, base), alias.name)
+            name = _source(file).values.get(name, name)
+        for line in _source(file).imports:
+            if line.top and line.called == name:
+                return _definer(_base(line, base), line.name)
     return base

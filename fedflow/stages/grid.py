@@ -20,6 +20,7 @@ from fedflow.stages.partition import is_divided
 from fedflow.stages.procedure import ProcedureRun, procedure_runs
 
 Cell = Experiment | ProcedureRun
+INPUTS = {"datasets": "data of", "networks": "central network", "partitions": "partition"}  # in words
 RESULTS, OUTCOMES = Experiment.home, ProcedureRun.home
 
 
@@ -70,20 +71,34 @@ def expected(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[tuple[Cel
 
     A cell whose only reason is an outdated input does not run if that input turns out unchanged.
     """
-    checks: dict[str, tuple[str, Callable[[Loaded, str, Path], bool]]] = {
-        "datasets": ("data of", lambda *of: is_current(prepared_folder(root, of[1]), params.dataset(of[1]))),
-        "networks": ("central network", lambda *of: CentralRun(*of).is_current()),
-        "partitions": ("partition", is_divided),
-    }
-    named = {(kind, name) for cell in grid for kind in checks for name in getattr(cell, kind)}
-    old = {(kind, name) for kind, name in named if not checks[kind][1](params, name, root)}
-    reasons = []
+    old, reasons = _outdated_inputs(params, root, grid), []
     for cell in grid:
-        read = [(kind, name) for kind in checks for name in getattr(cell, kind) if (kind, name) in old]
-        first = [f"{checks[kind][0]} {name}, if it changes" for kind, name in read]
+        first = [f"{words}, if it changes" for words in old if words in _inputs(cell)]
         why = outdated(root, cell.results_folder, cell.identity) or first
         reasons += [(cell, why)] if why else []
     return reasons
+
+
+def is_finished(cell: Cell, folder: Path) -> bool:
+    """True if ``folder`` has the results of this cell, and of its inputs as they are now."""
+    current = not outdated(cell.root, folder, cell.identity)
+    return current and not _outdated_inputs(cell.params, cell.root, [cell])
+
+
+def _inputs(cell: Cell) -> dict[str, tuple[str, str]]:
+    """Kind and name of the inputs of a cell, by their names in words."""
+    return {f"{words} {name}": (kind, name) for kind, words in INPUTS.items() for name in getattr(cell, kind)}
+
+
+def _outdated_inputs(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[str]:
+    """The inputs of the grid that are missing, or would be made again, in words."""
+    checks: dict[str, Callable[[str], bool]] = {
+        "datasets": lambda name: is_current(prepared_folder(root, name), params.dataset(name)),
+        "networks": lambda name: CentralRun(params, name, root).is_current(),
+        "partitions": lambda name: is_divided(params, name, root),
+    }
+    read = {words: given for cell in grid for words, given in _inputs(cell).items()}
+    return [words for words, (kind, name) in read.items() if not checks[kind](name)]
 
 
 def left_over(params: Loaded, root: Path) -> list[Path]:

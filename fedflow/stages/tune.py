@@ -29,6 +29,7 @@ from fedflow.files import naming
 from fedflow.metrics.table import METRICS
 from fedflow.project.distribution import extra
 from fedflow.project.terminal import say
+from fedflow.project.waiting import held
 from fedflow.simulation.sampling import cohort_size
 from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.experiment import Experiment
@@ -370,7 +371,7 @@ def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str,
         put(section, name.split("."), value)
     lock = params.parent / ".fedflow" / "params.lock"
     lock.parent.mkdir(exist_ok=True)
-    with FileLock(lock):  # other processes may be tuning other partitions
+    with held(FileLock(lock), f"another process that writes {params}"):  # it tunes another partition
         document = editor.load(params.read_text())
         document["tuned"] = document.get("tuned") or {}
         document["tuned"][partition] = document["tuned"].get(partition) or {}

@@ -10,13 +10,16 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 from urllib.parse import urlparse
 
 import numpy as np
@@ -62,6 +65,7 @@ FORBIDDEN = str.maketrans("/:", "--")  # in registered names
 CARD = ("architecture", "classes", "clients", "ids", "input_shape", "options", "parameters", "serves")
 CODE = Path(__file__).with_name("served.py")
 REQUIREMENTS = ("mlflow", "numpy", "safetensors", "torch")
+SAVING = Lock()  # one model at a time
 
 
 @dataclass(frozen=True)
@@ -431,24 +435,39 @@ def _log(
         save_file(weights, files["weights"])
         files["model"].write_text(json.dumps(facts, indent=1))
         files["code"] = write_code(folder)
-        pyfunc.save_model(
-            folder / "model",
-            python_model=str(CODE),
-            artifacts={artifact: str(file) for artifact, file in files.items()},
-            mlflow_model=Model(
-                artifact_path=logged.artifact_location,
-                model_uuid=logged.model_id,
-                run_id=run.info.run_id,
-                model_id=logged.model_id,
-            ),
-            signature=_signature(facts),
-            input_example=np.zeros((1, *facts["input_shape"]), facts["input_type"]),
-            pip_requirements=[f"{name}=={version(name)}" for name in (*REQUIREMENTS, *facts["libraries"])],
-        )
+        with _unchecked_requirements():
+            pyfunc.save_model(
+                folder / "model",
+                python_model=str(CODE),
+                artifacts={artifact: str(file) for artifact, file in files.items()},
+                mlflow_model=Model(
+                    artifact_path=logged.artifact_location,
+                    model_uuid=logged.model_id,
+                    run_id=run.info.run_id,
+                    model_id=logged.model_id,
+                ),
+                signature=_signature(facts),
+                input_example=np.zeros((1, *facts["input_shape"]), facts["input_type"]),
+                pip_requirements=[
+                    f"{name}=={version(name)}" for name in (*REQUIREMENTS, *facts["libraries"])
+                ],
+            )
         api.log_model_artifacts(logged.model_id, str(folder / "model"))
     logged = api.finalize_logged_model(logged.model_id, "READY")
     api.log_outputs(run.info.run_id, [LoggedModelOutput(logged.model_id, step)])
     return logged
+
+
+@contextmanager
+def _unchecked_requirements() -> Iterator[None]:
+    """Save requirements without MLflow's check, which reads the metadata of all packages (half a second).
+
+    It would warn of versions other than the installed ones.
+    """
+    from mlflow.utils import environment
+
+    with SAVING, patch.object(environment, "warn_dependency_requirement_mismatches", create=True):
+        yield
 
 
 def _signature(facts: Mapping[str, Any]) -> Any:

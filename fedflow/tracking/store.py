@@ -29,6 +29,7 @@ from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError
 from fedflow.project.distribution import require
+from fedflow.project.waiting import held
 from fedflow.tracking.addresses import absolute, ask, database, is_database, is_server, shown, sqlite_url
 
 if TYPE_CHECKING:
@@ -115,7 +116,9 @@ class Store:
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """Within this context, no other process on this machine holds the lock ``name``."""
-        with self.file_lock(name):
+        lock = self.file_lock(name)
+        limit = f"at most {LOCK_TIMEOUT:g} s; lock: {lock.lock_file}"
+        with held(lock, f"another process that writes to MLflow ({limit})"):
             yield
 
     def file_lock(self, name: str, timeout: float = LOCK_TIMEOUT) -> FileLock:

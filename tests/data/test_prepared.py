@@ -123,7 +123,7 @@ def test_limits_are_nested_keep_the_order_and_depend_on_the_seed(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "data.source: None is not accepted; expected one of mnist"),
+        ({}, "data.source: missing; expected one of mnist"),
         ({"source": "minst"}, "did you mean 'mnist'"),
         ({"source": "digits", "pad": -1}, "data.pad: -1 is not accepted; expected a whole number >= 0"),
         ({"source": "digits", "channels": 2}, "data.channels: 2 is not accepted"),

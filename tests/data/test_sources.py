@@ -100,14 +100,14 @@ def test_a_source_gets_its_own_parameters_and_the_record_has_their_defaults(leve
     assert params == DatasetParams(source="digits", pad=1, seed=3, parameters={"low": 7})
     data = prepare(params, tmp_path)
     assert data.x_train[:, 0, 1, 1].tolist() == [7, 200] and data.input_shape == (1, 10, 10)
-    with refused(r"data\.low: None is not accepted; expected a whole number >= 0"):
+    with refused(r"data\.low: missing; expected a whole number >= 0"):
         leveled.load()
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "data.mine.low: None is not accepted; expected a whole number >= 0"),
+        ({}, "data.mine.low: missing; expected a whole number >= 0"),
         ({"low": 1, "hihg": 2}, "data.mine.hihg: 'hihg' .*did you mean 'high'.* pad"),
         ({"low": 1, "padd": 2}, "data.mine.padd: .*did you mean 'pad'"),
         ({"low": 1, "high": 256}, "data.mine.high: 256 is not accepted; expected a whole number <= 255"),

@@ -222,7 +222,7 @@ def test_parts_of_a_mix_are_normalized_as_they_say_or_all_as_the_mix_says(tmp_pa
     ("normalize", "message"),
     [
         ("mnist", r"data.normalize: 'mnist' .* one of source, train, none, or a mapping of mean and std"),
-        ({"mean": [0.5]}, r"data.normalize.std: None .* a list, each item a number > 0"),
+        ({"mean": [0.5]}, r"data.normalize.std: missing; expected a list, each item a number > 0"),
         ({"mean": [0.5], "std": [0]}, r"data.normalize.std\[0\]: 0.0"),
         ({"mean": [0.5] * 3, "std": [0.5] * 3}, r"data.normalize: .* 1 numbers each in mean and std"),
     ],

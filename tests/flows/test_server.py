@@ -7,12 +7,15 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from threading import Thread
 
+import psutil
 import pytest
 from filelock import FileLock
 from services import answers, family, free_port, living, started, wait_for
 from sqlalchemy.engine import make_url
 
+from fedflow.project import waiting
 from flows import server
 
 
@@ -119,6 +122,41 @@ def test_a_server_that_starts_too_slowly_is_one_line_with_the_limit(tmp_path, mo
     with pytest.raises(server.FedflowError, match=limit), server.prefect_api():
         pass
     wait_for(server.stop)
+
+
+def test_a_wait_for_the_server_is_announced_once(tmp_path, monkeypatch, capsys):
+    """Both while it starts and while it is stopped."""
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setattr(waiting, "LONG", 0.5)
+    monkeypatch.setattr(waiting, "_ANNOUNCED", set())
+    limit = f"(at most 600 s, FEDFLOW_SERVER_TIMEOUT; log: {tmp_path / 'server.log'})"
+    line = f"waiting for the Prefect API server to answer {limit}\n"
+    said, urls = "", []
+
+    def use() -> None:
+        with server.prefect_api() as url:
+            urls.append(url)
+
+    try:
+        use()
+        assert (
+            capsys.readouterr().out
+            == f"starting the Prefect API server (once; later runs share it) ...\n{line}"
+        )
+        waiting._ANNOUNCED.clear()
+        process = psutil.Process(json.loads((tmp_path / "server.json").read_text())["pid"])
+        process.suspend()
+        later = Thread(target=use)
+        later.start()
+        while not said:
+            said = capsys.readouterr().out
+        process.resume()
+        later.join()
+        assert said + capsys.readouterr().out == line
+        assert len(urls) == 2 and len({*urls}) == 1
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize("port", ["-1", "65536"])

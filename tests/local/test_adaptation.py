@@ -489,7 +489,7 @@ def test_local_steps_never_look_at_values(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "training.adaptation.name: None .* one of maml, proto"),
+        ({}, "training.adaptation.name: missing; expected one of maml, proto"),
         ({"name": "reptile"}, "training.adaptation.name: 'reptile' .* one of maml, proto"),
         (PROTO | {"lr": 0.2}, "training.adaptation.lr: 0.2 .* 0.1 with proto"),
         (PROTO | {"steps": 3}, "training.adaptation.steps: 3 .* 1 with proto"),

@@ -362,7 +362,7 @@ def test_a_new_thread_trains_cohorts(digits: Dataset, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "training.objective.name: None .* one of robust, distil, both"),
+        ({}, "training.objective.name: missing; expected one of robust, distil, both"),
         ({"name": "ce"}, "training.objective.name: 'ce' .* one of both, distil, robust"),
         ({"name": "distil"}, "training.objective.teacher: None .* a network of central, as distil needs one"),
         ({"name": "both"}, "training.objective.teacher: None .* a network of central, as both needs one"),

@@ -1,7 +1,8 @@
 """The contract of a method: ten hooks and four facts, protocols for the rest, and methods around others."""
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from types import CodeType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -52,6 +53,45 @@ def test_an_option_cannot_have_the_name_of_a_hook() -> None:
 
         class Long(FedAvg):
             epochs: int = option(doc="epochs")
+
+
+def words(member: Any) -> set[str]:
+    """The names and texts in the code of a function, a property or a class method."""
+    function = getattr(member, "__func__", getattr(member, "fget", getattr(member, "func", member)))
+    left, found = [getattr(function, "__code__", None)], set[str]()
+    while left:
+        if (code := left.pop()) is not None:
+            found |= {*code.co_names, *(each for each in code.co_consts if isinstance(each, str))}
+            left += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return found
+
+
+def unread(method: type[Method]) -> set[str]:
+    """The options of a method that no code names that its hooks lead to."""
+    kinds = (Method, *(kind for kind in PROTOCOLS if issubclass(method, kind)))
+    left = [(name, 0) for kind in kinds for name in (*contract(kind), "validate")]
+    seen, read = set[Any](), set[str]()
+    while left:
+        seen.add(at := left.pop())
+        name, first = at
+        owners = [i for i, base in enumerate(method.__mro__) if i >= first and name in vars(base)]
+        if owners:
+            found = words(vars(method.__mro__[owners[0]])[name])
+            following = [(name, owners[0] + 1)] if "super" in found else []
+            left += {*following, *((word, 0) for word in found if hasattr(method, word))} - seen
+            read |= found
+    return {field.name for field in fields(method)} - read
+
+
+def test_every_option_of_a_method_is_read_on_the_way_from_a_hook() -> None:
+    """As not by a method that replaces what its base does with an option."""
+
+    class Median(FedAvg):
+        def aggregate(self, now: Round, server: Any, cohort: Any) -> Any:
+            return server, {}
+
+    assert unread(Median) == {"server_lr"}
+    assert not {name: unread(cls) for name, cls in METHODS.items() if unread(cls)}
 
 
 def test_a_method_without_an_ability_gives_neutral_answers(federation: Any) -> None:

@@ -105,7 +105,7 @@ def test_what_cannot_be_made_is_refused_in_one_line(options, clients, message):
 
 
 def test_clients_may_only_be_left_out_where_the_list_is_given(mix4):
-    with refused(r"partition.clients: None .* a whole number >= 1"):
+    with refused(r"partition.clients: missing; expected a whole number >= 1"):
         make(mix4, "domains")
     with refused(r"partition.clients_per_domain: 0 .* each item a whole number >= 1"):
         Domains(clients_per_domain=[3, 0])

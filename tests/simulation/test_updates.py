@@ -379,7 +379,7 @@ def test_steps_are_a_list_in_params() -> None:
     assert step.as_dict() == {"step": "clip", "norm": 1.0}
     assert __name__ in modules_of(RunSettings.parse({"updates": [{"step": "topk"}]}))
     for given, message in (
-        ("[{norm: 1}]", r"^run.updates\[0\].step: None .*one of .*clip"),
+        ("[{norm: 1}]", r"^run.updates\[0\].step: missing; expected one of .*clip"),
         ("[{step: clp}]", r"^run.updates\[0\].step: 'clp' .*did you mean 'clip'"),
         ("[{step: clip, nrm: 1}]", r"^run.updates\[0\].nrm: 'nrm' .*did you mean 'norm'"),
         ("[{step: clip, norm: 0}]", r"^run.updates\[0\].norm: 0.0 .*a number > 0"),

@@ -203,6 +203,18 @@ def test_a_recorded_model_requires_no_package_named_fedflow(record_of, root):
     assert code.stat().st_size < 64_000
 
 
+def test_requirements_are_not_compared_with_all_packages(record_of, root, monkeypatch):
+    """They are versions of installed packages, and to look through all takes half a second."""
+    from mlflow.utils import environment, requirements_utils
+
+    check, looks = environment.warn_dependency_requirement_mismatches, []
+    monkeypatch.setattr(requirements_utils, "_init_modules_to_packages_map", lambda: looks.append(1))
+    record_of("global", "unchecked")
+    assert not looks
+    assert (newest(root, "unchecked.fedavg") / "requirements.txt").read_text().startswith("mlflow==")
+    assert environment.warn_dependency_requirement_mismatches is check  # as other users of MLflow expect
+
+
 def test_a_model_of_a_plug_in_names_the_package_that_it_needs(root, outcome, card, tmp_path, capsys):
     """The network is registered by a module of another package."""
     import mlflow

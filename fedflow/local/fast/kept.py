@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedflow.project.digest import digest
+from fedflow.project.waiting import held
 
 FOLDER = Path(__file__).parent  # whose code makes the graph of what is called
 
@@ -46,7 +47,7 @@ def kept(entry: Path, make: Callable[[Path], None]) -> Path:
     """
     if not entry.exists():
         entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(f"{entry}.lock"):
+        with held(FileLock(f"{entry}.lock"), "another process that compiles the same local steps"):
             if not entry.exists():
                 unfinished = Path(f"{entry}.unfinished")
                 shutil.rmtree(unfinished, ignore_errors=True)  # of a killed process

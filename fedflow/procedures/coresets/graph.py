@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse import csgraph
 
 from fedflow.errors import BadInput
 
@@ -42,7 +41,7 @@ class Operator:
         self.adjacency = checked(adjacency)
         self.steps, self.kind = steps, kind
         self.n: int = self.adjacency.shape[0]
-        parts = csgraph.connected_components(self.adjacency, directed=False, return_labels=False)
+        parts = sparse.csgraph.connected_components(self.adjacency, directed=False, return_labels=False)
         if parts > 1:
             warnings.warn(f"the graph has {parts} components: no walk leaves its own", stacklevel=2)
         degrees = self.adjacency.sum(1)
@@ -204,7 +203,7 @@ def random_graph(n: int, p: float, seed: int) -> sparse.csr_array:
     if not 0 < p <= 1:
         raise BadInput("p", p, "a probability, in (0, 1]")
     graph = sparse.csr_array(nx.to_scipy_sparse_array(nx.gnp_random_graph(n, p, seed=seed), dtype=float))
-    parts, part = csgraph.connected_components(graph, directed=False)
+    parts, part = sparse.csgraph.connected_components(graph, directed=False)
     if parts == 1:
         return graph
     kept = np.flatnonzero(part == np.bincount(part).argmax())
@@ -295,7 +294,7 @@ def _lines(file: Path) -> list[str]:
 
 def distances(adjacency: Any) -> np.ndarray:
     """Edges on the shortest paths between all nodes, [n, n]; `BadInput` for a disconnected graph."""
-    lengths = csgraph.shortest_path(checked(adjacency), method="D", directed=False, unweighted=True)
+    lengths = sparse.csgraph.shortest_path(checked(adjacency), method="D", directed=False, unweighted=True)
     if np.isinf(lengths).any():
         raise BadInput("adjacency", "a disconnected graph", "a connected one, as some distances are infinite")
     return lengths

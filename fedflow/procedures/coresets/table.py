@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from scipy import sparse
-from scipy.sparse import csgraph
 
 from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.procedures.coresets.graph import EDGE_WEIGHTS, Operator, knn_graph
@@ -85,7 +84,7 @@ def points_of(
 
 def in_one_piece(adjacency: sparse.csr_array, neighbors: int | None) -> sparse.csr_array:
     """The graph, made with ``neighbors`` or given (None). Raises `BadInput` unless it is connected."""
-    parts = csgraph.connected_components(adjacency, directed=False, return_labels=False)
+    parts = sparse.csgraph.connected_components(adjacency, directed=False, return_labels=False)
     if parts > 1:
         if neighbors is None:
             raise BadInput("adjacency", f"{parts} components", "a connected graph")

@@ -565,7 +565,7 @@ def test_the_code_of_the_host_is_part_of_the_identity(
     ("host", "message"),
     [
         ("fedavg", r"^X.host: 'fedavg' is not accepted; expected a mapping with `name` and parameters$"),
-        ({}, r"^X.host.name: None is not accepted; expected one of fedadagrad, .*, fedyogi$"),
+        ({}, r"^X.host.name: missing; expected one of fedadagrad, .*, fedyogi$"),
         ({"name": "fedavgg"}, r"^X.host.name: 'fedavgg' .* fedyogi$"),
         ({"name": "ditto"}, "; ditto serves personal models$"),
         ({"name": "ifca"}, "; ifca serves one model per cluster$"),

@@ -1,0 +1,69 @@
+"""Waits for another process are announced in one line."""
+
+import shutil
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from filelock import FileLock
+
+from fedflow.local.fast.kept import kept
+from fedflow.project import waiting
+from fedflow.stages.tune import write_choice
+from fedflow.tracking.store import Store
+from tasks.gpu import gpu_in_turn
+
+
+@pytest.fixture(autouse=True)
+def at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every wait is announced at once."""
+    monkeypatch.setattr(waiting, "LONG", 0.0)
+    monkeypatch.setattr(waiting, "_ANNOUNCED", set())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+
+
+def gpu(root: Path) -> None:
+    with gpu_in_turn():
+        pass
+
+
+def store(root: Path) -> None:
+    with Store("", root).lock("registry"):
+        pass
+
+
+def compiler(root: Path) -> None:
+    shutil.rmtree(root / "code", ignore_errors=True)
+    kept(root / "code", lambda folder: None)
+
+
+def tuning(root: Path) -> None:
+    (root / "params.yaml").write_text("tuned: {}\n")
+    write_choice(root / "params.yaml", "p", "fedavg", {"training.lr": 0.1})
+
+
+WAITS = {
+    gpu: ("fedflow/gpu-3.lock", "another process that uses GPU 3"),
+    store: ("locks/registry.lock", "another process that writes to MLflow (at most 120 s; lock: {})"),
+    compiler: ("code.lock", "another process that compiles the same local steps"),
+    tuning: (".fedflow/params.lock", "another process that writes {root}/params.yaml"),
+}
+
+
+@pytest.mark.parametrize("use", WAITS)
+def test_a_wait_for_another_process_is_announced_once(use, tmp_path, capsys):
+    name, words = WAITS[use]
+    lock, said = tmp_path / name, ""
+    use(tmp_path)
+    use(tmp_path)
+    assert capsys.readouterr().out == ""  # nothing to wait for
+    for _ in range(2):
+        with FileLock(lock):
+            waits = Thread(target=use, args=[tmp_path])
+            waits.start()
+            while not said:
+                said += capsys.readouterr().out
+            waits.join(0.2)  # it waits
+        waits.join()
+    assert said + capsys.readouterr().out == f"waiting for {words.format(lock, root=tmp_path)}\n"
