@@ -8,10 +8,11 @@ export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
 export PYTHONDONTWRITEBYTECODE :=  # compiling all imports again would double the time of a small command
 
-.PHONY: help setup repro smoke test test-full experiments lint ui serve docs release bench leaderboard lock clean
+.PHONY: help setup repro smoke test test-full test-newest test-lowest experiments lint ui serve docs release bench \
+	leaderboard lock clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
+	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 25
 
 setup: $(SETUP) ## create the virtual environment .venv from requirements.lock
 
@@ -40,6 +41,12 @@ test: $(SETUP) ## run the tests
 
 test-full: $(SETUP) ## run the tests with all methods everywhere
 	$(PYTEST) -m 'not slow'
+
+test-newest test-lowest: $(SETUP) ## run the tests with the newest, or the lowest accepted, releases of all libraries
+	$(BIN)/uv venv -q --clear .bench/$@
+	UV_SYSTEM_CERTS=1 $(BIN)/uv pip install -q --python .bench/$@/bin/python --only-binary :all: --no-binary fedflow \
+		$(if $(filter %lowest,$@),--resolution lowest-direct) -e '.[pipeline,dev,dask,umap,optuna]'
+	PATH=$(CURDIR)/.bench/$@/bin:$(PATH) $(PYTEST)
 
 experiments: $(SETUP) ## compare what `dvc exp run` has run, a column per method
 	dvc exp show --only-changed --no-pager --drop 'data|results|outcomes|requirements|params'

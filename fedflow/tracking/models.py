@@ -435,6 +435,7 @@ def _log(
         save_file(weights, files["weights"])
         files["model"].write_text(json.dumps(facts, indent=1))
         files["code"] = write_code(folder)
+        packages = (*REQUIREMENTS, *facts["libraries"])
         with _unchecked_requirements():
             pyfunc.save_model(
                 folder / "model",

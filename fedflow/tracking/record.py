@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="Record")
 
 FLUSH_STEPS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many steps or seconds
+AGAIN, PATIENCE = 10.0, 120.0  # seconds until a store that is away is asked again, and for it at the end
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
 BATCH, METRICS_BATCH = 100, 1000  # parameters or tags, and metrics, in one request
 CHANGED, RESUMED = "fedflow.changed_params", "fedflow.resumed"  # tags
@@ -138,6 +139,7 @@ class Record:
         self._run, self._writer = run, writer
         self._waiting: dict[int, Mapping[str, float]] = {}
         self._flushed = time.monotonic()
+        self._away = False  # the store did not answer
         self._monitor: Any = None
         self._link = ""  # to the flow run in Prefect, in Markdown
         self._open = True
@@ -174,8 +176,34 @@ class Record:
         """Record the metrics of a step; they are sent every few steps or seconds."""
         if step not in self.recorded:
             self._waiting[step] = values
-        if len(self._waiting) >= FLUSH_STEPS or time.monotonic() - self._flushed >= FLUSH_SECONDS:
-            self.flush()
+        pause = time.monotonic() - self._flushed
+        if pause >= (AGAIN if self._away else FLUSH_SECONDS) or len(self._waiting) == FLUSH_STEPS:
+            self._flush_or_keep()
+
+    def _flush_or_keep(self) -> None:
+        """Send the waiting steps; while the store is away, they wait and the run goes on."""
+        if not (away := self.store.away()):
+            try:
+                self.flush()
+            except FedflowError:
+                if not (away := self.store.away()):
+                    raise
+        if away:
+            if not self._away:
+                say(f"{self._run.info.run_name}: {away}; the run goes on, and its record waits")
+            self._flushed = time.monotonic()
+        self._away = bool(away)
+
+    def _wait(self) -> None:
+        """Wait until the store answers. Raises `FedflowError` after `PATIENCE`."""
+        deadline, told = time.monotonic() + PATIENCE, False
+        while away := self.store.away():
+            if time.monotonic() > deadline:
+                raise FedflowError(f"{away}; the same command completes the record")
+            if not told:
+                say(f"{self._run.info.run_name}: {away}; waiting up to {PATIENCE / 60:.0f} min")
+            told = True
+            time.sleep(1)
 
     def flush(self) -> None:
         """Send the waiting steps."""
@@ -214,6 +242,7 @@ class Record:
         All files of ``folder`` are logged under ``results/``, and ``models`` if there is a ``card``
         (`log_models`). ``cluster`` has the cluster of every client.
         """
+        self._wait()
         self.flush()
         with reporting(self.store.uri):
             self._log_more(folder)
@@ -233,6 +262,7 @@ class Record:
         """Close the run as failed (or "KILLED"), with the first line of the reason as a tag."""
         text = str(error) or type(error).__name__
         try:
+            self.store.reach()
             self.flush()
             with reporting(self.store.uri):
                 self.api.set_tag(self.run_id, "fedflow.error", text.splitlines()[0][:TAG_LENGTH])
@@ -319,6 +349,7 @@ class Record:
         try:
             if self._monitor is not None:
                 self._monitor.finish()
+            self.store.reach()
             self.api.set_terminated(self.run_id, status)
             if self.parent:
                 with self.store.lock("experiments"):

@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ LOCK_TIMEOUT = 120.0  # seconds; making the schema takes a few
 PORT = 5000  # of the pages that `ui_command` serves
 BUSY_TIMEOUT = 20.0  # seconds for another process to finish its transaction, as in MLflow
 REACH_TIMEOUT = 10.0  # seconds for a tracking server to answer
+ASKED = "/api/2.0/mlflow/experiments/get?experiment_id=0"  # needs the server's database
 
 ADDRESSES = (  # all columns of MLflow's tables that say where artifacts are
     ("experiments", "artifact_location"),
@@ -75,6 +77,24 @@ class Store:
 
         _quiet()
         return MlflowClient(self.uri, registry_uri=self.uri)
+
+    def reach(self) -> None:
+        """Raise `FedflowError` within seconds if a server or database does not answer.
+
+        MLflow would retry for minutes.
+        """
+        if is_server(self.uri):
+            _reach(self.uri)
+        elif is_database(self.uri):
+            ask(self.uri)
+
+    def away(self) -> str:
+        """The reason why a server or database does not answer; empty if it does."""
+        try:
+            self.reach()
+        except FedflowError as error:
+            return str(error)
+        return ""
 
     @property
     def is_file(self) -> bool:
@@ -142,18 +162,15 @@ def open_store(root: Path | str = ".") -> Store:
     store = locate(root)
     uri, file = store.uri, database(store.uri)
     with reporting(uri):
-        if is_server(uri):
-            _reach(uri)
-        elif file is None:
-            if is_database(uri):
-                ask(uri)
+        store.reach()
+        if file is None and not is_server(uri):
             with store.lock("schema"):
                 store.client().search_experiments(max_results=1)  # MLflow makes or checks the tables
-        elif not file.exists():
+        elif file is not None and not file.exists():
             with store.lock("schema"):
                 if not file.exists():
                     _create(file, store)
-        else:
+        elif file is not None:
             _sweep(file, store)
             _check_place(store)
     return store
@@ -322,13 +339,14 @@ def _create(file: Path, store: Store) -> None:
 
 
 def _reach(uri: str) -> None:
-    """Raise `FedflowError` at once if no server answers; MLflow would retry for minutes."""
+    """Raise `FedflowError` at once if no server answers, or if it has lost its database."""
     try:
         given = urlsplit(uri.rstrip("/"))
         address = given._replace(netloc=given.netloc.rpartition("@")[2]).geturl()  # urllib knows no passwords
-        urllib.request.urlopen(f"{address}/health", timeout=REACH_TIMEOUT).close()
-    except urllib.error.HTTPError:
-        pass  # it answers
+        urllib.request.urlopen(f"{address}{ASKED}", timeout=REACH_TIMEOUT).close()
+    except urllib.error.HTTPError as error:
+        if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise _failed(uri, f"the server answers {error.code} {error.reason}") from error
     except (OSError, ValueError, HTTPException) as error:
         raise _failed(uri, f"no server answers ({getattr(error, 'reason', error)})") from error
 
