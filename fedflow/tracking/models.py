@@ -449,9 +449,7 @@ def _log(
                 ),
                 signature=_signature(facts),
                 input_example=np.zeros((1, *facts["input_shape"]), facts["input_type"]),
-                pip_requirements=[
-                    f"{name}=={version(name)}" for name in (*REQUIREMENTS, *facts["libraries"])
-                ],
+                pip_requirements=[f"{name}=={version(name)}" for name in packages],
             )
         api.log_model_artifacts(logged.model_id, str(folder / "model"))
     logged = api.finalize_logged_model(logged.model_id, "READY")
