@@ -66,8 +66,8 @@ def angles(p: int, mode: str) -> Ways:
     signatures = [signature(x, p) for x in pixels]
 
     def singular(c: np.ndarray, p: np.ndarray, q: np.ndarray) -> np.ndarray:
-        found = subspace._degrees(np.linalg.svd(c, compute_uv=False))
-        return found[..., 0] if mode == "principal_min" else subspace._first(found, p, q)
+        degrees = subspace._degrees(np.linalg.svd(c, compute_uv=False))
+        return degrees[..., 0] if mode == "principal_min" else subspace._first(degrees, p, q)
 
     return both(lambda: proximity(signatures, mode=mode), subspace.MODES, mode, singular)
 
@@ -128,9 +128,9 @@ def ltm() -> Ways:
     stream = stream_of(federation(tasks, 20, "mlp", hidden=[32]), "toy", None, 0, 0)
     part = procedure.parts(stream)[0]
 
-    def measured(known: dict[Any, Any]) -> float:
+    def measured(memory: dict[Any, Any]) -> float:
         stream.untrained.clear()
-        object.__setattr__(stream, "untrained", known)
+        object.__setattr__(stream, "untrained", memory)
         state = procedure.start(stream, part)
         started = time.process_time()
         for number in range(1, tasks + 1):
