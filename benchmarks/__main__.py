@@ -14,7 +14,7 @@ from benchmarks.machine import keep
 
 PARTS = (
     "engine compiled workers flow peers headline memory partition proximity curriculum levels scores scale "
-    "large coresets counts quadratic report"
+    "large coresets counts quadratic mathematics report"
 ).split()
 OTHERS = ("gpu", "first_gpu", "intervals", "kernels", "table")
 

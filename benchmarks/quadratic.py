@@ -34,9 +34,10 @@ FIT = Trainer.fit
 def differentiated(self: Trainer, loss: Any = None, *, start: Tensor, **options: Any) -> Tensor:
     """`Trainer.fit` whose penalty is part of the loss; a method without one has a penalty of weight 0."""
     plain, pull = loss or self.loss, options.pop("pull", None) or Pull(0.0, start)
+    cost = options.pop("cost", None) or torch.clone
 
     def penalized(w: Tensor, batch: Batch) -> Tensor:
-        return plain(w, batch) + (pull.weight / 2 * (w - pull.center).square()).sum()
+        return cost(plain(w, batch)) + (pull.weight / 2 * (w - pull.center).square()).sum()
 
     return FIT(self, penalized, start=start, **options)
 

@@ -172,7 +172,7 @@ def _sharpen(
         u, w = rows[a], others[b]  # [S, P, F], [S, Q, F]
         cosines = u @ w.swapaxes(1, 2)
         values = _singular(cosines)
-        sines = _singular(w - cosines.swapaxes(1, 2) @ u)  # largest first, those of padding last
+        sines = _singular(w - cosines.swapaxes(1, 2) @ u)  # largest first, padding last
         order = np.maximum(other_ranks[b, None] - 1 - np.arange(values.shape[1]), 0)
         small = np.degrees(np.arcsin(np.clip(np.take_along_axis(sines, order, 1), 0, 1)))
         exact = np.where(values > np.sqrt(0.5), small, _degrees(values))

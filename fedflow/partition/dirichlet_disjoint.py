@@ -53,9 +53,9 @@ class DirichletDisjoint(Scheme):
             tries = TRIES if possible else 1
             while tries > 0:
                 draws = TOGETHER if possible and drawn >= ALONE else 1
-                found = self._counts(left, size, rng, draws)
-                accepted = (found >= MIN_PER_CLASS).sum(-1) >= MIN_CLASSES
-                counts[k] = found[accepted.argmax() if accepted.any() else -1] if draws > 1 else found
+                tried = self._counts(left, size, rng, draws)
+                accepted = (tried >= MIN_PER_CLASS).sum(-1) >= MIN_CLASSES
+                counts[k] = tried[accepted.argmax() if accepted.any() else -1] if draws > 1 else tried
                 drawn, tries = drawn + draws, 0 if accepted.any() else tries - draws
             left -= counts[k]
         return Split(by_counts(labels, counts, rng))

@@ -21,7 +21,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.procedures import End, Findings, Row, State, World
-from fedflow.procedures.online import Online, accuracy
+from fedflow.procedures.online import Online, accuracy, procedure
 from fedflow.procedures.online.learners import BMOML, MOML
 from fedflow.simulation.federation import Federation
 
@@ -186,6 +186,21 @@ def test_current_task_is_evaluated_before_training(tasks: Federation) -> None:
             seen = np.mean([test(i, states[t]) for i in range(1, t + 1)])
             assert np.isnan(value) if t in (1, 3) else value == pytest.approx(seen)
     assert changed > 10
+
+
+def test_a_model_that_never_changes_is_measured_once_on_each_task(
+    tasks: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five tasks, LTM after each: fs measures 5 times, a learner that trains 5 + 1 + 2 + .. + 5 times."""
+    measured: list[str] = []
+
+    def counted(model: Any, task: Any, w: Any, expert: Any, *more: Any) -> float:
+        measured.append(expert.entry)
+        return accuracy(model, task, w, expert, *more)
+
+    monkeypatch.setattr(procedure, "accuracy", counted)
+    Walk(tasks, {"fs": {}, "mogd": {}}, evaluate_every=1).all()
+    assert (measured.count("fs"), measured.count("mogd")) == (5, 20)
 
 
 def test_memory_is_exact(digits: Dataset) -> None:

@@ -73,7 +73,7 @@ class Pieces:
     ) -> tuple[Tensors, Tensor]:
         """The gradients of the mean loss of a batch in training mode, by layer, and this loss, scalar.
 
-        With ``cost``, the gradients are those of a function of this loss.
+        With ``cost``, the gradients of a function of this loss.
         """
         loss = self._model.loss(self._model.outputs_of(self._leaves, x), y)
         objective = cost(loss) if cost else loss
