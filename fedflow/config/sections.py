@@ -216,8 +216,8 @@ class Grid(Settings):
     seeds: list[int] = option(doc="experiment seeds", ge=0)
     redraw: str = option(
         "run",
-        "what every seed draws: run = initial model, cohorts, batches, with one division of the data among "
-        "clients; division = the division, in runs with the seed 0; both",
+        "what every seed draws: run = initial model, cohorts and batches, all on one division of the data "
+        "among clients; division = the division only, everything else as with seed 0; both",
         choices=REDRAW,
     )
     central: list[str] = option(factory=list, doc="names under central that `dvc repro` trains")

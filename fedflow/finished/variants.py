@@ -79,9 +79,9 @@ def _names(run: Run, base: Run) -> tuple[str, str]:
     label = _label(run)
     if _identity(run) == _identity(base):
         return run.method, label
-    usual, theirs = flat(defaults(run.params)), hashes(base)
-    differs = {name: value[:8] for name, value in hashes(run).items() if theirs.get(name, value) != value}
-    wrapped = {}
+    of_base = hashes(base)
+    differs = {name: value[:8] for name, value in hashes(run).items() if of_base.get(name, value) != value}
+    wrapped, usual = {}, flat(defaults(run.params))
     mine, theirs = flat(run.params), flat(base.params)
     if mine.get(HOST) != theirs.get(HOST):  # compare hyper-parameters of another host with its defaults
         wrapped = {HOST: mine[HOST]}  # the label has it already

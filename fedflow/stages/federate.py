@@ -103,7 +103,6 @@ class FederatedWork:
         for report in self.simulation.rounds():
             self.rounds.append(report)
             yield report
-
         if self.simulation.stopped:
             say(f"{self.experiment.title}: {self.simulation.stopped}")
 
