@@ -144,7 +144,7 @@ def test_a_cohort_trains_at_full_size(study: str, monkeypatch: pytest.MonkeyPatc
 
 
 ROUNDS = {  # one round of a cell of each study for a CPU
-    "mix4": ("grid.methods=[pacfl]", "run.rounds=1"),
+    "mix4": ("grid.methods=[pacfl]", "run.rounds=1", "run.keep_trained=false"),
     "online_full": ("procedures.smnist.tasks=1",),
     "feddyn_full": ("grid.partitions=[dir-0.3]", "grid.methods=[feddyn]", "methods.feddyn.run.rounds=1"),
     "label_noise_full": (
