@@ -177,6 +177,8 @@ def _in_site(study: str, link: re.Match[str]) -> str:
     text, target = link.groups()
     if target == "verdicts.yaml":
         return f"[{text}](../{TABLE.replace('.md', '.html')}?study={study})"
+    if target == RESULTS:
+        return f"[{text}]({study}.csv)"
     if target.startswith("../../docs/"):
         return f"[{text}](../{target.removeprefix('../../docs/')})"
     if other := re.fullmatch(r"\.\./(\w+)/README\.md", target):

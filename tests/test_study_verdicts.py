@@ -134,8 +134,9 @@ def test_the_code_of_a_run_follows_from_the_names_in_its_row() -> None:
 
 def test_a_link_of_a_readme_leads_to_a_page_or_names_the_file(site: ModuleType) -> None:
     text = "[a](params.yaml) [b](verdicts.yaml) [c](../../docs/howto/run.md#x) [d](../mix4/README.md)"
+    text += " [e](results.csv)"
     links = site.LINK.sub(lambda link: site._in_site("toys", link), text)
     assert links == (
         "a (`studies/toys/params.yaml`) [b](../reproductions.html?study=toys) "
-        "[c](../howto/run.md#x) [d](mix4.md)"
+        "[c](../howto/run.md#x) [d](mix4.md) [e](toys.csv)"
     )
