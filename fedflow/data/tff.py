@@ -81,7 +81,7 @@ def _lines(users: Any) -> dict[str, str]:
 
 
 def _read(source: str, path: Path, read: Callable[[Any], P]) -> dict[str, P]:
-    """What ``read`` makes of the users of both files, by split."""
+    """The results of ``read`` for the users of both files, by split."""
     require(f"source {source!r}", "h5py", part="hdf5")
     import h5py
 
