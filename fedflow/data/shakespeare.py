@@ -47,7 +47,7 @@ def tinyshakespeare(root: Path, options: ShakespeareOptions) -> RawData:
         splits: dict[str, list[tuple[np.ndarray, int]]] = {"train": [], "test": []}
         roles: list[str] = []
         for role, speeches in _speeches(text).items():
-            windows = _windows(encoded(speeches, alphabet), options)
+            windows = windows_of(encoded(speeches, alphabet), options)
             first = int(TRAIN_SHARE * len(windows))
             if first >= options.min_samples:
                 splits["train"].append((windows[:first], len(roles)))
@@ -57,7 +57,7 @@ def tinyshakespeare(root: Path, options: ShakespeareOptions) -> RawData:
             raise FedflowError(
                 f"{path}: no role has {options.min_samples} training samples (data.min_samples)"
             )
-        (x_train, y_train, train), (x_test, y_test, test) = (_stacked(parts) for parts in splits.values())
+        (x_train, y_train, train), (x_test, y_test, test) = (stacked(parts) for parts in splits.values())
     return RawData(
         x_train, y_train, x_test, y_test, tuple(alphabet), {"user": DataColumn(train, test, tuple(roles))}
     )
@@ -87,7 +87,7 @@ def _speeches(text: str) -> dict[str, str]:
     return {role: "\n".join(speeches) for role, speeches in said.items()}
 
 
-def _windows(tokens: np.ndarray, options: ShakespeareOptions) -> np.ndarray:
+def windows_of(tokens: np.ndarray, options: ShakespeareOptions) -> np.ndarray:
     """Windows [n, length + 1]: the input, then the target."""
     width = options.length + 1
     if len(tokens) < width:
@@ -95,7 +95,7 @@ def _windows(tokens: np.ndarray, options: ShakespeareOptions) -> np.ndarray:
     return np.lib.stride_tricks.sliding_window_view(tokens, width)[:: options.stride]
 
 
-def _stacked(parts: list[tuple[np.ndarray, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def stacked(parts: list[tuple[np.ndarray, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inputs [n, length], targets [n] and roles [n] of all windows."""
     x = np.concatenate([windows[:, :-1] for windows, _ in parts])
     y = np.concatenate([windows[:, -1] for windows, _ in parts]).astype(np.int64)

@@ -28,7 +28,7 @@ from fedflow.data.npz import PICKLED, read_npz
 from fedflow.data.shakespeare import ShakespeareOptions, tinyshakespeare
 from fedflow.data.smnist import SMNISTOptions, smnist
 from fedflow.data.table import TableOptions, read_table
-from fedflow.data.tff import TFFOptions, read_tff
+from fedflow.data.tff import TFFOptions, read_tff, read_tff_text
 from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.settings import Settings
 
@@ -332,6 +332,11 @@ SOURCES: dict[str, Source] = {
         Source(
             name="tff", title="TensorFlow Federated", about="images by user, in its HDF5 files", kind="path",
             origin="data.path", options=TFFOptions, read=read_tff,
+        ),
+        Source(
+            name="tff_shakespeare", title="Shakespeare of TensorFlow Federated",
+            about="windows of characters by role, in its HDF5 files", kind="path", origin="data.path",
+            options=ShakespeareOptions, read=read_tff_text,
         ),
         Source(
             name="mat", title="MATLAB", about="a .mat file with inputs and labels", kind="path",

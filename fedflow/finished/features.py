@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from fedflow.finished.reading import check_present, reject
+from fedflow.finished.reading import reject
 from fedflow.finished.run import Run, once
 from fedflow.metrics.masks import Masks
 from fedflow.metrics.predictions import several
@@ -10,18 +10,13 @@ from fedflow.simulation.evaluation import OF_ROWS, PREDICTIONS
 from fedflow.simulation.extensions.mixtures import SWEEP
 from fedflow.simulation.extensions.recording import FILE, load_vectors
 
-KEPT = "predictions.parquet"
-
 
 def predictions(run: Run) -> pd.DataFrame:
     """Predictions of the served models by client and test sample; no rows if not kept.
 
     Read at every call: the tables of many runs do not fit in memory.
     """
-    table = run.table(KEPT, [*OF_ROWS])
-    if (path := run.file(KEPT)) is not None and not several(table):
-        check_present(path, table, [*PREDICTIONS])
-    return table
+    return run.table("predictions.parquet", lambda table: [*(OF_ROWS if several(table) else PREDICTIONS)])
 
 
 @once

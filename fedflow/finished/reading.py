@@ -23,6 +23,7 @@ ROUNDING = 1e-6  # by which a computed value may be outside of its range
 Range = tuple[float, float]
 Joined = tuple[list[Path], pd.DataFrame, list[int]]  # tables with the same columns as one, and their rows
 Kinds = tuple[type, ...]
+Columns = Sequence[str] | Callable[[pd.DataFrame], Sequence[str]]
 
 
 def reject(path: Path, reason: str) -> NoReturn:
@@ -46,9 +47,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_table(
-    path: Path, read: Callable[[Path], pd.DataFrame], columns: Sequence[str] = (), words: Sequence[str] = ()
+    path: Path, read: Callable[[Path], pd.DataFrame], columns: Columns = (), words: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """A table with numeric ``columns``, and ``words`` as columns of text."""
+    """A table with numeric ``columns``, which may depend on it, and ``words`` as columns of text."""
     if not path.is_file():
         reject(path, "No such file")
     try:
@@ -59,8 +60,9 @@ def read_table(
     return table
 
 
-def check_present(path: Path, table: pd.DataFrame, columns: Sequence[str], words: Sequence[str] = ()) -> None:
-    """Reject a table without numeric ``columns``, or without the ``words``."""
+def check_present(path: Path, table: pd.DataFrame, columns: Columns, words: Sequence[str] = ()) -> None:
+    """Reject a table without numeric ``columns``, which may depend on it, or without the ``words``."""
+    columns = columns(table) if callable(columns) else columns
     if missing := [name for name in (*columns, *words) if name not in table]:
         reject(path, f"no column {', '.join(missing)}")
     check_columns(path, table, dict.fromkeys(columns, (-math.inf, math.inf)))

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import pandas as pd
 
-from fedflow.finished.reading import check_columns, read_parquet, read_table
+from fedflow.finished.reading import Columns, check_columns, read_parquet, read_table
 from fedflow.metrics.table import diagnostics
 
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ class Run:
         """The path of a file that only some runs have, or None if this one does not."""
         return self.folder / name if name in self.metrics.get("files", ()) else None
 
-    def table(self, name: str, columns: Sequence[str], words: Sequence[str] = ()) -> pd.DataFrame:
+    def table(self, name: str, columns: Columns, words: Sequence[str] = ()) -> pd.DataFrame:
         """A Parquet file that only some runs have, read at every call; no rows without a file.
 
         ``columns`` are numeric, ``words`` text. Raises `FedflowError` for a damaged file, and for clients,
@@ -46,7 +46,7 @@ class Run:
         """
         path = self.file(name)
         if path is None:
-            return _no_rows(*columns, *words)
+            return _no_rows(*(() if callable(columns) else columns), *words)
         table = read_table(path, read_parquet, columns, words)
         ranges = {"client": (0, self.metrics["clients"] - 1), "round": (1, self.metrics["rounds"])}
         check_columns(path, table, ranges | dict.fromkeys(SHARES, (0, 1)))

@@ -243,7 +243,7 @@ def _need_several(name: str, y: np.ndarray) -> None:
 
 
 def _labels(y: Any, count: int, classes: Sequence[str] | None) -> tuple[str, ...]:
-    """The names of several labels: given, or those of a data frame's columns."""
+    """The names of several labels: given, or the names of a data frame's columns."""
     names = [*map(str, getattr(y, "columns", range(count)) if classes is None else classes)]
     if isinstance(classes, str) or len(set(names)) != count:
         raise BadInput("classes", classes, f"different names of the {count} labels, the columns of y")

@@ -190,7 +190,7 @@ def _areas(y: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 
 def _labels_of(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Whether every sample has every label [n, K], and its probability [n, K]."""
+    """The labels of all samples [n, K], bool, and their probabilities [n, K]."""
     y, p = _numbered(table, "y"), _numbered(table, "p")
     assert y is not None and p is not None, "kept together"
     return y.astype(bool), p
@@ -228,7 +228,7 @@ def _f1(samples: np.ndarray, predicted: np.ndarray, right: np.ndarray) -> np.nda
 
 
 def _label_counts(y: np.ndarray, p: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """By label [K]: the samples that have it, the samples predicted to, and those of both."""
+    """By label [K]: the numbers of samples that have it, that are predicted to, and with both."""
     predicted = p > CUT
     return y.sum(0), predicted.sum(0), (y & predicted).sum(0)
 

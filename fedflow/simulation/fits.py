@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput, reason
+from fedflow.models.binary import BinaryLinear
 from fedflow.models.flat import FlatModel
 from fedflow.models.noise import DRAWS
 
@@ -46,6 +47,8 @@ def need_fit(model: FlatModel, train: Examples, name: str, classes: int = 0) -> 
             raise Misfit("its loss changes when it is called again: it draws random numbers, or counts calls")
         if channels_last(shape) and min(shape[:2]) >= LEAST and _reads_images(model):
             raise Misfit(f"it reads images {[shape[2], *shape[:2]]}, their channels first")
+        if train.several and any(isinstance(part, BinaryLinear) for part in model.to_module(w).modules()):
+            raise Misfit("its one logit is for two classes, and several labels need one each")
         if labels and not model.own_losses:
             _need_logits(outputs, classes)
     except BadInput:

@@ -351,6 +351,30 @@ def test_hdf5_of_tensorflow_federated(read, tmp_path, monkeypatch):
     assert raw.columns["user"].names == ("f0_1", "f2_3", "f4_5") and "left out: coarse" in raw.notes[0]
     assert raw.columns["user"].test.tolist() == [1] * 9 + [2] * 9 and raw.classes == ("0", "1")
     assert read("writers", path=str(tmp_path), target="coarse").classes == ("0", "1", "2")
+    folder = tmp_path / "text"
+    folder.mkdir()
+    said = {
+        "train": {"HAMLET": ["To be,", "or not"], "GHOST": ["Swear"]},
+        "test": {"HAMLET": ["Words, words"]},
+    }
+    for split, roles in said.items():
+        with h5py.File(folder / f"shakespeare_{split}.h5", "w") as file:
+            for role, lines in roles.items():
+                snippets = np.array([line.encode() for line in lines], object)
+                file.create_dataset(f"examples/{role}/snippets", data=snippets, dtype=h5py.string_dtype())
+    with refused("user 'GHOST' has snippets; .* source: tff_shakespeare reads snippets", FedflowError):
+        read("writers", path=str(folder))
+    text = DatasetParams.parse(
+        {"source": "tff_shakespeare", "path": str(folder), "length": 4, "min_samples": 2}
+    )
+    raw = transformed(text)
+    letters = [["".join(raw.classes[token] for token in row) for row in x] for x in (raw.x_train, raw.x_test)]
+    assert letters[0] == [("To be,\nor not")[i : i + 4] for i in range(9)] and letters[1][-1] == "word"
+    assert "".join(raw.classes[token] for token in raw.y_train) == "e,\nor not"[-9:]
+    assert raw.columns["user"].names == ("HAMLET",) and raw.x_train.dtype == np.int32
+    assert raw.notes == ("1 role; left out: 1, with too few training windows",)
+    with refused("user 'f0_1' has coarse, label, pixels; needs snippets", FedflowError):
+        transformed(DatasetParams.parse({"source": "tff_shakespeare", "path": str(tmp_path)}))
     with h5py.File(tmp_path / "v73.mat", "w", userblock_size=512) as file:  # MATLAB's axes are reversed
         file["X"], file["y"] = IMAGES.reshape(60, 64), LABELS[None]
     with (tmp_path / "v73.mat").open("r+b") as stream:

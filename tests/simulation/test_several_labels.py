@@ -230,6 +230,9 @@ def test_networks_without_a_logit_per_label_are_refused(own: Any) -> None:
     ):
         with refused(message):
             ff.run(own(), ff.iid(clients=2), model=network, rounds=1, progress=False)
+    two = ff.dataset(X[:120], Y[:120, :2], X[120:], Y[120:, :2], loss="bce")
+    with refused("its one logit is for two classes, and several labels need one each"):
+        ff.run(two, ff.iid(clients=2), model="logistic_one_logit", rounds=1, progress=False)
 
 
 @pytest.fixture
