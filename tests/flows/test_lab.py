@@ -183,11 +183,11 @@ def test_a_run_goes_on_while_the_mlflow_server_is_away(lab: Lab, expected: Calla
 def test_data_and_results_travel_by_dvc_through_s3(lab: Lab, tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
-    lab.call("fedflow.cli", "init", ".", folder=project)
-    (project / "params.yaml").write_text((lab.root / "params.yaml").read_text() + "\n")
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run([*git, "init", "-q"], cwd=project, check=True)
-    lab.call("dvc", "init", "-q", folder=project)
+    lab.call("fedflow.cli", "init", ".", folder=project)
+    params = PARAMS.replace("seeds: [0]", "seeds: [0], central: [], procedures: []")
+    (project / "params.yaml").write_text(params)
     lab.call("dvc", "remote", "add", "-d", "lab", "s3://dvc/project", folder=project)
     lab.call("dvc", "repro", folder=project)
     lab.call("dvc", "push", folder=project)
