@@ -35,8 +35,9 @@ engine: {executor: inline, device: cpu}
 def site(tmp_path_factory: pytest.TempPathFactory, preloaded: Path) -> Path:
     """A folder of installed packages: a new method, a new scheme, and examples of docs/adding.md."""
     made, site = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("site")
-    for kind, name in (("method", "halfway"), ("scheme", "in_order")):
-        command = [str(preloaded / "fedflow"), "new", kind, name, "--root", str(made)]
+    new = (("method", "halfway"), ("method", "trimmed", "--server"), ("scheme", "in_order"))
+    for kind, name, *more in new:
+        command = [str(preloaded / "fedflow"), "new", kind, name, *more, "--root", str(made)]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert f"pip install -e {made / f'fedflow-{name}'}" in said.replace("\n", "")
         install(site, made / f"fedflow-{name}")
@@ -240,6 +241,7 @@ def test_names_and_folders_that_do_not_fit_are_one_line(
     assert fedflow(capsys, "new", "method", "mine").code == 0
     assert "exists; choose another name" in fedflow(capsys, "new", "method", "mine").err
     assert fedflow(capsys, "new", "thing", "mine").code == 2
+    assert "--server: 'scheme' is not acc" in fedflow(capsys, "new", "scheme", "other", "--server").err
     make_project(tmp_path)
     said = fedflow(capsys, "run", "--partition", "skewed", "--method", "mine").err
     assert said.startswith("fedflow: method.name: 'mine' is not accepted; expected an installed name")

@@ -18,6 +18,9 @@ MLP = "{name: mlp, options: {hidden: [32]}}"
 def new(
     kind: Annotated[Literal["method", "scheme", "dataset", "trial"], typer.Argument(help="What to create.")],
     name: Annotated[str, typer.Argument(help="Its name in params.yaml, such as halfway.")],
+    server: Annotated[
+        bool, typer.Option("--server", help="A method whose server combines the models in its own way.")
+    ] = False,
     root: Annotated[Path, typer.Option(help="Folder in which to create it.")] = Path(),
 ) -> None:
     """Create a package with your own method or partition scheme, a dataset, or a small trial.
@@ -29,12 +32,15 @@ def new(
     """
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise BadInput("name", name, "lower-case letters, digits and _, beginning with a letter")
+    if server and kind != "method":
+        raise BadInput("--server", kind, "a method")
     package = kind in ("method", "scheme")
     folder = root / (f"fedflow-{name}" if package else name)
     values = {"name": name, "kind": kind, "label": name.title().replace("_", "")}
     values |= dict(zip(("authors", "title"), PLACEHOLDER))
     if package:
-        code, test = _template(kind), _template(f"{kind}_test")
+        template = f"{kind}_server" if server else kind
+        code, test = _template(template), _template(f"{template}_test")
         files = {"pyproject.toml": _template("project"), f"fedflow_{name}.py": code, f"test_{name}.py": test}
         following = f"pip install -e {folder}, then pytest {folder}"
     else:

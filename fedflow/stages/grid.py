@@ -81,8 +81,8 @@ def expected(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[tuple[Cel
 
 def is_finished(cell: Cell, folder: Path) -> bool:
     """True if ``folder`` has the results of this cell, and of its inputs as they are now."""
-    current = not outdated(cell.root, folder, cell.identity)
-    return current and not _outdated_inputs(cell.params, cell.root, [cell])
+    made = (folder / "metrics.json").exists() and not outdated(cell.root, folder, cell.identity)
+    return made and not _outdated_inputs(cell.params, cell.root, [cell])
 
 
 def _inputs(cell: Cell) -> dict[str, tuple[str, str]]:

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
@@ -55,6 +56,13 @@ class IFCA(MultiModel):
     server_lr: float = option(
         0.1, "step size of gradient averaging", symbol="gamma", gt=0, source="MNIST: 0.1"
     )
+
+    def validate(self) -> None:
+        super().validate()
+        for name in ("denominator", "server_lr"):
+            value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
+            if self.averaging == "model" and value != default:
+                raise BadInput(f"method.{name}", value, f"{default}, as only averaging: gradient uses it")
 
     def choose(self, client: Client) -> Tensor:
         """The cluster whose model has the lowest training loss, scalar int64."""

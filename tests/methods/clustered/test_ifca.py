@@ -53,7 +53,8 @@ def test_the_shared_body_is_averaged_over_all_and_heads_over_their_clusters(coho
     by_w, by_b = 2 * residuals * torch.tensor([1.0, 2, 1]), 2 * residuals
     body, heads = 1 - step * by_w.mean(), [-step * by_b[:2].mean(), 10 - step * by_b[2]]
     for averaging in ("model", "gradient"):
-        hyper = {"shared": "averaged", "averaging": averaging, "server_lr": step, "denominator": "cluster"}
+        hyper = {"shared": "averaged", "averaging": averaging, "server_lr": step}
+        hyper |= {"denominator": "cluster"} if averaging == "gradient" else {}
         training = {"epochs": 1, "lr": step}
         simulation = prepare_run("ifca", lines(points), hyper, training=training, rounds=1, cohort=cohort)
         simulation.state.server = replace(simulation.state.server, **start)
@@ -279,6 +280,14 @@ def test_the_test_data_may_choose_as_in_published_numbers() -> None:
 def test_incompatible_ways_to_start_are_refused(hyper: dict[str, Any], field: str) -> None:
     with pytest.raises(BadInput, match=f"^method.{field}: "):
         build_method("ifca", hyper)
+
+
+@pytest.mark.parametrize("hyper", [{"server_lr": 0.5}, {"denominator": "all"}])
+def test_an_option_of_gradients_is_refused_for_models(hyper: dict[str, Any]) -> None:
+    (name,) = hyper
+    with pytest.raises(BadInput, match=f"^method.{name}: .* as only averaging: gradient uses it$"):
+        build_method("ifca", hyper)
+    build_method("ifca", hyper | {"averaging": "gradient"})
 
 
 def test_scarce_data_need_others_with_the_same_truth() -> None:
