@@ -138,10 +138,10 @@ def architecture(name: str, field: str = "model.name") -> Architecture:
 
 def adapted(name: str, options: Mapping[str, Any]) -> Architecture:
     """The architecture ``name``; the version of peft decides it, too, if ``options`` add adapters."""
-    found = architecture(name)
+    network = architecture(name)
     if options.get("lora") is None:
-        return found
-    return replace(found, options=found.options | {"peft": version("peft")})
+        return network
+    return replace(network, options=network.options | {"peft": version("peft")})
 
 
 def libraries(name: str, options: Mapping[str, Any]) -> list[str]:
