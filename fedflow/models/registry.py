@@ -187,7 +187,7 @@ def build(
         add_adapters(module, lora, input_shape)
         given = given | {"lora": dict(lora)}
     if trainable is not None or lora is not None:
-        freeze_others(module, [*(ADAPTERS if lora is not None else ()), *(trainable or ())])
+        freeze_others(module, () if trainable is None else trainable, () if lora is None else ADAPTERS)
     if trainable is not None:
         given = given | {"trainable": list(trainable)}
     module.architecture = name  # type: ignore[assignment] # its name in errors
