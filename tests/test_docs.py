@@ -181,3 +181,11 @@ def test_the_numbers_of_methods_and_schemes_are_those_of_the_catalogues() -> Non
     assert len(MEASURES) == 10
     for page in ("README.md", "docs/index.md"):
         assert f"{len(methods)} methods, {len(schemes)} ways" in read[page], page
+
+
+def test_every_extra_but_flower_is_pinned() -> None:
+    project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
+    extras, lock = project["optional-dependencies"], (HOME / "requirements.lock").read_text()
+    wanted = [*project["dependencies"], *(r for name in extras.keys() - {"flower"} for r in extras[name])]
+    names = {re.split(r"[\[<>=]", requirement)[0].lower().replace("_", "-") for requirement in wanted}
+    assert not names - {line.partition("==")[0] for line in lock.splitlines()} and "://" not in lock

@@ -1,4 +1,4 @@
-"""LoRA of ``peft``: a product of two small matrices, trained in place of the layer beside it."""
+"""LoRA of ``peft``: frozen layers with a trained product of two small matrices."""
 
 import fnmatch
 import itertools

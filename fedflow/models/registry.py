@@ -138,10 +138,10 @@ def architecture(name: str, field: str = "model.name") -> Architecture:
 
 def adapted(name: str, options: Mapping[str, Any]) -> Architecture:
     """The architecture ``name``; the version of peft decides it, too, if ``options`` add adapters."""
-    found = architecture(name)
+    network = architecture(name)
     if options.get("lora") is None:
-        return found
-    return replace(found, options=found.options | {"peft": version("peft")})
+        return network
+    return replace(network, options=network.options | {"peft": version("peft")})
 
 
 def libraries(name: str, options: Mapping[str, Any]) -> list[str]:
@@ -187,7 +187,7 @@ def build(
         add_adapters(module, lora, input_shape)
         given = given | {"lora": dict(lora)}
     if trainable is not None or lora is not None:
-        freeze_others(module, [*(ADAPTERS if lora is not None else ()), *(trainable or ())])
+        freeze_others(module, () if trainable is None else trainable, () if lora is None else ADAPTERS)
     if trainable is not None:
         given = given | {"trainable": list(trainable)}
     module.architecture = name  # type: ignore[assignment] # its name in errors

@@ -48,15 +48,18 @@ def with_frozen(module: nn.Module, frozen: Mapping[str, Tensor]) -> nn.Module:
     return module
 
 
-def freeze_others(module: nn.Module, trainable: Sequence[str]) -> None:
-    """Freeze all parameters that match no glob pattern. Raises `BadInput` if a pattern matches none."""
+def freeze_others(module: nn.Module, trainable: Sequence[str], added: Sequence[str] = ()) -> None:
+    """Freeze all parameters that match no glob pattern in ``trainable`` or ``added``.
+
+    Raises `BadInput` if a pattern in ``trainable`` matches none.
+    """
     if isinstance(trainable, str) or not all(isinstance(pattern, str) for pattern in trainable):
         raise BadInput("model.trainable", trainable, "a list of patterns of parameter names")
     names = list(dict(module.named_parameters(remove_duplicate=False)))
     for pattern in trainable:
         if not fnmatch.filter(names, pattern):
             raise BadInput("model.trainable", pattern, f"a pattern that matches one of {', '.join(names)}")
-    trained = {name for pattern in trainable for name in fnmatch.filter(names, pattern)}
+    trained = {name for pattern in (*trainable, *added) for name in fnmatch.filter(names, pattern)}
     of_first = shared(module)
     trained |= {of_first[name] for name in trained & of_first.keys()}
     for name, parameter in module.named_parameters():
