@@ -7,6 +7,7 @@ from fedflow.finished.cells import SPREAD, Cell, Methods, Row, Table, write
 from fedflow.finished.features import predictions
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat
+from fedflow.metrics.predictions import CALIBRATION
 from fedflow.metrics.table import SHARE, UNMEASURED, in_unit
 from fedflow.pictures.reliability import diagram
 from fedflow.report.blocks import Block, Drawing, Heading, Panels
@@ -15,6 +16,8 @@ from fedflow.report.compared import ALONE, ComparedPartition, leading, not_drawn
 COLUMNS = {  # measure, by batch of training or not: heading and explanation
     ("top1", False): ("Top-1, %", "share of samples whose label is the prediction"),
     ("top5", False): ("Top-5, %", "share of samples whose label is among the five largest outputs"),
+    ("macro_f1", False): ("Macro F1, %", "mean F1 over the classes of a client's labels and predictions"),
+    ("balanced_accuracy", False): ("Balanced, %", "mean recall over the classes of a client's labels"),
     ("ece", False): ("ECE, %", "expected calibration error on a client's test set"),
     ("mce", False): ("MCE, %", "maximum calibration error on a client's test set"),
     ("ece", True): ("ECE by batch, %", "mean over test batches of the run's batch size, as in SuPerFed"),
@@ -57,7 +60,7 @@ def _column(methods: Methods, name: str, by_batch: bool) -> dict[str, Cell]:
     if name == "top5" and all(value == 1 for mean in measured.values() for value in mean.values.values()):
         return {}
     printed = {variant: float(write(mean)[0]) for variant, mean in measured.items()}
-    best = (max if name.startswith("top") else min)(printed.values()) if len(printed) > 1 else None
+    best = (min if name in CALIBRATION else max)(printed.values()) if len(printed) > 1 else None
     cells = dict.fromkeys(methods, Cell(UNMEASURED))
     for variant, mean in measured.items():
         runs, over_clients = methods[variant], _over_seeds(methods[variant], f"{name}_std", by_batch)
