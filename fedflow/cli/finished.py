@@ -116,7 +116,7 @@ def _say_outdated(root: Path, runs: list[Finished]) -> None:
         return
     counts = Counter(why for run in runs if (why := changed(run.folder, run.metrics, now)))
     for why, count in counts.items():
-        print_line(f"outdated: {counted(count, 'run')}, whose {why} changed; `fedflow sweep` runs them again")
+        print_line(f"outdated: {counted(count, 'run')}, whose {why} changed; see `fedflow sweep --dry-run`")
 
 
 def _own_settings(runs: list[Finished]) -> dict[str, str]:

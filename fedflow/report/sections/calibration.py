@@ -16,12 +16,12 @@ from fedflow.report.compared import ALONE, ComparedPartition, leading, not_drawn
 COLUMNS = {  # measure, by batch of training or not: heading and explanation
     ("top1", False): ("Top-1, %", "share of samples whose label is the prediction"),
     ("top5", False): ("Top-5, %", "share of samples whose label is among the five largest outputs"),
-    ("macro_f1", False): ("Macro F1, %", "mean F1 over the classes of a client's labels and predictions"),
-    ("balanced_accuracy", False): ("Balanced, %", "mean recall over the classes of a client's labels"),
     ("ece", False): ("ECE, %", "expected calibration error on a client's test set"),
     ("mce", False): ("MCE, %", "maximum calibration error on a client's test set"),
     ("ece", True): ("ECE by batch, %", "mean over test batches of the run's batch size, as in SuPerFed"),
     ("mce", True): ("MCE by batch, %", "mean over test batches of the run's batch size, as in SuPerFed"),
+    ("macro_f1", False): ("Macro F1, %", "mean F1 over the classes of a client's labels and predictions"),
+    ("balanced_accuracy", False): ("Balanced, %", "mean recall over the classes of a client's labels"),
 }
 LEAD = Markup("""From the predictions that runs have kept (<code>run.keep_predictions</code>). In the table,
 means over clients, each on its own test set, then over seeds; below them the population std over clients.
