@@ -105,10 +105,10 @@ class Identity:
 
 
 def changed(folder: Path, facts: Mapping[str, Any], now: Mapping[str, Sequence[str]]) -> str:
-    """What changed since a run of the grid: "settings", "code", "settings and code" or an empty text.
+    """Name the changes since a run of the grid: "settings", "code", "settings and code" or an empty text.
 
-    ``now`` has the digests of both by PARTITION/METHOD; other runs, and runs in another folder than that of
-    the grid, did not change. ``facts`` are the run's ``metrics.json``.
+    ``now`` has the digests of both by PARTITION/METHOD; a run without them, or with changed settings in
+    ``runs``, has no changes. ``facts`` are the run's ``metrics.json``.
     """
     current = now.get(f"{facts['partition']}/{facts['method']}")
     if current is None or folder.name != str(facts["seed"]):
