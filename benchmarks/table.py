@@ -236,8 +236,9 @@ def _mathematics(rows: dict[str, Any]) -> str:
 
 
 def _report(rows: dict[str, Any]) -> str:
-    lines = [(f"{int(n):,} runs", row["ls_seconds"], row["report_seconds"]) for n, row in rows.items()]
-    return _table("processor seconds", "`fedflow ls --json` | `fedflow report`", lines)
+    names = ("ls_seconds", "table_seconds", "report_seconds")
+    lines = [(f"{int(n):,} runs", *(row[name] for name in names)) for n, row in rows.items()]
+    return _table("processor seconds", "`fedflow ls --json` | `fedflow ls` | `fedflow report`", lines)
 
 
 def _headlines(rows: dict[str, Any]) -> str:

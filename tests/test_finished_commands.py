@@ -7,13 +7,16 @@ import shutil
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 from command import fedflow, make_project
+from rich.console import Console
 
+from fedflow.cli import printing
 from fedflow.cli.finished import ls
 from fedflow.project.running import running
 from fedflow.tracking.lineage import recorded_runs
@@ -45,6 +48,36 @@ def inside(project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         for method, seed in (("fedavg", 0), ("fedavg", 1), ("ditto", 0)):
             options = ("--partition", "skewed", "--method", method, "--seed", str(seed))
             assert fedflow(capsys, "run", *options).code == 0
+
+
+def test_a_long_table_is_as_rich_prints_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("", "lam 0.1", "数据 größe", "clip_norm 0.25, server_lr 0.001", "x" * 50)
+    rows = [(f"few/method-{i}/0", f"{i / 7:.1f}", words[i % 5] * (1 + i % 3)) for i in range(150)]
+    for width in (30, 60, 120, 400):
+        printed = []
+        for many in (100, 200):
+            file = StringIO()
+            monkeypatch.setattr(printing, "MANY", many)
+            monkeypatch.setattr(printing, "console", Console(file=file, width=width, markup=False))
+            printing.print_table("150 rows", ("run", "Local, %", "settings that differ"), rows)
+            printed.append(file.getvalue())
+        assert printed[0] == printed[1] and printed[0].count("few/") > 100
+
+
+def test_runs_of_earlier_settings_or_code_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "outdated" not in fedflow(capsys, "ls").out
+    file, params = Path("results/skewed/ditto/0/identity.json"), Path("params.yaml").read_text()
+    identity = file.read_text()
+    try:
+        file.write_text(json.dumps(json.loads(identity) | {"code": "earlier"}))
+        Path("params.yaml").write_text(params.replace("fedavg: {}", "fedavg: {server_lr: 0.5}"))
+        for command in (["ls"], ["compare", "skewed"]):
+            told = fedflow(capsys, *command).out
+            assert "outdated: 1 run, whose code changed" in told
+            assert "outdated: 2 runs, whose settings changed" in told
+    finally:
+        file.write_text(identity)
+        Path("params.yaml").write_text(params)
 
 
 def test_runs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,10 +17,12 @@ import typer
 
 from fedflow.cli.options import Root
 from fedflow.cli.printing import console, print_line, print_table, shortened
+from fedflow.cli.remembered import remembered, short
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.files import check_output, finished_folders
 from fedflow.metrics.table import first_headlines, heading, headlines, metric_of, printed
 from fedflow.naming import counted, flat, say
+from fedflow.project.identity import changed
 from fedflow.project.running import running
 
 COLUMNS, SHOWN = 6, 4  # most numbers in JSON and in a table
@@ -101,6 +103,28 @@ def ls(
         rows.append((finished_run.name, *of_seed, *numbers, day, settings[finished_run.name]))
     columns = ("run", *["division"] * redrawn, *map(heading, names), "ended", "settings that differ")
     print_table(counted(len(done), "finished run"), columns, rows)
+    _say_outdated(root, done)
+
+
+def _say_outdated(root: Path, runs: list[Finished]) -> None:
+    """Print how many of the runs had other settings or code than the grid of params.yaml now has."""
+    if not (file := root / "params.yaml").is_file():
+        return
+
+    def make() -> dict[str, tuple[str, str]]:
+        from fedflow.config import load_params
+        from fedflow.stages.grid import current  # imports torch
+
+        return current(load_params(file), root)
+
+    try:
+        now = remembered(f"current-{short(root.resolve())}", make, file.read_bytes())
+    except FedflowError as error:
+        warnings.warn(f"it is unknown which runs are of earlier settings or code ({error})", stacklevel=1)
+        return
+    counts = Counter(why for run in runs if (why := changed(run.folder, run.metrics, now)))
+    for why, count in counts.items():
+        print_line(f"outdated: {counted(count, 'run')}, whose {why} changed; see `fedflow sweep --dry-run`")
 
 
 def _own_settings(runs: list[Finished]) -> dict[str, str]:
@@ -322,6 +346,7 @@ def compare(
         for label, group in zip(labels, groups.values(), strict=True)
     ]
     print_table("", ("run", "seeds", *["divisions"] * redrawn, *map(heading, shown)), rows)
+    _say_outdated(root, [run for group in groups.values() for run in group])
     if differ and len(groups) > 1:
         print_line("")
         rows = [(name, *(shortened(values.get(name), 40) for values in settings)) for name in differ]

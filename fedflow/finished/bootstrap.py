@@ -92,8 +92,8 @@ def _drawn(draws: int, *clients: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """For every seed, which has this number of clients: its places among all ``draws``, and its clients."""
     rng = generator(0, "bootstrap")
     chosen = rng.integers(len(clients), size=draws * len(clients))
-    places = (np.flatnonzero(chosen == seed) for seed in range(len(clients)))
-    return [(here, rng.integers(n, size=(len(here), n))) for n, here in zip(clients, places, strict=True)]
+    rows = (np.flatnonzero(chosen == seed) for seed in range(len(clients)))
+    return [(here, rng.integers(n, size=(len(here), n))) for n, here in zip(clients, rows, strict=True)]
 
 
 def too_few(*seeds: int) -> str:

@@ -8,7 +8,6 @@ they follow the metrics of the table, sorted by name.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 from fedflow.errors import FedflowError
@@ -426,14 +425,9 @@ def diagnostics(names: Iterable[str]) -> list[str]:
 
 def headlines(names: Iterable[str]) -> list[str]:
     """The names to print: headline metrics, then diagnostics."""
+    marked = [metric.name for metric in yardstick_first(METRICS.values()) if metric.headline]
     present = set(names)
-    return [name for name in _marked() if name in present] + diagnostics(present)
-
-
-@cache
-def _marked() -> list[str]:
-    """The headline metrics in the order of the page."""
-    return [metric.name for metric in yardstick_first(METRICS.values()) if metric.headline]
+    return [name for name in marked if name in present] + diagnostics(present)
 
 
 def completed(metrics: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:

@@ -104,6 +104,20 @@ class Identity:
         ]
 
 
+def changed(folder: Path, facts: Mapping[str, Any], now: Mapping[str, Sequence[str]]) -> str:
+    """Name the changes since a run of the grid: "settings", "code", "settings and code" or an empty text.
+
+    ``now`` has the digests of both by PARTITION/METHOD; a run without them, or with changed settings in
+    ``runs``, has no changes. ``facts`` are the run's ``metrics.json``.
+    """
+    current = now.get(f"{facts['partition']}/{facts['method']}")
+    if current is None or folder.name != str(facts["seed"]):
+        return ""
+    made = Identity.read(folder)
+    old = {"settings": facts["settings"], "code": made.code if made else current[1]}
+    return " and ".join(name for (name, value), new in zip(old.items(), current, strict=True) if value != new)
+
+
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Values that differ, as "name old -> new"."""
     return [f"{name} {before} -> {after}" for name, before, after in _differing(old, new)]

@@ -39,6 +39,7 @@ class ComparedPartition:
     methods: Methods
     colors: dict[str, int]  # indices of the variants' colors on the page
     facts: PartitionFacts | None = None
+    now: Mapping[str, Sequence[str]] = field(default_factory=dict)  # as for `changed`
 
     @property
     def key(self) -> str:
@@ -111,15 +112,23 @@ class Compared:
         return {run.method: run.metrics["method_label"] for run in self.runs}
 
 
-def grouped(runs: list[Run], facts: Mapping[str, PartitionFacts] | None = None, **others: Any) -> Compared:
-    """``runs`` by partition, with the ``facts`` of partitions; ``others`` are fields of `Compared`."""
+def grouped(
+    runs: list[Run],
+    facts: Mapping[str, PartitionFacts] | None = None,
+    now: Mapping[str, Sequence[str]] | None = None,
+    **others: Any,
+) -> Compared:
+    """``runs`` by partition, with the ``facts`` of partitions; ``others`` are fields of `Compared`.
+
+    ``now`` has the current settings and code of runs, as for `fedflow.project.identity.changed`.
+    """
     groups = by_partition(runs)
     ordered = {name: _best_first(by_method(group)) for name, group in groups.items()}
     drawn = {variant for methods in ordered.values() for variant in leading(methods)}
     first = sorted(most_used(groups), key=lambda variant: variant not in drawn)
     colors = {variant: i for i, variant in enumerate(first)}
     partitions = [
-        ComparedPartition(name, group, ordered[name], colors, (facts or {}).get(group[0].division))
+        ComparedPartition(name, group, ordered[name], colors, (facts or {}).get(group[0].division), now or {})
         for name, group in groups.items()
     ]
     return Compared(runs, partitions, colors, **others)

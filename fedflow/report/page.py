@@ -1,6 +1,7 @@
 """`build_report`: one self-contained HTML page, and the CSV tables behind it."""
 
 from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -91,6 +92,7 @@ def build_report(
     procedures: Entries | None = None,
     recorded: Recorded | None = None,
     tried: Path | None = None,
+    now: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
     """Write ``index.html`` and CSV tables on all runs below ``results_dir``; returns the page's path.
 
@@ -100,7 +102,8 @@ def build_report(
     exists, are judged in a section, ``claims.csv`` and ``claims.md``. The networks in the folder ``central``,
     the outcomes of procedures below ``outcomes`` (with ``outcomes.csv``) and the scores of `fedflow tune` in
     the folder ``tried`` have sections. ``labels`` of methods and entries of ``procedures`` are from
-    params.yaml, ``recorded`` are facts from MLflow (`fedflow.tracking.lineage.recorded_runs`).
+    params.yaml, ``recorded`` are facts from MLflow (`fedflow.tracking.lineage.recorded_runs`); ``now`` has
+    the current settings and code of the grid (`fedflow.stages.grid.current`), and outdated runs are marked.
     Equal inputs give equal bytes. Raises `FedflowError` when there are neither results nor outcomes, a file
     cannot be read, or ``out_dir`` cannot be written.
     """
@@ -111,6 +114,7 @@ def build_report(
     c = grouped(
         collected,
         collect_partitions(partitions_dir, list(dict.fromkeys(run.division for run in collected))),
+        now,
         outcomes=done,
         networks=collect_networks(central) if central else [],
         claims=judge(load_claims(claims), every, labels, registered) if claims else [],

@@ -101,6 +101,12 @@ def _outdated_inputs(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[s
     return [words for words, (kind, name) in read.items() if not checks[kind](name)]
 
 
+def current(params: Loaded, root: Path) -> dict[str, tuple[str, str]]:
+    """Digests of settings and code of the runs of the grid, by PARTITION/METHOD: seeds share them."""
+    runs = experiments(params, root, "current", seeds=params.grid.seeds[:1])
+    return {"/".join(run.names): (run.digest, run.identity.code) for run in runs}
+
+
 def left_over(params: Loaded, root: Path) -> list[Path]:
     """The folders of results that fedflow wrote for cells that the grid of params.yaml no longer has."""
     if params.plain is None:

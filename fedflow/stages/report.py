@@ -10,7 +10,7 @@ from fedflow.claims.recorded import write_verdicts
 from fedflow.claims.results import write_results
 from fedflow.claims.sources import CLAIMS
 from fedflow.claims.verdicts import judge
-from fedflow.config import PARAMS, load_params
+from fedflow.config import PARAMS, Loaded, load_params
 from fedflow.errors import FedflowError
 from fedflow.finished.collect import collect_runs
 from fedflow.finished.collect_outcomes import collect_outcomes
@@ -19,6 +19,7 @@ from fedflow.report.compared import Recorded
 from fedflow.report.page import build_report
 from fedflow.report.paper import write_paper
 from fedflow.report.sources import TRIED
+from fedflow.stages.grid import current
 from fedflow.tracking.models import attach_to_sweep
 
 
@@ -39,10 +40,20 @@ def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
         procedures=params.procedure_entries if params else None,
         recorded=_recorded(root),
         tried=root / TRIED,
+        now=_current(params, root) if params else None,
     )
     if sweep is not None:
         attach_to_sweep(sweep, [page], "report", root)
     return page
+
+
+def _current(params: Loaded, root: Path) -> dict[str, tuple[str, str]]:
+    """The current settings and code of the grid; an error is printed, as the report does not need them."""
+    try:
+        return current(params, root)
+    except FedflowError as error:
+        say(f"the report does not mark runs of earlier settings or code: {error}")
+        return {}
 
 
 def record_verdicts(root: Path = Path()) -> list[Path]:

@@ -67,18 +67,22 @@ def test_the_table_has_means_over_clients_and_seeds_and_the_std_over_clients(tmp
     write_run(tmp_path / "results", "p", "local", 0)  # has kept none
     section = shown(tmp_path)
     headings = ["Top-1, %", "Top-5, %", "ECE, %", "MCE, %", "ECE by batch, %", "MCE by batch, %"]
+    headings += ["Macro F1, %", "Balanced, %"]
     assert re.findall(r'title="[^"]+">([^<]*)<small>', section) == headings
     calibrated = ["25.0 ± 11.8 ± 8.3 over clients"] * 2
     assert rows(section) == {
-        "Ditto": ["100.0 ± 0.0 over clients"] * 2 + ["25.0 ± 0.0 over clients"] * 4,
+        "Ditto": ["100.0 ± 0.0 over clients"] * 2
+        + ["25.0 ± 0.0 over clients"] * 4
+        + ["100.0 ± 0.0 over clients"] * 2,
         "FedAvg": [
             "66.7 ± 0.0 ± 16.7 over clients",
             "91.7 ± 11.8 ± 8.3 over clients",
             *calibrated,
             *["43.8 ± 8.8 ± 6.2 over clients"] * 2,
+            *["100.0 ± 0.0 ± 0.0 over clients"] * 2,  # by label, not by rank
         ],
     }
-    assert section.count('class="best"') == 8  # ECE and MCE tie
+    assert section.count('class="best"') == 12  # ECE and MCE tie, and the measures of classes
     assert re.findall("<h4>(.*?)</h4><svg", section) == ["Ditto", "FedAvg"]
     assert re.findall("<figcaption>(.*?)</figcaption>", section) == ["Seed 0.", "Seeds 0, 1."]
 
@@ -99,6 +103,6 @@ def test_diverged_seeds_are_left_out_and_a_method_without_others_has_a_dash(tmp_
             write_run(tmp_path / "results", "p", method, seed, predictions=predictions)
     section = shown(tmp_path)
     found = rows(section)
-    assert found["Ditto"][0].startswith("62.5 ±") and found["Ditto"][2:] == ["–"] * 4
-    assert found["FedAvg"][2:] == ["12.5 ± 12.5 over clients, 1 of 2 seeds"] * 4
+    assert found["Ditto"][0].startswith("62.5 ±") and found["Ditto"][2:6] == ["–"] * 4
+    assert found["FedAvg"][2:6] == ["12.5 ± 12.5 over clients, 1 of 2 seeds"] * 4
     assert re.findall(r"ECE [–\d][^<]*", section) == ["ECE –, MCE –", "ECE 12.5 %, MCE 12.5 %"]

@@ -13,6 +13,7 @@ from support import refused
 
 from fedflow.errors import FedflowError
 from fedflow.pictures.clusters import FILLS
+from fedflow.report.compared import LINES
 from fedflow.report.page import build_report
 
 POLICY = '<meta http-equiv="Content-Security-Policy" content="([^"]*)">'
@@ -366,3 +367,25 @@ def test_curves_have_a_row_per_evaluated_round(built):
     table = pd.read_csv(built[0] / "report" / "accuracy_curves.csv")
     assert list(table) == ["partition", "method", "seed", "round", "local_accuracy", "global_accuracy"]
     assert len(table) == 2 * 3 * 2 * 10 and table.notna().all(axis=None)
+
+
+def test_a_partition_with_many_methods_draws_the_best_and_says_so(tmp_path):
+    """Tables have all of them."""
+    for number in range(LINES + 1):
+        write_run(tmp_path / "results", "p", "fedavg", 0, plain=False, rounds=4, mu=number / 100)
+    page = build(tmp_path)
+    assert f"Drawn: the {LINES} best of {LINES + 1} methods." in page
+    shown = page.partition('<section id="fairness">')[2].partition("</section>")[0]
+    assert shown.count("<tr>") - 1 == LINES + 1
+    lines = set(re.findall(r'id="pp-local_accuracy-round-line-(\d+)"', page))
+    assert lines == {str(number) for number in range(LINES)}  # no color and dash twice
+
+
+def test_outdated_runs_are_marked(tmp_path):
+    for method in ("fedavg", "ditto"):
+        write_run(tmp_path / "results", "p", method, 0)
+    facts = json.loads((tmp_path / "results" / "p" / "ditto" / "0" / "metrics.json").read_text())
+    now = {"p/fedavg": ("other", "code"), "p/ditto": (facts["settings"], "code")}
+    folders = [tmp_path / name for name in ("results", "partitions", "report")]
+    page = build_report(*folders, now=now).read_text(encoding="utf-8")
+    assert "Their settings changed since: 1 run of FedAvg." in page and page.count("changed since") == 1

@@ -7,7 +7,7 @@ from fedflow.finished.cells import SPREAD, Cell, Methods, Row, Table, write
 from fedflow.finished.features import predictions
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat
-from fedflow.metrics.predictions import several
+from fedflow.metrics.predictions import CALIBRATION, several
 from fedflow.metrics.table import SHARE, UNMEASURED, in_unit
 from fedflow.pictures.reliability import diagram
 from fedflow.report.blocks import Block, Drawing, Heading, Panels
@@ -20,6 +20,8 @@ COLUMNS = {  # measure, by batch of training or not: heading and explanation
     ("mce", False): ("MCE, %", "maximum calibration error on a client's test set"),
     ("ece", True): ("ECE by batch, %", "mean over test batches of the run's batch size, as in SuPerFed"),
     ("mce", True): ("MCE by batch, %", "mean over test batches of the run's batch size, as in SuPerFed"),
+    ("macro_f1", False): ("Macro F1, %", "mean F1 over the classes of a client's labels and predictions"),
+    ("balanced_accuracy", False): ("Balanced, %", "mean recall over the classes of a client's labels"),
 }
 LEAD = Markup("""From the predictions that runs have kept (<code>run.keep_predictions</code>). In the table,
 means over clients, each on its own test set, then over seeds; below them the population std over clients.
@@ -58,7 +60,7 @@ def _column(methods: Methods, name: str, by_batch: bool) -> dict[str, Cell]:
     if name == "top5" and all(value == 1 for mean in measured.values() for value in mean.values.values()):
         return {}
     printed = {variant: float(write(mean)[0]) for variant, mean in measured.items()}
-    best = (max if name.startswith("top") else min)(printed.values()) if len(printed) > 1 else None
+    best = (min if name in CALIBRATION else max)(printed.values()) if len(printed) > 1 else None
     cells = dict.fromkeys(methods, Cell(UNMEASURED))
     for variant, mean in measured.items():
         runs, over_clients = methods[variant], _over_seeds(methods[variant], f"{name}_std", by_batch)

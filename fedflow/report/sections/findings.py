@@ -9,8 +9,9 @@ from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat, best, verdict, yardstick
 from fedflow.finished.variants import hashes
 from fedflow.metrics.table import MB, METRICS, yardstick_first
-from fedflow.naming import flat, listed, spoken, text
+from fedflow.naming import counted, flat, listed, spoken, text
 from fedflow.pictures import accuracy
+from fedflow.project.identity import changed
 from fedflow.report.blocks import Block, Card, Cards, Heading, Text
 from fedflow.report.compared import Compared, ComparedPartition, leading, not_drawn, partitioned
 
@@ -147,6 +148,13 @@ def _warnings(p: ComparedPartition) -> list[str]:
         for run in p.runs
         if run.repeated
     ]
+    outdated: dict[str, dict[str, list[Run]]] = {}
+    for run in p.runs:
+        if why := changed(run.folder, run.metrics, p.now):
+            outdated.setdefault(why, {}).setdefault(run.variant, []).append(run)
+    for why, methods in outdated.items():
+        count = counted(sum(map(len, methods.values())), "run")
+        warnings.append(f"Their {why} changed since: {count} of {_names(methods, [*methods])}.")
     seeds = {run.seed for run in p.runs}
     for repeats in p.methods.values():
         if gone := seeds - {run.seed for run in repeats}:
