@@ -1,6 +1,6 @@
 """A lab's own servers: MLflow and Prefect on PostgreSQL, artifacts and data on S3. All real, on loopback.
 
-Needs PostgreSQL's programs (Debian: ``postgresql``), and the extras ``s3`` and ``postgres``.
+Needs PostgreSQL's programs (Debian: ``postgresql``), and the extras ``postgres``, ``s3`` and ``lab``.
 """
 
 import os
