@@ -181,7 +181,7 @@ class Record:
             self._flush_or_keep()
 
     def _flush_or_keep(self) -> None:
-        """Send the waiting steps; while the store is away, they wait and the run goes on."""
+        """Send the waiting steps; while the store is away, they wait and training continues."""
         if not (away := self.store.away()):
             try:
                 self.flush()
@@ -190,7 +190,7 @@ class Record:
                     raise
         if away:
             if not self._away:
-                say(f"{self._run.info.run_name}: {away}; the run goes on, and its record waits")
+                say(f"{self._run.info.run_name}: {away}; training continues, and the record waits")
             self._flushed = time.monotonic()
         self._away = bool(away)
 

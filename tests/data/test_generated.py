@@ -65,7 +65,7 @@ def test_a_new_file_makes_new_data_and_the_record_is_complete(tmp_path: Path) ->
         ({"test_of": REAL | {"keep_labels": [1, 2]}}, "data.test_of: 'digits' .* they differ in 2"),
         ({"test_of": {"source": "none"}}, "data.test_of.source: 'none' is not accepted"),
         ({"test_of": REAL | {"pad": -1}}, "data.test_of.pad: -1"),
-        ({"test_of": {}}, "data.test_of.source: None"),
+        ({"test_of": {}}, "data.test_of.source: missing"),
         ({"path": "nowhere"}, "there is no file 'nowhere'"),
     ],
 )

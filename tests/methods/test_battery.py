@@ -779,9 +779,9 @@ def count_work(
         at_work[-1] += share
         return gradient(self, w, batch, *rest)
 
-    def counted_by_layer(self: Pieces, x: Tensor, y: Tensor) -> Any:
+    def counted_by_layer(self: Pieces, x: Tensor, y: Tensor, *cost: Any) -> Any:
         at_work[-1] += len(y) / size
-        return by_layer(self, x, y)
+        return by_layer(self, x, y, *cost)
 
     def called(self: FlatModel, train: bool, pieces: Any, *inputs: Tensor, **part: Any) -> Any:
         at_work[-1] += len(inputs[0]) / size

@@ -94,7 +94,7 @@ def test_frozen_values_are_those_of_the_file_also_in_recorded_models(
 ) -> None:
     """The page's example, then a run that starts from the recorded model, and one from its exported file."""
     monkeypatch.chdir(tmp_path)
-    (entry,) = re.findall(r"^models: \{digits: (\{name: lenet5, start.*\})\}$", PAGE.read_text(), re.M)
+    (entry,) = re.findall(r"^models: \{digits: (\{name: lenet5, start.*fresh.*\})\}$", PAGE.read_text(), re.M)
     entry = entry.replace("lenet5", "mlp, options: {hidden: [8]}").replace("fc3", "layers.last")
     save_file(values(), "weights.safetensors")
     Path("params.yaml").write_text(params(entry))

@@ -157,6 +157,7 @@ def test_published_tables_stand_beside_outcomes(root: Path, monkeypatch: pytest.
     write_run(root / "results", "p", "fedavg", 0)
     across = {
         "label": "T",
+        "origin": "document",
         "measure": "mean",
         "where": {"procedure": "walk"},
         "setup": {"seeds": 5},
@@ -165,6 +166,7 @@ def test_published_tables_stand_beside_outcomes(root: Path, monkeypatch: pytest.
     }
     down = {
         "label": "U",
+        "origin": "document",
         "where": {"procedure": "walk", "params": {"length": 9}},
         "columns": {"Place": {"measure": "place"}, "Mean": {"measure": "mean"}},
         "rows": [{"label": "w2", "where": {"method": "w2"}, "values": ["1.5", "2.5"]}],

@@ -102,9 +102,9 @@ def test_gradients_are_those_that_clients_compute(
         samples.append(len(batch.x))
         return gradient(client, w, batch, *objective)
 
-    def other(pieces: Pieces, x: torch.Tensor, y: torch.Tensor) -> Any:
+    def other(pieces: Pieces, x: torch.Tensor, y: torch.Tensor, *cost: Any) -> Any:
         samples.append(len(x))
-        return by_layer(pieces, x, y)
+        return by_layer(pieces, x, y, *cost)
 
     monkeypatch.setattr(Client, "gradient", spy)
     monkeypatch.setattr(Pieces, "gradient", other)

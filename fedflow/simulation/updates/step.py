@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedflow.choice import Choice
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import MISSING, BadInput, FedflowError
 from fedflow.local.client import Update
 from fedflow.local.wire import Size
 from fedflow.settings import option, registering
@@ -196,7 +196,7 @@ class UpdateStep(Choice):
         """A step from the mapping of ``params.yaml``, whose ``step`` names it."""
         section = section or cls.section
         if cls is UpdateStep and isinstance(values, Mapping) and not values.get(cls.key):
-            raise cls.refused(f"{section}.{cls.key}", None)
+            raise cls.refused(f"{section}.{cls.key}", values.get(cls.key, MISSING))
         return super().parse(values, section)
 
     @classmethod
