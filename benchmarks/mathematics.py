@@ -2,7 +2,7 @@
 
 Angles of 1,000 clients from an SVD of every pair; signatures from a Gram matrix up to 1,024 images; shares
 of a Dirichlet scheme drawn one by one; percentiles of LeNet-5 by sorting all weights; functions of the loss
-as objectives of the whole vector; LTM of models that never change, measured anew. Processor seconds.
+as objectives of the whole vector; LTM of models that never change, recomputed. Processor seconds.
 """
 
 import time

@@ -132,7 +132,7 @@ class Source:
         """Both splits, checked: inputs of a known kind, int64 labels 0..K-1, named classes.
 
         ``path`` is for sources of kind ``path``, ``parts`` (title and samples) for those that name other
-        entries, ``root`` (see `data_root`) for the others; ``options`` default to those of the source. The
+        entries, ``root`` (see `data_root`) for the others; ``options`` default to the source's own. The
         ``loss`` says what the targets are (see `checked`). Raises `FedflowError` if no samples are found, or
         if they are damaged.
         """

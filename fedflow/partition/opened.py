@@ -10,8 +10,8 @@ from fedflow.partition.partition import Partition
 class Opened(NamedTuple):
     """Training and test examples with the labels and inputs of a partition.
 
-    ``test`` is the complete test set, whose inputs never change. ``own`` are the same samples as clients are
-    tested on them; None if these are parts of ``train``, or ``test`` itself.
+    ``test`` is the complete test set, whose inputs never change. ``own`` has the same samples with the inputs
+    that clients are tested on, or None if clients are tested on parts of ``train``, or on ``test`` itself.
     """
 
     train: Examples

@@ -58,8 +58,8 @@ def modules_of(*settings: object) -> list[str]:
 def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:
     """These modules and their direct and indirect imports, with their files.
 
-    Only modules of fedflow and of the packages of ``modules`` are followed, and those beside packages that
-    are not installed; PyTorch and the packages of fedflow in ``aside`` are not. `LOADERS` are not followed
+    Only modules of fedflow, of the packages of ``modules``, and next to packages that are not installed
+    are followed; PyTorch and the packages of fedflow in ``aside`` are not. `LOADERS` are not followed
     unless they are among ``modules``. Raises `ModuleNotFoundError` for a missing module of fedflow.
     """
     files: dict[str, Path] = {}

@@ -23,7 +23,7 @@ from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.report.blocks import Block, Section, Text
 
 LINES = len(SERIES) * len(DASHES)  # methods of a picture: in larger ones, two lines look the same
-ALONE = 12  # methods of a partition with pictures of their own
+ALONE = 12  # methods of a partition that get separate pictures
 Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `recorded_runs`
 
 

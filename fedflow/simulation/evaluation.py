@@ -265,7 +265,7 @@ def score(
     network of the run. Each distinct model sees each test sample once; its clients are scored from the counts
     per pool. A network with the statistics of a batch sees the samples of one client at a time, so that no
     score depends on the other clients. The predictions that clients are scored by are appended to
-    ``answers``, if given, with ``probabilities`` also that of every class. ``vmapped``: many models at once.
+    ``answers``, if given; ``probabilities`` adds one for every class. ``vmapped``: many models at once.
     """
     partition, (complete, rows) = federation.partition, federation.complete
     alone = federation.model.batch_statistics

@@ -57,7 +57,7 @@ class Call:
 class Pool:
     """The memory that the graphs of a `Cohorts` share: the outputs of a replay are read before the next one.
 
-    The allocator keeps a pool only while one of its graphs exists, and may go on recording to the pool of a
+    The allocator keeps a pool only while one of its graphs exists, and may still record to the pool of a
     failed capture. So a graph without others, and one after a failure, gets a new pool.
     """
 

@@ -38,7 +38,7 @@ class Lab:
     s3: Any
 
     def call(self, *words: str, folder: Path | None = None, status: int = 0, **variables: str) -> str:
-        """What a program of this environment prints."""
+        """Run a program in this environment; returns its output."""
         done = subprocess.run(
             [sys.executable, "-m", *words],
             env=self.environment | variables,

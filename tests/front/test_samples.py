@@ -178,7 +178,7 @@ def test_rows_in_tuples_are_features() -> None:
 
 
 class Hub:
-    """What a data set of the package `datasets` offers."""
+    """The interface of a dataset of the package `datasets`."""
 
     def __init__(self, names: list[str] | None = None, **columns: list) -> None:
         self.columns = columns

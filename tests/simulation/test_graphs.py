@@ -359,7 +359,7 @@ def test_graphs_share_a_pool_until_the_last_of_them_is_gone(monkeypatch: pytest.
 
 @pytest.mark.parametrize("error", [RuntimeError("not permitted"), torch.OutOfMemoryError("out of memory")])
 def test_a_failed_capture_stops_only_its_kind(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Stream and allocator are as they were; the next graph has a pool of its own, as a GPU needs it."""
+    """Stream and allocator are restored, and the next graph gets a new pool, which a GPU needs."""
     device, cohorts = Cuda(monkeypatch), Cohorts()
     assert captured(cohorts, "first") and device.handles == 1
     device.error = error

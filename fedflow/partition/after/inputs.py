@@ -39,7 +39,7 @@ def owned(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The variant of every training sample [n] and test sample [t], -1 where no client has it.
 
-    ``variants`` [N] are those of the clients, whose rows are ``trained``, ``selections`` (or none) and
+    ``variants`` [N] has the variant of each client, whose rows are ``trained``, ``selections`` (or none) and
     ``tested``; these are rows of training samples if ``held_out``. Raises `BadInput` if clients of several
     variants share a sample.
     """
