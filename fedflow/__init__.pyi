@@ -192,10 +192,13 @@ from fedflow.simulation.outcome import RoundReport as RoundReport
 from fedflow.simulation.outcome import RunFindings as RunFindings
 from fedflow.simulation.timing import Timing as Timing
 from fedflow.simulation.updates.clip import Clip as Clip
+from fedflow.simulation.updates.step import Arrived as Arrived
 from fedflow.simulation.updates.step import Changed as Changed
 from fedflow.simulation.updates.step import Incoming as Incoming
 from fedflow.simulation.updates.step import Outgoing as Outgoing
 from fedflow.simulation.updates.step import Sent as Sent
+from fedflow.simulation.updates.step import Served as Served
+from fedflow.simulation.updates.step import Shared as Shared
 from fedflow.simulation.updates.step import UpdateStep as UpdateStep
 from fedflow.simulation.updates.step import register as _update_step
 from fedflow.tracking.models import export_model as export_model

@@ -8,6 +8,7 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 
@@ -22,6 +23,14 @@ def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
 def torch_seed(seed: int, purpose: str, *counters: int) -> int:
     """A 63-bit seed for ``torch.Generator.manual_seed``, from the same keys."""
     return int.from_bytes(_digest(seed, purpose, counters)[:8], "little") >> 1
+
+
+def place(seed: int, client: int, clients: int) -> float:
+    """The place of a client in a random order of all ``clients``, in [0, 1), the same in all rounds.
+
+    Of any share of the clients, exactly those have a smaller place. Newcomers have place 1.
+    """
+    return float(_order(seed, clients)[client]) / clients if client < clients else 1.0
 
 
 @contextmanager
@@ -43,6 +52,11 @@ def undisturbed() -> Iterator[None]:
         np.random.set_state(array)  # noqa: NPY002
         if not started and torch.cuda.is_available():  # does not start CUDA
             torch.cuda.manual_seed_all(torch.initial_seed())
+
+
+@cache
+def _order(seed: int, clients: int) -> np.ndarray:
+    return generator(seed, "places").permutation(clients)
 
 
 def _digest(seed: int, purpose: str, counters: tuple[int, ...]) -> bytes:

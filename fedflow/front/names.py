@@ -1,6 +1,6 @@
 """The names of ``import fedflow as ff``: imports of ``fedflow/__init__.pyi``, and registered classes.
 
-A plug-in adds its methods and schemes: `ff.Halfway`, `ff.in_order`.
+A plug-in adds its methods, steps of updates and schemes: `ff.Halfway`, `ff.in_order`.
 """
 
 import ast
@@ -20,8 +20,7 @@ ABOVE = ("fedflow.devices", "fedflow.front", "fedflow.simulation", "fedflow.trac
 LIGHT = (  # but these do not
     "fedflow.simulation.extensions.extension",
     "fedflow.simulation.outcome",
-    "fedflow.simulation.updates.clip",
-    "fedflow.simulation.updates.step",
+    "fedflow.simulation.updates",
 )
 FRAMES = 3  # from a warning to the line that uses the name
 # Old name -> the new name, and the minor version in which the old one still works, with a warning.
@@ -48,7 +47,7 @@ def exported() -> dict[str, tuple[str, str]]:
 
 def known() -> list[str]:
     """All names that `lookup` finds, except old ones."""
-    return [*dict.fromkeys([*exported(), *_methods(), *_schemes()])]
+    return [*dict.fromkeys([*exported(), *_methods(), *_steps(), *_schemes()])]
 
 
 def lookup(name: str) -> Any:
@@ -59,8 +58,8 @@ def lookup(name: str) -> Any:
         module, inner = exported()[name]
         _check_time(name, module)
         value = _imported(module, inner)
-    elif name in (methods := _methods()):
-        value = methods[name]
+    elif name in (classes := _methods() | _steps()):
+        value = classes[name]
     elif name in _schemes():
         _check_time(name, "fedflow.front.schemes")
         from fedflow.front.schemes import scheme_function
@@ -83,7 +82,7 @@ def _renamed(old: str, new: str, version: str) -> str:
 
 def _check_time(public: str, module: str) -> None:
     """Refuse a name while plug-ins are imported if its module may be half imported then."""
-    if Loading.now and module.startswith(ABOVE) and module not in LIGHT:
+    if Loading.now and module.startswith(ABOVE) and not module.startswith(LIGHT):
         when = "once plug-ins are imported: use it within a function"
         raise AttributeError(f"fedflow.{public} is there {when}")
 
@@ -97,6 +96,11 @@ def _imported(module: str, name: str) -> Any:
 def _methods() -> dict[str, Any]:
     """All registered methods, by the names of their classes."""
     return {cls.__name__: cls for cls in import_module("fedflow.methods").METHODS.values()}
+
+
+def _steps() -> dict[str, Any]:
+    """All registered steps of updates, by the names of their classes."""
+    return {cls.__name__: cls for cls in import_module("fedflow.simulation.updates").STEPS.values()}
 
 
 def _schemes() -> dict[str, Any]:

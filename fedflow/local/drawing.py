@@ -18,8 +18,11 @@ def draw_schedule(
     round: int,
     client: int,
     draws: int = 0,
+    place: float = 1.0,
 ) -> Schedule:
     """The schedule of one client with ``samples`` samples in one round, with ``draws`` numbers per step.
+
+    ``place`` as in `fedflow.seeding.place`.
 
     Draws of extensions and methods have other keys, so that an augmented run has the batches of a plain one,
     and so has a curriculum with all samples in use from the start.
@@ -33,4 +36,4 @@ def draw_schedule(
     if draws:
         numbers = torch.from_numpy(rng("draws").random((len(schedule), draws)))
         schedule = schedule.having({"draws": Extra(numbers, STEP)})
-    return Drawing(training.in_use, schedule, samples, passes, rng).complete()
+    return Drawing(training.in_use, schedule, samples, passes, rng, place).complete()

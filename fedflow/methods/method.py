@@ -74,13 +74,16 @@ class Round:
 class Conditions:
     """Settings of a run that a method checks; ``clients`` (N) is None until the partition is known.
 
-    ``several``: the samples can have several labels each, which is known with the data.
+    ``several``: the samples can have several labels each, which is known with the data. ``participation``
+    and ``sampling`` are the settings of the run.
     """
 
     rounds: int
     training: LocalTraining
     clients: int | None = None
     several: bool = False
+    participation: float = 1.0
+    sampling: str = "uniform"
 
     def need_clients(self, field: str, number: int | None) -> None:
         """Raise `BadInput` if ``number``, the value of ``field``, exceeds the number of clients."""
@@ -118,9 +121,12 @@ class Cohort(Protocol):
     """The updates of one round, in client order."""
 
     ids: list[int]
-    groups: list[int]
     failed: list[int]  # clients of the cohort whose update was not finite or whose training raised
     newcomers: bool  # true if these clients (numbers N and up) join after the last round
+
+    @property
+    def groups(self) -> list[int]:
+        """The groups of all clients [m], such as their clusters."""
 
     def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
         """Weighted mean [.] of an uploaded vector, over the cohort or over one of its ``groups``.

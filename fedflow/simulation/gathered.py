@@ -1,5 +1,7 @@
 """The updates that the server receives in one round, in client order, and their means."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,10 +16,16 @@ from fedflow.simulation.updates.path import UpdatePath
 class Gathered:
     """The updates of one round in client order (`fedflow.methods.method.Cohort`).
 
-    ``averaged``: a mean was asked for.
+    ``received`` are the messages to the clients of the round. ``averaged``: a mean was asked for.
     """
 
-    def __init__(self, results: list[Trained], round: Round, path: UpdatePath) -> None:
+    def __init__(
+        self,
+        results: list[Trained],
+        round: Round,
+        path: UpdatePath,
+        received: Mapping[int, Mapping[str, Tensor]] | None = None,
+    ) -> None:
         self._dtype, self._at = round.model.dtype, (round.t, round.cycle)
         self._path, self.averaged = path, False
         self.sent: list[ClientResult] = sorted((s for r in results for s in r.sent), key=lambda s: s.client)
@@ -25,11 +33,18 @@ class Gathered:
         self.failed = [client for client, _ in self.failures]
         self.ids = [s.client for s in self.sent]
         self.newcomers = bool(self.ids) and self.ids[0] >= round.clients
-        self.groups = [s.group for s in self.sent]
-        self._sums = merged_sums(results)
+        self._sums, self._cohort = merged_sums(results), sorted(received or ())
+        path.meet(self.sent, received or {}, self._at)
+
+    @property
+    def groups(self) -> list[int]:
+        self._path.reads("groups")
+        return [s.group for s in self.sent]
 
     def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
         self.averaged = True
+        if weights is not None:
+            self._path.reads("a mean of some")
         gathered = {name for sent in self.sent for name in sent.vectors}
         summed = {name for name, _ in self._sums}
         if weights is not None and name in summed - gathered:
@@ -37,7 +52,7 @@ class Gathered:
         _need("mean", name, summed | gathered)
         counted = [
             (sent, float(weight))
-            for sent, weight in zip(self.sent, self.weights if weights is None else weights)
+            for sent, weight in zip(self.sent, self._weights if weights is None else weights)
             if weight and group in (None, sent.group) and (name in sent.vectors or name not in gathered)
         ]
         rows = [(sent.vectors[name], weight) for sent, weight in counted if name in sent.vectors]
@@ -59,6 +74,7 @@ class Gathered:
             self._at,
             exact,
             [vector for vector, _ in rows],
+            self._cohort,
         )
 
     def vectors(self, name: str) -> list[Tensor]:
@@ -66,6 +82,7 @@ class Gathered:
         if name not in gathered and name in {name for name, _ in self._sums}:
             raise FedflowError(f"cohort.vectors({name!r}) needs gathers = True")
         _need("vectors", name, gathered)
+        self._path.reads("vectors")
         return [sent.vectors[name] for sent in self.sent]
 
     def stack(self, name: str) -> Tensor:
@@ -73,10 +90,16 @@ class Gathered:
 
     def scalars(self, name: str) -> np.ndarray:
         _need("scalars", name, {name for sent in self.sent for name in sent.scalars})
+        self._path.reads("scalars")
         return np.array([sent.scalars[name] for sent in self.sent])
 
     @property
     def weights(self) -> np.ndarray:
+        self._path.reads("weights")
+        return self._weights
+
+    @property
+    def _weights(self) -> np.ndarray:
         return np.array([sent.weight for sent in self.sent])
 
 

@@ -15,6 +15,7 @@ from fedflow.local.schedule import Schedule
 from fedflow.local.task import Task
 from fedflow.methods.method import Method
 from fedflow.methods.protocols import Noisy, Selecting
+from fedflow.seeding import place
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation, FederationFiles
 from fedflow.simulation.levels import level, network
@@ -36,6 +37,7 @@ class Job:
     cohort: str = "auto"  # "loop", "vmap", or "auto": vmap on a GPU, loop on a CPU
     width: int | None = None  # clients per vmapped call; None: as many as fit in the memory of a GPU
     rounds: int = 0
+    clients: int = 0  # N
     keep_trained: bool = False  # also return the model that each client trained
     timing: Timing = field(default_factory=lambda: Timing.parse({}))
     compiled: str = ""  # folder of compiled gradients; empty: none are compiled
@@ -43,7 +45,8 @@ class Job:
 
     def path(self, state: Mapping[str, Tensor] | None) -> UpdatePath:
         """The steps of updates, from the server's ``state`` of them; None: not of training, no steps."""
-        return UpdatePath(self.method, () if state is None else self.updates, self.seed, state)
+        steps = () if state is None else self.updates
+        return UpdatePath(self.method, steps, self.seed, state, self.clients)
 
     @property
     def device(self) -> str:
@@ -90,7 +93,8 @@ class Job:
         federation, client = self.federation.open(), shard.clients[i]
         model = network(self.method, federation, level(self.method, federation, client))
         draws = Noisy.of(self.method).draws(model, self.training).get(stream, 0)
-        return samples, shard.epochs_of(i, epochs), self.seed, stream, shard.round, client, draws
+        at = self.seed, stream, shard.round, client
+        return samples, shard.epochs_of(i, epochs), *at, draws, place(self.seed, client, self.clients)
 
 
 class Parcel:
@@ -122,7 +126,8 @@ class Shard(Parcel):
     most: list[int | None] | None = None  # per client, upper limits of stragglers
     ahead: list[int] = field(default_factory=list)  # clients that a GPU should expect in the next round
     cycle: int = 0  # within the round
-    steps: dict[str, Tensor] | None = None  # `State.steps`, if its updates are of training
+    steps: dict[str, Tensor] | None = None  # `UpdatePath.for_workers`, if its updates are of training
+    cohort: Sequence[int] = ()  # of all shards, if updates take steps
 
     @property
     def content(self) -> str:

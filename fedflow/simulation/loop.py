@@ -139,7 +139,7 @@ class Simulation(RunSetup):
         for sent in answers.sent:
             if sent.client < self.clients:
                 state.store.put(sent.client, sent.keep)
-        down = sum(sum(received_bytes(self.job, shard)) for shard in shards)
+        down = sum(sum(received_bytes(path, shard)) for shard in shards)
         return down, sum(sent.traffic for sent in answers.sent)
 
     def count_traffic(self, report: RoundReport, down: Mapping[int, int], up: Mapping[int, int]) -> None:
@@ -185,25 +185,29 @@ class Simulation(RunSetup):
         state, method = self.state, self.job.method
         works = self._works(t, cycle, report)
         cohort, now = sorted(works), self.round(t, "server", t, cycle, cycle=cycle)
+        path = self.job.path(state.steps)
+        received = path.serve({k: works[k].received for k in cohort}, (t, cycle))
+        state.steps = path.state
         shards = [
             Shard(
                 t,
                 clients,
-                *self.messages(clients, lambda k: works[k].received),
+                *self.messages(clients, lambda k: received[k]),
                 phase=Phased.of(method).phase(now),
                 epochs=[works[k].epochs for k in clients],
                 most=[works[k].most for k in clients],
                 ahead=ahead,
                 cycle=cycle,
-                steps=state.steps,
+                steps=path.for_workers,
+                cohort=cohort if path.steps else (),
             )
             for clients, ahead in zip(
                 balanced(cohort, self.sizes, self.executor.workers),
                 chain(balanced(self._expected(t), self.sizes, self.executor.workers), repeat([])),
             )
         ]
-        path = self.job.path(state.steps)
-        gathered = Gathered(self.executor.map(train_shard, self.job, shards, f"round {t} · train"), now, path)
+        results = self.executor.map(train_shard, self.job, shards, f"round {t} · train")
+        gathered = Gathered(results, now, path, received)
         if len(gathered.sent) < self.settings.min_cohort:
             raise RoundFailed(
                 f"round {t}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
@@ -227,10 +231,10 @@ class Simulation(RunSetup):
         report.values["updates"] += len(gathered.sent)
         report.values["gradients"] += sum(work.gradients for work in works.values())
         report.failed |= dict(gathered.failures)
-        received = dict[int, int]()
+        down = dict[int, int]()
         for shard in shards:
-            received |= zip(shard.clients, received_bytes(self.job, shard), strict=True)
-        self.count_traffic(report, received, {sent.client: sent.traffic for sent in gathered.sent})
+            down |= zip(shard.clients, received_bytes(path, shard), strict=True)
+        self.count_traffic(report, down, {sent.client: sent.traffic for sent in gathered.sent})
         report.values |= numbers
         report.series |= series
         for extension in self.extensions:

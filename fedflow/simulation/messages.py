@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fedflow.simulation.clients import ClientStore
-from fedflow.simulation.job import Job, Shard
+from fedflow.simulation.job import Shard
+from fedflow.simulation.updates.path import UpdatePath
 
 
 class Messages(NamedTuple):
@@ -17,10 +18,10 @@ class Messages(NamedTuple):
     kept: list[dict[str, int]]
 
 
-def received_bytes(job: Job, shard: Shard) -> list[int]:
+def received_bytes(path: UpdatePath, shard: Shard) -> list[int]:
     """Traffic down to every client of a shard, in bytes."""
-    path = job.path(None)
-    return [path.bytes({name: shard.vectors[at] for name, at in names.items()}) for names in shard.received]
+    named = ({name: shard.vectors[at] for name, at in names.items()} for names in shard.received)
+    return [path.received_bytes(vectors) for vectors in named]
 
 
 def pack(

@@ -146,6 +146,14 @@ class RunSettings(Settings):
             raise BadInput(field, self.stop_at.metric, f"a metric of the run; set run.adapt: [{source}]")
 
 
+def conditions_of(
+    settings: RunSettings, training: LocalTraining, clients: int | None, several: bool
+) -> Conditions:
+    """The settings of a run that methods and steps of updates check."""
+    participation, sampling = settings.participation, settings.sampling
+    return Conditions(settings.rounds, training, clients, several, participation, sampling)
+
+
 def check_settings(
     settings: RunSettings,
     method: Method,
@@ -160,7 +168,7 @@ def check_settings(
     """
     adapting = Adapting.of(method)
     training = adapting.trains(training)
-    conditions = Conditions(settings.rounds, training, clients, several)
+    conditions = conditions_of(settings, training, clients, several)
     method.check(conditions)
     for step in settings.updates:
         step.check(method, conditions)

@@ -37,6 +37,7 @@ from fedflow.simulation.settings import (
     check_selection,
     check_server_data,
     check_settings,
+    conditions_of,
     decisive,
 )
 from fedflow.simulation.state import State
@@ -81,17 +82,19 @@ class RunSetup:
         self.settings = settings = replace(settings, rounds=rounds)
         smallest = (e.smallest_cohort() for e in extensions)
         self.smallest_cohort = next((cohort for cohort in smallest if cohort is not None), None)
+        several = self.federation.train.several
+        training = check_settings(settings, job.method, job.training, self.clients, several)
+        conditions = conditions_of(settings, training, self.clients, several)
         self.job = replace(
             job,
-            training=check_settings(
-                settings, job.method, job.training, self.clients, self.federation.train.several
-            ),
+            training=training,
             rounds=settings.rounds,
+            clients=self.clients,
             keep_trained=job.training.compares or any(e.trains for e in extensions),
             timing=settings.timing,
-            updates=tuple(settings.updates),
+            updates=tuple(step.prepared(conditions) for step in settings.updates),
         )
-        self.path = UpdatePath(self.job.method, self.job.updates, self.job.seed)
+        self.path = UpdatePath(self.job.method, self.job.updates, self.job.seed, clients=self.clients)
         self._check()
         self._checkpoints = checkpoints
         self._identity = identity

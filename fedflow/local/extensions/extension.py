@@ -76,6 +76,8 @@ class Drawing:
 
     ``samples`` n of the client, its ``passes`` and their ``schedule``. ``rng(purpose)`` has its own key, so
     that no extension changes the draws of another; with ``every_stream``, it is the same for all streams.
+    ``place`` is that of the client in a random order of all (`fedflow.seeding.place`), 1 if there is none: an
+    extension for a share of the clients is for those with a smaller place.
     """
 
     extensions: Sequence["Extension"]
@@ -83,6 +85,7 @@ class Drawing:
     samples: int
     passes: Sequence[Pass]
     rng: Callable[..., np.random.Generator]
+    place: float = 1.0
 
     def complete(self) -> Schedule:
         """The schedule with the draws of all extensions; ValueError if two draw the same name."""

@@ -184,7 +184,7 @@ class Pools(RunExtension):
             polled = run.executor.map(poll_shard, run.job, shards, f"round {t} · poll")
             for shard, of_shard in zip(shards, polled, strict=True):
                 losses[shard.clients] = of_shard
-                down |= zip(shard.clients, received_bytes(run.job, shard), strict=True)
+                down |= zip(shard.clients, received_bytes(run.job.path(None), shard), strict=True)
         report.values["polls"] += 1
         report.values["poll_bytes"] += sum(down.values()) + up * run.clients
         run.count_traffic(report, down, dict.fromkeys(range(run.clients), up))

@@ -14,8 +14,8 @@ from fedflow.local.client import Update, check_diagnostic
 from fedflow.local.wire import Size, masked, message_bytes
 from fedflow.methods.method import Method, Round
 from fedflow.methods.protocols import Pruning
-from fedflow.seeding import generator
-from fedflow.simulation.updates.step import Changed, Incoming, Outgoing, Sent, UpdateStep
+from fedflow.seeding import generator, place
+from fedflow.simulation.updates.step import Arrived, Changed, Incoming, Outgoing, Sent, Shared, UpdateStep
 
 V = TypeVar("V")
 KEPT = "update."  # starts the names of vectors that clients keep for steps
@@ -30,6 +30,7 @@ class Result(Protocol):
     group: int
     weight: float
     reported: dict[str, float]
+    vectors: dict[str, Tensor]
 
 
 class UpdatePath:
@@ -45,8 +46,10 @@ class UpdatePath:
         steps: Sequence[UpdateStep] = (),
         seed: int = 0,
         state: Mapping[str, Tensor] | None = None,
+        clients: int = 0,
     ) -> None:
-        self.method, self.steps, self.seed = method, tuple(steps), seed
+        self.method, self.steps, self.seed, self.clients = method, tuple(steps), seed, clients
+        self.sizes: dict[str, Size] = {}  # of served vectors by name
         self.masks = Pruning.of(method).masks
         self.state = dict(state or {})  # of the server, for all steps
         if state is None:
@@ -60,7 +63,7 @@ class UpdatePath:
     @property
     def gathers(self) -> bool:
         """True if the server needs every single update."""
-        return self.method.gathers or bool(self.having("combine"))
+        return self.method.gathers or bool(self.having("combine", "meet"))
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -81,6 +84,52 @@ class UpdatePath:
         if reserved := [name for name in taken if name.startswith(KEPT)]:
             raise FedflowError(f"{self.method.name}: {reserved[0]!r} is a name of the engine ({RESERVED})")
         return {name: like.new_zeros(0) for name in self.kept_names}
+
+    # Before training
+
+    def serve(
+        self, messages: Mapping[int, dict[str, Tensor]], at: tuple[int, int]
+    ) -> Mapping[int, dict[str, Tensor]]:
+        """The ``messages`` by client after all steps: vectors that all of them share are changed.
+
+        ``at`` is the round and its cycle. Also sets the sizes of these vectors, and the server's state.
+        """
+        serving = [(i, step) for i, step in enumerate(self.steps) if _has(step, "serve")]
+        first = next(iter(messages.values()), {})
+        changed: dict[str, Tensor] = {}
+        for name, vector in first.items() if serving else ():
+            address = _address(vector)
+            if vector.is_floating_point() and all(
+                name in message and _address(message[name]) == address for message in messages.values()
+            ):
+                for i, step in serving:
+                    changed[name] = vector = self._serve(i, step, name, vector, at)
+        return {k: message | changed for k, message in messages.items()}
+
+    def _serve(self, i: int, step: UpdateStep, name: str, vector: Tensor, at: tuple[int, int]) -> Tensor:
+        def rng(purpose: str) -> np.random.Generator:
+            return generator(self.seed, f"serve {i} {purpose} {name}", *at)
+
+        served = step.serve(Shared(name, at[0], self._state_of(i), rng), vector)
+        if served.vector.shape != vector.shape or served.vector.dtype != vector.dtype:
+            raise FedflowError(f"run.updates: {step.name}.serve returns {name} in another shape or type")
+        if served.size is not None:
+            self.sizes[name] = served.size
+        self.state |= {f"{i}.{key}": value for key, value in served.state.items()}
+        return served.vector
+
+    @property
+    def for_workers(self) -> dict[str, Tensor]:
+        """The server's state that workers get."""
+        return {name: t for name, t in self.state.items() if not name.partition(".")[2].startswith("_")}
+
+    def received_bytes(self, vectors: Mapping[str, Tensor]) -> int:
+        """The bytes of a message to a client."""
+
+        def served(name: str, vectors: Mapping[str, Tensor], size: Size) -> Size:
+            return self.sizes.get(name, size)
+
+        return message_bytes(vectors, codings=[masked(self.masks), served])
 
     # On the worker
 
@@ -103,13 +152,15 @@ class UpdatePath:
         update: Update,
         received: Sequence[Mapping[str, Tensor]],
         kept: Sequence[Mapping[str, Tensor]],
+        cohort: Sequence[int] = (),
     ) -> tuple[Update, list[Mapping[str, Tensor]]]:
         """The ``update`` [C, ...] of some clients after all steps, with kept vectors and diagnostics.
 
         Also `Changed.entries` of every step. ``at`` is the round and its cycle; ``kept`` has all vectors that
-        each client keeps for steps.
+        each client keeps for steps; ``cohort`` are all clients of the round.
         """
         entries: list[Mapping[str, Tensor]] = []
+        places = self._places(clients)
         for i, step in enumerate(self.steps):
 
             def rng(purpose: str, client: int, i: int = i) -> np.random.Generator:
@@ -119,7 +170,8 @@ class UpdatePath:
             kept_for_step = [_under(start, vectors) for vectors in kept]
             state = self._state_of(i)
             sent = Outgoing(
-                clients, at[0], update, received, kept_for_step, state, self.masks, rng, step.name
+                *(clients, at[0], update, received, kept_for_step, state, self.masks, rng, step.name),
+                *(cohort, places),
             )
             new = step.change(sent)
             numbers = {f"{self.title(i)}.{name}": t for name, t in new.diagnostics.items()}
@@ -145,6 +197,33 @@ class UpdatePath:
 
     # On the server
 
+    def meet(
+        self, sent: Sequence[Result], received: Mapping[int, Mapping[str, Tensor]], at: tuple[int, int]
+    ) -> None:
+        """Change the vectors of all clients of a round together; ``received`` by client."""
+        for i, step in enumerate(self.steps):
+            if not _has(step, "meet") or not sent:
+                continue
+
+            def rng(purpose: str, i: int = i) -> np.random.Generator:
+                return generator(self.seed, f"meet {i} {purpose}", *at)
+
+            clients = [c.client for c in sent]
+            vectors = {name: [c.vectors[name] for c in sent] for name in sent[0].vectors}
+            about = clients, [c.group for c in sent], [c.weight for c in sent], self._places(clients)
+            messages = [received.get(k, {}) for k in clients]
+            got = Arrived(*about, at[0], vectors, messages, self._state_of(i), rng)
+            for name, rows in step.meet(got).items():
+                if [row.shape for row in rows] != [row.shape for row in vectors.get(name, ())]:
+                    raise FedflowError(f"run.updates: {step.name}.meet returns {name}, which it may not")
+                for c, row in zip(sent, rows, strict=True):
+                    c.vectors[name] = row
+
+    def reads(self, what: str) -> None:
+        """Raise `BadInput` if a step forbids the server to read ``what`` of single clients."""
+        for step in self.steps:
+            step.reads(self.method, what)
+
     def mean(
         self,
         name: str,
@@ -154,6 +233,7 @@ class UpdatePath:
         at: tuple[int, int],
         exact: Callable[[], Tensor],
         rows: Sequence[Tensor],
+        cohort: Sequence[int] = (),
     ) -> Tensor:
         """The mean of the ``rows`` of some clients after all steps; ``exact`` computes it without any."""
 
@@ -162,7 +242,7 @@ class UpdatePath:
                 number = -1 if group is None else group
                 return generator(self.seed, f"mean {i} {purpose} {name}", *at, number)
 
-            return Incoming(name, group, clients, weights, at[0], self._state_of(i), rng)
+            return Incoming(name, group, clients, weights, at[0], self._state_of(i), rng, cohort)
 
         mean = None
         for i, step in enumerate(self.steps):
@@ -195,6 +275,9 @@ class UpdatePath:
                 _check_name(step, name)
                 recorded[f"update/{start}{name}"] = float(number)
         return states, recorded
+
+    def _places(self, clients: Sequence[int]) -> list[float]:
+        return [place(self.seed, k, self.clients) for k in clients]
 
     def _state_of(self, i: int) -> dict[str, Tensor]:
         return _under(f"{i}.", self.state)
@@ -235,6 +318,10 @@ def _size(
     step: UpdateStep, entries: Mapping[str, int], name: str, vectors: Mapping[str, Tensor], size: Size
 ) -> Size:
     return step.size(name, vectors, size._replace(entries=entries.get(name, size.entries)))
+
+
+def _address(vector: Tensor) -> tuple[object, ...]:
+    return vector.data_ptr(), vector.shape, vector.stride(), vector.dtype
 
 
 def _has(step: UpdateStep, hook: str) -> bool:

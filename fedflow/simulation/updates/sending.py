@@ -69,7 +69,7 @@ class Sending:
             for messages in (self.shard.received, self._kept)
         )
         at = self.shard.round, self.shard.cycle
-        update, entries = self.path.changed(clients, at, update, received, kept)
+        update, entries = self.path.changed(clients, at, update, received, kept, self.shard.cohort)
         good: list[int] = []
         for c, client in enumerate(clients):
             if fault := self.path.fault(update.map(partial(_of_one, c, self._device)), received[c]):

@@ -3,12 +3,15 @@
 A step is a class in a file here or in a plug-in, named by an entry of ``run.updates``. The worker and the
 server call its hooks in the order of that list and know no step by name. Every hook has a neutral default:
 
+* Before the first round, `check` refuses a run, and `prepared` completes the step for it.
+* Before training, `serve` changes a vector that the server sends to all clients of the round.
 * On the worker, `accepts` refuses an update, `change` changes the updates of some clients at once, and `size`
   counts the bytes that cross. Clients `keep` vectors for a step from round to round.
-* On the server, `combine` replaces the mean of uploaded vectors, `after` changes a mean, and `learn` ends a
-  round: it returns numbers to record, and the server's values for the next round, which all hooks can read.
+* On the server, `meet` changes all updates of a round together, `reads` can forbid a look at single ones,
+  `combine` replaces the mean of uploaded vectors, `after` changes a mean, and `learn` ends a round: it
+  returns numbers to record, and the server's values for the next round, which all hooks can read.
 
-Only updates of training take these steps: answers of an onboarding and messages to clients do not.
+Only messages and updates of training take these steps: those of an onboarding do not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +54,9 @@ class Outgoing:
     Which clients share one `Outgoing` depends on how the run is computed (one by one, or many at once), so
     the result of one must not depend on the others. ``received`` and ``kept`` have the vectors of each
     client. ``masks`` names the mask of each vector that is sent in part (`Pruning`). ``state`` are the
-    server's values for the step, on the host. ``rng(purpose, client)`` has its own key.
+    server's values for the step that workers get, on the host. ``rng(purpose, client)`` has its own key.
+    ``cohort`` are all clients of the round, sorted. ``places`` [C] order all clients of the run at random, in
+    [0, 1), the same in all rounds: a step for a share of the clients is for those with a smaller place.
     """
 
     clients: Sequence[int]
@@ -63,6 +68,8 @@ class Outgoing:
     masks: Mapping[str, str]
     rng: Callable[[str, int], np.random.Generator]
     name: str  # of the step, for errors
+    cohort: Sequence[int] = ()
+    places: Sequence[float] = ()
 
     def reference(self, name: str) -> Tensor | None:
         """The vector that the update's ``name`` is compared with, [C, n] or [1, n], or None.
@@ -145,11 +152,53 @@ class Outgoing:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """A vector ``name`` that the server sends to all clients of a round.
+
+    ``state`` are the server's values for the step; ``rng(purpose)`` is keyed by round and vector.
+    """
+
+    name: str
+    round: int
+    state: Mapping[str, Tensor]
+    rng: Callable[[str], np.random.Generator]
+
+
+@dataclass(frozen=True)
+class Served:
+    """The ``vector`` that clients receive, its ``size`` (None: as before), and new values of the server."""
+
+    vector: Tensor
+    size: Size | None = None
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """All updates of a round: the ``vectors`` of every client by name, tensors [.] in client order.
+
+    ``received`` are the vectors that each client had received. ``groups``, ``weights``, ``places`` have an
+    item for every client (see `Outgoing`). ``rng(purpose)`` is keyed by round.
+    """
+
+    clients: Sequence[int]
+    groups: Sequence[int]
+    weights: Sequence[float]
+    places: Sequence[float]
+    round: int
+    vectors: Mapping[str, Sequence[Tensor]]
+    received: Sequence[Mapping[str, Tensor]]
+    state: Mapping[str, Tensor]
+    rng: Callable[[str], np.random.Generator]
+
+
+@dataclass(frozen=True)
 class Incoming:
     """A mean that the server asks for: of the vectors ``name`` of ``clients`` of a ``group`` (None: of all).
 
     ``weights`` [m] are not normalized, ``state`` are the server's values. ``rng(purpose)`` is keyed by round,
-    vector and group, so that asking for a mean twice gives the same.
+    vector and group, so that asking for a mean twice gives the same. ``cohort`` are all clients that trained,
+    also those that failed.
     """
 
     name: str
@@ -159,6 +208,7 @@ class Incoming:
     round: int
     state: Mapping[str, Tensor]
     rng: Callable[[str], np.random.Generator]
+    cohort: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -212,6 +262,10 @@ class UpdateStep(Choice):
     def check(self, method: "Method", run: "Conditions") -> None:
         """Raise `BadInput` (`unfit`) for a method or a run that this step does not work with."""
 
+    def prepared(self, run: "Conditions") -> Self:
+        """This step, completed for a run, such as by the noise that a target needs."""
+        return self
+
     def accepts(self, update: Update, received: Mapping[str, Tensor]) -> Tensor:
         """True if the server may have the ``update`` of one client, scalar bool; if not, the client fails.
 
@@ -234,6 +288,20 @@ class UpdateStep(Choice):
 
     # On the server
 
+    def serve(self, got: Shared, vector: Tensor) -> Served:
+        """The vector of real numbers [...] that all clients of the round receive in place of ``vector``."""
+        return Served(vector)
+
+    def meet(self, got: Arrived) -> Mapping[str, Sequence[Tensor]]:
+        """New vectors of all clients, by name, computed together; the server then holds every update."""
+        return {}
+
+    def reads(self, method: "Method", what: str) -> None:
+        """Raise `BadInput` (`unfit`) if the server may not read ``what`` of single clients.
+
+        This is "vectors", "scalars", "weights", "groups", or "a mean of some" for a mean with other weights.
+        """
+
     def combine(self, got: Incoming, vectors: Tensor) -> Tensor:
         """The vector [n] in place of the mean of ``vectors`` [m, n].
 
@@ -247,7 +315,10 @@ class UpdateStep(Choice):
         return mean
 
     def start(self) -> Mapping[str, Tensor]:
-        """The server's values for the step before the first round, by name, on the host."""
+        """The server's values for the step before the first round, by name, on the host.
+
+        Those whose name starts with an underscore are not sent to workers.
+        """
         return {}
 
     def learn(
