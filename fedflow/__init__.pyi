@@ -192,6 +192,9 @@ from fedflow.simulation.outcome import RoundReport as RoundReport
 from fedflow.simulation.outcome import RunFindings as RunFindings
 from fedflow.simulation.timing import Timing as Timing
 from fedflow.simulation.updates.clip import Clip as Clip
+from fedflow.simulation.updates.qsgd import QSGD as QSGD
+from fedflow.simulation.updates.random_k import RandomK as RandomK
+from fedflow.simulation.updates.sign import Sign as Sign
 from fedflow.simulation.updates.step import Arrived as Arrived
 from fedflow.simulation.updates.step import Changed as Changed
 from fedflow.simulation.updates.step import Incoming as Incoming
@@ -201,6 +204,7 @@ from fedflow.simulation.updates.step import Served as Served
 from fedflow.simulation.updates.step import Shared as Shared
 from fedflow.simulation.updates.step import UpdateStep as UpdateStep
 from fedflow.simulation.updates.step import register as _update_step
+from fedflow.simulation.updates.top_k import TopK as TopK
 from fedflow.tracking.models import export_model as export_model
 from fedflow.tracking.models import import_model as import_model
 from fedflow.tracking.models import load_model as load_model

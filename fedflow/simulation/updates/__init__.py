@@ -5,6 +5,10 @@ path. Importing this package registers the steps of ``run.updates``, one file ea
 """
 
 from fedflow.simulation.updates import clip as clip
+from fedflow.simulation.updates import qsgd as qsgd
+from fedflow.simulation.updates import random_k as random_k
+from fedflow.simulation.updates import sign as sign
+from fedflow.simulation.updates import top_k as top_k
 from fedflow.simulation.updates.step import STEPS as STEPS
 from fedflow.simulation.updates.step import UpdateStep as UpdateStep
 from fedflow.simulation.updates.step import check_steps as check_steps
