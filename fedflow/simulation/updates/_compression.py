@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.wire import Size
-from fedflow.methods.protocols import Asynchronous, Clustered, Leveled, Pruning
+from fedflow.methods.protocols import Asynchronous, Clustered, Cyclic, Leveled, Pruning
 from fedflow.settings import option
 from fedflow.simulation.updates.step import Changed, Outgoing, Served, Shared, UpdateStep
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedflow.methods.method import Conditions, Method
 
 UP, DOWN, BOTH = "up", "down", "both"
-SEVERAL = Asynchronous, Clustered, Leveled, Pruning  # methods whose clients receive different vectors
+SEVERAL = Asynchronous, Clustered, Cyclic, Leveled, Pruning  # methods whose clients receive different vectors
 Draw = Callable[[Callable[[np.random.Generator], np.ndarray], Tensor], Tensor]
 
 
