@@ -205,10 +205,8 @@ def test_neutral_compression_changes_no_bit(name: str, federation: Federation) -
     [
         ("top_k", "scaffold", "both"),
         ("top_k", "subfedavg_un", "up"),
-        ("random_k", "fednova", "both"),
         ("random_k", "ifca", "up"),
         ("qsgd", "ditto", "both"),
-        ("qsgd", "heterofl", "up"),
         ("sign", "fedavg", "both"),
         ("sign", "fedbuff", "up"),
     ],
@@ -277,11 +275,9 @@ def test_clients_pay_for_messages_that_they_missed(federation: Federation) -> No
         (0.9, None, 8 * n),
     ):
         step = {"step": "top_k", "share": share, "direction": "down", "catch_up": catch_up}
-        down = np.diff([0, *ran("fedavg", federation, step).values("bytes_down")])
-        assert down.tolist() == [4 * 8 * n, 4 * received, 4 * received]
-        assert ran("fedavg", federation, step).values("bytes_up") == ran("fedavg", federation).values(
-            "bytes_up"
-        )
+        rounds = ran("fedavg", federation, step)
+        assert np.diff([0, *rounds.values("bytes_down")]).tolist() == [4 * 8 * n, 4 * received, 4 * received]
+        assert np.diff([0, *rounds.values("bytes_up")]).tolist() == [4 * 8 * n] * 3
 
 
 @pytest.mark.parametrize("name", SEVERAL)
