@@ -147,21 +147,21 @@ class ServerEnd:
 
     def receive(self, t: int, answers: Sequence[Answer]) -> Diagnostics:
         """Take the server's step of round ``t``. Raises `FedflowError` if every client failed."""
-        failures = [(one.client, one.failure) for one in answers if one.failure]
+        failures = [(answer.client, answer.failure) for answer in answers if answer.failure]
         results = [
             ClientResult(
-                client=one.client,
-                group=one.group,
-                weight=one.weight,
-                scalars=one.scalars,
-                reported=one.reported,
+                client=answer.client,
+                group=answer.group,
+                weight=answer.weight,
+                scalars=answer.scalars,
+                reported=answer.reported,
                 keep={},
-                vectors=one.vectors,
+                vectors=answer.vectors,
                 traffic=0,
-                train_loss=one.train_loss,
+                train_loss=answer.train_loss,
             )
-            for one in answers
-            if not one.failure
+            for answer in answers
+            if not answer.failure
         ]
         if not results:
             raise FedflowError(f"round {t}: every client failed ({failures[:1]})")
@@ -211,8 +211,8 @@ class ClientEnd:
         self, orders: Orders, received: Mapping[str, Tensor], kept: Mapping[str, Tensor]
     ) -> tuple[Answer, dict[str, Tensor]]:
         """Train; returns the answer, and the vectors that this client keeps from now on."""
-        own = self._first(orders.client) | dict(kept)
-        result = train_shard(self._job(orders), _shard(orders, received, own), gathers=True)
+        vectors = self._first(orders.client) | dict(kept)
+        result = train_shard(self._job(orders), _shard(orders, received, vectors), gathers=True)
         if result.failures:
             client, reason = result.failures[0]
             return Answer(client, failure=reason), dict(kept)
@@ -232,10 +232,10 @@ class ClientEnd:
         self, orders: Orders, received: Mapping[str, Tensor], kept: Mapping[str, Tensor]
     ) -> dict[str, float]:
         """The accuracy and mean loss of the model that this client is served, on its own test samples."""
-        own = self._first(orders.client) | dict(kept)
+        vectors = self._first(orders.client) | dict(kept)
         if not kept:
-            own |= {name: received[source] for name, source in self.method.newcomer.items()}
-        w, cluster, _ = served_model(self._job(orders), self.federation, _shard(orders, received, own), 0)
+            vectors |= {name: received[source] for name, source in self.method.newcomer.items()}
+        w, cluster, _ = served_model(self._job(orders), self.federation, _shard(orders, received, vectors), 0)
         accuracy, loss, *_ = score(self.federation, [w], np.zeros(1, dtype=np.int64), [orders.client])
         return {"accuracy": float(accuracy[0]), "loss": float(loss[0]), "cluster": cluster}
 
@@ -266,6 +266,8 @@ class ClientEnd:
 
 def _shard(orders: Orders, received: Mapping[str, Tensor], kept: Mapping[str, Any]) -> Shard:
     vectors = [torch.as_tensor(vector) for vector in (*received.values(), *kept.values())]
-    places = iter(range(len(vectors)))
-    got, own = ({name: next(places) for name in message} for message in (received, kept))
-    return Shard(orders.t, [orders.client], vectors, [got], [own], phase=orders.phase, epochs=[orders.epochs])
+    numbers = iter(range(len(vectors)))
+    got, kept_at = ({name: next(numbers) for name in message} for message in (received, kept))
+    return Shard(
+        orders.t, [orders.client], vectors, [got], [kept_at], phase=orders.phase, epochs=[orders.epochs]
+    )

@@ -127,8 +127,8 @@ def client_app(
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        about = {"samples": clients.samples(context), "client": _client(context)}
-        return Message(RecordDict({"about": MetricRecord(about)}), reply_to=message)
+        facts = {"samples": clients.samples(context), "client": _client(context)}
+        return Message(RecordDict({"about": MetricRecord(facts)}), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -141,9 +141,9 @@ def client_app(
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         orders, received = _read(message)
-        found = clients.end(context, orders).evaluate(orders, received, _kept(context))
-        known = {name: value for name, value in found.items() if value == value}  # without NaN
-        return Message(RecordDict({"metrics": MetricRecord(known)}), reply_to=message)
+        scores = clients.end(context, orders).evaluate(orders, received, _kept(context))
+        finite = {name: value for name, value in scores.items() if value == value}  # without NaN
+        return Message(RecordDict({"metrics": MetricRecord(finite)}), reply_to=message)
 
     return app
 
@@ -259,12 +259,13 @@ class Strategy(FlowerStrategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Mean accuracy and loss over clients, each on its own test samples."""
-        found = [reply.content["metrics"] for reply in replies if not reply.has_error()]
-        scored = [each for each in found if "accuracy" in each]
+        replied = [reply.content["metrics"] for reply in replies if not reply.has_error()]
+        scored = [client for client in replied if "accuracy" in client]
         if not scored:
             return None
         means = {
-            f"local_{name}": float(np.mean([each[name] for each in scored])) for name in ("accuracy", "loss")
+            f"local_{name}": float(np.mean([client[name] for client in scored]))
+            for name in ("accuracy", "loss")
         }
         return MetricRecord({**means, "clients": len(scored)})
 

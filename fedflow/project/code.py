@@ -88,8 +88,8 @@ def _top(module: str) -> str:
 def _home(top: str) -> Path | None:
     """The folder of a module or package of the user's project; None for fedflow and installed ones."""
     module = sys.modules.get(top)
-    places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
-    home = Path(places[0]).parent if places[0] else None
+    paths = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
+    home = Path(paths[0]).parent if paths[0] else None
     return None if home is None or top == "fedflow" or "site-packages" in home.parts else home
 
 
