@@ -79,7 +79,7 @@ COSTS = {  # measure: field of `Reach`, and metric
 }
 # Measures and their numbers of arguments.
 SWEEPS = {"sweep_best": 0, "sweep": 1, "sweep_plateau": 1, "sweep_most": 1}
-SWEPT = {"accuracy": "local_accuracy", "loss": "loss", "ece": "ece", "mce": "mce"}  # column: measure in this unit
+SWEPT = {"accuracy": "local_accuracy", "loss": "loss", "ece": "ece", "mce": "mce"}  # by column
 MASKS = {"mask_overlap": 0, "mask_iou": 1}
 OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2, "last": 2}
 
@@ -275,7 +275,8 @@ def _swept(text: str, name: str, field: str, argument: str = "0") -> Measure:
         if argument not in SWEPT:
             raise unknown_name(f"{field} {text}, column", argument, SWEPT)
         like = parse(SWEPT[argument])
-        return replace(like, text=text, label=f"{like.label} (most, of mixtures)", of=partial(_most, argument))
+        label = f"{like.label} (most, of mixtures)"
+        return replace(like, text=text, label=label, of=partial(_most, argument))
     wanted = _number(field, text, argument)
 
     def of(run: Run) -> float | None:

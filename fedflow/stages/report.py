@@ -24,6 +24,8 @@ from fedflow.report.sources import TRIED
 from fedflow.stages.grid import current
 from fedflow.tracking.models import attach_to_sweep
 
+COLLECT = ("-o", "addopts=", "-p", "no:cacheprovider", "--collect-only", "-q")
+
 
 def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
     """Write ``report/`` on all results, networks and claims of a project; returns the path of its page.
@@ -82,8 +84,8 @@ def check_tests(claims: Iterable[Claim], root: Path) -> None:
     top = Path(_git(root, "rev-parse", "--show-toplevel") or root)
     files = {test.partition("::")[0] for test in named}
     there = [file for file in sorted(files) if (top / file).is_file()]
-    pytest = [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "--collect-only", "-q"]
-    done = subprocess.run([*pytest, *there], cwd=top, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pytest", *COLLECT, *there]
+    done = subprocess.run(command, cwd=top, capture_output=True, text=True, check=False)
     collected = {line.partition("[")[0] for line in done.stdout.splitlines()} if there else set()
     for test, claim in named.items():
         if test.partition("[")[0] not in collected:
