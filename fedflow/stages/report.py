@@ -24,7 +24,7 @@ from fedflow.report.sources import TRIED
 from fedflow.stages.grid import current
 from fedflow.tracking.models import attach_to_sweep
 
-COLLECT = ("-o", "addopts=", "-p", "no:cacheprovider", "--collect-only", "-q")
+COLLECT = ("--rootdir=.", "-o", "addopts=", "-p", "no:cacheprovider", "--collect-only", "-q")
 
 
 def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
