@@ -248,10 +248,9 @@ def _of_client(text: str, field: str, name: str, number: str) -> Measure:
         raise unknown_name(f"{field} {text}, metric", name, [m.name for m in METRICS.values() if m.client])
 
     def of(run: Run) -> float | None:
-        column = metric.client
-        rows = run.clients.loc[run.clients["client"] == wanted, column] if column in run.clients else ()
+        rows = run.clients.loc[run.clients["client"] == wanted, name] if name in run.clients else ()
         if len(rows) == 0 or math.isnan(value := float(rows.iloc[0])):
-            raise NotMeasured(f"{run.folder / 'clients.parquet'} has no {column} of client {number}")
+            raise NotMeasured(f"{run.folder / 'clients.parquet'} has no {name} of client {number}")
         return value
 
     return _measure(text, replace(metric, label=f"{metric.label} (client {number})"), of)

@@ -203,7 +203,7 @@ def test_measures_of_predictions(text, value, tmp_path):
 
 def test_a_measure_of_one_client():
     clients = pd.DataFrame({"client": [0, 2], "local_accuracy": [0.9, 0.4]})
-    clients["trained_accuracy"] = [0.8, np.nan]
+    clients["local_final_accuracy"] = [0.8, np.nan]
     run = replace(finished("global_accuracy", [0.7]), clients=clients)
     assert measure(run, "client(local_accuracy, 2)") == 0.4
     assert measure(run, "client(local_final_accuracy, 0)") == 0.8
