@@ -248,10 +248,10 @@ def _of_client(text: str, field: str, name: str, number: str) -> Measure:
         raise unknown_name(f"{field} {text}, metric", name, [m.name for m in METRICS.values() if m.client])
 
     def of(run: Run) -> float | None:
-        rows = run.clients.loc[run.clients["client"] == wanted, name] if name in run.clients else ()
-        if len(rows) == 0 or math.isnan(value := float(rows.iloc[0])):
+        rows = run.clients[run.clients["client"] == wanted][name].dropna() if name in run.clients else None
+        if rows is None or rows.empty:
             raise NotMeasured(f"{run.folder / 'clients.parquet'} has no {name} of client {number}")
-        return value
+        return float(rows.iloc[0])
 
     return _measure(text, replace(metric, label=f"{metric.label} (client {number})"), of)
 
