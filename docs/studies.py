@@ -16,7 +16,7 @@ from fedflow.claims.claims import Claim, load_claims
 from fedflow.claims.recorded import FEW, UNRECORDED, Entry, read_verdicts
 from fedflow.claims.results import read_results
 from fedflow.claims.sources import CLAIMS, RESULTS
-from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, VERDICTS
+from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_RUN, VERDICTS
 from fedflow.stages.current import current_code
 
 STUDIES = Path(__file__).parents[1] / "studies"
@@ -35,7 +35,7 @@ COLUMNS = (
     "commit",
 )
 CURRENT, STALE, ABSENT, TYPED = "current", "stale", "results not committed", "typed by hand"
-NO_RESULTS = ("not run", UNRECORDED, *BY_TESTS)  # verdicts without results to commit
+NO_RESULTS = (NOT_RUN, UNRECORDED, *BY_TESTS)  # verdicts without results to commit
 README = re.compile(r"\]\((?:\.\./)+studies/(\w+)/README\.md")
 LINK = re.compile(r"\[([^]]*)\]\((?!https?:|#)([^)]*)\)")  # in a README
 
@@ -134,10 +134,10 @@ def shown(study: Path) -> list[Row]:
 
 def _state(entry: Entry, claim: Claim | None, results: list[dict[str, str]]) -> tuple[str, str]:
     """The state of a verdict, and why it is stale."""
-    if entry.verdict in NO_RESULTS:
-        return "", ""
-    if claim is None:
+    if claim is None and entry.verdict in (*VERDICTS, *BY_TESTS) and entry.verdict != NOT_RUN:
         return TYPED, ""
+    if claim is None or entry.verdict in NO_RESULTS:
+        return "", ""
     used = [row for row in results if (row["partition"], row["method"]) in claim.sides]
     if not entry.commit or {(row["partition"], row["method"]) for row in used} < claim.sides:
         return ABSENT, ""

@@ -15,6 +15,7 @@ import pytest
 from command import fedflow, make_project, recorded
 
 from fedflow.cli.startup import importing
+from fedflow.cli.sweep import _headline
 from fedflow.data import SOURCES
 from fedflow.errors import FedflowError, Unanswered
 from fedflow.methods import METHODS
@@ -39,6 +40,12 @@ def own_store():
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     return make_project(tmp_path_factory.mktemp("project"))
+
+
+def test_the_line_of_a_finished_run_has_the_first_number_that_there_is():
+    """A run on real targets has no accuracy."""
+    assert _headline({"local_accuracy": None, "loss": 0.52, "local_std": 0.1}) == "loss 0.52"
+    assert _headline({"local_accuracy": None}) == "done"
 
 
 @pytest.fixture

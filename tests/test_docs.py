@@ -78,8 +78,8 @@ def test_claims_name_what_exists(file: Path) -> None:
 
     for claim in load_claims(file):
         names(claim, [])
-        if claim.test is not None:
-            path, _, function = claim.test.partition("::")
+        for test in claim.tests:
+            path, _, function = test.partition("::")
             assert f"def {function.partition('[')[0]}(" in (HOME / path).read_text()
 
 

@@ -14,11 +14,12 @@ from fedflow.claims.claims import load_claims
 from fedflow.claims.recorded import UNRECORDED, Entry, read_verdicts
 from fedflow.claims.results import registered_methods
 from fedflow.claims.sources import CLAIMS, RECORDED, RESULTS
-from fedflow.claims.verdicts import BY_TESTS, VERDICTS
+from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS
 from fedflow.config import load_params
 from fedflow.stages.current import current_code
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.procedure import ProcedureRun
+from fedflow.stages.report import check_tests
 
 HOME = Path(__file__).parents[1]
 STUDIES = sorted(folder for folder in (HOME / "studies").iterdir() if folder.is_dir())
@@ -32,6 +33,11 @@ def site() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.slow
+def test_pytest_collects_the_tests_that_claims_name() -> None:
+    check_tests((claim for study in STUDIES for claim in load_claims(study / CLAIMS)), HOME)
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
@@ -50,6 +56,7 @@ def test_a_study_has_settings_a_command_and_a_verdict_on_every_claim(site: Modul
         assert entry.claim and entry.source and entry.paper and entry.command, entry.id
         claim = claims.get(entry.id)
         assert claim is None or (entry.verdict in BY_TESTS) == (not claim.kinds), entry.id
+        assert claim or entry.verdict in (NOT_RUN, UNRECORDED), f"{entry.id}: typed by hand"
         if entry.verdict in BY_TESTS:
             file = re.match(r"pytest (tests/\S+?\.py)", entry.command)
             assert file and (HOME / file[1]).is_file(), entry.id
@@ -58,7 +65,7 @@ def test_a_study_has_settings_a_command_and_a_verdict_on_every_claim(site: Modul
 def test_a_verdict_on_one_or_two_seeds_says_so(site: ModuleType) -> None:
     label = {(entry.seeds, entry.verdict): entry.basis for study in STUDIES for entry in site.entries(study)}
     few = {basis for (seeds, verdict), basis in label.items() if seeds in (1, 2) and verdict in VERDICTS}
-    assert few == {"seen, one seed", "seen, two seeds"}
+    assert few <= {"seen, one seed", "seen, two seeds"}
     assert Entry(id="a", verdict="confirmed", seeds=1, planned=True).basis == "seen, one seed"
     assert [Entry(id="a", seeds=3, planned=planned).basis for planned in (True, False, None)] == [
         "as planned",

@@ -161,7 +161,9 @@ class Claim(Check):
     id: str = option(doc="a short name")
     source: str = option(doc="where it is made")
     claim: str = option(doc="the claim in a sentence")
-    test: str | None = option(None, "a test that decides it, as tests/file.py::function")
+    test: str | None = option(
+        None, "a test that decides it, as tests/file.py::function, or several with spaces in between"
+    )
     refuted: bool = option(False, "the test shows that the claim is false")
     planned: bool | None = option(
         None, "whether claim, target, scale and seeds were fixed before any result was seen; null: not stated"
@@ -183,6 +185,11 @@ class Claim(Check):
                     raise BadInput("measure", other.text, f"one in the unit of {measures[0].text}")
             if not partitions and not all(arm.partition for arm in check.arms):
                 raise BadInput("partition", None, "the name of a partition, or a list of names")
+
+    @property
+    def tests(self) -> list[str]:
+        """The tests that decide it."""
+        return self.test.split() if self.test else []
 
     @property
     def sides(self) -> set[tuple[str, str]]:

@@ -13,11 +13,14 @@ Published tables and claims name what they compare in this language:
   ``auroc``: the mean over clients, each on its own test set, or with ``_std`` (of the population),
   ``_weighted`` (by test samples), ``_worst10``, ``_best10``, ``_gini``, ``_gap``; ``top<k>``, ``ece`` and
   ``mce`` also with ``(batch=10)``: the mean over batches of that many test samples, as SuPerFed publishes it
+* ``client(metric, number)``: a metric of one client, from ``clients.parquet``
 * ``pruned``, the share of parameters that clients' networks lack at the end: 1 - ``kept``, the mean over all
   clients (the diagnostic ``client/pruned/mean`` covers the last cohort only)
 * ``sweep(share)``, mean accuracy of the mixtures with this share of the personal model (`run.sweep`);
-  ``sweep_best``, mean accuracy of clients at their best shares; and ``sweep_plateau(width)``, the portion of
-  the shares whose mean accuracy is within ``width`` of the highest
+  ``sweep_best``, mean accuracy of clients at their best shares; ``sweep_most(ece)``, mean of the highest
+  ``ece`` (or ``accuracy``, ``loss``, ``mce``) of a client at shares that have the highest accuracy of some
+  client, as SuPerFed's code reports it; and ``sweep_plateau(width)``, the portion of the shares whose mean
+  accuracy is within ``width`` of the highest
 * ``mask_iou(number)``, mean IoU of the masks of two clients that share this number of labels; and
   ``mask_overlap``, the rank correlation between IoU and shared labels over all pairs of clients that took
   part and whose masks are recorded (`Outcome`: the first 1000, at most 1 GiB)
@@ -29,6 +32,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
+
+import pandas as pd
 
 from fedflow.claims.targets import NotMeasured, check_target, column_of, reach
 from fedflow.errors import BadInput, unknown_name
@@ -73,7 +78,8 @@ COSTS = {  # measure: field of `Reach`, and metric
     "gradients_to": ("gradients", METRICS["gradients"]),
 }
 # Measures and their numbers of arguments.
-SWEEPS = {"sweep_best": 0, "sweep": 1, "sweep_plateau": 1}
+SWEEPS = {"sweep_best": 0, "sweep": 1, "sweep_plateau": 1, "sweep_most": 1}
+SWEPT = {"accuracy": "local_accuracy", "loss": "loss", "ece": "ece", "mce": "mce"}  # by column
 MASKS = {"mask_overlap": 0, "mask_iou": 1}
 OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2, "last": 2}
 
@@ -126,6 +132,8 @@ def parse(text: str, field: str = "measure", procedure: str = "") -> Measure:
             return _predicted(text, predicted[1], predicted[2], int(batch[1]))
     if name in COSTS and len(given) in (2, 3):
         return _cost(text, name, field, *given)
+    if name == "client" and len(given) == 2:
+        return _of_client(text, field, *given)
     if SWEEPS.get(name) == len(given):
         return _swept(text, name, field, *given)
     if MASKS.get(name) == len(given):
@@ -136,9 +144,10 @@ def parse(text: str, field: str = "measure", procedure: str = "") -> Measure:
         return _measure(text, summary, partial(_final, text))
     shapes = [f"{n}(column, target)" for n in COSTS]
     shapes += [f"{n}(column)" for n, count in OF_ROUNDS.items() if count == 1]
-    shapes += ["at(column, round)", "last(column, n)"]
+    shapes += ["at(column, round)", "last(column, n)", "client(metric, number)"]
     shapes += ["top1", "top5", *predictions.WHOLE, *"ece mce ece(batch=10) pruned".split()]
-    shapes += ["sweep(share)", "sweep_best", "sweep_plateau(width)", "mask_iou(number)", "mask_overlap"]
+    shapes += ["sweep(share)", "sweep_best", "sweep_most(ece)", "sweep_plateau(width)"]
+    shapes += ["mask_iou(number)", "mask_overlap"]
     raise unknown_name(field, text, [*METRICS, *shapes])
 
 
@@ -233,6 +242,20 @@ def _of_rounds(text: str, name: str, field: str, column: str, argument: str = ""
     return _measure(text, replace(metric, label=f"{metric.label} ({how})"), of)
 
 
+def _of_client(text: str, field: str, name: str, number: str) -> Measure:
+    metric, wanted = metric_of(name), _number(field, text, number)
+    if metric is None or not metric.client:
+        raise unknown_name(f"{field} {text}, metric", name, [m.name for m in METRICS.values() if m.client])
+
+    def of(run: Run) -> float | None:
+        rows = run.clients[run.clients["client"] == wanted][name].dropna() if name in run.clients else None
+        if rows is None or rows.empty:
+            raise NotMeasured(f"{run.folder / 'clients.parquet'} has no {name} of client {number}")
+        return float(rows.iloc[0])
+
+    return _measure(text, replace(metric, label=f"{metric.label} (client {number})"), of)
+
+
 def _predicted(text: str, name: str, part: str | None, batch: int | None = None) -> Measure:
     def of(run: Run) -> float | None:
         value = _summary(run, name, batch)[part or "mean"]
@@ -247,12 +270,16 @@ def _predicted(text: str, name: str, part: str | None, batch: int | None = None)
 
 
 def _swept(text: str, name: str, field: str, argument: str = "0") -> Measure:
+    if name == "sweep_most":
+        if argument not in SWEPT:
+            raise unknown_name(f"{field} {text}, column", argument, SWEPT)
+        like = parse(SWEPT[argument])
+        label = f"{like.label} (most, of mixtures)"
+        return replace(like, text=text, label=label, of=partial(_most, argument))
     wanted = _number(field, text, argument)
 
     def of(run: Run) -> float | None:
-        scores = sweep(run)
-        if scores.empty:
-            raise NotMeasured(f"{run.folder / 'sweep.parquet'} has no mixtures")
+        scores = _mixtures(run)
         by_share = scores.groupby("value")["accuracy"].mean()
         if name == "sweep_best":
             return float(scores.groupby("client")["accuracy"].max().mean())
@@ -269,6 +296,19 @@ def _swept(text: str, name: str, field: str, argument: str = "0") -> Measure:
         "sweep_plateau": f"Mixtures with an accuracy within {argument} of the highest",
     }[name]
     return Measure(text, f"{label}, %", SHARE, "higher", of)
+
+
+def _mixtures(run: Run) -> pd.DataFrame:
+    scores = sweep(run)
+    if scores.empty:
+        raise NotMeasured(f"{run.folder / 'sweep.parquet'} has no mixtures")
+    return scores
+
+
+def _most(column: str, run: Run) -> float:
+    scores = _mixtures(run)
+    best = scores.loc[scores.groupby("client")["accuracy"].idxmax(), "value"]
+    return float(scores[scores["value"].isin(best)].groupby("client")[column].max().mean())
 
 
 def _of_masks(text: str, name: str, field: str, number: str = "0") -> Measure:

@@ -206,5 +206,5 @@ def _headline(metrics: dict[str, Any]) -> str:
     """The first of the metrics that are printed."""
     from fedflow.metrics.table import headlines
 
-    name = next(iter(headlines(metrics)), "")
+    name = next((name for name in headlines(metrics) if metrics[name] is not None), "")
     return f"{name} {metrics[name]:.4g}" if name else "done"

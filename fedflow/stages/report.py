@@ -1,17 +1,19 @@
 """Writes the report and the files for a paper."""
 
 import subprocess
+import sys
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 
-from fedflow.claims.claims import load_claims
+from fedflow.claims.claims import Claim, load_claims
 from fedflow.claims.matching import matches
 from fedflow.claims.recorded import write_verdicts
 from fedflow.claims.results import write_results
 from fedflow.claims.sources import CLAIMS
 from fedflow.claims.verdicts import judge
 from fedflow.config import PARAMS, Loaded, load_params
-from fedflow.errors import FedflowError
+from fedflow.errors import BadInput, FedflowError
 from fedflow.finished.collect import collect_runs
 from fedflow.finished.collect_outcomes import collect_outcomes
 from fedflow.project.terminal import say
@@ -21,6 +23,8 @@ from fedflow.report.paper import write_paper
 from fedflow.report.sources import TRIED
 from fedflow.stages.grid import current
 from fedflow.tracking.models import attach_to_sweep
+
+COLLECT = ("--rootdir=.", "-o", "addopts=", "-p", "no:cacheprovider", "--collect-only", "-q")
 
 
 def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
@@ -64,6 +68,7 @@ def record_verdicts(root: Path = Path()) -> list[Path]:
     runs = [*collect_runs(root / "results", params.labels, needed=not rows), *rows]
     registered = {name: procedure for name, (procedure, _) in entries.items()}
     claims = load_claims(root / CLAIMS)
+    check_tests(claims, root)
     judged = judge(claims, runs, params.labels, registered)
     return [
         write_verdicts(root, judged, date.today().isoformat(), _commit(root), [*matches(runs)]),
@@ -71,9 +76,30 @@ def record_verdicts(root: Path = Path()) -> list[Path]:
     ]
 
 
+def check_tests(claims: Iterable[Claim], root: Path) -> None:
+    """Raise `BadInput` for a claim with a test that pytest does not collect in the repository of ``root``."""
+    named = {test: claim.id for claim in claims for test in claim.tests}
+    if not named:
+        return
+    top = Path(_git(root, "rev-parse", "--show-toplevel") or root)
+    files = {test.partition("::")[0] for test in named}
+    there = [file for file in sorted(files) if (top / file).is_file()]
+    command = [sys.executable, "-m", "pytest", *COLLECT, *there]
+    done = subprocess.run(command, cwd=top, capture_output=True, text=True, check=False)
+    collected = {line.partition("[")[0] for line in done.stdout.splitlines()} if there else set()
+    for test, claim in named.items():
+        if test.partition("[")[0] not in collected:
+            raise BadInput(f"claim {claim}.test", test, f"the id of a test that pytest collects in {top}")
+
+
 def _commit(root: Path) -> str:
     """The commit of the project; empty outside a repository."""
-    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+    return _git(root, "rev-parse", "--short", "HEAD")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """The answer of git, empty if it fails."""
+    command = ["git", "-C", str(root), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 

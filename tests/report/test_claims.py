@@ -385,6 +385,7 @@ def test_new_results_replace_what_follows_from_runs_and_keep_the_rest(tmp_path):
     ]
     held = '- {id: t, source: s, claim: d, test: "test_a.py::test_b"}\n'
     (tmp_path / "claims.yaml").write_text("".join(claims) + held)
+    (tmp_path / "test_a.py").write_text("import pytest\n\n\n@pytest.mark.slow\ndef test_b(): ...\n")
     (tmp_path / RECORDED).write_text(
         "paper: P\nscale: small\nverdicts:\n"
         "- {id: hand, source: x, claim: y, verdict: not confirmed, seeds: 1}\n"
@@ -406,6 +407,9 @@ def test_new_results_replace_what_follows_from_runs_and_keep_the_rest(tmp_path):
         assert found["k"] == {"id": "k", "verdict": "confirmed", "ours": "earlier", "seeds": 3}
         assert found["n"] == {"id": "n", "verdict": "not run"}
         assert found["t"] == {"id": "t", "ours": "by hand", "verdict": "held by a test"}
+    (tmp_path / "claims.yaml").write_text(held.replace("test_b", "test_b test_a.py::test_c"))
+    done = CliRunner().invoke(app, ["report", "--verdicts", "--root", str(tmp_path)])
+    assert "claim t.test: 'test_a.py::test_c' is not accepted" in str(done.exception)
     rows = read_results(tmp_path)
     assert [(row["method"], row["seed"]) for row in rows] == list(product(("ditto", "fedavg"), "012"))
     values = [float(row["local_accuracy"]) for row in rows[:3]]

@@ -201,6 +201,19 @@ def test_measures_of_predictions(text, value, tmp_path):
         measure(run, "auroc")
 
 
+def test_a_measure_of_one_client():
+    clients = pd.DataFrame({"client": [0, 2], "local_accuracy": [0.9, 0.4]})
+    clients["local_final_accuracy"] = [0.8, np.nan]
+    run = replace(finished("global_accuracy", [0.7]), clients=clients)
+    assert measure(run, "client(local_accuracy, 2)") == 0.4
+    assert measure(run, "client(local_final_accuracy, 0)") == 0.8
+    for text in ("client(local_accuracy, 1)", "client(local_final_accuracy, 2)", "client(maml_accuracy, 0)"):
+        with refused("clients.parquet has no .*_accuracy of client [012]", NotMeasured):
+            measure(run, text)
+    with refused("clock.*did you mean|clock.*expected"):
+        parse("client(clock, 0)")
+
+
 def test_measures_of_classes(tmp_path):
     """Client 0 has F1 6/7 and 0, and recall 3/4; client 1 has all right, so one class."""
 
@@ -221,7 +234,14 @@ def test_measures_of_classes(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("sweep(0)", 0.2), ("sweep(0.5)", 0.8), ("sweep_best", 0.85), ("sweep_plateau(0.1)", 2 / 3)],
+    [
+        ("sweep(0)", 0.2),
+        ("sweep(0.5)", 0.8),
+        ("sweep_best", 0.85),
+        ("sweep_most(accuracy)", 0.85),
+        ("sweep_most(ece)", 0.3),
+        ("sweep_plateau(0.1)", 2 / 3),
+    ],
 )
 def test_measures_of_mixtures(text, value, tmp_path):
     """Client 0 is best in the middle, client 1 with its own model."""
@@ -233,8 +253,10 @@ def test_measures_of_mixtures(text, value, tmp_path):
     run = replace(
         finished("global_accuracy", [0.7], clients=2, rounds=1, files=["sweep.parquet"]), folder=tmp_path
     )
-    table.assign(loss=1.0, ece=0.1, mce=0.1, samples=9).to_parquet(tmp_path / "sweep.parquet")
+    ece = [0.9, 0.1, 0.2, 0.9, 0.4, 0.3]  # the shares 0.5 and 1 are the best ones of a client each
+    table.assign(loss=1.0, ece=ece, mce=0.1, samples=9).to_parquet(tmp_path / "sweep.parquet")
     assert measure(run, text) == pytest.approx(value)
+    assert parse(text).unit.sign == "%"
     with refused(re.escape("sweep.parquet has no share 0.3, but 0, 0.5, 1"), NotMeasured):
         measure(run, "sweep(0.3)")
 
