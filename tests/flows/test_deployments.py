@@ -35,6 +35,7 @@ def test_a_deployment_starts_from_the_work_pool(api, root, expected, results, mo
         assert set(deployments) == {"pipeline-nightly", "sweep", "central", "procedure", "federate"}
         assert all(d.description and d.tags for d in deployments.values())
         assert [s.active for s in deployments["pipeline-nightly"].schedules] == [False]
+        assert deployments["pipeline-nightly"].global_concurrency_limit.limit == 1
         offered = deployments["federate"].parameter_openapi_schema["properties"]
         assert "mnist5k-dir" in offered["partition"]["enum"]
         assert {"ditto", "ifca"} <= set(offered["method"]["enum"])
