@@ -172,7 +172,7 @@ def restart() -> None:
     from prefect.events.schemas.events import ResourceSpecification
 
     with get_client(sync_client=True) as api:
-        ours = [f"prefect.deployment.{each.id}" for each in _deployments(api, _names())]
+        ours = [f"prefect.deployment.{deployment.id}" for deployment in _deployments(api, _names())]
     trigger = EventTrigger(
         after={"prefect.flow-run.Crashed"},
         expect={"prefect.flow-run.*"},
@@ -201,9 +201,9 @@ def _automate(event: str, doc: str, trigger: "EventTrigger", action: "ActionType
     name = f"fedflow {project()}: {event}"
     with get_client(sync_client=True) as api:
         earlier = api.read_automations_by_name(name)
-        for each in earlier:
-            api.delete_automation(each.id)
-        on = all(each.enabled for each in earlier)
+        for automation in earlier:
+            api.delete_automation(automation.id)
+        on = all(automation.enabled for automation in earlier)
         api.create_automation(
             AutomationCore(name=name, description=doc, enabled=on, trigger=trigger, actions=[action])
         )

@@ -24,7 +24,7 @@ def pools() -> dict[str, dict[str, Any]]:
 
 
 def template(pool: str) -> dict[str, Any]:
-    """What `prefect work-pool create` takes for a pool of the guide."""
+    """The base job template of a pool of the guide."""
     if pool == "kubernetes":
         return json.loads((CHECKOUT / "docker" / "kubernetes.json").read_text())
     package, kind = ("prefect-docker", "docker") if pool == "docker" else ("prefect", "process")
@@ -73,7 +73,7 @@ def test_a_pod_mounts_the_project_where_the_deployment_reads_it() -> None:
     from prefect.utilities.templating import apply_values
 
     made = template("kubernetes")
-    defaults = {name: each.get("default") for name, each in made["variables"]["properties"].items()}
+    defaults = {name: variable.get("default") for name, variable in made["variables"]["properties"].items()}
     filled = apply_values(
         made["job_configuration"]["job_manifest"], defaults | pools()["kubernetes"]["job_variables"]
     )
