@@ -69,7 +69,7 @@ def test_the_server_refuses_a_variable_of_another_type(create) -> None:
         create("kubernetes", gpus="many")
 
 
-def test_a_pod_mounts_the_project_where_the_deployment_reads_it() -> None:
+def test_containers_mount_the_project_where_the_deployment_reads_it() -> None:
     from prefect.utilities.templating import apply_values
 
     made = template("kubernetes")
@@ -83,3 +83,4 @@ def test_a_pod_mounts_the_project_where_the_deployment_reads_it() -> None:
     assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/project"}]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
     assert yaml.safe_load(snippets()[1]) == {"pull": PULL} and container["workingDir"] == "/project"
+    assert pools()["docker"]["job_variables"]["volumes"] == ["{{ $PWD }}:/project"]
