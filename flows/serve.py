@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from copy import deepcopy
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -25,8 +26,11 @@ from flows.server import PAGES, STOP_TIMEOUT, home, password_file, prefect_api, 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.responses import DeploymentResponse
+    from prefect.events.actions import ActionTypes
+    from prefect.events.schemas.automations import EventTrigger
 
 PROJECT = "FEDFLOW_PROJECT"  # the variable in prefect.yaml
+RESTART = timedelta(minutes=1)  # from a crash to the next start; a worker may report a crash twice
 
 
 def project() -> str:
@@ -126,9 +130,8 @@ def notify(url: str) -> None:
     Raises `FedflowError` for an address that Prefect refuses.
     """
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
-    from prefect.client.orchestration import get_client
     from prefect.events.actions import SendNotification
-    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+    from prefect.events.schemas.automations import EventTrigger, Posture
 
     if not url.startswith(("http://", "https://")):
         raise FedflowError(f"--notify: {url!r} is not accepted; expected the https address of a webhook")
@@ -153,13 +156,57 @@ def notify(url: str) -> None:
         subject="fedflow: {{ flow_run.name }}: {{ flow_run.state.name }}",
         body="{{ flow_run.state.message }}",
     )
-    name = f"fedflow {project()}: a run failed"
     doc = "Tells a webhook that a flow run failed or crashed (python -m flows.serve --notify)."
-    automation = AutomationCore(name=name, description=doc, trigger=trigger, actions=[message])
+    _automate("a run failed", doc, trigger, message)
+
+
+def restart() -> None:
+    """Start runs of these deployments again whose process is killed, from the last checkpoint, at most twice.
+
+    A run that stays `Crashed` for `RESTART`, and so was neither cancelled nor started by hand, is scheduled.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.objects import StateType
+    from prefect.events.actions import ChangeFlowRunState
+    from prefect.events.schemas.automations import EventTrigger, Posture
+    from prefect.events.schemas.events import ResourceSpecification
+
     with get_client(sync_client=True) as api:
-        for earlier in api.read_automations_by_name(name):
-            api.delete_automation(earlier.id)
-        api.create_automation(automation)
+        ours = [f"prefect.deployment.{deployment.id}" for deployment in _deployments(api, _names())]
+    trigger = EventTrigger(
+        after={"prefect.flow-run.Crashed"},
+        expect={"prefect.flow-run.*"},
+        match=ResourceSpecification(
+            {"prefect.resource.id": "prefect.flow-run.*", "prefect.run-count": ["1", "2"]}
+        ),
+        match_related=ResourceSpecification(
+            {"prefect.resource.role": "deployment", "prefect.resource.id": ours}
+        ),
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=RESTART,
+    )
+    message = "The process was killed; the run resumes from its last checkpoint."
+    start = ChangeFlowRunState(state=StateType.SCHEDULED, name="AwaitingRetry", message=message, force=False)
+    doc = "Starts a run again whose process was killed, at most twice (python -m flows.serve)."
+    _automate("a run crashed", doc, trigger, start)
+
+
+def _automate(event: str, doc: str, trigger: "EventTrigger", action: "ActionTypes") -> None:
+    """Create or replace an automation of this project; one that is switched off stays off."""
+    from prefect.client.orchestration import get_client
+    from prefect.events.schemas.automations import AutomationCore
+
+    name = f"fedflow {project()}: {event}"
+    with get_client(sync_client=True) as api:
+        earlier = api.read_automations_by_name(name)
+        for automation in earlier:
+            api.delete_automation(automation.id)
+        on = all(automation.enabled for automation in earlier)
+        api.create_automation(
+            AutomationCore(name=name, description=doc, enabled=on, trigger=trigger, actions=[action])
+        )
 
 
 def prefect(*arguments: str) -> list[str]:
@@ -174,6 +221,7 @@ def serve(port: int, webhook: str | None = None) -> None:
     private = "PREFECT_API_URL" not in os.environ
     with prefect_api(port) as url, asking_prefect():
         deploy()
+        restart()
         if webhook:
             notify(webhook)
         print(f"Prefect UI: {url.removesuffix('/api')}  (Ctrl-C stops server and worker)", flush=True)

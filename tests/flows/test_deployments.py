@@ -6,15 +6,21 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+from uuid import UUID
 
 import pytest
 import yaml
+from services import wait_for
 from support import refused
 
 from fedflow.errors import FedflowError
+
+if TYPE_CHECKING:
+    from prefect.states import State
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -35,6 +41,7 @@ def test_a_deployment_starts_from_the_work_pool(api, root, expected, results, mo
         assert set(deployments) == {"pipeline-nightly", "sweep", "central", "procedure", "federate"}
         assert all(d.description and d.tags for d in deployments.values())
         assert [s.active for s in deployments["pipeline-nightly"].schedules] == [False]
+        assert deployments["pipeline-nightly"].global_concurrency_limit.limit == 1
         offered = deployments["federate"].parameter_openapi_schema["properties"]
         assert "mnist5k-dir" in offered["partition"]["enum"]
         assert {"ditto", "ifca"} <= set(offered["method"]["enum"])
@@ -111,6 +118,38 @@ def test_two_projects_on_one_server_keep_their_deployments(api, clone, monkeypat
     with refused(rf"the server has the deployment {taken} of the folder .*alice/my project;", FedflowError):
         deploy()
     assert placed() == own
+
+
+@pytest.mark.slow  # automations act after 10 s at least
+def test_a_crashed_run_starts_again_twice_unless_it_was_cancelled(api, clone, monkeypatch):
+    from prefect.client.orchestration import get_client
+    from prefect.deployments import run_deployment
+    from prefect.states import Cancelled, Crashed, Pending, Running
+
+    from flows import serve
+
+    monkeypatch.chdir(clone("carol"))
+    monkeypatch.setattr(serve, "RESTART", timedelta(seconds=10))
+    serve.deploy()
+    serve.restart()
+    name = f"federate/federate-{serve.project()}"
+    with get_client(sync_client=True) as client:
+
+        def enter(number: UUID, *states: "State") -> None:
+            for state in states:
+                client.set_flow_run_state(number, state, force=True)
+
+        def entered(number: UUID) -> str:
+            return client.read_flow_run(number).state_name
+
+        crash = (Pending(), Running(), Crashed())
+        often, cancelled, again = (run_deployment(name, timeout=0).id for _ in range(3))
+        enter(often, *crash, *crash, *crash)
+        enter(cancelled, *crash, Cancelled())
+        for _ in range(2):
+            enter(again, *crash)
+            wait_for(lambda: entered(again) == "AwaitingRetry")
+        assert (entered(often), entered(cancelled)) == ("Crashed", "Cancelled")
 
 
 class _Receiver(BaseHTTPRequestHandler):
