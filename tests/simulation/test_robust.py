@@ -25,7 +25,11 @@ from support import (
 from torch import Tensor
 
 from fedflow.data import Dataset
+from fedflow.local.local_training import LocalTraining
+from fedflow.project.code import closure, modules_of
 from fedflow.seeding import generator, place
+from fedflow.simulation.extensions.all_extensions import registered_modules
+from fedflow.simulation.extensions.backdoor import Backdoor
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.updates import STEPS, UpdateStep
 from fedflow.simulation.updates.alie import deviations
@@ -138,11 +142,20 @@ def test_a_rule_with_too_few_vectors_takes_what_it_can() -> None:
     assert combined(step("trimmed_mean", attackers=0.49), rows[:1]) == 0
 
 
-def test_bulyan_leaves_the_far_vectors_out() -> None:
-    """f = 1 of 7: Krum chooses 5, and in every entry the 3 closest to their median count."""
-    rows = torch.tensor([[0.0], [1.0], [2.0], [3.0], [4.0], [5.0], [99.0]])
-    found = combined(step("bulyan", attackers=1 / 7), rows)
-    assert found == torch.tensor([[1.0], [2.0], [3.0]]).mean() or found == torch.tensor(3.0)
+def test_krum_and_bulyan_are_those_of_the_papers() -> None:
+    """f = 1 of 7 random vectors, with loops over clients."""
+    rows = generator(0, "vectors").normal(size=(7, 5))
+
+    def best(left: list[int]) -> int:
+        far = {i: sorted(((rows[i] - rows[j]) ** 2).sum() for j in left if j != i) for i in left}
+        return min(left, key=lambda i: sum(far[i][: max(1, len(left) - 3)]))
+
+    krum = combined(step("krum", attackers=1 / 7), rows)
+    np.testing.assert_allclose(krum, rows[best([*range(7)])], rtol=0, atol=0)
+    left: list[int] = [*range(7)]
+    chosen = rows[[left.pop(left.index(best(left))) for _ in range(5)]]
+    near = [sorted(entries, key=lambda x: abs(x - np.median(entries)))[:3] for entries in chosen.T]
+    np.testing.assert_allclose(combined(step("bulyan", attackers=1 / 7), rows), np.mean(near, axis=1))
 
 
 def test_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,6 +373,12 @@ def test_a_back_door_opens(equal: Federation) -> None:
     closed = trained(equal, {"backdoor": {**extension["backdoor"], "share": 0}}, rounds=8, evaluate_every=8)
     assert closed.values("method/backdoor_success")[-1] < 0.4
     assert closed.simulation.fingerprint != go.simulation.fingerprint
+
+
+def test_only_runs_with_a_back_door_depend_on_its_code() -> None:
+    assert closure("fedflow.stages.federate", *registered_modules()) == closure("fedflow.stages.federate")
+    assert Backdoor.__module__ in modules_of(LocalTraining.parse({"extensions": POISONED}))
+    assert Backdoor.__module__ not in closure("fedflow.stages.federate")
 
 
 def test_attacks_on_data_refuse_what_they_cannot_do(federation: Federation) -> None:

@@ -93,17 +93,17 @@ class Success:
         from fedflow.simulation.evaluation import network_of, score
 
         job, federation, clients = served.job, served.federation, served.shard.clients
-        own, partition, target = federation.own_test, federation.partition, self.backdoor.target
-        others = (own.y != target).cpu().numpy()[partition.pool_indices]
+        tests, partition, target = federation.own_test, federation.partition, self.backdoor.target
+        others = (tests.y != target).cpu().numpy()[partition.pool_indices]
         fewer = replace(
             partition,
             pool_indices=partition.pool_indices[others],
             pool_offsets=np.append(0, np.cumsum(others))[partition.pool_offsets],
             held_out=False,
         )
-        rows = torch.arange(len(own), device=own.device)
-        x = self.backdoor.triggered(own.inputs(rows, federation.model.dtype))
-        test = Examples(x, torch.full_like(own.y, target))
+        rows = torch.arange(len(tests), device=tests.device)
+        x = self.backdoor.triggered(tests.inputs(rows, federation.model.dtype))
+        test = Examples(x, torch.full_like(tests.y, target))
         first = dict(zip(served.model[::-1].tolist(), reversed(clients), strict=True))  # client of each model
         networks = [network_of(job, federation, first[i]) for i in range(len(served.vectors))]
         federation = replace(federation, test=test, own=None, partition=fewer)

@@ -31,9 +31,9 @@ class ALIE(Collusion):
     )
 
     def forge(self, attackers: Tensor, honest: Tensor) -> Tensor:
-        known = honest if self.knows == "honest" else attackers
+        seen = honest if self.knows == "honest" else attackers
         z = deviations(len(attackers) + len(honest), len(attackers)) if self.z is None else self.z
-        return known.mean(0) - z * known.std(0, correction=0)
+        return seen.mean(0) - z * seen.std(0, correction=0)
 
 
 LARGEST = 3.0  # of z

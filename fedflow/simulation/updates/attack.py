@@ -24,8 +24,8 @@ class Attack(UpdateStep):
     share: float = option(0.2, "share of the clients that attack", ge=0, le=1)
 
     def change(self, sent: Outgoing) -> Changed:
-        places = torch.tensor(sent.places, dtype=torch.float64, device=sent.update.weight.device)
-        attacks = places < self.share
+        order = torch.tensor(sent.places, dtype=torch.float64, device=sent.update.weight.device)
+        attacks = order < self.share
         forged = self.forged(sent) if attacks.any() else {}
         vectors = {
             name: vector.where(attacks.view(-1, *[1] * (vector.ndim - 1)), sent.update.vectors[name])
@@ -51,15 +51,14 @@ class Collusion(Attack, Meeting):
     """
 
     def change_group(self, differences: Differences, members: Sequence[int]) -> None:
-        places = differences.got.places
-        attackers = [i for i in members if places[i] < self.share]
-        honest = [i for i in members if places[i] >= self.share]
+        attackers = [i for i in members if differences.got.places[i] < self.share]
+        honest = [i for i in members if i not in attackers]
         if not attackers or not honest:
             return
         of_attackers, of_honest = ([differences.of(i) for i in side] for side in (attackers, honest))
         forged: dict[str, Tensor] = {}
         for name in differences.vectors:
-            if len({own[name].shape for own in (*of_attackers, *of_honest)}) > 1:
+            if len({d[name].shape for d in (*of_attackers, *of_honest)}) > 1:
                 raise self.unfit(f"without methods whose vectors {name} differ in size")
             theirs, others = (torch.stack([d[name] for d in side]) for side in (of_attackers, of_honest))
             forged[name] = self.forge(theirs.double(), others.double())

@@ -15,7 +15,7 @@ from fedflow.simulation.updates.step import Outgoing, register
 
 @register("gaussian_attack", "Gaussian attack")
 class GaussianAttack(Attack):
-    """Every entry of an attacker's update is drawn from N(0, ``std``^2), anew in every round."""
+    """Every entry of an attacker's update is drawn from N(0, ``std``^2), in every round."""
 
     std: float = option(1.0, "standard deviation of an entry", symbol="sigma", gt=0, source="Blanchard: 200")
 

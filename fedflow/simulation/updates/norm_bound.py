@@ -25,6 +25,6 @@ class NormBound(Meeting):
     def change_group(self, differences: Differences, members: Sequence[int]) -> None:
         norms = [norm(differences.of(i)) for i in members]
         bound = self.factor * median(norms)
-        for i, own in zip(members, norms, strict=True):
-            if own > bound:
-                differences.move(i, {name: d * (bound / own) for name, d in differences.of(i).items()})
+        for i, size in zip(members, norms, strict=True):
+            if size > bound:
+                differences.move(i, {name: d * (bound / size) for name, d in differences.of(i).items()})

@@ -29,12 +29,15 @@ class Differences:
     def groups(self) -> list[list[int]]:
         """The indices of the clients of every group, such as a cluster."""
         groups = self.got.groups
-        return [[i for i, own in enumerate(groups) if own == group] for group in sorted({*groups})]
+        return [[i for i, number in enumerate(groups) if number == group] for group in sorted({*groups})]
 
     def of(self, i: int) -> dict[str, Tensor]:
         """The differences of client ``i``, by name."""
-        of_client = {name: (rows[i], self._reference(name, i)) for name, rows in self.vectors.items()}
-        return {name: own if start is None else own - start for name, (own, start) in of_client.items()}
+        starts = {name: self._reference(name, i) for name in self.vectors}
+        return {
+            name: self.vectors[name][i] if start is None else self.vectors[name][i] - start
+            for name, start in starts.items()
+        }
 
     def move(self, i: int, differences: Mapping[str, Tensor]) -> None:
         """Give client ``i`` the vectors with these differences."""
