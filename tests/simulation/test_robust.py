@@ -284,8 +284,9 @@ def test_rules_and_attacks_refuse_what_they_cannot_do(federation: Federation) ->
         ran("fedavg", federation, {"step": "krum"}, participation=0.5)
     with refused("^run.updates: 'bulyan' .*at least 4 f [+] 3 clients in a cohort; it has 8, of which f = 2"):
         ran("fedavg", federation, {"step": "bulyan"})
-    with refused("^run.updates: 'norm_bound' .*without subfedavg_un, whose clients send vectors in part"):
-        ran("subfedavg_un", federation, {"step": "norm_bound"})
+    for name in ("norm_bound", "inner_product", "median", "krum"):
+        with refused(f"^run.updates: '{name}' .*without subfedavg_un, whose clients send vectors in part"):
+            ran("subfedavg_un", federation, {"step": name})
     uneven = [torch.zeros(2), torch.zeros(3)]
     with refused("^run.updates: 'alie' .*without methods whose vectors model differ in size"):
         step("alie").meet(Arrived([0, 1], [0, 0], [1, 1], [0, 1], 1, {"model": uneven}, [{}, {}], {}, drawn))

@@ -24,7 +24,17 @@ NUMBERS = 1 << 22  # of a chunk
 LARGE = 1 << 30  # bytes of updates of which a run warns
 
 
-class Rule(UpdateStep):
+class WholeUpdates(UpdateStep):
+    """A step that looks at all entries of updates."""
+
+    def check(self, method: "Method", run: "Conditions") -> None:
+        from fedflow.methods.protocols import Pruning  # plug-ins import steps while methods are imported
+
+        if Pruning.of(method).masks:
+            raise self.unfit(f"without {method.name}, whose clients send vectors in part")
+
+
+class Rule(WholeUpdates):
     """A rule in place of the mean."""
 
     def combine(self, got: Incoming, vectors: Tensor) -> Tensor:
@@ -54,6 +64,7 @@ class CountingRule(Rule):
         return math.ceil(self.attackers * clients - 1e-9)
 
     def check(self, method: "Method", run: "Conditions") -> None:
+        super().check(method, run)
         if run.clients is None:
             return
         clients, (times, more) = cohort_size(run.participation, run.clients), self.needs

@@ -2,16 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from fedflow.simulation.updates.rules import warn_of_memory
-from fedflow.simulation.updates.step import Arrived, UpdateStep
-
-if TYPE_CHECKING:
-    from fedflow.methods.method import Conditions, Method
+from fedflow.simulation.updates.rules import WholeUpdates, warn_of_memory
+from fedflow.simulation.updates.step import Arrived
 
 
 class Differences:
@@ -54,14 +49,8 @@ class Differences:
         return row.to(like.device) if row is not None and row.shape == like.shape else None
 
 
-class Meeting(UpdateStep):
+class Meeting(WholeUpdates):
     """A step that changes the differences of a round together."""
-
-    def check(self, method: "Method", run: "Conditions") -> None:
-        from fedflow.methods.protocols import Pruning
-
-        if Pruning.of(method).masks:
-            raise self.unfit(f"without {method.name}, whose clients send vectors in part")
 
     def meet(self, got: Arrived) -> Mapping[str, Sequence[Tensor]]:
         differences = Differences(got)
