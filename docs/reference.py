@@ -181,9 +181,11 @@ def _fields(cls: type[Settings]) -> str:
 
 
 def _nested(cls: type[Settings]) -> Iterator[tuple[str, type[Settings]]]:
-    """The fields that are settings themselves, and their classes."""
+    """The fields that are settings themselves, and their classes; by key, if keys choose the class."""
     for name, hint in hints(cls).items():
         for inner in _classes(hint):
+            keyed = inner.keyed() if typing.get_origin(hint) is dict else {}
+            yield from ((f"{name}.{key}", made) for key, made in keyed.items())
             if name != "parameters" and dataclasses.fields(inner):  # type: ignore[arg-type]
                 yield name, inner
 

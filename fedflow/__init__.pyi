@@ -28,6 +28,7 @@ from fedflow.local.extensions.extension import Extension as Extension
 from fedflow.local.extensions.extension import Host as Host
 from fedflow.local.extensions.extension import Losses as Losses
 from fedflow.local.extensions.extension import register as _extension
+from fedflow.local.extensions.label_flip import LabelFlip as LabelFlip
 from fedflow.local.extensions.objective import Objective as Objective
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.optimizer import Pull as Pull
@@ -184,6 +185,7 @@ from fedflow.procedures.interface import register as _procedure
 from fedflow.seeding import generator as generator
 from fedflow.settings import Settings as Settings
 from fedflow.settings import option as option
+from fedflow.simulation.extensions.backdoor import Backdoor as Backdoor
 from fedflow.simulation.extensions.client_curriculum import ClientCurriculum as ClientCurriculum
 from fedflow.simulation.extensions.extension import RunExtension as RunExtension
 from fedflow.simulation.extensions.extension import register_run_extension as register_run_extension
@@ -191,10 +193,20 @@ from fedflow.simulation.extensions.recording import load_vectors as load_vectors
 from fedflow.simulation.outcome import RoundReport as RoundReport
 from fedflow.simulation.outcome import RunFindings as RunFindings
 from fedflow.simulation.timing import Timing as Timing
+from fedflow.simulation.updates.alie import ALIE as ALIE
+from fedflow.simulation.updates.bulyan import Bulyan as Bulyan
+from fedflow.simulation.updates.centered_clipping import CenteredClipping as CenteredClipping
 from fedflow.simulation.updates.clip import Clip as Clip
+from fedflow.simulation.updates.gaussian_attack import GaussianAttack as GaussianAttack
+from fedflow.simulation.updates.geometric_median import GeometricMedian as GeometricMedian
+from fedflow.simulation.updates.inner_product import InnerProduct as InnerProduct
+from fedflow.simulation.updates.krum import Krum as Krum
+from fedflow.simulation.updates.median import Median as Median
+from fedflow.simulation.updates.norm_bound import NormBound as NormBound
 from fedflow.simulation.updates.qsgd import QSGD as QSGD
 from fedflow.simulation.updates.random_k import RandomK as RandomK
 from fedflow.simulation.updates.sign import Sign as Sign
+from fedflow.simulation.updates.sign_flip import SignFlip as SignFlip
 from fedflow.simulation.updates.step import Arrived as Arrived
 from fedflow.simulation.updates.step import Changed as Changed
 from fedflow.simulation.updates.step import Incoming as Incoming
@@ -205,6 +217,7 @@ from fedflow.simulation.updates.step import Shared as Shared
 from fedflow.simulation.updates.step import UpdateStep as UpdateStep
 from fedflow.simulation.updates.step import register as _update_step
 from fedflow.simulation.updates.top_k import TopK as TopK
+from fedflow.simulation.updates.trimmed_mean import TrimmedMean as TrimmedMean
 from fedflow.tracking.models import export_model as export_model
 from fedflow.tracking.models import import_model as import_model
 from fedflow.tracking.models import load_model as load_model

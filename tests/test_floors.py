@@ -11,7 +11,7 @@ KNOW_EXTENSIONS = (
     "simulation.extensions.further_scores",
 )
 
-UPDATES = ("__init__", "path", "sending", "step")  # no steps
+UPDATES = ("__init__", "attack", "path", "rules", "sending", "step", "together")  # no steps
 PATH = {f"fedflow.simulation.updates.{name}" for name in UPDATES}
 
 
@@ -46,7 +46,7 @@ def test_the_engine_knows_no_extension_of_local_training_by_name() -> None:
             node for node in ast.walk(ast.parse(FILES[name].read_text())) if isinstance(node, ast.Attribute)
         )
         known |= {f"{name}: .{node.attr}" for node in read if node.attr in keys}
-    assert len(features) == 4 and not known
+    assert len(features) == 5 and known == {f"{folder[:-1]} -> {folder}label_flip"}  # which registers it
 
 
 def test_the_run_knows_no_extension_of_a_run_by_name() -> None:
@@ -58,7 +58,8 @@ def test_the_run_knows_no_extension_of_a_run_by_name() -> None:
     settings = {
         f"fedflow.simulation.settings -> {folder}{name}" for name in ("client_curriculum", "trained_means")
     }
-    assert known == settings | {f"fedflow.simulation.setup -> {folder}all_extensions"}
+    registered = {f"{folder[:-1]} -> {folder}backdoor"}
+    assert known == settings | registered | {f"fedflow.simulation.setup -> {folder}all_extensions"}
 
 
 def test_the_engine_knows_no_step_of_updates_by_name() -> None:

@@ -57,6 +57,8 @@ def lookup(name: str) -> Any:
     if name in exported():
         module, inner = exported()[name]
         _check_time(name, module)
+        if name == "Training" and not Loading.now:
+            import_module("fedflow.simulation.settings")  # registers all keys of `training.extensions`
         value = _imported(module, inner)
     elif name in (classes := _methods() | _steps()):
         value = classes[name]

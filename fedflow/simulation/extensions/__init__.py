@@ -1,1 +1,6 @@
-"""Extensions of a run: features that only some runs have, one file each."""
+"""Extensions of a run: features that only some runs have, one file each.
+
+Importing this package registers the ones that are not in `all_extensions.EXTENSIONS`.
+"""
+
+from fedflow.simulation.extensions import backdoor as backdoor
