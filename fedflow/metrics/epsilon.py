@@ -9,10 +9,11 @@ Kasiviswanathan, "Subsampled Renyi Differential Privacy and Analytical Moments A
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from fedflow.errors import BadInput
 from fedflow.project.distribution import require
 
 ACCOUNTANTS = ("pld", "rdp")
@@ -38,20 +39,20 @@ class Mechanism:
 
     @property
     def alone(self) -> float:
-        """The chance per round that a client is in the cohort because nobody else is, as in a redrawn one."""
+        """The chance per round that a client is alone in a cohort that was drawn again while empty."""
         rate, empty = self.cohort / self.clients, (1 - self.cohort / self.clients) ** self.clients
         return rate * empty / (1 - rate) / (1 - empty) if self.sampling == "poisson" else 0.0
 
     def left(self, rounds: int) -> float:
-        """The part of delta that the noise of so many rounds may take."""
+        """Return what redrawn cohorts leave of delta."""
         return self.delta - rounds * self.alone
 
     def epsilon(self, noise: float, rounds: int) -> float:
-        """Epsilon after ``rounds`` with the standard deviation ``noise``."""
+        """Return epsilon after ``rounds`` with the standard deviation ``noise``."""
         return _epsilon(self, noise, rounds)
 
     def noise(self, epsilon: float, rounds: int) -> float:
-        """The standard deviation whose epsilon after ``rounds`` is at most, and nearly, ``epsilon``."""
+        """Return the standard deviation that needs ``epsilon``, or barely less, for so many rounds."""
         return _noise(self, epsilon, rounds)
 
 
@@ -66,62 +67,63 @@ def library() -> Any:
 
 
 @cache
-def _epsilon(of: Mechanism, noise: float, rounds: int) -> float:
-    dp, left = library(), of.left(rounds)
-    if of.accountant == "rdp":
-        accountant = _rdp(of, noise)
+def _epsilon(mechanism: Mechanism, noise: float, rounds: int) -> float:
+    dp, left = library(), mechanism.left(rounds)
+    if mechanism.accountant == "rdp":
+        accountant = _rdp(mechanism, noise)
         epsilon, _ = dp.rdp.compute_epsilon(accountant.orders, rounds * accountant.rdp, left)
         return float(epsilon)
-    if not of.sampling:
-        return float(dp.get_epsilon_gaussian(noise / of.sensitivity / rounds**0.5, left))
-    return float(_pld(of, noise).self_compose(rounds).get_epsilon_for_delta(left))
+    if not mechanism.sampling:
+        return float(dp.get_epsilon_gaussian(noise / mechanism.sensitivity / rounds**0.5, left))
+    return float(_pld(mechanism, noise).self_compose(rounds).get_epsilon_for_delta(left))
 
 
 @cache
-def _noise(of: Mechanism, epsilon: float, rounds: int) -> float:
-    dp, left = library(), of.left(rounds)
-    if of.accountant == "pld" and not of.sampling:
-        return float(dp.get_sigma_gaussian(epsilon, left)) * of.sensitivity * rounds**0.5
-    if of.accountant == "pld":
-        more = _noise(_by_rdp(of), epsilon, rounds)  # which the tighter PLD does not need
+def _noise(mechanism: Mechanism, epsilon: float, rounds: int) -> float:
+    dp, left = library(), mechanism.left(rounds)
+    if mechanism.accountant == "pld" and not mechanism.sampling:
+        return float(dp.get_sigma_gaussian(epsilon, left)) * mechanism.sensitivity * rounds**0.5
+    if mechanism.accountant == "pld":
+        more = replace(mechanism, accountant="rdp").noise(epsilon, rounds)  # than the tighter PLD needs
         make, bracket = dp.pld.PLDAccountant, dp.ExplicitBracketInterval(more / 2, more)
     else:
-        make, bracket = (lambda: _accountant(of)), dp.LowerEndpointAndGuess(LEAST, 1)
+        make, bracket = (lambda: _accountant(mechanism)), dp.LowerEndpointAndGuess(LEAST, 1)
 
     def events(noise: float) -> Any:
-        return dp.SelfComposedDpEvent(_event(of, noise), rounds)
+        return dp.SelfComposedDpEvent(_event(mechanism, noise), rounds)
 
-    return float(dp.calibrate_dp_mechanism(make, events, epsilon, left, bracket, tol=1e-4))
+    try:
+        return float(dp.calibrate_dp_mechanism(make, events, epsilon, left, bracket, tol=1e-4))
+    except (ValueError, dp.mechanism_calibration.NoBracketIntervalFoundError) as error:
+        accepted = f"a number from 0.02 to 100, for which {mechanism.accountant} finds a noise"
+        raise BadInput("run.updates.epsilon", epsilon, accepted) from error
 
 
-def _by_rdp(of: Mechanism) -> Mechanism:
-    return Mechanism("rdp", of.delta, of.clients, of.cohort, of.sampling, of.sensitivity)
-
-
-def _event(of: Mechanism, noise: float) -> Any:
+def _event(mechanism: Mechanism, noise: float) -> Any:
     """One round."""
     dp = library()
-    event = dp.GaussianDpEvent(noise / of.sensitivity)
-    if of.sampling == "fixed":
-        return dp.SampledWithoutReplacementDpEvent(of.clients, int(of.cohort), event)
-    return dp.PoissonSampledDpEvent(of.cohort / of.clients, event) if of.sampling else event
+    event = dp.GaussianDpEvent(noise / mechanism.sensitivity)
+    if mechanism.sampling == "fixed":
+        return dp.SampledWithoutReplacementDpEvent(mechanism.clients, int(mechanism.cohort), event)
+    rate = mechanism.cohort / mechanism.clients
+    return dp.PoissonSampledDpEvent(rate, event) if mechanism.sampling else event
 
 
-def _accountant(of: Mechanism) -> Any:
+def _accountant(mechanism: Mechanism) -> Any:
     dp = library()
     neighbors = dp.NeighboringRelation
-    fixed = of.sampling == "fixed"
+    fixed = mechanism.sampling == "fixed"
     relation = neighbors.REPLACE_ONE if fixed else neighbors.ADD_OR_REMOVE_ONE
     return dp.rdp.RdpAccountant(neighboring_relation=relation)
 
 
 @cache
-def _rdp(of: Mechanism, noise: float) -> Any:
-    return _accountant(of).compose(_event(of, noise))
+def _rdp(mechanism: Mechanism, noise: float) -> Any:
+    return _accountant(mechanism).compose(_event(mechanism, noise))
 
 
 @cache
-def _pld(of: Mechanism, noise: float) -> Any:
+def _pld(mechanism: Mechanism, noise: float) -> Any:
     """The privacy loss distribution of one round with Poisson sampling."""
     of_gaussian = library().pld.privacy_loss_distribution.from_gaussian_mechanism
-    return of_gaussian(noise, of.sensitivity, sampling_prob=of.cohort / of.clients)
+    return of_gaussian(noise, mechanism.sensitivity, sampling_prob=mechanism.cohort / mechanism.clients)

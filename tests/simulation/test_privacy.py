@@ -126,18 +126,18 @@ def test_a_target_finds_the_noise(federation: Federation, dp: Any) -> None:
     assert of_sampling("pld", 0.02).noise(1.0, 1000) == pytest.approx(2.5119781494140625, rel=1e-3)
     assert 3.99 < of_sampling("rdp", 0.02).epsilon(of_sampling("rdp", 0.02).noise(4.0, 20), 20) <= 4
     target = {"step": "privacy", "norm": 0.1, "epsilon": 8, "delta": 1e-5}
-    found = ran("fedavg", federation, target)
-    (noise,) = {*found.values("update/privacy.noise")}
+    aimed = ran("fedavg", federation, target)
+    (noise,) = {*aimed.values("update/privacy.noise")}
     assert noise == pytest.approx(dp.get_sigma_gaussian(8, 1e-5) * math.sqrt(3))
-    assert found.values("update/privacy.epsilon")[-1] == pytest.approx(8)
+    assert aimed.values("update/privacy.epsilon")[-1] == pytest.approx(8)
     same_noise = ran("fedavg", federation, NOISY | {"noise": noise})
-    assert same(found.state(), same_noise.state())
+    assert same(aimed.state(), same_noise.state())
     points = ran("fedavg", federation, target, rounds=30).values("update/privacy.epsilon")
     assert len({*points}) == 15 and points == sorted(points) and points[-1] == pytest.approx(8)
 
 
 def noise_on_a_mean(step: Private, clients: int, members: int) -> Tensor:
-    """What `after` adds to the mean of some clients of a cohort."""
+    """The noise that `after` adds to the mean of some clients of a cohort."""
 
     def rng(purpose: str) -> np.random.Generator:
         return np.random.default_rng([clients, members])
@@ -187,8 +187,8 @@ def test_clusters_have_noise_of_their_own(federation: Federation) -> None:
     tiny = {"step": "privacy", "norm": 1e-6, "noise": 1e6, "delta": 1e-5}
     with pytest.warns(UserWarning, match="privacy with pacfl: the guarantee does not cover the clusters of"):
         pacfl = ran("pacfl", federation, tiny, rounds=1, hyper=UNIFORM | {"clusters": 2})
-    one, two = pacfl.state()["server/models"] - prepare_run("pacfl", federation).state.server.initial
-    assert abs(float(torch.corrcoef(torch.stack([one, two]))[0, 1])) < 0.1
+    first, second = pacfl.state()["server/models"] - prepare_run("pacfl", federation).state.server.initial
+    assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 0.1
 
 
 def test_the_norm_converges_to_a_quantile() -> None:

@@ -152,8 +152,8 @@ class Privacy(UpdateStep):
                 f"a number > {noise / 2:g}, half of the noise (or a larger cohort, of which it is 1/20)"
             )
             raise BadInput("run.updates.count_noise", count_noise, accepted)
-        known = self.as_dict() | {"noise": noise, "count_noise": count_noise}
-        return Private(**known, mechanism=mechanism)
+        values = self.as_dict() | {"noise": noise, "count_noise": count_noise}
+        return Private(**values, mechanism=mechanism)
 
 
 class Private(Privacy):
@@ -263,12 +263,12 @@ class Private(Privacy):
 
 
 def _sampling(run: "Conditions") -> str:
-    """How the clients of a cohort are hidden, or empty."""
+    """Return the sampling that hides who is in a cohort, or an empty text."""
     return SAMPLED.get(run.sampling, "") if run.participation < 1 else ""
 
 
 def _shown(method: "Method", sampling: str) -> str:
-    """What a method shows of the clients in its cohorts, or empty."""
+    """Return the reason why a method shows who is in its cohorts, or an empty text."""
     from fedflow.methods.method import Method
     from fedflow.methods.protocols import Clustered, Leveled
 
