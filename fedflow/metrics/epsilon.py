@@ -52,7 +52,7 @@ class Mechanism:
         return _epsilon(self, noise, rounds)
 
     def noise(self, epsilon: float, rounds: int) -> float:
-        """Return the standard deviation that needs ``epsilon``, or barely less, for so many rounds."""
+        """Return the standard deviation whose epsilon after ``rounds`` is just below ``epsilon``."""
         return _noise(self, epsilon, rounds)
 
 
