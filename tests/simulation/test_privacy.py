@@ -233,6 +233,14 @@ def test_what_the_guarantee_cannot_cover_is_refused(federation: Federation, dp: 
             ran(name, federation, NOISY, **more)
     with refused("without methods whose clients send cluster as scalars"):
         ran("ifca", federation, LOCAL)
+    clip = {"step": "clip", "norm": 1}
+    for steps, message in (
+        ([NOISY, clip], "^run.updates: 'privacy' .*privacy after clip, with which its noise"),
+        ([NOISY, NOISY], "privacy after privacy"),
+    ):
+        with refused(message):
+            ran("fedavg", federation, *steps)
+    ran("fedavg", federation, clip, NOISY, rounds=1)
     for change, message in (
         ({"noise": None}, r"^run.updates\[0\].noise: None .*or epsilon instead"),
         ({"epsilon": 8}, r"^run.updates\[0\].noise: 1.0 .*null where epsilon is given"),

@@ -97,6 +97,18 @@ class Privacy(UpdateStep):
         if self.mode == "local" and self.quantile is not None:
             raise BadInput("run.updates.quantile", self.quantile, "null with mode: local")
 
+    def among(self, before: Sequence[UpdateStep], after: Sequence[UpdateStep]) -> None:
+        if self.mode == "local":
+            return
+        for others, hooks, where in (
+            ([*before, *after], ("combine", "meet"), "without"),
+            (before, ("after",), "before"),
+            (after, ("change",), "after"),
+        ):
+            for step in others:
+                if any(_has(step, hook) for hook in hooks):
+                    raise self.unfit(f"{where} {step.name}, with which its noise would not fit the updates")
+
     def check(self, method: "Method", run: "Conditions") -> None:
         from fedflow.methods.protocols import Asynchronous, Clustered, Cyclic, Onboarding, Pruning, Weighted
 
@@ -260,6 +272,11 @@ class Private(Privacy):
         if self.quantile is None or not self.noise:
             return self.noise
         return float(self.noise / np.sqrt(1 - (self.noise / (2 * self.count_noise)) ** 2))
+
+
+def _has(step: UpdateStep, hook: str) -> bool:
+    kind = Private if isinstance(step, Privacy) else type(step)
+    return getattr(kind, hook) is not getattr(UpdateStep, hook)
 
 
 def _sampling(run: "Conditions") -> str:
