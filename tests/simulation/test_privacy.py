@@ -147,7 +147,7 @@ def noise_on_a_mean(step: Private, clients: int, members: int) -> Tensor:
     return step.after(got, torch.zeros(20_000, dtype=torch.float64))
 
 
-def test_the_noise_of_a_mean_is_what_the_accountant_assumes(federation: Federation) -> None:
+def test_the_noise_of_a_mean_is_what_the_accountant_assumes(federation: Federation, dp: Any) -> None:
     """A sum over a cohort has noise z C; 20,000 entries tell its deviation to 0.5 % (one sigma)."""
     start = prepare_run("fedavg", federation).state.server.tensors()["model"]
     tiny = {"step": "privacy", "norm": 1e-6, "noise": 1e6, "delta": 1e-5}
@@ -182,7 +182,7 @@ def test_a_cohort_of_random_size_is_divided_by_the_expected_size(federation: Fed
     torch.testing.assert_close(scaled, wanted, rtol=0, atol=1e-12)
 
 
-def test_clusters_have_noise_of_their_own(federation: Federation) -> None:
+def test_clusters_have_noise_of_their_own(federation: Federation, dp: Any) -> None:
     """The same noise in two means would show their difference."""
     tiny = {"step": "privacy", "norm": 1e-6, "noise": 1e6, "delta": 1e-5}
     with pytest.warns(UserWarning, match="privacy with pacfl: the guarantee does not cover the clusters of"):
@@ -191,7 +191,7 @@ def test_clusters_have_noise_of_their_own(federation: Federation) -> None:
     assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 0.1
 
 
-def test_the_norm_converges_to_a_quantile() -> None:
+def test_the_norm_converges_to_a_quantile(dp: Any) -> None:
     """Andrew et al. 2021: from below and above, if norms do not change; here they are 1 to 100.
 
     The rate is 0.2 and the noise on the count m / 20, as there.
