@@ -203,6 +203,7 @@ from fedflow.simulation.updates.inner_product import InnerProduct as InnerProduc
 from fedflow.simulation.updates.krum import Krum as Krum
 from fedflow.simulation.updates.median import Median as Median
 from fedflow.simulation.updates.norm_bound import NormBound as NormBound
+from fedflow.simulation.updates.privacy import Privacy as Privacy
 from fedflow.simulation.updates.qsgd import QSGD as QSGD
 from fedflow.simulation.updates.random_k import RandomK as RandomK
 from fedflow.simulation.updates.sign import Sign as Sign

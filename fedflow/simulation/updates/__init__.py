@@ -14,6 +14,7 @@ from fedflow.simulation.updates import inner_product as inner_product
 from fedflow.simulation.updates import krum as krum
 from fedflow.simulation.updates import median as median
 from fedflow.simulation.updates import norm_bound as norm_bound
+from fedflow.simulation.updates import privacy as privacy
 from fedflow.simulation.updates import qsgd as qsgd
 from fedflow.simulation.updates import random_k as random_k
 from fedflow.simulation.updates import sign as sign

@@ -262,6 +262,9 @@ class UpdateStep(Choice):
     def check(self, method: "Method", run: "Conditions") -> None:
         """Raise `BadInput` (`unfit`) for a method or a run that this step does not work with."""
 
+    def among(self, before: Sequence["UpdateStep"], after: Sequence["UpdateStep"]) -> None:
+        """Raise `BadInput` (`unfit`) for other steps of the run that this one does not work with."""
+
     def prepared(self, run: "Conditions") -> Self:
         """This step, completed for a run, such as by the noise that a target needs."""
         return self
@@ -335,6 +338,8 @@ def check_steps(steps: Sequence[UpdateStep]) -> None:
         first, second, *_ = combining
         accepted = f"none, as {steps[first].name} replaces means already"
         raise BadInput(f"run.updates[{second}].step", steps[second].name, accepted)
+    for i, step in enumerate(steps):
+        step.among(steps[:i], steps[i + 1 :])
 
 
 STEPS: dict[str, type[UpdateStep]] = {}
