@@ -120,9 +120,12 @@ Next = tuple[S, Diagnostics]  # the server's next state, and values to record
 class Cohort(Protocol):
     """The updates of one round, in client order."""
 
-    ids: list[int]
     failed: list[int]  # clients of the cohort whose update was not finite or whose training raised
     newcomers: bool  # true if these clients (numbers N and up) join after the last round
+
+    @property
+    def ids(self) -> list[int]:
+        """The clients [m], sorted."""
 
     @property
     def groups(self) -> list[int]:

@@ -31,10 +31,14 @@ class Gathered:
         self.sent: list[ClientResult] = sorted((s for r in results for s in r.sent), key=lambda s: s.client)
         self.failures = sorted(failure for r in results for failure in r.failures)
         self.failed = [client for client, _ in self.failures]
-        self.ids = [s.client for s in self.sent]
-        self.newcomers = bool(self.ids) and self.ids[0] >= round.clients
+        self.newcomers = bool(self.sent) and self.sent[0].client >= round.clients
         self._sums, self._cohort = merged_sums(results), sorted(received or ())
         path.meet(self.sent, received or {}, self._at)
+
+    @property
+    def ids(self) -> list[int]:
+        self._path.reads("clients")
+        return [s.client for s in self.sent]
 
     @property
     def groups(self) -> list[int]:

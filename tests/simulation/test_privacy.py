@@ -226,7 +226,11 @@ def test_what_the_guarantee_cannot_cover_is_refused(federation: Federation, dp: 
         ("ifca", {"participation": 0.9}, "^run.participation: 0.9 .*1 with privacy, as ifca has groups"),
         ("fedavg", {"participation": 0.5}, "with run.sampling: bernoulli, or accountant: rdp"),
         ("fedavg", {"participation": 0.5, "sampling": "bernoulli"}, "^run.participation: 0.5 .*a larger"),
-        ("scaffold", {"participation": 0.9, "sampling": "bernoulli"}, "scaffold uses the number of clients"),
+        (
+            "scaffold",
+            {"participation": 0.9, "sampling": "bernoulli"},
+            "without scaffold, whose server reads who is in a cohort",
+        ),
         ("fedavg", {"participation": 0.5, "sampling": "easy_first"}, "^run.sampling: 'easy_first'"),
     ):
         with refused(message):

@@ -37,5 +37,10 @@ def all_extensions() -> list[type[RunExtension]]:
 
 
 def registered_modules() -> list[str]:
-    """The modules of extensions of plug-ins, on which results depend."""
-    return sorted({kind.__module__ for kind in REGISTERED.values()})
+    """The modules of extensions of plug-ins, on which all results depend.
+
+    On a registered extension of fedflow, only those depend whose settings name a class of its module.
+    """
+    return sorted(
+        {kind.__module__ for kind in REGISTERED.values() if not kind.__module__.startswith("fedflow.")}
+    )

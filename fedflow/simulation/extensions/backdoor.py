@@ -116,9 +116,6 @@ class Success:
 class BackdoorSuccess(RunExtension):
     """The success of the back-door at every evaluation: the mean over honest clients."""
 
-    # Its own module would be part of the identity of every run. Runs with a back-door have it by `Backdoor`.
-    __module__ = RunExtension.__module__
-
     @classmethod
     def wanted(cls, run: Run) -> bool:
         return BACKDOOR in run.job.training.extensions

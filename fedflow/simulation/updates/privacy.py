@@ -31,8 +31,7 @@ update of one client (sensitivity 2 C), which counts as if it took part in every
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -136,7 +135,7 @@ class Privacy(UpdateStep):
             accepted = f"uniform with {self.name}, as a large weight would show a client's update"
             raise BadInput("method.weighting", "samples", accepted)
         sampling = _sampling(run)
-        if sampling and (reason := _shown(method, sampling)):
+        if sampling and (reason := _shown(method)):
             accepted = f"1 with {self.name}, as {method.name} {reason}"
             raise BadInput("run.participation", run.participation, accepted)
         if sampling == "fixed" and self.accountant == "pld" and self.noise != 0:
@@ -226,13 +225,14 @@ class Private(Privacy):
 
         # means of clusters: every client is in one
         parts = isinstance(method, Assigned) and type(method).aggregate is Assigned.aggregate
-        allowed = {"groups", "weights"} | ({"a mean of some"} if parts else set())
+        allowed = {"clients", "groups", "weights"} | ({"a mean of some"} if parts else set())
         if self.mode == "local":
             allowed |= {"vectors", "a mean of some"}
         elif self.mechanism.sampling:
-            allowed = {"weights"} if self.mechanism.sampling == "fixed" else set()
+            allowed = {"clients", "weights"} if self.mechanism.sampling == "fixed" else set()
         if what not in allowed:
-            read = "means of some clients" if what == "a mean of some" else f"{what} of single clients"
+            reads = {"a mean of some": "means of some clients", "clients": "who is in a cohort"}
+            read = reads.get(what, f"{what} of single clients")
             raise self.unfit(f"without {method.name}, whose server reads {read}")
 
     def start(self) -> Mapping[str, Tensor]:
@@ -284,7 +284,7 @@ def _sampling(run: "Conditions") -> str:
     return SAMPLED.get(run.sampling, "") if run.participation < 1 else ""
 
 
-def _shown(method: "Method", sampling: str) -> str:
+def _shown(method: "Method") -> str:
     """Return the reason why a method shows who is in its cohorts, or an empty text."""
     from fedflow.methods.method import Method
     from fedflow.methods.protocols import Clustered, Leveled
@@ -293,12 +293,4 @@ def _shown(method: "Method", sampling: str) -> str:
         return "has groups of clients, which are public"
     if type(method).plan is not Method.plan:
         return "chooses its cohorts itself"
-    if sampling == "poisson" and _reads_ids(method):
-        return "uses the number of clients in a cohort; or run.sampling: uniform"
     return ""
-
-
-def _reads_ids(method: "Method") -> bool:
-    """True if a hook reads `Cohort.ids`, and thus at least the number of clients in a cohort."""
-    functions: list[Any] = [f for cls in type(method).__mro__ for f in vars(cls).values()]
-    return any("ids" in f.__code__.co_names for f in functions if isinstance(f, FunctionType))

@@ -302,7 +302,8 @@ class UpdateStep(Choice):
     def reads(self, method: "Method", what: str) -> None:
         """Raise `BadInput` (`unfit`) if the server may not read ``what`` of single clients.
 
-        This is "vectors", "scalars", "weights", "groups", or "a mean of some" for a mean with other weights.
+        This is "vectors", "scalars", "weights", "groups", "clients" for who took part, or "a mean of some"
+        for a mean with other weights.
         """
 
     def combine(self, got: Incoming, vectors: Tensor) -> Tensor:
