@@ -35,9 +35,12 @@ _found: set[str] = set()  # hashes on this machine
 
 
 class Carrier(Protocol):
-    """A cluster that carries parts from the run to its workers."""
+    """The cluster of a ``runner`` of Prefect, which carries parts from the run to its workers."""
 
-    def here(self) -> str:
+    def __init__(self, runner: Any) -> None: ...
+
+    @staticmethod
+    def here() -> str:
         """The worker that calls this, as `store` names it."""
 
     def put(self, part: bytes) -> Any:
@@ -120,13 +123,13 @@ def _is_here(stored: Stored) -> bool:
 
 def _folder(stored: Stored) -> Path | None:
     """The first place that records the hash of the content. Whoever opens it verifies it."""
-    return next((place for place in stored.folders() if _recorded(place) == stored.hash), None)
+    return next((path for path in stored.folders() if _recorded(path) == stored.hash), None)
 
 
-def _recorded(place: Path) -> str | None:
-    if place.is_file():
-        return file_sum(place)
-    return next((found for name in LOADERS if (found := read_fact(place / name, "hash"))), None)
+def _recorded(path: Path) -> str | None:
+    if path.is_file():
+        return file_sum(path)
+    return next(filter(None, (read_fact(path / name, "hash") for name in LOADERS)), None)
 
 
 def _parts(file: Path) -> Iterator[bytes]:

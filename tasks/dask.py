@@ -74,8 +74,8 @@ def _apart(shard: State, all_sums: Trained | None = None) -> Any:
 class DaskCarrier:
     """Parts in the memory of a worker, from which the others get them."""
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    def __init__(self, runner: Any) -> None:
+        self.client: Client = runner.client
 
     @staticmethod
     def here() -> str:

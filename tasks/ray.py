@@ -13,6 +13,8 @@ from tasks.contents import Files, store
 class RayCarrier:
     """Parts in Ray's object store, which a machine reads one by one."""
 
+    def __init__(self, runner: Any) -> None: ...
+
     @staticmethod
     def here() -> str:
         return ray.get_runtime_context().get_node_id()
@@ -21,9 +23,12 @@ class RayCarrier:
         return ray.put(part)
 
     def store(self, workers: list[str], stored: Stored, files: Files) -> None:
-        places = [NodeAffinitySchedulingStrategy(node, soft=True) for node in workers]
         remote = ray.remote(num_cpus=0)(store)
+        on_nodes = (
+            remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True))
+            for node in workers
+        )
         try:
-            ray.get([remote.options(scheduling_strategy=at).remote(stored, files, ray.get) for at in places])
+            ray.get([on_node.remote(stored, files, ray.get) for on_node in on_nodes])
         except RayTaskError as error:
             raise error.cause from None

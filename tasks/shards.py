@@ -175,24 +175,24 @@ class PrefectExecutor:
 
     def _send(self, lacking: list[Lacking], title: str) -> bool:
         """Send contents to the machines that lack them; whether a worker was lost."""
+        carrier = self._carrier(self._runner)
         try:
             for stored in dict.fromkeys(stored for answer in lacking for stored in answer.contents):
                 say(f"{title}: sending {stored.path} to workers that lack it")
-                send(stored, lacking, self._carrier)
+                send(stored, lacking, carrier)
         except self._lost:
             return True
         return False
 
     @property
-    def _carrier(self) -> Carrier:
+    def _carrier(self) -> type[Carrier]:
         if self.kind == "ray":
             from tasks.ray import RayCarrier
 
-            return RayCarrier()
+            return RayCarrier
         from tasks.dask import DaskCarrier
 
-        runner: Any = self._runner
-        return DaskCarrier(runner.client)
+        return DaskCarrier
 
     def _restart(self, kind: str) -> None:
         self.__exit__(None, None, None)

@@ -37,13 +37,13 @@ class Cluster:
 
     def start(self, name: str, ready: str, *command: str) -> None:
         """Start a program and wait until it has said ``ready``; its data folder is ``<name>/cache``."""
-        place = self.folder / name
-        place.mkdir()
-        with (place / "log").open("wb") as log:
+        folder = self.folder / name
+        folder.mkdir()
+        with (folder / "log").open("wb") as log:
             self.programs[name] = subprocess.Popen(
                 [str(BIN / command[0]), *command[1:]],
-                env=self.environment | {"FEDFLOW_CACHE": str(place / "cache")},
-                cwd=place,
+                env=self.environment | {"FEDFLOW_CACHE": str(folder / "cache")},
+                cwd=folder,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

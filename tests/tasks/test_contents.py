@@ -145,7 +145,7 @@ def test_dask_carries_the_parts(job, machine, monkeypatch):
     with Client(
         n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None, set_as_default=False
     ) as client:
-        carrier, workers = DaskCarrier(client), [*client.nthreads()]
+        carrier, workers = DaskCarrier(SimpleNamespace(client=client)), [*client.nthreads()]
         assert client.submit(carrier.here, workers=workers[:1], pure=False).result() == workers[0]
         images = (job.prepared.folders()[2] / "train.safetensors").read_bytes()
         files = {
