@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.machine import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+WAYS = [(machine, way) for machine in ("run", "one", "two") for way in ("sent", "received")]
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->\n"
 
 
@@ -56,6 +57,7 @@ def _tables(rows: dict[str, Any]) -> list[str]:
         "counts": _counts,
         "mathematics": _mathematics,
         "report": _report,
+        "traffic": _traffic,
     }
     tables = [table(rows[name]) for name, table in known.items() if name in rows]
     headlines = {name: measured for name, measured in rows.items() if name.startswith("headline")}
@@ -236,9 +238,28 @@ def _mathematics(rows: dict[str, Any]) -> str:
 
 
 def _report(rows: dict[str, Any]) -> str:
-    names = ("ls_seconds", "table_seconds", "report_seconds")
-    lines = [(f"{int(n):,} runs", *(row[name] for name in names)) for n, row in rows.items()]
-    return _table("processor seconds", "`fedflow ls --json` | `fedflow ls` | `fedflow report`", lines)
+    names = {"`fedflow ls --json`": "ls", "`fedflow ls`": "table", "show": "show", "compare": "compare"}
+    names["report"] = "report"
+    lines = [
+        (f"{int(n):,} runs", *(row[f"{name}_seconds"] for name in names.values()), row["page_mb"])
+        for n, row in rows.items()
+        if n != "large"
+    ]
+    many = _table("processor seconds", " | ".join([*names, "page, MB"]), lines)
+    steps = [(name, row["seconds"], row["mib"]) for name, row in rows["large"].items() if name != "page_mb"]
+    return many + "\n" + _table("large runs", "processor seconds | peak memory, MiB", steps)
+
+
+def _traffic(rows: dict[str, Any]) -> str:
+    names = {"first": "first round", "later": "later round"}
+    lines = [
+        (f"{executor}, {words}", *(f"{row[name][f'{machine} {way}']:.2f}" for machine, way in WAYS))
+        for executor, row in rows.items()
+        for name, words in names.items()
+    ]
+    row = next(iter(rows.values()))
+    title = f"MB; data {row['content']:.1f}, a model {row['model']:.2f}"
+    return _table(title, " | ".join(f"{machine} {way}" for machine, way in WAYS), lines)
 
 
 def _headlines(rows: dict[str, Any]) -> str:

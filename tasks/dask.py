@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from distributed import Future, Nanny, Scheduler, SpecCluster
+from distributed import Client, Future, Nanny, Scheduler, SpecCluster, get_worker
 from prefect.states import State
 
+from fedflow.simulation.federation import Stored
 from fedflow.simulation.job import Trained, merged_sums
+from tasks.contents import Files, store
 
 HERE: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False}  # of the scheduler and the workers
 
@@ -67,3 +69,24 @@ def _apart(shard: State, all_sums: Trained | None = None) -> Any:
     if not isinstance(result, Trained):
         return result
     return replace(result, sums={} if all_sums is None else all_sums.sums)
+
+
+class DaskCarrier:
+    """Parts in the memory of a worker, from which the others get them."""
+
+    def __init__(self, runner: Any) -> None:
+        self.client: Client = runner.client
+
+    @staticmethod
+    def here() -> str:
+        return get_worker().address
+
+    def put(self, part: bytes) -> Any:
+        return self.client.scatter([part], hash=False)[0]
+
+    def store(self, workers: list[str], stored: Stored, files: Files) -> None:
+        stores = [
+            self.client.submit(store, stored, files, workers=[at], allow_other_workers=True, pure=False)
+            for at in workers
+        ]
+        self.client.gather(stores)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from fedflow.errors import BadInput, FedflowError, is_unanswered, reason
 from fedflow.project.distribution import extra
 from fedflow.project.terminal import say
 from fedflow.simulation.executors import Executor, Inline, Share, Work, end_with_parent
+from tasks.contents import Carrier, Lacking, send, with_contents
 from tasks.gpu import OneGpu, gpu_in_turn
 from tasks.outages import asking
 
@@ -127,36 +128,71 @@ class PrefectExecutor:
         self, work: Callable[[Any, Any], Any], job: Work, shards: Sequence[Share], title: str
     ) -> list[Any]:
         results: dict[int, Any] = {}
-        for _ in range(1 + LOST_WORKERS):
+        deaths = 0
+        while deaths <= LOST_WORKERS:
             missing = [i for i in range(len(shards)) if i not in results]
-            futures = {i: self._submit(work, job, shards[i], title, i + 1) for i in missing}
+            ready = partial(with_contents, self._carrier.here, work) if self.address else work
+            futures = {i: self._submit(ready, job, shards[i], title, i + 1) for i in missing}
             if self.kind == "dask":
                 futures = self._merged(futures)
-            lost = False
-            for i, future in futures.items():
-                try:
-                    results[i] = future.result()
-                except self._lost:
-                    lost = True
-                except (RuntimeError, FileNotFoundError) as error:
-                    # Prefect's certificates, a file without a name, are on the driver's machine only.
-                    unreachable = is_unanswered(error) or getattr(error, "filename", "") is None
-                    if self.address is None or not unreachable:
-                        raise
-                    raise FedflowError(
-                        f"{title}: a worker failed: {reason(error)}; start a Prefect server that all workers "
-                        "reach and name it with PREFECT_API_URL (docs/clusters.md)"
-                    ) from error
-            if not lost:
-                return [results[i] for i in range(len(shards))]
-            if self.kind == "dask":
-                results.clear()  # their sums were merged with those that are lost
-            kind = "threads" if self._chooses else self.kind
-            if self._chooses:
-                say(f"{title}: a process died; continuing on threads")
-                self._chooses = False
-            self._restart(kind)
+            made, lost = self._results(futures, title)
+            lacking = [result for result in made.values() if isinstance(result, Lacking)]
+            if not (lost or lacking):
+                return [(results | made)[i] for i in range(len(shards))]
+            if self.kind != "dask":  # whose sums were merged with those that are missing
+                results |= {i: result for i, result in made.items() if not isinstance(result, Lacking)}
+            if lost or self._send(lacking, title):
+                deaths += 1
+                self._replace(title)
         raise FedflowError(f"{title}: workers died {1 + LOST_WORKERS} times in a row; is memory short?")
+
+    def _results(self, futures: dict[int, Any], title: str) -> tuple[dict[int, Any], bool]:
+        """The results of shards, and whether some are lost."""
+        results, lost = dict[int, Any](), False
+        for i, future in futures.items():
+            try:
+                results[i] = future.result()
+            except self._lost:
+                lost = True
+            except (RuntimeError, FileNotFoundError) as error:
+                # Prefect's certificates, a file without a name, are on the driver's machine only.
+                unreachable = is_unanswered(error) or getattr(error, "filename", "") is None
+                if self.address is None or not unreachable:
+                    raise
+                raise FedflowError(
+                    f"{title}: a worker failed: {reason(error)}; start a Prefect server that all workers "
+                    "reach and name it with PREFECT_API_URL (docs/clusters.md)"
+                ) from error
+        return results, lost
+
+    def _replace(self, title: str) -> None:
+        """Replace a pool that lost a worker."""
+        kind = "threads" if self._chooses else self.kind
+        if self._chooses:
+            say(f"{title}: a process died; continuing on threads")
+            self._chooses = False
+        self._restart(kind)
+
+    def _send(self, lacking: list[Lacking], title: str) -> bool:
+        """Send contents to the machines that lack them; whether a worker was lost."""
+        carrier = self._carrier(self._runner)
+        try:
+            for stored in dict.fromkeys(stored for answer in lacking for stored in answer.contents):
+                say(f"{title}: sending {stored.path} to workers that lack it")
+                send(stored, lacking, carrier)
+        except self._lost:
+            return True
+        return False
+
+    @property
+    def _carrier(self) -> type[Carrier]:
+        if self.kind == "ray":
+            from tasks.ray import RayCarrier
+
+            return RayCarrier
+        from tasks.dask import DaskCarrier
+
+        return DaskCarrier
 
     def _restart(self, kind: str) -> None:
         self.__exit__(None, None, None)

@@ -440,7 +440,7 @@ def _recorded(root: Path, run: Finished) -> dict[str, Any]:
     from fedflow.tracking.lineage import recorded_runs, run_key
 
     key = run_key(run.metrics)
-    facts = recorded_runs(root).get(key) if key else None
+    facts = recorded_runs(root, key).get(key) if key else None
     if facts is None:
         return {}
     commit = f"{facts['commit']} {'+ changes' if facts['changed'] else ''}".strip()

@@ -33,6 +33,7 @@ class DrawnRun(Curve, Protocol):
 DRAWN = ("local_accuracy", "global_accuracy", "local_worst10", "local_best10")  # of runs with pictures
 Curves = Mapping[str, Sequence[Curve]]
 Methods = Mapping[str, Sequence[DrawnRun]]
+STRETCHES = 200  # of the horizontal axis of a curve: about one per pixel
 AXES = {"round": "round", "traffic": "MB moved, down + up, all clients", "time": "simulated time"}
 
 
@@ -126,6 +127,7 @@ def _curve(
                 axes.axhline(last["mean"], lw=1.2, color=color, linestyle=(0, (1, 2)), gid=f"line-{index}")
                 ends.append(End(np.nan, last["mean"], runs[0].label, color, index))
                 continue
+            table = _thinned(table)
             band: dict[str, Any] = {"color": color, "alpha": 0.17, "lw": 0, "gid": f"band-{index}"}
             axes.fill_between(table[x], table["low"], table["high"], **band)
             dot = {"marker": "o", "ms": 4} if len(table) == 1 else {}
@@ -161,6 +163,16 @@ def _over_seeds(runs: Sequence[Curve], column: str) -> pd.DataFrame:
     value, means = by_round["value"], by_round.mean().rename(columns={"value": "mean"})
     means = means.assign(low=value.min(), high=value.max())
     return means[value.count() == len(runs)].reset_index()
+
+
+def _thinned(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows that show in a picture: of many rounds, the lowest and highest values of every stretch."""
+    if len(table) <= 4 * STRETCHES:
+        return table
+    stretches = table.groupby(np.arange(len(table)) * STRETCHES // len(table))
+    lowest, highest = (stretches[name] for name in ("low", "high"))
+    shown = [lowest.idxmin(), highest.idxmax(), stretches["mean"].idxmin(), stretches["mean"].idxmax()]
+    return table.loc[np.unique([0, len(table) - 1, *np.concatenate(shown)])]
 
 
 def _numbers(run: Curve, name: str) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedflow.tracking.addresses import database, is_server
 from fedflow.tracking.pages import experiment_page, model_page, run_page
-from fedflow.tracking.shared import KEY, RUNS, Owner, every, experiments, served_clients
+from fedflow.tracking.shared import KEY, RUNS, Owner, every, experiments, quoted, served_clients
 from fedflow.tracking.store import locate, open_store, reporting, tracking_uri
 
 Key = tuple[str, str, str, str]  # partition, method, seed, settings; of procedures: entry, "", seed, settings
@@ -26,6 +26,14 @@ def run_key(facts: Mapping[str, Any]) -> Key | None:
         facts = {**facts, "partition": facts["procedure"], "method": ""}
     key = tuple(str(facts[name]) for name in TAGS if facts.get(name) is not None)
     return key if len(key) == len(TAGS) else None  # type: ignore[return-value]
+
+
+def _tagged(key: Key) -> str:
+    """MLflow's filter for the runs of a key."""
+    first, method, seed, settings = key
+    tags = {"partition": first, "method": method} if method else {"procedure": first}
+    tags |= {"seed": seed, "settings": settings}
+    return " and ".join(f"tags.`{name}` = {quoted(value)}" for name, value in tags.items())
 
 
 def ends(root: Path | str = ".") -> dict[Key, float]:
@@ -55,13 +63,13 @@ def ends(root: Path | str = ".") -> dict[Key, float]:
     return ended_at
 
 
-def recorded_runs(root: Path | str = ".") -> dict[Key, dict[str, Any]]:
+def recorded_runs(root: Path | str = ".", only: Key | None = None) -> dict[Key, dict[str, Any]]:
     """Facts on the newest finished run or procedure of each key: ids, end, seconds, commit, lock, models.
 
-    Runs of this project take precedence over others in the same store. ``models`` are registered versions
-    ("p.fedavg v3"), ``serves`` their clients in words, and ``pages`` their addresses. ``served``: whether
-    pages are on a server, and do not need ``fedflow ui``. Empty without a record, as in a clone with pulled
-    results.
+    With ``only``, other keys are not read: a store may have thousands of runs. Runs of this project take
+    precedence over others in the same store. ``models`` are registered versions ("p.fedavg v3"), ``serves``
+    their clients in words, and ``pages`` their addresses. ``served``: whether pages are on a server, and do
+    not need ``fedflow ui``. Empty without a record, as in a clone with pulled results.
     """
     if (file := database(tracking_uri(root))) is not None and not file.exists():
         return {}
@@ -70,7 +78,8 @@ def recorded_runs(root: Path | str = ".") -> dict[Key, dict[str, Any]]:
     recorded: dict[Key, dict[str, Any]] = {}
     with reporting(store.uri):
         api = store.client()
-        runs = every(api.search_runs, experiments(api), FINISHED, order_by=NEWEST_FIRST)
+        among = FINISHED if only is None else f"{FINISHED} and {_tagged(only)}"
+        runs = every(api.search_runs, experiments(api), among, order_by=NEWEST_FIRST)
         for run in sorted(runs, key=lambda run: not owner.has(run.data.tags)):
             tags, key = run.data.tags, run_key(run.data.tags)
             if key is None or key in recorded:
@@ -100,7 +109,8 @@ def recorded_runs(root: Path | str = ".") -> dict[Key, dict[str, Any]]:
                 "artifacts": run.info.artifact_uri,
             }
         by_id = {facts["run_id"]: facts for facts in recorded.values()}
-        for version in every(api.search_model_versions):
+        of_run = f"run_id = '{next(iter(by_id))}'" if only and by_id else None
+        for version in every(api.search_model_versions, of_run):
             if version.run_id in by_id:
                 facts, name = by_id[version.run_id], f"{version.name} v{version.version}"
                 facts["models"].append(name)

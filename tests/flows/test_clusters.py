@@ -21,6 +21,9 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 ROUNDS = ("run.rounds=2",)
+LISTEN = ("--host", "127.0.0.1", "--no-dashboard")
+RAY = ("ray", "start", "--block", "--num-cpus", "1", "--object-store-memory", "100000000")
+AT = "--node-ip-address"
 
 
 class Cluster:
@@ -30,17 +33,17 @@ class Cluster:
         self.folder, self.executor, self.programs = folder, executor, {}
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self.environment = dict(os.environ) | token | {"RAY_USAGE_STATS_ENABLED": "0"}
-        self.environment["PYTHONPATH"] = str(HERE)  # lossy.py
+        self.environment["PYTHONPATH"] = f"{HERE}{os.pathsep}{HERE.parents[1]}"  # lossy.py, and this checkout
 
     def start(self, name: str, ready: str, *command: str) -> None:
         """Start a program and wait until it has said ``ready``; its data folder is ``<name>/cache``."""
-        place = self.folder / name
-        place.mkdir()
-        with (place / "log").open("wb") as log:
+        folder = self.folder / name
+        folder.mkdir()
+        with (folder / "log").open("wb") as log:
             self.programs[name] = subprocess.Popen(
                 [str(BIN / command[0]), *command[1:]],
-                env=self.environment | {"FEDFLOW_CACHE": str(place / "cache")},
-                cwd=place,
+                env=self.environment | {"FEDFLOW_CACHE": str(folder / "cache")},
+                cwd=folder,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -51,6 +54,14 @@ class Cluster:
             assert time.monotonic() < deadline, self.log(name)
             time.sleep(0.1)
 
+    def join(self, name: str) -> None:
+        """Start a worker with the data folder ``<name>/cache``."""
+        if self.executor == "dask":
+            self.start(name, "Registered to", "dask", "worker", self.address, "--nthreads", "1", *LISTEN)
+        else:
+            node = f"127.0.0.{2 + ('one', 'two', 'three').index(name)}"
+            self.start(name, "runtime started", *RAY, AT, node, "--address", self.address)
+
     def log(self, name: str) -> str:
         return (self.folder / name / "log").read_text(errors="replace")
 
@@ -58,12 +69,10 @@ class Cluster:
         """Kill a program with all processes that it has started."""
         os.killpg(self.programs.pop(name).pid, signal.SIGKILL)
 
-    def give(self, name: str, root: Path) -> None:
-        """Copy prepared data and partition to where a worker looks for them: by hash, and by name."""
-        data = root / "data" / "prepared" / "digits"
-        cache = self.folder / name / "cache"
-        shutil.copytree(data, cache / json.loads((data / "meta.json").read_text())["hash"])
-        shutil.copytree(root / "data" / "partitions", cache / "partitions")
+    def stored(self, name: str) -> dict[str, set[str]]:
+        """The files of every content in a program's data folder, by hash."""
+        folders = (self.folder / name / "cache").glob("*/")
+        return {folder.name: {file.name for file in folder.iterdir()} for folder in folders}
 
     def run(self, root: Path, marker: str = "", *settings: str) -> subprocess.Popen:
         """A run that lets this cluster train, on data that lie at other paths than the workers'."""
@@ -89,16 +98,12 @@ def cluster(folder: Path, executor: str) -> Iterator[Cluster]:
     short = Path(tempfile.mkdtemp(prefix="ray-"))  # its sockets' paths may have 107 bytes
     try:
         if executor == "dask":
-            listen = ("--host", "127.0.0.1", "--no-dashboard")
-            made.start("head", "Scheduler at", "dask", "scheduler", *listen, "--port", str(made.port))
-            for name in ("one", "two"):
-                made.start(name, "Registered to", "dask", "worker", made.address, "--nthreads", "1", *listen)
+            made.start("head", "Scheduler at", "dask", "scheduler", *LISTEN, "--port", str(made.port))
+            made.join("one")
         else:
-            common = ("--block", "--num-cpus", "1", "--object-store-memory", "100000000")
             head = ("--head", "--port", str(made.port), "--include-dashboard", "false")
-            ray = ("ray", "start", *common, "--node-ip-address")
-            made.start("one", "runtime started", *ray, "127.0.0.2", *head, "--temp-dir", str(short))
-            made.start("two", "runtime started", *ray, "127.0.0.3", "--address", made.address)
+            made.start("one", "runtime started", *RAY, AT, "127.0.0.2", *head, "--temp-dir", str(short))
+        made.join("two")
         yield made
     finally:
         for name in list(made.programs):
@@ -119,30 +124,41 @@ def workers(request: pytest.FixtureRequest, api: str, tmp_path_factory: pytest.T
         yield made
 
 
-def test_workers_with_their_own_data_give_the_bytes_of_the_plain_loop(
+def test_workers_without_data_fetch_them_once_and_give_the_bytes_of_the_plain_loop(
     workers, prepared, expected, results, tmp_path
 ):
-    run = workers.run(prepared, "", *ROUNDS)
-    said = run.communicate()[0]
-    assert run.returncode != 0
-    assert "lacks content" in said and "/gone/prepared/digits" in said and "FEDFLOW_CACHE" in said
-
-    for name in ("one", "two"):
-        workers.give(name, prepared)
     marker = tmp_path / "killed"
     run = workers.run(prepared, str(marker), *ROUNDS)
     said = run.communicate()[0]
     assert run.returncode == 0, said
     assert marker.exists()  # a worker process died within its shard
+    assert said.count("sending /gone/prepared/digits to workers that lack it") == 1
     assert results(prepared) == expected("fedavg", settings=ROUNDS)
+    data, partition = (prepared / "data" / name for name in ("prepared/digits", "partitions/digits-6"))
+    contents = {
+        json.loads((folder / facts).read_text())["hash"]: {file.name for file in folder.iterdir()}
+        for folder, facts in ((data, "meta.json"), (partition, "summary.json"))
+    }
+    assert workers.stored("one") == workers.stored("two") == contents
 
     shutil.rmtree(prepared / "runs")
-    long = ("run.rounds=30", "run.evaluate_every=30")
+    long = ("run.rounds=60", "run.evaluate_every=60")
     run = workers.run(prepared, "", *long)
     while not list((prepared / ".fedflow" / "checkpoints").glob("*/checkpoint.safetensors")):
         assert run.poll() is None, run.communicate()[0]
         time.sleep(0.01)
+    workers.join("three")
     workers.kill("two")  # a whole machine, between the first round and the last
     said = run.communicate()[0]
     assert run.returncode == 0, said
     assert results(prepared) == expected("fedavg", settings=long)
+    assert workers.stored("three") == contents
+
+
+def test_a_slow_worker_changes_no_byte(workers, prepared, expected, results):
+    (workers.folder / "two" / "cache").mkdir(exist_ok=True)
+    (workers.folder / "two" / "cache" / "slow").write_text("1")
+    run = workers.run(prepared, "", *ROUNDS, "engine.workers=6")
+    said = run.communicate()[0]
+    assert run.returncode == 0, said
+    assert results(prepared) == expected("fedavg", settings=ROUNDS)

@@ -3,6 +3,7 @@
 import socket
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,12 +13,14 @@ import pytest
 from command import make_project, one_cell, one_line_error, prepared_project
 
 from fedflow.config import EngineSettings
+from fedflow.data.prepared import file_sum
 from fedflow.errors import BadInput
+from fedflow.simulation.federation import Stored
 from fedflow.simulation.job import Shard
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.settings import RunSettings
 from fedflow.stages.experiment import Experiment
-from tasks import shards
+from tasks import contents, shards
 from tasks.gpu import OneGpu
 
 NETWORK = "{name: mlp, options: {hidden: [4]}}"
@@ -81,6 +84,41 @@ def test_only_the_lost_shards_of_a_broken_pool_run_again(runner):
     runner.losses = 1
     assert train() == [2, 1]
     assert (runner.started, len(runner.titles)) == (2, 3)
+
+
+@dataclass
+class Needing:
+    """A job that needs a content."""
+
+    data: Stored
+    device: str = "cpu"
+
+
+def test_shards_run_again_after_a_machine_was_sent_what_it_lacks(runner, monkeypatch, tmp_path):
+    file, arrived, sent = tmp_path / "data.bin", set(), []
+    file.write_bytes(b"data")
+
+    class Carrier:
+        here = staticmethod(lambda: "worker")
+
+        def __init__(self, runner): ...
+
+        def put(self, part):
+            return part
+
+        def store(self, workers, stored, files):
+            sent.append((workers, files))
+            arrived.add(stored)
+
+    monkeypatch.setattr(shards.PrefectExecutor, "_carrier", Carrier)
+    monkeypatch.setattr(shards.PrefectExecutor, "_lost", (BrokenProcessPool,))
+    monkeypatch.setattr(contents, "_is_here", arrived.__contains__)
+    with shards.PrefectExecutor("ray", address="head") as executor:
+        for _ in range(2):
+            job = Needing(Stored(str(file), file_sum(file)))
+            assert executor.map(sizes, job, SHARDS, "round 1 · train") == [2, 1]
+    assert sent == [(["worker"], {"": [b"data"]})]
+    assert (runner.started, len(runner.titles)) == (1, 6)
 
 
 def test_the_lost_block_of_a_procedure_is_computed_again(runner, tmp_path):
