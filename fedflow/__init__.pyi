@@ -192,6 +192,7 @@ from fedflow.simulation.outcome import RoundReport as RoundReport
 from fedflow.simulation.outcome import RunFindings as RunFindings
 from fedflow.simulation.timing import Timing as Timing
 from fedflow.simulation.updates.clip import Clip as Clip
+from fedflow.simulation.updates.secure import Secure as Secure
 from fedflow.simulation.updates.step import Arrived as Arrived
 from fedflow.simulation.updates.step import Changed as Changed
 from fedflow.simulation.updates.step import Incoming as Incoming

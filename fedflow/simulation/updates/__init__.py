@@ -5,6 +5,7 @@ path. Importing this package registers the steps of ``run.updates``, one file ea
 """
 
 from fedflow.simulation.updates import clip as clip
+from fedflow.simulation.updates import secure as secure
 from fedflow.simulation.updates.step import STEPS as STEPS
 from fedflow.simulation.updates.step import UpdateStep as UpdateStep
 from fedflow.simulation.updates.step import check_steps as check_steps
