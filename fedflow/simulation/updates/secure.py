@@ -14,7 +14,7 @@ from torch import Tensor
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.wire import Size
 from fedflow.methods.method import Conditions, Method
-from fedflow.methods.protocols import Asynchronous, Onboarding
+from fedflow.methods.protocols import Asynchronous, Leveled, Onboarding
 from fedflow.seeding import generator
 from fedflow.settings import option
 from fedflow.simulation.updates.step import Changed, Incoming, Outgoing, Served, Shared, UpdateStep, register
@@ -35,7 +35,7 @@ class Secure(UpdateStep):
     float64. The run stops if the numbers of a client could overflow, and if what is left after the masks is
     larger than any sum: a later step has changed an update.
 
-    Masks are drawn anew in every round. As they cancel without any rounding, no result depends on them.
+    Every round has new masks. As they cancel without any rounding, no result depends on them.
 
     A mean of a group is a sum over its members: masks that they share with others are removed, too. This
     equals the protocol within each group, and needs ``groups``, because the server then learns the group of
@@ -58,6 +58,8 @@ class Secure(UpdateStep):
             why = "takes updates of different rounds"
         elif isinstance(method, Onboarding) and method.onboarding_phases():
             why = "reads answers of single clients in the onboarding"
+        elif isinstance(method, Leveled):
+            why = "averages networks of several sizes"
         if why:
             raise self.unfit(f"without {method.name}, whose server {why}")
         if run.sampling == "easy_first":
@@ -66,8 +68,8 @@ class Secure(UpdateStep):
     def reads(self, method: Method, what: str) -> None:
         if what == "groups" and self.groups:
             return
-        own = {"a mean of some": "weights updates itself", "groups": "learns groups, unless groups is true"}
-        does = own.get(what, f"reads {what} of single clients")
+        verbs = {"a mean of some": "weights updates itself", "groups": "learns groups, unless groups is true"}
+        does = verbs.get(what, f"reads {what} of single clients")
         raise self.unfit(f"without {method.name}, whose server {does}")
 
     def serve(self, got: Shared, vector: Tensor) -> Served:
