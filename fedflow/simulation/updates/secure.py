@@ -110,7 +110,7 @@ class Secure(UpdateStep):
         vectors = sent.update.vectors[name]
         if not vectors.is_floating_point():
             raise self.unfit(f"with methods whose clients send real numbers only, not {name}")
-        weights = sent.update.weight.double().view(-1, *[1] * (vectors.ndim - 1))
+        weights = sent.update.weight.to(vectors.device).double().view(-1, *[1] * (vectors.ndim - 1))
         whole = (vectors.double() * weights * 2.0**self.fraction).round()
         most = 2.0 ** (self.bits - 2) / len(sent.cohort)
         if whole.numel() and (largest := float(whole.abs().amax())) > most:
