@@ -196,7 +196,7 @@ for table in (data.SOURCES, methods.METHODS, models.ARCHITECTURES, partition.SCH
     assert "whole" in table
 from fedflow.simulation.updates import STEPS
 from fedflow.local.extensions.extension import REGISTERED
-assert {*STEPS} == {"clip", "whole"} and {*REGISTERED} == {"whole"}
+assert {*STEPS} >= {"clip", "secure", "whole"} and {*REGISTERED} == {"whole"}
 assert ff.whole(clients=3).scheme == "whole" and ff.Whole.name == "whole" and ff.run
 """
 
