@@ -14,7 +14,8 @@ LINK = re.compile(r"\[([^][]+)\]\((?!\w+:)([^)#\s]+)(#[\w-]+)?\)")
 # In the repository, links lead to rows of the index of methods and to sections of reference/index.md.
 OVERVIEW = "reference/index.md"
 PAGES = {f"{OVERVIEW}#{name}": f"{name}.md" for name in ("partitions", "procedures")} | {
-    f"{OVERVIEW}#{name}": f"reference/{name}.md" for name in ("settings", "metrics", "commands", "names")
+    f"{OVERVIEW}#{name}": f"reference/{name}.md"
+    for name in ("settings", "metrics", "commands", "composition", "names")
 }
 
 

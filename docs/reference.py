@@ -3,6 +3,7 @@
 ``python docs/reference.py`` updates the index, docs/methods.md.
 """
 
+import csv
 import dataclasses
 import inspect
 import re
@@ -32,6 +33,7 @@ from fedflow.report.citing import sources
 from fedflow.settings import Settings, explain, hints, markdown
 
 INDEX = Path(__file__).with_name("methods.md")
+COMPOSITION = Path(__file__).with_name("composition.csv")  # written by composition.py
 KEPT = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)|</?a\b[^>]*>|<(?=\w)|(?<=\w)_(?=\w)", re.DOTALL)
 LABEL = re.compile(r"\s+(?=\*[A-Z][\w' ]*\*|(?:Client|Server|Objective|Target|Recorded): )")
 ELSEWHERE = {  # sections of params.yaml with entries that have separate pages
@@ -52,6 +54,7 @@ def pages() -> dict[str, str]:
         "reference/settings.md": settings(),
         "reference/metrics.md": metrics(),
         "reference/commands.md": commands(),
+        "reference/composition.md": composition(),
         "reference/names.md": public_names(),
     }
     return {path: KEPT.sub(_literal, text) for path, text in written.items()}
@@ -216,6 +219,38 @@ Claims use [measures](measures.md), which are derived from metrics.
 def _files(metric: Metric) -> str:
     places = {"rounds.csv": metric.rounds, "metrics.json": metric.final, "clients.parquet": metric.client}
     return ", ".join(f"`{file}`" for file, present in places.items() if present)
+
+
+def composition() -> str:
+    """The methods that work with each step of updates, by family, and the reasons of the others."""
+    with COMPOSITION.open(newline="") as file:
+        refused = {(row["method"], row["steps"]): row["refused"] for row in csv.DictReader(file)}
+    steps = [steps for method, steps in refused if method == "fedavg" and " " not in steps]
+    reasons: list[str] = []
+
+    def cell(method: str, steps: str) -> str:
+        reason = re.sub(rf"\b{method}\b", "METHOD", refused.get((method, steps), ""))
+        if reason and reason not in reasons:
+            reasons.append(reason)
+        return f"no ({reasons.index(reason) + 1})" if reason else "yes"
+
+    text = """# Composition
+
+Each cell is a run of two rounds with eight clients, in which all clients succeed (yes), or which is
+refused (no, with the number of the reason). Options of steps have their defaults. Steps are entries of
+`run.updates` ([guide](../howto/update-steps.md)).
+"""
+    columns = ("method", *(f"`{step}`" for step in steps))
+    for title, _, listed in methods.listed()[: len(methods.FAMILIES)]:
+        rows = [(f"[`{n}`](../methods/{n}.md)", *(cell(n, step) for step in steps)) for n, *_ in listed]
+        text += "\n".join(["", f"## {title}", "", *_table(columns, rows)]) + "\n"
+    pairs = [
+        (f"`{first}`", *("" if first == then else cell("fedavg", f"{first} {then}") for then in steps))
+        for first in steps
+    ]
+    text += "\n## Two steps\n\nWith `fedavg`: rows are the first step of the list, columns the second.\n\n"
+    text += "\n".join(_table(("first", *columns[1:]), pairs)) + "\n\n## Reasons\n\n"
+    return text + "".join(f"{i}. `{reason}`\n" for i, reason in enumerate(reasons, 1))
 
 
 def commands() -> str:

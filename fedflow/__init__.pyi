@@ -206,6 +206,7 @@ from fedflow.simulation.updates.norm_bound import NormBound as NormBound
 from fedflow.simulation.updates.privacy import Privacy as Privacy
 from fedflow.simulation.updates.qsgd import QSGD as QSGD
 from fedflow.simulation.updates.random_k import RandomK as RandomK
+from fedflow.simulation.updates.secure import Secure as Secure
 from fedflow.simulation.updates.sign import Sign as Sign
 from fedflow.simulation.updates.sign_flip import SignFlip as SignFlip
 from fedflow.simulation.updates.step import Arrived as Arrived

@@ -70,7 +70,7 @@ class Gathered:
                 total.add(vector, weight)
             return total.mean(self._dtype)
 
-        return self._path.mean(
+        mean = self._path.mean(
             name,
             group,
             [sent.client for sent, _ in counted],
@@ -80,6 +80,7 @@ class Gathered:
             [vector for vector, _ in rows],
             self._cohort,
         )
+        return mean.to(self._dtype)
 
     def vectors(self, name: str) -> list[Tensor]:
         gathered = {name for sent in self.sent for name in sent.vectors}

@@ -17,6 +17,7 @@ from fedflow.simulation.updates import norm_bound as norm_bound
 from fedflow.simulation.updates import privacy as privacy
 from fedflow.simulation.updates import qsgd as qsgd
 from fedflow.simulation.updates import random_k as random_k
+from fedflow.simulation.updates import secure as secure
 from fedflow.simulation.updates import sign as sign
 from fedflow.simulation.updates import sign_flip as sign_flip
 from fedflow.simulation.updates import top_k as top_k
