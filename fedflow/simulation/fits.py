@@ -15,7 +15,6 @@ from fedflow.models.flat import FlatModel
 from fedflow.models.noise import DRAWS
 
 SAMPLES = 2  # and one alone: networks that squeeze its dimension away
-TRIALS = 3  # other threads may draw numbers in one of them, a network that draws does so in all
 LEAST = 8  # pixels of the sides of an image; smaller inputs may be anything
 ROUNDING = 1e-4  # how far from 1 the sum of probabilities may be
 ENDS = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}
@@ -37,15 +36,12 @@ def need_fit(model: FlatModel, train: Examples, name: str, classes: int = 0) -> 
         classes = train.y.shape[1] if train.several else max(classes, int(train.y.max()) + 1)
     try:
         few = torch.arange(min(SAMPLES, len(train)), device=model.device)
-        for _ in range(TRIALS):
-            before = _generators(model.device)
-            (outputs, first, again), _ = [
-                _tried(model, w, train.inputs(rows, model.dtype), train.targets(rows), classes)
-                for rows in (few, few[:1])
-            ]
-            if _generators(model.device) == before:
-                break
-        else:
+        before = _generators(model.device)
+        (outputs, first, again), _ = [
+            _tried(model, w, train.inputs(rows, model.dtype), train.targets(rows), classes)
+            for rows in (few, few[:1])
+        ]
+        if _generators(model.device) != before:
             raise Misfit(DRAWS)
         if not torch.allclose(first, again):
             raise Misfit("its loss changes when it is called again: it draws random numbers, or counts calls")

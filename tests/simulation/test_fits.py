@@ -14,7 +14,6 @@ from torch.nn import functional
 import fedflow as ff
 from fedflow.data import Examples
 from fedflow.models.flat import FlatModel
-from fedflow.simulation import fits
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.fits import need_fit
 
@@ -172,9 +171,3 @@ def test_real_targets_have_squared_errors(network: Callable[[], nn.Module], y: T
     torch.testing.assert_close(loop.servers[-1], vmap.servers[-1], rtol=0, atol=1e-5)
     metrics = loop.outcome().metrics
     assert metrics["loss"] < 0.2 * float(expected.mean()) and metrics["local_accuracy"] is None
-
-
-def test_numbers_that_another_thread_draws_are_not_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    states = iter([0, 1, 1, 1])
-    monkeypatch.setattr(fits, "_generators", lambda device: next(states))
-    fit(Ends(lambda o: o), LABELS)
