@@ -405,6 +405,7 @@ def derived(units: Mapping[str, Any]) -> dict[str, dict[str, float]]:
             "s to write adapters, and to sync them": files["write_s"] + files["sync_s"] + files["settle_s"],
             "MB of memory": small["private_mb"],
             "MB of a checkpoint": small["checkpoint_mb"],
+            "s to resume": small["resume_s"],
         },
         "record": {
             "MB of the history of 1,000 rounds": fedavg["history_bytes_a_round"] * ROUNDS / 1e6,
