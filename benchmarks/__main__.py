@@ -16,7 +16,7 @@ PARTS = (
     "engine compiled workers flow peers headline memory partition proximity curriculum levels scores scale "
     "large coresets counts quadratic mathematics report"
 ).split()
-OTHERS = ("gpu", "first_gpu", "intervals", "kernels", "table", "traffic")
+OTHERS = ("gpu", "first_gpu", "intervals", "kernels", "scaling", "table", "traffic")
 
 
 def main() -> None:

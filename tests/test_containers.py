@@ -70,9 +70,10 @@ def test_passwords_are_made_once_and_are_private(tmp_path: Path) -> None:
     for _ in range(2):
         subprocess.run(["sh", str(script)], check=True, capture_output=True)
         made = {file.name: file.read_text() for file in (tmp_path / "secrets").iterdir()}
-    assert made.keys() == {"postgres", "prefect", "s3", "s3.json", "aws"}
+    assert made.keys() == {"postgres", "prefect", "s3", "mlflow", "s3.json", "mlflow.ini", "aws"}
     assert len(made["postgres"].strip()) == 48 and made["postgres"] != made["prefect"]
     assert made["s3"].strip() in made["s3.json"] and made["s3"].strip() in made["aws"]
+    assert f"password = {made['mlflow'].strip()}" in made["mlflow.ini"]
     assert all(file.stat().st_mode & 0o077 == 0 for file in (tmp_path / "secrets").iterdir())
     assert "/docker/secrets/" in (HOME / ".gitignore").read_text().split()
 

@@ -1,7 +1,11 @@
 """A trial of a network on a few samples, before the first round."""
 
 import random
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -37,10 +41,11 @@ def need_fit(model: FlatModel, train: Examples, name: str, classes: int = 0) -> 
     try:
         few = torch.arange(min(SAMPLES, len(train)), device=model.device)
         before = _generators(model.device)
-        (outputs, first, again), _ = [
-            _tried(model, w, train.inputs(rows, model.dtype), train.targets(rows), classes)
-            for rows in (few, few[:1])
-        ]
+        with _without_draws():
+            (outputs, first, again), _ = [
+                _tried(model, w, train.inputs(rows, model.dtype), train.targets(rows), classes)
+                for rows in (few, few[:1])
+            ]
         if _generators(model.device) != before:
             raise Misfit(DRAWS)
         if not torch.allclose(first, again):
@@ -87,14 +92,31 @@ def _tried(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, classes: int) -> t
     return outputs, losses[1].detach(), losses[2].detach()
 
 
+@contextmanager
+def _without_draws() -> Iterator[None]:
+    """Raise `Misfit` if this thread draws from Python's generator. Threads of a Dask worker always do."""
+    drawn, ours, before = list[str](), getattr(random.random, "__self__", None), sys.getprofile()
+
+    def watch(frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_call" and getattr(called, "__self__", None) is ours:
+            drawn.append(called.__name__)
+
+    sys.setprofile(watch)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+    if {*drawn} - {"getstate"}:
+        raise Misfit(DRAWS)
+
+
 def _generators(device: torch.device) -> tuple[object, ...]:
-    """The states of the generators of PyTorch, NumPy and Python, which would depend on the workers."""
+    """The states of the generators of PyTorch and NumPy, which would depend on the workers."""
     states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
     drawn = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
-    ours = drawn["key"].tobytes(), drawn["pos"], random.getstate()
-    return *(state.numpy().tobytes() for state in states), *ours
+    return *(state.numpy().tobytes() for state in states), drawn["key"].tobytes(), drawn["pos"]
 
 
 def _losses(model: FlatModel, outputs: Tensor, y: Tensor, classes: int) -> Tensor:

@@ -252,6 +252,8 @@ def _failed(uri: str, reason: str) -> FedflowError:
 
 def _reason(error: Exception, file: Path | None) -> str:
     """The first line of the database's error, or of the error itself."""
+    if getattr(error, "error_code", "") == "UNAUTHENTICATED":
+        return "the server refuses MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
     cause: BaseException | None = error
     while cause is not None and not hasattr(cause, "orig"):
         cause = cause.__cause__

@@ -1,6 +1,6 @@
 """A lab's own servers: MLflow and Prefect on PostgreSQL, artifacts and data on S3. All real, on loopback.
 
-Needs PostgreSQL's programs (Debian: ``postgresql``), and the extras ``postgres``, ``s3`` and ``lab``.
+Needs PostgreSQL (Debian: ``postgresql``), and the extras ``postgres``, ``s3``, ``auth`` and ``lab``.
 """
 
 import os
@@ -24,7 +24,7 @@ from fedflow.metrics.table import recorded_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-PASSWORD, SECRET = "postgres-password", "s3-secret-key"
+PASSWORD, SECRET, MLFLOW = "postgres-password", "s3-secret-key", "mlflow-password"
 LOCAL = "127.0.0.1"
 
 
@@ -49,7 +49,7 @@ class Lab:
         )
         printed = done.stdout + done.stderr
         assert done.returncode == status, printed
-        assert PASSWORD not in printed and SECRET not in printed
+        assert not any(secret in printed for secret in (PASSWORD, SECRET, MLFLOW))
         return printed
 
     def keys(self, bucket: str) -> list[str]:
@@ -101,6 +101,8 @@ def lab(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
         "AWS_ENDPOINT_URL_S3": urls["s3"],
         "PREFECT_API_URL": f"{urls['prefect']}/api",
         "PREFECT_HOME": str(root.parent / "prefect"),
+        "MLFLOW_TRACKING_USERNAME": "fedflow",
+        "MLFLOW_TRACKING_PASSWORD": MLFLOW,
         "OMP_NUM_THREADS": "1",
     }
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -108,7 +110,7 @@ def lab(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
         "s3": [sys.executable, "-m", "moto.server", "-H", LOCAL, "-p", str(ports["s3"])],
         "mlflow": [
             *(sys.executable, "-m", "mlflow", "server", "--host", LOCAL, "--port", str(ports["mlflow"])),
-            *("--workers", "1", "--artifacts-destination", "s3://mlflow"),
+            *("--app-name", "basic-auth", "--workers", "1", "--artifacts-destination", "s3://mlflow"),
             *("--backend-store-uri", f"postgresql+psycopg://{postgres}/mlflow"),
         ],
         "prefect": [
@@ -116,7 +118,16 @@ def lab(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
             *("--port", str(ports["prefect"])),
         ],
     }
-    database = {"PREFECT_API_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://{postgres}/prefect"}
+    passwords = root.parent / "mlflow.ini"  # as docker/secrets.sh writes it
+    passwords.write_text(
+        f"[mlflow]\ndefault_permission = READ\ndatabase_uri = postgresql+psycopg://{postgres}/mlflow\n"
+        f"admin_username = fedflow\nadmin_password = {MLFLOW}\n"
+    )
+    database = {
+        "PREFECT_API_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://{postgres}/prefect",
+        "MLFLOW_AUTH_CONFIG_PATH": str(passwords),
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": MLFLOW,
+    }
     with ExitStack() as stack:
         running = {
             name: stack.enter_context(started(*command, environment=environment | database, **quiet))
@@ -150,7 +161,7 @@ def test_a_run_is_recorded_on_postgresql_and_s3(lab: Lab, expected: Callable[...
     for file in lab.root.rglob("*"):
         if file.is_file():
             text = file.read_bytes()
-            assert PASSWORD.encode() not in text and SECRET.encode() not in text, file
+            assert not any(secret.encode() in text for secret in (PASSWORD, SECRET, MLFLOW)), file
 
 
 def test_a_run_goes_on_while_the_mlflow_server_is_away(lab: Lab, expected: Callable[..., dict]) -> None:
@@ -200,6 +211,13 @@ def test_data_and_results_travel_by_dvc_through_s3(lab: Lab, tmp_path: Path) -> 
     assert results(clone) == results(project)
     again = lab.call("dvc", "repro", folder=clone)
     assert "Stage 'sweep' didn't change, skipping" in again and "Running stage 'sweep'" not in again
+
+
+@pytest.mark.parametrize("given", [{"MLFLOW_TRACKING_PASSWORD": "wrong"}, {"MLFLOW_TRACKING_USERNAME": ""}])
+def test_a_wrong_password_of_the_mlflow_server_is_one_line(lab: Lab, given: dict[str, str]) -> None:
+    words = ["run", "--partition", "digits-6", "--method", "fedavg", "--set", "grid.seeds=[7]", "--seed", "7"]
+    printed = lab.call("fedflow.cli", *words, status=2, **given)
+    assert "MLFLOW_TRACKING_PASSWORD" in printed and len(printed.splitlines()) <= 2
 
 
 @pytest.mark.parametrize(

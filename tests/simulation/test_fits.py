@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,20 @@ AGAIN = "its loss changes when it is called again: it draws random numbers, or c
 def test_a_module_that_draws_random_numbers_is_refused(end: Callable[[Tensor], Any], message: str) -> None:
     with refused(message):
         fit(Ends(end), LABELS)
+
+
+def test_random_numbers_of_other_threads_do_not_count() -> None:
+    """Dask draws from Python's generator on a worker all the time."""
+
+    def drawn(o: Tensor) -> Tensor:
+        thread = Thread(target=random.random)
+        thread.start()
+        thread.join()
+        return o
+
+    fit(Ends(drawn), LABELS)
+    with refused(DRAWS):
+        fit(Ends(lambda o: drawn(o) * (random.uniform(0, 1) < 2)), LABELS)
 
 
 def test_layers_of_dropout_and_functions_without_it_are_accepted() -> None:
