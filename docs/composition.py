@@ -27,6 +27,11 @@ from fedflow.simulation.updates import STEPS, UpdateStep  # noqa: E402
 TABLE = Path(__file__).with_name("composition.csv")
 COLUMNS = ("method", "steps", "refused")
 VALUES = (1, 0.5, 0.1, 2)  # for options without a default
+# Options that eight clients need, or of which one of two is needed.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "bulyan": {"attackers": 0.1},
+    "privacy": {"norm": 1.0, "noise": 1.0, "delta": 1e-3},
+}
 RUN: dict[str, Any] = {"rounds": 2, "training": {"epochs": 1, "batch_size": 8, "lr": 0.05}}
 
 
@@ -41,7 +46,7 @@ def combinations() -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def example(step: type[UpdateStep]) -> dict[str, Any]:
     """Settings of a step: its ``example``, if any, and the first accepted values of required options."""
-    given: dict[str, Any] = {"step": step.name} | getattr(step, "example", {})
+    given: dict[str, Any] = {"step": step.name} | OPTIONS.get(step.name, {}) | getattr(step, "example", {})
     for field in fields(step):  # type: ignore[arg-type]
         if field.default is MISSING and field.default_factory is MISSING and field.name not in given:
             tried = (*field.metadata["choices"], *field.metadata["grid"], *VALUES)
@@ -58,10 +63,14 @@ def _accepted(step: type[UpdateStep], field: Any, value: Any) -> bool:
 
 
 def refusal(federation: Federation, method: str, steps: Sequence[str]) -> str:
-    """The line that refuses the steps, or the reason why clients fail; empty if two rounds work."""
+    """The line that refuses the steps, or the reason why clients fail; empty if two rounds work.
+
+    Clients have equal weights where the method lets them, as some steps need it.
+    """
     updates = [example(STEPS[step]) for step in steps]
+    hyper = {"weighting": "uniform"} if "weighting" in hints(METHODS[method]) else {}
     try:
-        ran = support.run(method, support.suited(method, federation), updates=updates, **RUN)
+        ran = support.run(method, support.suited(method, federation), hyper=hyper, updates=updates, **RUN)
     except FedflowError as error:
         return str(error)
     failed = [reason for report in ran.rounds for reason in report.failed.values()]
