@@ -26,7 +26,7 @@ def die_once(marker: str, work: Callable, job: Job, shard: Any) -> Any:
 
     A worker with a file ``slow`` in its data folder sleeps as many seconds as the file says.
     """
-    slow = Path(os.environ["FEDFLOW_CACHE"]) / "slow"
+    slow = Path(os.environ.get("FEDFLOW_CACHE", "")) / "slow"
     if slow.exists():
         time.sleep(float(slow.read_text()))
     result = work(job, shard)

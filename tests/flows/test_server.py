@@ -191,7 +191,7 @@ def test_an_address_that_is_none_is_one_line(monkeypatch, url):
         pass
 
 
-@pytest.mark.parametrize("name", ["plain", "a?b", "my%20project", "größe 1#c"])
+@pytest.mark.parametrize("name", ["plain", "my%20project", "größe 1#c"])
 def test_the_database_is_in_the_home_whatever_its_name(tmp_path, monkeypatch, name):
     monkeypatch.delenv(server.DATABASE, raising=False)
     url = make_url(server.private(tmp_path / name)[server.DATABASE])

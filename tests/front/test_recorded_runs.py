@@ -58,8 +58,8 @@ def test_the_numbers_without_a_record(project: tuple[Path, list[Result]]) -> Non
 
 
 def test_a_system_without_fcntl_and_a_folder_with_any_name(tmp_path: Path) -> None:
-    """Windows lacks fcntl; in a URL, `?`, `#` and `%20` would name another folder."""
-    root = tmp_path / "größe 1 a?b#c%20d"
+    """Windows lacks fcntl; in a URL, `#` and `%20` would name another folder."""
+    root = tmp_path / "größe 1 a#c%20d"
     call = f"ff.run('digits', ff.iid(clients=2), rounds=1, record={str(root)!r}, compile='never')"
     blocked = "import sys; sys.modules['fcntl'] = None; "
     again = ["run", "--partition", "digits-iid", "--method", "fedavg", "--executor", "inline", "--set"]

@@ -94,7 +94,7 @@ def test_a_masked_vector_is_the_whole_numbers_and_the_masks() -> None:
 def test_masks_cancel_to_the_last_bit(
     name: str, federation: Federation, unmasked: Callable[..., Ran]
 ) -> None:
-    """The mean is that of the whole numbers, which is close to the plain one."""
+    """The mean of the whole numbers, which is close to the plain one."""
     given: dict[str, Any] = HALF | {"updates": [KINDS[name]]}
     masked, bare = run(name, federation, **given), unmasked(name, federation, **given)
     assert same(masked.state(), bare.state()) and reports(masked) == reports(bare)

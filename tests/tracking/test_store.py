@@ -227,14 +227,14 @@ def test_artifacts_that_were_left_behind_are_named(recorded, tmp_path):
         move_store(tmp_path / "copy")
 
 
-FOLDERS = ("my%20project", "a?b", "a?c", "100%41", "a#b", "a;b&c+d:e@f='g'", 'a "b"\n\tc', "[x]*\\")
+FOLDERS = ("my%20project", "100%41", "a#b", "a;b&c+d:e@f='g'", 'a "b"\n\tc', "[x]*\\")
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_project_in_a_folder_with_any_name_has_a_record_inside(root, tmp_path, outcome, card, name):
     import mlflow
 
-    neighbor = with_store(tmp_path / unquote(name).partition("?")[0], root) if "%" in name else tmp_path
+    neighbor = with_store(tmp_path / unquote(name), root) if "%" in name else tmp_path
     project, before = with_store(tmp_path / name, root), files(tmp_path)
     with open_run(project, **RUN) as record:
         finish(record, outcome("global"), card=card("global", "p"))
@@ -250,12 +250,18 @@ def test_a_project_in_a_folder_with_any_name_has_a_record_inside(root, tmp_path,
 
 
 def test_a_store_is_made_in_a_folder_whose_name_must_be_quoted(tmp_path, real):
-    project = tmp_path / "a?b%20c"
+    project = tmp_path / "a;b%20c"
     with real():
         assert open_store(project).uri.startswith("sqlite+pysqlite:///")
     assert open_store(project) == open_store(project)
-    assert [path.name for path in tmp_path.iterdir()] == ["a?b%20c"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a;b%20c"]
     assert (project / "mlruns" / "mlflow.db").stat().st_size > 100_000
+
+
+def test_a_question_mark_in_a_path_is_refused(tmp_path):
+    """SQLAlchemy 2.1 opens it, with which no schedule of Prefect fires."""
+    with refused("mlflow.db: SQLAlchemy before 2.1 cannot open a path with '[?]'", FedflowError):
+        open_store(tmp_path / "a?b")
 
 
 def test_two_slashes_at_the_start_of_a_path_name_no_host(root, tmp_path):

@@ -31,7 +31,7 @@ def test_the_ui_shows_this_store_on_localhost(root):
 @pytest.mark.full
 def test_the_ui_prints_links_and_opens_the_first_one_when_asked(root, tmp_path, outcome):
     """The newest federated runs come first, in their columns. MLflow's checks of hosts are on."""
-    project = tmp_path / "a?b %20#c"
+    project = tmp_path / "a b %20#c"
     (project / "mlruns" / "artifacts").mkdir(parents=True)
     shutil.copy(root / "mlruns" / "mlflow.db", project / "mlruns")
     move_store(project)

@@ -76,8 +76,8 @@ class Drawing:
 
     ``samples`` n of the client, its ``passes`` and their ``schedule``. ``rng(purpose)`` has its own key, so
     that no extension changes the draws of another; with ``every_stream``, it is the same for all streams.
-    ``place`` is that of the client in a random order of all (`fedflow.seeding.place`), 1 if there is none: an
-    extension for a share of the clients is for those with a smaller place.
+    ``place`` is the client's in a random order of all (`fedflow.seeding.place`), 1 if there is none: an
+    extension for a share of the clients is for the clients with a smaller place.
     """
 
     extensions: Sequence["Extension"]

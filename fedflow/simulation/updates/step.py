@@ -11,7 +11,7 @@ server call its hooks in the order of that list and know no step by name. Every 
   `combine` replaces the mean of uploaded vectors, `after` changes a mean, and `learn` ends a round: it
   returns numbers to record, and the server's values for the next round, which all hooks can read.
 
-Only messages and updates of training take these steps: those of an onboarding do not.
+Only messages and updates of training take these steps, not messages of an onboarding.
 """
 
 from collections.abc import Callable, Mapping, Sequence
