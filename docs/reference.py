@@ -237,7 +237,8 @@ def composition() -> str:
     text = """# Composition
 
 Each cell is a run of two rounds with eight clients, in which all clients succeed (yes), or which is
-refused (no, with the number of the reason). Options of steps have their defaults. Steps are entries of
+refused (no, with the number of the reason). Options of steps have their defaults, or a value
+that eight clients allow; clients have equal weights where a method lets them. Steps are entries of
 `run.updates` ([guide](../howto/update-steps.md)).
 """
     columns = ("method", *(f"`{step}`" for step in steps))
