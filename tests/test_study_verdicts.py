@@ -12,7 +12,7 @@ from support import refused
 
 from fedflow.claims.claims import load_claims
 from fedflow.claims.recorded import UNRECORDED, Entry, read_verdicts
-from fedflow.claims.results import registered_methods
+from fedflow.claims.results import registered_names
 from fedflow.claims.sources import CLAIMS, RECORDED, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS
 from fedflow.config import load_params
@@ -126,7 +126,7 @@ def test_the_code_of_a_run_follows_from_the_names_in_its_row() -> None:
         for partition, method in product(params.grid.partitions, params.grid.methods):
             cell = Experiment(params, partition, method, 0, study)
             network = params.model(cell.dataset).name
-            names = "run", " ".join(registered_methods(cell.effective["method"])), network
+            names = "run", " ".join(registered_names(cell.effective)), network
             codes.setdefault(names, cell.identity.code[:12])
         for name in params.grid.procedures[:3]:
             outcome = ProcedureRun(params, name, 0, study)

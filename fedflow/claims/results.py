@@ -73,11 +73,11 @@ def origin(run: Run, recorded: Recorded) -> dict[str, str]:
 
 
 def registered(run: Run) -> tuple[str, str, str]:
-    """Kind, registered methods or procedure, and networks of a run, in words."""
+    """Kind, registered methods, steps and extensions or procedure, and networks of a run, in words."""
     if run.procedure:
         networks = [model["name"] for _, model in sorted(run.params.get("models", {}).items())]
         return PROCEDURE, run.procedure, " ".join(networks)
-    return RUN, " ".join(registered_methods(run.params["method"])), run.params["model"]["name"]
+    return RUN, " ".join(registered_names(run.params)), run.params["model"]["name"]
 
 
 def _row(run: Run, names: Sequence[str], measures: Sequence[str], recorded: Recorded) -> dict[str, Any]:
@@ -118,6 +118,12 @@ def _measures(check: Check) -> Iterator[str]:
         yield from _measures(part)
 
 
-def registered_methods(params: Mapping[str, Any]) -> list[str]:
+def registered_names(params: Mapping[str, Any]) -> list[str]:
+    """The registered names in a run's settings: methods, update steps, extensions of local training."""
+    steps = [step["step"] for step in params["run"].get("updates", ())]
+    return [*_methods(params["method"]), *steps, *params["training"].get("extensions", ())]
+
+
+def _methods(params: Mapping[str, Any]) -> list[str]:
     """The registered name of a method, then of the methods that it wraps."""
-    return [params["name"], *(registered_methods(params["host"]) if "host" in params else [])]
+    return [params["name"], *(_methods(params["host"]) if "host" in params else [])]

@@ -3,12 +3,14 @@
 from functools import cache
 
 from fedflow.claims.results import DIGITS, PROCEDURE
+from fedflow.local.extensions.extension import REGISTERED
 from fedflow.methods import METHODS
 from fedflow.models import architecture
 from fedflow.procedures import PROCEDURES
 from fedflow.project.code import ASIDE
 from fedflow.project.identity import Identity
 from fedflow.simulation.extensions.all_extensions import registered_modules
+from fedflow.simulation.updates import STEPS
 from fedflow.stages import procedure
 from fedflow.stages.experiment import CODE
 
@@ -17,10 +19,10 @@ from fedflow.stages.experiment import CODE
 def current_code(kind: str, registered: str, networks: str) -> str:
     """The first digits of `Identity.code` of a run or a procedure with these names; empty for unknown ones.
 
-    Settings choose no other code than methods, procedures and networks do: a test compares both digests for
-    every study.
+    Settings choose no other code than methods, steps of updates, registered extensions of local training,
+    procedures and networks do: a test compares both digests for every study.
     """
-    registry = PROCEDURES if kind == PROCEDURE else METHODS
+    registry = PROCEDURES if kind == PROCEDURE else {**REGISTERED, **STEPS, **METHODS}
     roots, skipped = (procedure.CODE, procedure.SKIPPED) if kind == PROCEDURE else (_run_code(), ASIDE)
     if not all(name in registry for name in registered.split()):
         return ""
