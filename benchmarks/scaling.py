@@ -1,8 +1,8 @@
 """A million clients, 1,000 a round, 100 million parameters: unit costs, and what a run costs on 64 GPUs.
 
-Measured here, each in a process of its own: the rows of all clients on disk, in fedflow's files and in
-memory-mapped ones (a prototype); rounds of LeNet-5 with a million clients; vectors of 100 million
-parameters; shards that pass through Dask. The costs of a GPU are in ``results/gpu-first-*.json``.
+Each part runs in its own process: rows of all clients on disk, in fedflow's files and in memory-mapped files
+(a prototype); rounds of LeNet-5 with a million clients; vectors of 100 million parameters; shards that pass
+through Dask. The costs of a GPU are in ``results/gpu-first-*.json``.
 SCALING_FOLDER names a folder on a disk with 5 GB for the rows.
 """
 
@@ -361,7 +361,7 @@ def _cluster() -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def gpu() -> dict[str, float]:
-    """What an H100 did."""
+    """Measured rates of an H100."""
     ceilings = json.loads((RESULTS / "gpu-first-ceilings.json").read_text())["measured"]["measured"]
     headline = json.loads((RESULTS / "gpu-first-headline-complete.json").read_text())["measured"]
     return {
@@ -372,7 +372,7 @@ def gpu() -> dict[str, float]:
 
 
 def derived(units: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """What a round costs at every place, from the unit costs, and a run of 1,000 rounds."""
+    """Costs of a round, and of 1,000 rounds, at each place, from the unit costs."""
     model, total = 4 * PARAMETERS / 1e9, units["vectors"]["sum_mb"] / 1e3  # GB of a model, and of a sum
     vectors, dask, gpu = units["vectors"], units["dask"], units["gpu"]
     larger, each = model * 1e3 / dask["model_MB"], COHORT / GPUS

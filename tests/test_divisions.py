@@ -152,7 +152,7 @@ def test_a_grid_with_one_division_runs_again_and_is_apart_from_others(project: P
 
 
 def test_only_the_division_is_drawn_if_wanted(tmp_path: Path) -> None:
-    """The first models and cohorts of all seeds are those of seed 0."""
+    """All seeds have the first models and cohorts of seed 0."""
     root = make_project(tmp_path / "project", PARAMS.replace("both", "division"))
     params = load_params(root / "params.yaml")
     runs = [Experiment(params, "mixed", "fedavg", seed, root) for seed in (0, 3)]

@@ -31,13 +31,12 @@ RULES = {
 }
 ATTACKS = {"none": "no attack", "flip": "label flip", "flipped": "sign flip", "alie": "ALIE"}
 COLORS = ("#1f5fa8", "#d1702a", "#3a8f5c", "#8a4fa3")
-CLIENTS, ROUNDS = 200, 20
 
 
 def main() -> None:
     table = pd.read_csv(HERE / "results.csv").groupby("method")
     mean, spread = 100 * table.local_accuracy.mean(), 100 * table.local_accuracy.std()
-    kilobytes = table.bytes_up.mean() / CLIENTS / ROUNDS / 1000
+    kilobytes = table.bytes_up.mean() / table.updates.mean() / 1000
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
     figure, (left, center, right) = plt.subplots(1, 3, figsize=(11, 3.4), constrained_layout=True)
 
