@@ -170,7 +170,7 @@ def test_a_network_for_other_data_is_refused_in_one_line(capsys, project, partit
 def test_tables_that_ship_inside_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The five sources on the page: errors are below guesses of the most frequent class or the mean target."""
+    """The five sources on the page: errors are far below guesses of the top class or the mean target."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (code,), (params,) = (re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) for kind in ("python", "yaml"))
