@@ -16,6 +16,7 @@ from fedflow.claims.results import registered_names
 from fedflow.claims.sources import CLAIMS, RECORDED, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS
 from fedflow.config import load_params
+from fedflow.errors import BadInput
 from fedflow.stages.current import current_code
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.procedure import ProcedureRun
@@ -26,13 +27,17 @@ STUDIES = sorted(folder for folder in (HOME / "studies").iterdir() if folder.is_
 WORDS = {*VERDICTS, *BY_TESTS, UNRECORDED}
 
 
-@pytest.fixture(scope="module")
-def site() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_studies", HOME / "docs" / "studies.py")
+def of_docs(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"site_{name}", HOME / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def site() -> ModuleType:
+    return of_docs("studies")
 
 
 @pytest.mark.slow
@@ -147,3 +152,15 @@ def test_a_link_of_a_readme_leads_to_a_page_or_names_the_file(site: ModuleType) 
         "a (`studies/toys/params.yaml`) [b](../reproductions.html?study=toys) "
         "[c](../howto/run.md#x) [d](mix4.md) [e](toys.csv)"
     )
+
+
+def test_tables_in_readmes_are_those_of_the_results() -> None:
+    """``python docs/tables.py`` writes them."""
+    tables = of_docs("tables")
+    for study in STUDIES:
+        readme = (study / "README.md").read_text()
+        assert tables.filled(readme, study) == readme, study.name
+    changed = "<!-- table silos: local_gap -->\n<!-- end of table -->"
+    assert "| FedAvg | 10.3 ± 1.6 |" in tables.filled(changed, HOME / "studies" / "fair")
+    with pytest.raises(BadInput, match="'local_gop' is not accepted"):
+        tables.filled(changed.replace("gap", "gop"), HOME / "studies" / "fair")
