@@ -22,7 +22,11 @@ def flat(params: Mapping[str, Any], prefix: str = "", empty: bool = False) -> di
 
 
 def text(value: Any) -> str:
-    """A value as YAML writes it in one line."""
+    """A value in one line as YAML writes it, but mappings in words: "step clip, norm 1.0; step sign"."""
+    if isinstance(value, Mapping) and value:
+        return ", ".join(f"{name} {text(each)}" for name, each in flat(value).items())
+    if isinstance(value, list | tuple) and any(isinstance(each, Mapping) for each in value):
+        return "; ".join(map(text, value))
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -112,6 +112,9 @@ def test_settings_that_methods_should_share_are_compared_over_all_rows(tmp_path)
     page = report(tmp_path)
     warnings = re.findall(r'<p class="warning">(.*?)</p>', page)
     assert warnings == ["Not all rows have the same rounds: 20, but 6 for Ditto."]
+    for rounds, method in enumerate(("ifca", "fedprox", "fedrep", "local"), start=1):
+        write_run(tmp_path / "results", "p", method, 0, rounds=rounds)
+    assert "Not all rows have the same rounds, but 6 different ones." in report(tmp_path)
 
 
 def test_another_host_is_in_the_label_and_its_defaults_are_not(tmp_path):

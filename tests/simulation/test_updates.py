@@ -390,4 +390,4 @@ def test_a_variant_is_named_after_its_steps() -> None:
     old = {name: value for name, value in plain.items() if name != "run.updates"}  # of a version without
     assert differences(old, plain, plain) == differences(plain, old, plain) == {}
     found = differences(clipped, plain, plain)
-    assert [say(*item) for item in found.items()] == ['updates [{"step": "clip", "norm": 1.0}]']
+    assert [say(*item) for item in found.items()] == ["updates step clip, norm 1.0"]

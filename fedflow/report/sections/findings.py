@@ -16,6 +16,7 @@ from fedflow.report.blocks import Block, Card, Cards, Heading, Text
 from fedflow.report.compared import Compared, ComparedPartition, leading, not_drawn, partitioned
 
 COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
+MANY = 4  # other values of a setting that a warning lists
 LEAD = """In each picture the dot is local accuracy (every client on its own test set), the ring global
 accuracy (the complete test set); bars extend from the lowest to the highest seed."""
 
@@ -141,8 +142,11 @@ def _warnings(p: ComparedPartition) -> list[str]:
         for variant, values in shared.items():
             rows.setdefault(text(values.get(name)), []).append(p.methods[variant][0].label)
         usual, *others = sorted(rows, key=lambda value: -len(rows[value]))
-        differ = "; ".join(f"{value} for {', '.join(rows[value])}" for value in others)
-        warnings += [f"Not all rows have the same {spoken(name)}: {usual}, but {differ}."] if others else []
+        if len(others) > MANY:
+            warnings.append(f"Not all rows have the same {spoken(name)}, but {len(rows)} different ones.")
+        elif others:
+            differ = "; ".join(f"{value} for {', '.join(rows[value])}" for value in others)
+            warnings.append(f"Not all rows have the same {spoken(name)}: {usual}, but {differ}.")
     warnings += [
         f"{run.label}, seed {run.seed} has two results: {run.repeated} is not shown."
         for run in p.runs
