@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 PROJECT = "FEDFLOW_PROJECT"  # the variable in prefect.yaml
 RESTART = timedelta(minutes=1)  # from a crash to the next start; a worker may report a crash twice
+SILENCE = timedelta(minutes=10)  # of a run, which sends a heartbeat every three minutes
 
 
 def project() -> str:
@@ -161,36 +162,52 @@ def notify(url: str) -> None:
 
 
 def restart() -> None:
-    """Start runs of these deployments again whose process is killed, from the last checkpoint, at most twice.
+    """Start runs of these deployments again that crashed, from the last checkpoint, at most twice.
 
     A run that stays `Crashed` for `RESTART`, and so was neither cancelled nor started by hand, is scheduled.
+    A run whose heartbeats stop for `SILENCE`, because its machine is gone, becomes `Crashed` first.
     """
-    from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState
+
+    crash = ChangeFlowRunState(
+        state=StateType.CRASHED,
+        name="Crashed",
+        message=f"No heartbeat for {SILENCE}: the machine of the run is gone.",
+        force=False,
+    )
+    doc = "Marks a run as crashed whose machine is gone (python -m flows.serve)."
+    _automate("a run is silent", doc, _nothing("heartbeat", SILENCE), crash)
+    start = ChangeFlowRunState(
+        state=StateType.SCHEDULED,
+        name="AwaitingRetry",
+        message="The run had crashed; it resumes from its last checkpoint.",
+        force=False,
+    )
+    doc = "Starts a run again that crashed, at most twice (python -m flows.serve)."
+    often = {"prefect.run-count": ["1", "2"]}
+    _automate("a run crashed", doc, _nothing("Crashed", RESTART, **often), start)
+
+
+def _nothing(event: str, within: timedelta, **labels: list[str]) -> "EventTrigger":
+    """The trigger for runs of these deployments that have this event, and then none within a time."""
+    from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import EventTrigger, Posture
     from prefect.events.schemas.events import ResourceSpecification
 
     with get_client(sync_client=True) as api:
         ours = [f"prefect.deployment.{deployment.id}" for deployment in _deployments(api, _names())]
-    trigger = EventTrigger(
-        after={"prefect.flow-run.Crashed"},
+    of_them: dict[str, str | list[str]] = {"prefect.resource.role": "deployment", "prefect.resource.id": ours}
+    return EventTrigger(
+        after={f"prefect.flow-run.{event}"},
         expect={"prefect.flow-run.*"},
-        match=ResourceSpecification(
-            {"prefect.resource.id": "prefect.flow-run.*", "prefect.run-count": ["1", "2"]}
-        ),
-        match_related=ResourceSpecification(
-            {"prefect.resource.role": "deployment", "prefect.resource.id": ours}
-        ),
+        match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*", **labels}),
+        match_related=ResourceSpecification(of_them),
         for_each={"prefect.resource.id"},
         posture=Posture.Proactive,
         threshold=1,
-        within=RESTART,
+        within=within,
     )
-    message = "The process was killed; the run resumes from its last checkpoint."
-    start = ChangeFlowRunState(state=StateType.SCHEDULED, name="AwaitingRetry", message=message, force=False)
-    doc = "Starts a run again whose process was killed, at most twice (python -m flows.serve)."
-    _automate("a run crashed", doc, trigger, start)
 
 
 def _automate(event: str, doc: str, trigger: "EventTrigger", action: "ActionTypes") -> None:

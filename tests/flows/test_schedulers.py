@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -19,6 +19,8 @@ from command import make_project
 from conftest import PARAMS
 from services import family, free_port, living, started, wait_for
 from test_pools import pools
+
+from flows import serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # every run starts a process that imports torch
 
@@ -96,13 +98,12 @@ class Lab:
 def lab(api: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     from prefect.client.orchestration import get_client
 
-    from flows import serve
-
     folder = make_project(tmp_path_factory.mktemp("lab"), PARAMS)
     for name in ("flows", "tasks", "fedflow", "prefect.yaml"):
         (folder / name).symlink_to(CHECKOUT / name)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
         for name, script in (("srun", SRUN), ("sbatch", SBATCH)):
             (folder / name).write_text(script)
             (folder / name).chmod(0o755)
@@ -111,13 +112,16 @@ def lab(api: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         )
         serve.deploy()
         serve.restart()
-        command = serve.prefect("worker", "start", "--pool", serve.project(), "--type", "process")
-        with (
-            (folder / "log").open("w") as log,
-            started(*command, stdout=log, stderr=log) as worker,
-            get_client(sync_client=True) as client,
-        ):
+        with working(folder / "log") as worker, get_client(sync_client=True) as client:
             yield Lab(serve.project(), worker, folder / "log", client)
+
+
+@contextmanager
+def working(log: Path) -> Iterator[subprocess.Popen]:
+    """A worker of the current project, which adds to a log."""
+    command = serve.prefect("worker", "start", "--pool", serve.project(), "--type", "process")
+    with log.open("a") as file, started(*command, stdout=file, stderr=file) as worker:
+        yield worker
 
 
 @pytest.mark.parametrize("kind", ["federate", "sweep", "slurm"])
@@ -227,3 +231,25 @@ def test_workers_of_a_slurm_array_train_the_runs_of_a_deployment(lab, root, expe
         cluster = ("engine.executor=dask", f"engine.address=tcp://127.0.0.1:{port}")
         lab.wait(lab.start("federate", root, *SHORT, *cluster), "Completed")
     assert results(root) == expected("fedavg", settings=SHORT)
+
+
+def test_a_run_whose_machine_is_gone_continues_elsewhere(
+    lab, root, expected, results, mlflow_runs, monkeypatch
+) -> None:
+    """The last test with this worker, which dies with the run."""
+    monkeypatch.chdir(lab.log.parent)
+    monkeypatch.setattr(serve, "SILENCE", timedelta(minutes=1))
+    serve.restart()
+    before = len(lab.said())
+    number = lab.start("federate", root, *LONG)
+    lab.trains(before)
+    processes = family(lab.worker)
+    for signals in (signal.SIGSTOP, signal.SIGKILL):  # none of them sees another one die
+        for process in processes:
+            process.send_signal(signals)
+    assert lab.run(number).state_name == "Running"
+    with working(lab.log) as lab.worker:
+        lab.wait(number, "Crashed")
+        assert lab.wait(number, "Completed").run_count == 2
+    assert results(root) == expected("fedavg", settings=LONG)
+    assert {run.info.status for run in mlflow_runs(root)} == {"FINISHED"}
