@@ -45,7 +45,7 @@ test-full: $(SETUP) ## run the tests with all methods everywhere
 test-newest test-lowest: $(SETUP) ## run the tests with the newest, or the lowest accepted, releases of all libraries
 	$(BIN)/uv venv -q --clear .bench/$@
 	UV_SYSTEM_CERTS=1 $(BIN)/uv pip install -q --python .bench/$@/bin/python --only-binary :all: --no-binary fedflow \
-		$(if $(filter %lowest,$@),--resolution lowest-direct) -e '.[pipeline,dev,dask,umap,optuna]'
+		$(if $(filter %lowest,$@),--resolution lowest-direct) -e '.[pipeline,dev,dask,ray,umap,optuna]'
 	PATH=$(CURDIR)/.bench/$@/bin:$(PATH) $(PYTEST)
 
 experiments: $(SETUP) ## compare what `dvc exp run` has run, a column per method
