@@ -149,8 +149,9 @@ def test_a_wait_for_the_server_is_announced_once(tmp_path, monkeypatch, capsys):
         process.suspend()
         later = Thread(target=use)
         later.start()
-        while not said:
+        while later.is_alive() and not said:
             said = capsys.readouterr().out
+            time.sleep(0.05)
         process.resume()
         later.join()
         assert said + capsys.readouterr().out == line
