@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -276,6 +277,7 @@ def test_a_running_run_is_listed_and_stopped_and_resumes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedflow.cli.finished.PATIENCE", 90)  # a busy machine is no fault
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process passes on that it ignores
     command = ("--partition", "skewed", "--method", "fedavg", "--seed", "7", "--set", "run.rounds=20000")
     with Path("log.txt").open("w") as log:
         process = subprocess.Popen(
