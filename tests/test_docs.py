@@ -37,6 +37,13 @@ def test_links_lead_to_files(page: Path) -> None:
     assert not [link for link in links if not (page.parent / link).exists()]
 
 
+def test_no_placeholder_is_taken_for_html() -> None:
+    """``<project>`` outside code is an unknown element, which browsers do not show."""
+    for page in PAGES:
+        prose = re.sub(r"```.*?```|`[^`]*`|<!--.*?-->", "", page.read_text(), flags=re.DOTALL)
+        assert set(re.findall(r"<([A-Za-z]\w*)", prose)) <= {"a", "img", "p", "br"}, page
+
+
 def test_studies_name_existing_tests() -> None:
     text = "".join(file.read_text() for file in (*STUDIES, *HOME.glob("studies/*/verdicts.yaml")))
     names = {match[0].removeprefix("tests/") for match in re.finditer(r"\w+/[\w/]*test_\w+\.py", text)}
