@@ -13,10 +13,12 @@ from command import fedflow, make_project, one_line_error
 from support import refused
 
 from fedflow.cli.experiments import start
+from fedflow.cli.sweep import _run
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.fingerprints import MAY_BE_EMPTY
+from fedflow.stages.grid import cells, finished_metrics
 from fedflow.stages.procedure import ProcedureRun
 
 HOME = Path(__file__).parents[1]
@@ -65,6 +67,14 @@ def test_what_is_finished_is_not_run_again(project: Path, capsys) -> None:
     assert dry_run(capsys, project) == [UP_TO_DATE]
     assert fedflow(capsys, "sweep", "--root", project).out == f"{UP_TO_DATE}\n"
     assert (project / "results/even/ditto/0/metrics.json").stat().st_mtime_ns == before
+
+
+def test_a_run_that_another_sweep_has_finished_meanwhile_is_not_repeated(project: Path) -> None:
+    metrics = project / "results/even/ditto/0/metrics.json"
+    before = metrics.stat().st_mtime_ns
+    for cell in cells(load_params(project / "params.yaml"), project, "sweep"):
+        assert _run(cell) == (cell.title, finished_metrics(cell), "")
+    assert metrics.stat().st_mtime_ns == before
 
 
 def test_a_dry_run_says_why_and_makes_nothing(project: Path, capsys) -> None:
