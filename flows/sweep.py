@@ -9,7 +9,7 @@ from fedflow.config import Changes, Loaded, load_params
 from fedflow.project.arguments import check_arguments
 from fedflow.project.terminal import counted
 from fedflow.stages.experiment import Experiment
-from fedflow.stages.grid import cells, ended_elsewhere, finished_metrics, to_do
+from fedflow.stages.grid import cells, finished_metrics, is_finished, to_do
 from flows.central import central
 from flows.federate import federate
 from flows.procedure import procedure
@@ -39,7 +39,7 @@ def sweep(
         params = load_params(Path(root) / "params.yaml", settings or [])
         grid = cells(params, Path(root), name, partitions, methods, seeds)
     for cell in counted(to_do(params, Path(root), grid, TASKS | {"networks": _train})):
-        if not ended_elsewhere(cell):
+        if not is_finished(cell, cell.results_folder):  # another process may have run it since
             federate(**cell.parameters) if isinstance(cell, Experiment) else procedure(**cell.parameters)
     metrics = [finished_metrics(cell) for cell in grid]
     if runs := [m for m, cell in zip(metrics, grid, strict=True) if isinstance(cell, Experiment)]:

@@ -130,14 +130,14 @@ def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
     """Run one cell, whose inputs `grid.to_do` has made, in a flow unless the executor is inline."""
     from fedflow.stages.all_stages import run_experiment
     from fedflow.stages.experiment import Experiment
-    from fedflow.stages.grid import ended_elsewhere
+    from fedflow.stages.grid import finished_metrics, is_finished
     from fedflow.stages.procedure import run_procedure
 
-    if metrics := ended_elsewhere(cell):
-        return cell.title, metrics, ""
     run = isinstance(cell, Experiment)
     compute: Any = run_experiment if run else run_procedure
     try:
+        if is_finished(cell, cell.results_folder):  # by another process, since the sweep began
+            return cell.title, finished_metrics(cell), ""
         flow = "federate" if run else "procedure"
         return cell.title, start(cell.params, flow, partial(compute, cell, makers={}), **cell.parameters), ""
     except (FedflowError, OSError) as error:

@@ -132,8 +132,3 @@ def finished_metrics(cell: Cell) -> dict[str, Any]:
     """The metrics of a finished cell, as running it returns them."""
     facts: dict[str, Any] = json.loads((cell.results_folder / "metrics.json").read_text())
     return facts if isinstance(cell, Experiment) else dict(facts["metrics"])
-
-
-def ended_elsewhere(cell: Cell) -> dict[str, Any] | None:
-    """The metrics of a cell that another process has finished since `to_do`, or None."""
-    return None if outdated(cell.root, cell.results_folder, cell.identity) else finished_metrics(cell)
