@@ -177,7 +177,7 @@ def restart() -> None:
         force=False,
     )
     doc = "Marks a run as crashed whose machine is gone (python -m flows.serve)."
-    _automate("a run is silent", doc, _nothing("heartbeat", SILENCE), crash)
+    _automate("a run is silent", doc, _nothing_after("heartbeat", SILENCE), crash)
     start = ChangeFlowRunState(
         state=StateType.SCHEDULED,
         name="AwaitingRetry",
@@ -185,11 +185,11 @@ def restart() -> None:
         force=False,
     )
     doc = "Starts a run again that crashed, at most twice (python -m flows.serve)."
-    often = {"prefect.run-count": ["1", "2"]}
-    _automate("a run crashed", doc, _nothing("Crashed", RESTART, **often), start)
+    early = {"prefect.run-count": ["1", "2"]}
+    _automate("a run crashed", doc, _nothing_after("Crashed", RESTART, **early), start)
 
 
-def _nothing(event: str, within: timedelta, **labels: list[str]) -> "EventTrigger":
+def _nothing_after(event: str, within: timedelta, **labels: list[str]) -> "EventTrigger":
     """The trigger for runs of these deployments that have this event, and then none within a time."""
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import EventTrigger, Posture
