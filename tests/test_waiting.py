@@ -1,6 +1,9 @@
 """Waits for another process are announced in one line."""
 
 import shutil
+import sys
+import time
+from io import StringIO
 from pathlib import Path
 from threading import Thread
 
@@ -52,18 +55,19 @@ WAITS = {
 
 
 @pytest.mark.parametrize("use", WAITS)
-def test_a_wait_for_another_process_is_announced_once(use, tmp_path, capsys):
+def test_a_wait_for_another_process_is_announced_once(use, tmp_path, monkeypatch):
     name, words = WAITS[use]
-    lock, said = tmp_path / name, ""
+    said = StringIO()  # `capsys` loses what another thread prints while it is read
+    monkeypatch.setattr(sys, "stdout", said)
     use(tmp_path)
     use(tmp_path)
-    assert capsys.readouterr().out == ""  # nothing to wait for
+    assert said.getvalue() == ""  # nothing to wait for
     for _ in range(2):
-        with FileLock(lock):
+        with FileLock(tmp_path / name):
             waits = Thread(target=use, args=[tmp_path])
             waits.start()
-            while not said:
-                said += capsys.readouterr().out
+            while waits.is_alive() and not said.getvalue():
+                time.sleep(0.01)
             waits.join(0.2)  # it waits
         waits.join()
-    assert said + capsys.readouterr().out == f"waiting for {words.format(lock, root=tmp_path)}\n"
+    assert said.getvalue() == f"waiting for {words.format(tmp_path / name, root=tmp_path)}\n"

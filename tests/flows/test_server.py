@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from io import StringIO
 from pathlib import Path
 from threading import Thread
 
@@ -124,7 +125,7 @@ def test_a_server_that_starts_too_slowly_is_one_line_with_the_limit(tmp_path, mo
     wait_for(server.stop)
 
 
-def test_a_wait_for_the_server_is_announced_once(tmp_path, monkeypatch, capsys):
+def test_a_wait_for_the_server_is_announced_once(tmp_path, monkeypatch):
     """Both while it starts and while it is stopped."""
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
@@ -132,7 +133,8 @@ def test_a_wait_for_the_server_is_announced_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(waiting, "_ANNOUNCED", set())
     limit = f"(at most 600 s, FEDFLOW_SERVER_TIMEOUT; log: {tmp_path / 'server.log'})"
     line = f"waiting for the Prefect API server to answer {limit}\n"
-    said, urls = "", []
+    said, urls = StringIO(), []  # `capsys` loses what another thread prints while it is read
+    monkeypatch.setattr(sys, "stdout", said)
 
     def use() -> None:
         with server.prefect_api() as url:
@@ -140,21 +142,18 @@ def test_a_wait_for_the_server_is_announced_once(tmp_path, monkeypatch, capsys):
 
     try:
         use()
-        assert (
-            capsys.readouterr().out
-            == f"starting the Prefect API server (once; later runs share it) ...\n{line}"
-        )
+        started = f"starting the Prefect API server (once; later runs share it) ...\n{line}"
+        assert said.getvalue() == started
         waiting._ANNOUNCED.clear()
         process = psutil.Process(json.loads((tmp_path / "server.json").read_text())["pid"])
         process.suspend()
         later = Thread(target=use)
         later.start()
-        while later.is_alive() and not said:
-            said = capsys.readouterr().out
+        while later.is_alive() and said.getvalue() == started:
             time.sleep(0.05)
         process.resume()
         later.join()
-        assert said + capsys.readouterr().out == line
+        assert said.getvalue() == started + line
         assert len(urls) == 2 and len({*urls}) == 1
     finally:
         server.stop()

@@ -73,7 +73,9 @@ def test_the_ui_prints_links_and_opens_the_first_one_when_asked(root, tmp_path, 
         assert "<script>" not in _get(port, f"127.0.0.1:{port}")
         with pytest.raises(urllib.error.HTTPError, match="403"):
             _get(port, f"10.evil.example:{port}")
-        while not (opened.exists() and opened.read_text()):
+        for _ in range(600):
+            if opened.exists() and opened.read_text():
+                break
             time.sleep(0.1)
         assert opened.read_text().strip() == first
     finally:
