@@ -12,12 +12,13 @@ from support import refused
 
 from fedflow.claims.claims import load_claims
 from fedflow.claims.recorded import UNRECORDED, Entry, read_verdicts
-from fedflow.claims.results import registered_names
+from fedflow.claims.results import read_results, registered_names
 from fedflow.claims.sources import CLAIMS, RECORDED, RESULTS
-from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS
-from fedflow.config import load_params
+from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged, judge
+from fedflow.config import PARAMS, load_params
 from fedflow.errors import BadInput
 from fedflow.stages.current import current_code
+from fedflow.stages.elsewhere import runs_elsewhere
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.procedure import ProcedureRun
 from fedflow.stages.report import check_tests
@@ -77,6 +78,28 @@ def test_a_verdict_on_one_or_two_seeds_says_so(site: ModuleType) -> None:
         "seen, not planned",
         "",
     ]
+
+
+def test_committed_verdicts_follow_from_committed_results() -> None:
+    """As far as the results are of this code, and of settings that params.yaml has."""
+    for study in STUDIES:
+        params, rows = load_params(study / PARAMS), read_results(study)
+        runs = runs_elsewhere(params, study, [])
+        if len(runs) < len(rows):  # p-values depend on all comparisons
+            continue
+        procedures = {name: procedure for name, (procedure, _) in params.procedure_entries.items()}
+        entries = {entry.id: entry for entry in read_verdicts(study).verdicts}
+        for judged in judge(load_claims(study / CLAIMS), runs, params.labels, procedures):
+            if judged.comparisons and judged.verdict != NOT_RUN:
+                entry = entries[judged.claim.id]
+                assert (entry.verdict, entry.seeds) == (judged.verdict, seeds(judged)), (
+                    study,
+                    judged.claim.id,
+                )
+
+
+def seeds(judged: Judged) -> int:
+    return min(len(result.difference.values) for result in judged.comparisons if result.difference)
 
 
 def test_a_verdict_is_one_of_the_known_words(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from typing import Literal
 
 import pandas as pd
 
+from fedflow.claims.sources import RESULTS
 from fedflow.claims.targets import NotMeasured, check_target, column_of, reach
 from fedflow.errors import BadInput, unknown_name
 from fedflow.finished.features import masks, sweep
@@ -112,6 +113,34 @@ def parse(text: str, field: str = "measure", procedure: str = "") -> Measure:
 
     With ``procedure``, a metric of this registered procedure; without, measures of runs come first.
     """
+    found = _parse(text, field, procedure)
+    return replace(found, of=partial(_of, found), least=partial(_least, found))
+
+
+def _of(measure: Measure, run: Run) -> float | None:
+    """The number of a run, from its row of ``results.csv`` if its folder is elsewhere."""
+    if not run.committed:
+        return measure.of(run)
+    text = _committed(measure, run)
+    return None if text.endswith("+") else float(text)
+
+
+def _least(measure: Measure, run: Run) -> float | None:
+    if not run.committed:
+        return measure.least(run)
+    text = _committed(measure, run)
+    return float(text[:-1]) if text.endswith("+") else None
+
+
+def _committed(measure: Measure, run: Run) -> str:
+    if measure.text not in run.committed:
+        raise NotMeasured(
+            f"{RESULTS} has no {measure.text} of {run.partition}, {run.method}, seed {run.seed}"
+        )
+    return run.committed[measure.text]
+
+
+def _parse(text: str, field: str, procedure: str) -> Measure:
     if procedure:
         if (listed := of_summary(procedure, text)) is None:
             raise unknown_name(field, text, PROCEDURES[procedure].metrics)

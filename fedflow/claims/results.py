@@ -82,6 +82,8 @@ def registered(run: Run) -> tuple[str, str, str]:
 
 def _row(run: Run, names: Sequence[str], measures: Sequence[str], recorded: Recorded) -> dict[str, Any]:
     """The columns of a run as text, except its seed."""
+    if run.committed:
+        return {**dict.fromkeys(NAMES, ""), **run.committed, "seed": run.seed}
     variant = run.variant.removeprefix(run.method).removeprefix(" · ")
     facts = (run.partition, run.metrics.get("division", ""), run.method, variant, run.seed)
     if run.procedure:

@@ -21,6 +21,7 @@ from fedflow.report.compared import Recorded
 from fedflow.report.page import build_report
 from fedflow.report.paper import write_paper
 from fedflow.report.sources import TRIED
+from fedflow.stages.elsewhere import runs_elsewhere
 from fedflow.stages.grid import current
 from fedflow.tracking.models import attach_to_sweep
 
@@ -61,11 +62,15 @@ def _current(params: Loaded, root: Path) -> dict[str, tuple[str, str]]:
 
 
 def record_verdicts(root: Path = Path()) -> list[Path]:
-    """Update ``verdicts.yaml`` and ``results.csv`` from all results of a project; returns their paths."""
+    """Update ``verdicts.yaml`` and ``results.csv`` from all results of a project; returns their paths.
+
+    Rows of ``results.csv`` that still hold count as results (`runs_elsewhere`).
+    """
     params = load_params(root / PARAMS)
     entries = params.procedure_entries
     rows = [row for outcome in collect_outcomes(root / "outcomes", entries) for row in outcome.rows]
     runs = [*collect_runs(root / "results", params.labels, needed=not rows), *rows]
+    runs += runs_elsewhere(params, root, runs)
     registered = {name: procedure for name, (procedure, _) in entries.items()}
     claims = load_claims(root / CLAIMS)
     check_tests(claims, root)
