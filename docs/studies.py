@@ -13,11 +13,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from fedflow.claims.claims import Claim, load_claims
+from fedflow.claims.matching import Shown, compare
 from fedflow.claims.recorded import FEW, UNRECORDED, Entry, read_verdicts
 from fedflow.claims.results import read_results
 from fedflow.claims.sources import CLAIMS, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_RUN, VERDICTS
+from fedflow.config import PARAMS, load_params
 from fedflow.stages.current import current_code
+from fedflow.stages.elsewhere import runs_elsewhere
 
 STUDIES = Path(__file__).parents[1] / "studies"
 TABLE = "reproductions.md"
@@ -36,6 +39,9 @@ COLUMNS = (
 )
 CURRENT, STALE, ABSENT, TYPED = "current", "stale", "results not committed", "typed by hand"
 NO_RESULTS = (NOT_RUN, UNRECORDED, *BY_TESTS)  # verdicts without results to commit
+INTRODUCTION = """Built from [results.csv](%s.csv): cells of published tables whose data set, partition scheme
+and method agree with our runs; means ± sample standard deviation over seeds. "+" means that a target was not
+reached."""
 README = re.compile(r"\]\((?:\.\./)+studies/(\w+)/README\.md")
 LINK = re.compile(r"\[([^]]*)\]\((?!https?:|#)([^)]*)\)")  # in a README
 
@@ -47,7 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, name, content=results.read_text()))
     for readme in sorted(STUDIES.glob("*/README.md")):
         name = readme.parent.name
-        content = LINK.sub(partial(_in_site, name), readme.read_text())
+        content = LINK.sub(partial(_in_site, name), readme.read_text()) + published(readme.parent)
         files.append(File.generated(config, f"studies/{name}.md", content=content))
     return files
 
@@ -60,6 +66,30 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         assert MARK in markdown, f"{TABLE} has no line {MARK}"
         markdown = markdown.replace(MARK, table())
     return markdown
+
+
+def published(study: Path) -> str:
+    """Published tables with our numbers next to theirs, from the results that a study has committed."""
+    runs, _ = runs_elsewhere(load_params(study / PARAMS), study)
+    tables = [shown for shown in compare(runs) if shown.measured]
+    lines = ["", "## Published and ours", "", INTRODUCTION % study.name] if tables else []
+    for shown in tables:
+        lines += ["", f"### {shown.table.label}", "", f"{shown.source}.", "", *_compared(shown), ""]
+        lines += [f"- {note}" for note in shown.notes]
+    return "\n".join([*lines, ""])
+
+
+def _compared(shown: Shown) -> list[str]:
+    """A table of a row per cell with a number of ours."""
+    unit = f", {shown.table.unit}" if shown.table.unit else ""
+    lines = [f"| row | method | published{unit} | ours{unit} | |", "|---|---|---:|---:|---|"]
+    for label, _, _, cells in shown.lines:
+        for cell in cells:
+            for ours in cell.ours:
+                texts = (label, cell.cell.name, cell.cell.value.text, ours.text)
+                notes = ", ".join(filter(None, (ours.label, ours.note)))
+                lines.append(f"| {' | '.join((*texts, notes))} |")
+    return lines
 
 
 def table() -> str:

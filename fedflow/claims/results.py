@@ -1,9 +1,9 @@
 """``results.csv``: final numbers of every run of a study, to be committed next to ``verdicts.yaml``.
 
 A row per run and seed, or per row of the summary of a procedure: the metrics of the report's tables, the
-measures that claims read, and the origin of the run: day, commit, lock, processor, seconds, and the digests
-of settings and code. The names of its methods and network lead to the digest of the same code now
-(`fedflow.stages.report.current_code`).
+measures of claims and of published cells that runs match, and the origin of the run: day, commit, lock,
+processor, seconds, and the digests of settings and code. The names of its methods and network lead to the
+digest of the same code now (`fedflow.stages.current.current_code`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from fedflow.claims.claims import Arm, Check, Claim
+from fedflow.claims.matching import Match
 from fedflow.claims.measures import Measure, parse
 from fedflow.claims.sources import RESULTS
 from fedflow.claims.targets import NotMeasured
@@ -33,9 +34,19 @@ RUN, PROCEDURE = "run", "procedure"  # kinds
 Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `fedflow.tracking.lineage`
 
 
-def write_results(study: Path, runs: Iterable[Run], claims: Iterable[Claim], recorded: Recorded) -> Path:
-    """Write ``results.csv`` into a study's folder; returns it. ``runs`` may include rows of outcomes."""
-    measures = list(dict.fromkeys(text for claim in claims for text in _measures(claim)))
+def write_results(
+    study: Path,
+    runs: Iterable[Run],
+    claims: Iterable[Claim],
+    recorded: Recorded,
+    matched: Iterable[Match] = (),
+) -> Path:
+    """Write ``results.csv`` into a study's folder; returns it. ``runs`` may include rows of outcomes.
+
+    ``matched`` are the published cells of the runs.
+    """
+    read = [text for claim in claims for text in _measures(claim)]
+    measures = list(dict.fromkeys([*read, *(match.cell.measure for match in matched if match.cell.measure)]))
     names = [metric.name for table in (*TABLES, *SOME) for metric in columns(table)]
     rows = [_row(run, names, measures, recorded) for run in runs]
     filled = {name for row in rows for name, value in row.items() if value != ""}

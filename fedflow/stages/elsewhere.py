@@ -18,7 +18,6 @@ from fedflow.errors import FedflowError
 from fedflow.finished.run import Run
 from fedflow.methods import METHODS
 from fedflow.project.digest import SHORT, canonical
-from fedflow.project.terminal import say
 from fedflow.stages.current import current_code
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.procedure import ProcedureRun
@@ -26,18 +25,16 @@ from fedflow.stages.procedure import ProcedureRun
 Row = dict[str, str]
 
 
-def runs_elsewhere(params: Loaded, root: Path, here: Iterable[Run]) -> list[Run]:
+def runs_elsewhere(params: Loaded, root: Path, here: Iterable[Run] = ()) -> tuple[list[Run], int]:
     """The rows of ``results.csv`` in ``root`` that are not of the runs ``here``, as runs without tables.
 
-    A row holds if params.yaml and the code have the same digests now; the number of others is printed.
+    And the number of rows that hold no more: params.yaml or the code gives other digests now.
     """
     known = {(run.partition, run.method, str(run.seed), run.settings[:SHORT]) for run in here}
     names = ("partition", "method", "seed", "settings")
     rows = [row for row in read_results(root) if tuple(row[name] for name in names) not in known]
     runs = [run for row in rows for run in _run(params, root, row)]
-    if others := len(rows) - len(runs):
-        say(f"{root / RESULTS}: {others} rows removed, as params.yaml or the code gives other digests now")
-    return runs
+    return runs, len(rows) - len(runs)
 
 
 def _run(params: Loaded, root: Path, row: Row) -> Sequence[Run]:

@@ -10,7 +10,7 @@ from fedflow.claims.claims import Claim, load_claims
 from fedflow.claims.matching import matches
 from fedflow.claims.recorded import write_verdicts
 from fedflow.claims.results import write_results
-from fedflow.claims.sources import CLAIMS
+from fedflow.claims.sources import CLAIMS, RESULTS
 from fedflow.claims.verdicts import judge
 from fedflow.config import PARAMS, Loaded, load_params
 from fedflow.errors import BadInput, FedflowError
@@ -70,14 +70,17 @@ def record_verdicts(root: Path = Path()) -> list[Path]:
     entries = params.procedure_entries
     rows = [row for outcome in collect_outcomes(root / "outcomes", entries) for row in outcome.rows]
     runs = [*collect_runs(root / "results", params.labels, needed=not rows), *rows]
-    runs += runs_elsewhere(params, root, runs)
+    elsewhere, others = runs_elsewhere(params, root, runs)
+    if others:
+        say(f"{root / RESULTS}: {others} rows removed, as params.yaml or the code gives other digests now")
+    runs += elsewhere
     registered = {name: procedure for name, (procedure, _) in entries.items()}
     claims = load_claims(root / CLAIMS)
     check_tests(claims, root)
-    judged = judge(claims, runs, params.labels, registered)
+    judged, matched = judge(claims, runs, params.labels, registered), [*matches(runs)]
     return [
-        write_verdicts(root, judged, date.today().isoformat(), _commit(root), [*matches(runs)]),
-        write_results(root, runs, claims, _recorded(root)),
+        write_verdicts(root, judged, date.today().isoformat(), _commit(root), matched),
+        write_results(root, runs, claims, _recorded(root), matched),
     ]
 
 

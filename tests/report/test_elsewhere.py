@@ -40,7 +40,7 @@ def test_committed_rows_count_as_runs_until_settings_or_code_change(capsys, tmp_
     shutil.rmtree(root / "results" / "skewed" / "ifca" / "2")
     assert written() == all_here
 
-    (elsewhere,) = runs_elsewhere(load_params(root / "params.yaml"), root, [])[:1]
+    elsewhere = runs_elsewhere(load_params(root / "params.yaml"), root)[0][0]
     assert (elsewhere.method, elsewhere.seed, elsewhere.metrics["clients"]) == ("fedavg", 0, 6)
     with pytest.raises(NotMeasured, match=r"^results\.csv has no ece of skewed, fedavg, seed 0$"):
         parse("ece").of(elsewhere)
