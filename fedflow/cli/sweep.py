@@ -47,6 +47,9 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would run, and why; nothing is made.")
     ] = False,
+    rest: Annotated[
+        bool, typer.Option("--rest", help="Leave out what results.csv has, which ran elsewhere.")
+    ] = False,
     name: Annotated[str, typer.Option(help="Name of the MLflow parent run.")] = "sweep",
     root: Root = Path(),
 ) -> None:
@@ -58,10 +61,15 @@ def sweep(
     with importing():
         from fedflow.project.arguments import check_arguments
         from fedflow.stages import grid
+        from fedflow.stages.elsewhere import not_elsewhere
 
     check_arguments(name=name)
     params = load(root, [*(settings or []), *engine(executor, workers)])
     every = grid.cells(params, root, name)
+    if rest:
+        left = not_elsewhere(params, root, every)
+        print_line(f"{len(every) - len(left)} of {len(every)} runs left out, as results.csv has them")
+        every = left
     if not dry_run:
         _compute(params, root, grid.to_do(params, root, every), jobs)
         return

@@ -20,6 +20,7 @@ from fedflow.methods import METHODS
 from fedflow.project.digest import SHORT, canonical
 from fedflow.stages.current import current_code
 from fedflow.stages.experiment import Experiment
+from fedflow.stages.grid import Cell
 from fedflow.stages.procedure import ProcedureRun
 
 Row = dict[str, str]
@@ -37,9 +38,16 @@ def runs_elsewhere(params: Loaded, root: Path, here: Iterable[Run] = ()) -> tupl
     return runs, len(rows) - len(runs)
 
 
+def not_elsewhere(params: Loaded, root: Path, cells: Iterable[Cell]) -> list[Cell]:
+    """The cells of which ``results.csv`` in ``root`` has no row that holds."""
+    runs, _ = runs_elsewhere(params, root)
+    made = {(run.partition, *([] if run.procedure else [run.method]), run.seed, run.settings) for run in runs}
+    return [cell for cell in cells if (*cell.names, cell.seed, cell.digest) not in made]
+
+
 def _run(params: Loaded, root: Path, row: Row) -> Sequence[Run]:
     """The run of a row, or nothing if the row does not hold."""
-    cell: Experiment | ProcedureRun
+    cell: Cell
     try:
         if row["kind"] == RUN:
             cell = Experiment(params, row["partition"], row["method"], int(row["seed"]), root)

@@ -39,6 +39,11 @@ def test_committed_rows_count_as_runs_until_settings_or_code_change(capsys, tmp_
     shutil.rmtree(root / "results" / "skewed" / "fedavg")
     shutil.rmtree(root / "results" / "skewed" / "ifca" / "2")
     assert written() == all_here
+    rest = call("sweep", "--rest", "--dry-run", "--set", "grid.seeds=[2, 3]").splitlines()
+    assert rest[0] == "2 of 4 runs left out, as results.csv has them"
+    assert [line.partition(":")[0] for line in rest[1:-1]] == [
+        f"skewed · {method} · seed 3" for method in ("fedavg", "ifca")
+    ]
 
     elsewhere = runs_elsewhere(load_params(root / "params.yaml"), root)[0][0]
     assert (elsewhere.method, elsewhere.seed, elsewhere.metrics["clients"]) == ("fedavg", 0, 6)
