@@ -20,7 +20,7 @@ from fedflow.claims.sources import CLAIMS, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_RUN, VERDICTS
 from fedflow.config import PARAMS, load_params
 from fedflow.stages.current import current_code
-from fedflow.stages.elsewhere import runs_elsewhere
+from fedflow.stages.elsewhere import joined
 
 STUDIES = Path(__file__).parents[1] / "studies"
 TABLE = "reproductions.md"
@@ -70,11 +70,12 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 def published(study: Path) -> str:
     """Published tables with our numbers next to theirs, from the results that a study has committed."""
-    runs, _ = runs_elsewhere(load_params(study / PARAMS), study)
+    runs, _ = joined(load_params(study / PARAMS), study)
     tables = [shown for shown in compare(runs) if shown.measured]
     lines = ["", "## Published and ours", "", INTRODUCTION % study.name] if tables else []
     for shown in tables:
         lines += ["", f"### {shown.table.label}", "", f"{shown.source}.", "", *_compared(shown), ""]
+        lines += [f"- {i}: {note}" for i, note in enumerate(shown.footnotes, 1)]
         lines += [f"- {note}" for note in shown.notes]
     return "\n".join([*lines, ""])
 
@@ -83,10 +84,16 @@ def _compared(shown: Shown) -> list[str]:
     """A table of a row per cell with a number of ours."""
     unit = f", {shown.table.unit}" if shown.table.unit else ""
     lines = [f"| row | method | published{unit} | ours{unit} | |", "|---|---|---:|---:|---|"]
-    for label, _, _, cells in shown.lines:
+    for label, mark, _, cells in shown.lines:
         for cell in cells:
             for ours in cell.ours:
-                texts = (label, cell.cell.name, cell.cell.value.text, ours.text)
+                if ours.missing:
+                    continue
+                marked = [
+                    text + f"<sup>{m}</sup>" * bool(m)
+                    for text, m in ((label, mark), (cell.cell.value.text, cell.mark))
+                ]
+                texts = (marked[0], cell.cell.name, marked[1], ours.text)
                 notes = ", ".join(filter(None, (ours.label, ours.note)))
                 lines.append(f"| {' | '.join((*texts, notes))} |")
     return lines
@@ -100,14 +107,15 @@ def table() -> str:
     counts = Counter(row.entry.verdict for row in rows)
     few = sum(row.entry.seeds in FEW and row.entry.verdict in VERDICTS for row in rows)
     counted = ", ".join(f"{counts[word]} {word}" for word in (*VERDICTS, *BY_TESTS, UNRECORDED))
-    states, scales = Counter(row.state for row in rows), Counter(row.scale for row in rows)
+    states = Counter(row.state for row in rows)
+    full = sum(row.scale == "full" and row.entry.verdict not in NO_RESULTS for row in rows)
     based = ", ".join(f"{states[word]} {word}" for word in (CURRENT, STALE, ABSENT, TYPED))
     planned = sum(row.entry.basis == "as planned" and row.entry.verdict == CONFIRMED for row in rows)
     return "\n".join(
         (
             '<link rel="stylesheet" href="verdicts.css">',
             f"<p>{len(rows)} claims: {counted}. {few} of these verdicts are on one or two seeds; {planned} "
-            f"are confirmed as planned, {scales['full']} at full scale. Results: {based}.</p>",
+            f"are confirmed as planned, {full} follow from runs at full scale. Results: {based}.</p>",
             '<table class="verdicts">',
             f"<thead><tr>{''.join(f'<th>{name}</th>' for name in COLUMNS)}</tr></thead>",
             "<tbody>",
@@ -152,7 +160,9 @@ class Row(NamedTuple):
     @property
     def scale(self) -> str:
         text = self.entry.size or self.entry.scale
-        return "full" if text.startswith("full") else "reduced" if text else "not stated"
+        if text in ("", "full"):
+            return text or "not stated"
+        return "full, with a change" if text.startswith("full") else "reduced"
 
 
 def shown(study: Path) -> list[Row]:

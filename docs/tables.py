@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from fedflow.claims.measures import Measure, parse
 from fedflow.claims.results import PROCEDURE, read_results
+from fedflow.claims.sources import NONE
 from fedflow.config import PARAMS, load_params
 from fedflow.errors import BadInput
 from fedflow.finished.tables import Stat
@@ -67,7 +68,7 @@ def _measure(text: str, row: Row) -> Measure:
 
 def _cell(rows: list[Row], partition: str, measure: Measure) -> Cell:
     texts = {int(row["seed"]): row[measure.text] for row in rows if row["partition"] == partition}
-    values = {seed: float(text.removesuffix("+")) for seed, text in texts.items() if text}
+    values = {seed: float(text.removesuffix("+")) for seed, text in texts.items() if text not in ("", NONE)}
     if not values:
         return Cell(math.nan, "–")
     stat, unit = Stat(values), measure.unit

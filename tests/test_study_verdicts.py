@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from collections import Counter
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +19,7 @@ from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged, judge
 from fedflow.config import PARAMS, load_params
 from fedflow.errors import BadInput
 from fedflow.stages.current import current_code
-from fedflow.stages.elsewhere import runs_elsewhere
+from fedflow.stages.elsewhere import joined
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.procedure import ProcedureRun
 from fedflow.stages.report import check_tests
@@ -71,6 +72,10 @@ def test_a_study_has_settings_a_command_and_a_verdict_on_every_claim(site: Modul
 def test_a_verdict_on_one_or_two_seeds_says_so(site: ModuleType) -> None:
     label = {(entry.seeds, entry.verdict): entry.basis for study in STUDIES for entry in site.entries(study)}
     few = {basis for (seeds, verdict), basis in label.items() if seeds in (1, 2) and verdict in VERDICTS}
+    typed = {
+        e.verdict for study in STUDIES for e in site.entries(study) if e.seeds in (1, 2) and not e.commit
+    }
+    assert typed <= {NOT_RUN, "not resolved", UNRECORDED}
     assert few <= {"seen, one seed", "seen, two seeds"}
     assert Entry(id="a", verdict="confirmed", seeds=1, planned=True).basis == "seen, one seed"
     assert [Entry(id="a", seeds=3, planned=planned).basis for planned in (True, False, None)] == [
@@ -84,8 +89,9 @@ def test_committed_verdicts_follow_from_committed_results() -> None:
     """As far as the results are of this code, and of settings that params.yaml has."""
     for study in STUDIES:
         params = load_params(study / PARAMS)
-        runs, others = runs_elsewhere(params, study)
-        if others:  # p-values depend on all comparisons
+        runs, outdated = joined(params, study)
+        assert not [row for row in outdated if row["code"] == code_of(row)], f"{study}: other settings"
+        if outdated:  # p-values depend on all comparisons
             continue
         procedures = {name: procedure for name, (procedure, _) in params.procedure_entries.items()}
         entries = {entry.id: entry for entry in read_verdicts(study).verdicts}
@@ -96,6 +102,10 @@ def test_committed_verdicts_follow_from_committed_results() -> None:
                     study,
                     judged.claim.id,
                 )
+
+
+def code_of(row: Mapping[str, str]) -> str:
+    return current_code(row["kind"], row["registered"], row["networks"])
 
 
 def seeds(judged: Judged) -> int:
@@ -125,8 +135,8 @@ def committed(study: Path, code: str, registered: str = "aaggff_s fedavg") -> No
     text = "- {id: a, source: b, claim: c, partition: p, measure: loss, of: x, above: [y], planned: true}\n"
     (study / CLAIMS).write_text(text)
     (study / RECORDED).write_text("verdicts: [{id: a, verdict: confirmed, seeds: 5, commit: abc}, {id: b}]\n")
-    heads = "partition,method,seed,kind,registered,networks,code"
-    rows = [f"p,{method},{seed},run,{registered},mlp,{code}" for method in "xy" for seed in range(5)]
+    heads = "partition,method,seed,settings,kind,registered,networks,code"
+    rows = [f"p,{method},{seed},,run,{registered},mlp,{code}" for method in "xy" for seed in range(5)]
     (study / RESULTS).write_text("\n".join([heads, *rows]) + "\n")
 
 

@@ -247,7 +247,7 @@ def _ours(match: Match, label: str) -> Ours:
     measure = parse(match.cell.measure, procedure=match.runs[0].procedure)
     factor = UNITS[match.line.unit]
     if match.line.unit == "Mb per client":
-        factor /= match.runs[0].metrics["clients"]
+        factor /= match.runs[0].metrics.get("clients") or math.nan
     try:
         values = {run.seed: measure.of(run) for run in match.runs}
         least = [measure.least(run) for run in match.runs if values[run.seed] is None]
@@ -339,7 +339,7 @@ def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
         here = {"model": next((model["name"] for model in models), None)}
     else:
         here = {
-            "clients": run.metrics["clients"],
+            "clients": run.metrics.get("clients"),
             "participation": run.params["run"]["participation"],
             "rounds": run.metrics["rounds"],
             "model": run.metrics["model"],
@@ -348,7 +348,8 @@ def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
         }
     here["seeds"] = len(runs)
     there = {name: getattr(wanted, name) for name in here}
-    return {n: (here[n], there[n]) for n in here if there[n] is not None and not agrees(there[n], here[n])}
+    known = {name for name in here if here[name] is not None and there[name] is not None}
+    return {n: (here[n], there[n]) for n in here if n in known and not agrees(there[n], here[n])}
 
 
 def _data(run: Run) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from typing import Literal
 
 import pandas as pd
 
-from fedflow.claims.sources import RESULTS
+from fedflow.claims.sources import NONE, RESULTS
 from fedflow.claims.targets import NotMeasured, check_target, column_of, reach
 from fedflow.errors import BadInput, unknown_name
 from fedflow.finished.features import masks, sweep
@@ -122,7 +122,7 @@ def _of(measure: Measure, run: Run) -> float | None:
     if not run.committed:
         return measure.of(run)
     text = _committed(measure, run)
-    return None if text.endswith("+") else float(text)
+    return None if text == NONE or text.endswith("+") else float(text)
 
 
 def _least(measure: Measure, run: Run) -> float | None:

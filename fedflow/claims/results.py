@@ -6,7 +6,7 @@ processor, seconds, and the digests of settings and code. The names of its metho
 digest of the same code now (`fedflow.stages.current.current_code`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,22 @@ import pandas as pd
 from fedflow.claims.claims import Arm, Check, Claim
 from fedflow.claims.matching import Match
 from fedflow.claims.measures import Measure, parse
-from fedflow.claims.sources import RESULTS
+from fedflow.claims.sources import NONE, RESULTS
 from fedflow.claims.targets import NotMeasured
-from fedflow.files import naming
+from fedflow.errors import FedflowError
+from fedflow.files import naming, replace_text
 from fedflow.finished.run import Run
-from fedflow.finished.tables import SOME, TABLES, columns, write_csv
+from fedflow.finished.tables import SOME, TABLES, columns
 from fedflow.procedures import PROCEDURES
 from fedflow.project.digest import SHORT
 from fedflow.project.identity import Identity
 
 NAMES = ("partition", "division", "method", "variant", "seed")
+SIZES = ("clients", "rounds")
+CHANGES = "changes"  # sections of the settings that differ from those of params.yaml, as JSON
 CODE = ("kind", "registered", "networks", "code")  # what decides the digest of the code, and the digest
 ORIGIN = ("date", "commit", "lock", "processor", "seconds", "settings", *CODE)
+TEXT = ("partition", "method", "seed", "settings", *CODE)  # columns of every file
 DIGITS = 12  # of a digest of code
 RUN, PROCEDURE = "run", "procedure"  # kinds
 
@@ -40,36 +44,54 @@ def write_results(
     claims: Iterable[Claim],
     recorded: Recorded,
     matched: Iterable[Match] = (),
+    changes: Callable[[Run], str] = lambda run: "",
 ) -> Path:
     """Write ``results.csv`` into a study's folder; returns it. ``runs`` may include rows of outcomes.
 
-    ``matched`` are the published cells of the runs.
+    ``matched`` are the published cells of the runs; ``changes`` are of runs that are not as in params.yaml.
     """
     read = [text for claim in claims for text in _measures(claim)]
     measures = list(dict.fromkeys([*read, *(match.cell.measure for match in matched if match.cell.measure)]))
     names = [metric.name for table in (*TABLES, *SOME) for metric in columns(table)]
-    rows = [_row(run, names, measures, recorded) for run in runs]
+    rows = [_row(run, names, measures, recorded) | {CHANGES: changes(run)} for run in runs]
     filled = {name for row in rows for name, value in row.items() if value != ""}
-    metrics = dict.fromkeys(name for row in rows for name in row if name not in (*NAMES, *ORIGIN))
-    ordered = [name for name in (*NAMES, *metrics, *ORIGIN) if name in filled or name in ORIGIN]
+    others = sorted(
+        {name for row in rows for name in row} - {*NAMES, *SIZES, CHANGES, *names, *measures, *ORIGIN}
+    )
+    ordered = dict.fromkeys((*NAMES, *SIZES, *names, *measures, *others, CHANGES, *ORIGIN))
     rows.sort(key=lambda row: tuple(row[name] for name in NAMES))
+    shown = [name for name in ordered if name in filled or name in ORIGIN]
+    table = pd.DataFrame(rows, columns=shown, dtype=object).fillna("")
     file = study / RESULTS
     with naming(file):
-        write_csv(pd.DataFrame(rows, columns=ordered, dtype=object), file)
+        replace_text(file, table.to_csv(index=False, lineterminator="\n"))
     return file
 
 
 def read_results(study: Path) -> list[dict[str, str]]:
-    """The rows of ``results.csv`` in a study's folder as text; none without the file."""
+    """The rows of ``results.csv`` in a study's folder as text; none without the file.
+
+    Raises `FedflowError` for a damaged file.
+    """
     file = study / RESULTS
     if not file.exists():
         return []
-    table = pd.read_csv(file, dtype=str, keep_default_na=False)
+    try:
+        table = pd.read_csv(file, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        raise FedflowError(f"cannot read {file}: {' '.join(str(error).split())}") from error
+    if missing := [name for name in TEXT if name not in table]:
+        raise FedflowError(f"{file} has no column {', '.join(missing)}")
+    for line, seed in enumerate(table["seed"], 2):
+        if not seed.isdecimal():
+            raise FedflowError(f"{file}, line {line}: the seed is {seed!r:.40}, not a whole number")
     return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
 
 
 def origin(run: Run, recorded: Recorded) -> dict[str, str]:
     """Day, commit, lock and processor of a run, and its seconds; empty texts for a run without a record."""
+    if run.committed:
+        return {name: run.committed.get(name, "") for name in ORIGIN[:5]}
     method = "" if run.procedure else run.method
     facts = recorded.get((run.partition, method, str(run.seed), run.settings), {})
     if not facts:
@@ -98,10 +120,15 @@ def _row(run: Run, names: Sequence[str], measures: Sequence[str], recorded: Reco
     variant = run.variant.removeprefix(run.method).removeprefix(" · ")
     facts = (run.partition, run.metrics.get("division", ""), run.method, variant, run.seed)
     if run.procedure:
-        metrics = {name: _number(run.metrics.get(name)) for name in PROCEDURES[run.procedure].metrics}
+        listed = PROCEDURES[run.procedure].metrics
+        metrics = {name: _number(run.metrics.get(name)) for name in listed}
+        metrics |= {
+            name: _value(parse(name, procedure=run.procedure), run) for name in measures if name in listed
+        }
     else:
-        metrics = {name: _number(run.metrics.get(name)) for name in names}
-        metrics |= {text: _value(parse(text), run) for text in measures if text not in names}
+        metrics = {name: run.metrics.get(name, "") for name in SIZES}
+        metrics |= {name: _number(run.metrics.get(name)) for name in names}
+        metrics |= {text: _value(parse(text), run) for text in measures}
     identity = Identity.read(run.folder)
     code = identity.code[:DIGITS] if identity else ""
     made = origin(run, recorded) | {"settings": run.settings[:SHORT]}
@@ -109,13 +136,20 @@ def _row(run: Run, names: Sequence[str], measures: Sequence[str], recorded: Reco
 
 
 def _value(measure: Measure, run: Run) -> str:
-    """A measure of a run, "60+" for a lower bound, empty if it was not measured."""
+    """A measure of a run in full, "60+" for a lower bound, empty if it was not measured."""
     try:
         value = measure.of(run)
         least = measure.least(run) if value is None else None
     except NotMeasured:
         return ""
-    return _number(value) if least is None else f"{_number(least)}+"
+    if value is not None:
+        return _exact(value)
+    return NONE if least is None else f"{_exact(least)}+"
+
+
+def _exact(value: float) -> str:
+    """A number in full, as rounding might resolve a tie of runs here and elsewhere."""
+    return _number(value) if float(_number(value)) == value else repr(float(value))
 
 
 def _number(value: float | None) -> str:

@@ -163,9 +163,10 @@ def report(
     `fedflow report --latex --figures pdf`.
     """
     with importing():
-        from fedflow.stages.report import record_verdicts, write_for_paper, write_report
+        from fedflow.stages.report import has_results, record_verdicts, write_for_paper, write_report
 
-    print_line(write_report(root, sweep))
+    if not verdicts or has_results(root):
+        print_line(write_report(root, sweep))
     for file in record_verdicts(root) if verdicts else ():
         print_line(file)
     for file in write_for_paper(root, figures) if latex or figures else ():

@@ -69,7 +69,7 @@ def sweep(
     if rest:
         left = not_elsewhere(params, root, every)
         print_line(f"{len(every) - len(left)} of {len(every)} runs left out, as results.csv has them")
-        every = left
+        every, params = left, params.replace(grid=replace(params.grid, central=[]))
     if not dry_run:
         _compute(params, root, grid.to_do(params, root, every), jobs)
         return

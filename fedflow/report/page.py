@@ -1,7 +1,7 @@
 """`build_report`: one self-contained HTML page, and the CSV tables behind it."""
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from fedflow.finished.collect import Labels, collect_partitions, collect_runs
 from fedflow.finished.collect_outcomes import Entries, collect_outcomes, write_outcomes
 from fedflow.finished.networks import collect_networks
 from fedflow.finished.pairs import write_pairs
+from fedflow.finished.run import Run
 from fedflow.finished.tables import write_tables
 from fedflow.naming import counted
 from fedflow.pictures.drawing import DASHES, SERIES
@@ -93,6 +94,7 @@ def build_report(
     recorded: Recorded | None = None,
     tried: Path | None = None,
     now: Mapping[str, Sequence[str]] | None = None,
+    join: Callable[[Sequence[Run]], Sequence[Run]] | None = None,
 ) -> Path:
     """Write ``index.html`` and CSV tables on all runs below ``results_dir``; returns the page's path.
 
@@ -104,12 +106,14 @@ def build_report(
     the folder ``tried`` have sections. ``labels`` of methods and entries of ``procedures`` are from
     params.yaml, ``recorded`` are facts from MLflow (`fedflow.tracking.lineage.recorded_runs`); ``now`` has
     the current settings and code of the grid (`fedflow.stages.grid.current`), and outdated runs are marked.
+    ``join`` adds runs that were made elsewhere, for claims and published tables.
     Equal inputs give equal bytes. Raises `FedflowError` when there are neither results nor outcomes, a file
     cannot be read, or ``out_dir`` cannot be written.
     """
     done = collect_outcomes(outcomes, procedures) if outcomes else []
     collected = collect_runs(results_dir, labels, needed=not done)
     every = [*collected, *(row for outcome in done for row in outcome.rows)]
+    every = [*join(every)] if join else every
     registered = {name: entry for name, (entry, _) in (procedures or {}).items()}
     c = grouped(
         collected,

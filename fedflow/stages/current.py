@@ -3,6 +3,7 @@
 from functools import cache
 
 from fedflow.claims.results import DIGITS, PROCEDURE
+from fedflow.errors import BadInput
 from fedflow.local.extensions.extension import REGISTERED
 from fedflow.methods import METHODS
 from fedflow.models import architecture
@@ -27,7 +28,10 @@ def current_code(kind: str, registered: str, networks: str) -> str:
     if not all(name in registry for name in registered.split()):
         return ""
     modules = [*roots, *(registry[name].__module__ for name in registered.split())]
-    made_of = [architecture(name) for name in networks.split()]
+    try:
+        made_of = [architecture(name) for name in networks.split()]
+    except BadInput:
+        return ""
     return Identity.of({}, None, {}, modules, networks=made_of, aside=skipped).code[:DIGITS]
 
 

@@ -1,77 +1,138 @@
-"""Runs of a study whose folders are elsewhere: rows of its committed ``results.csv`` that still hold.
+"""Runs of a study that were made elsewhere: rows of its committed ``results.csv`` that hold.
 
-A study may be divided over machines and days: ``fedflow report --verdicts`` judges the runs in its folder
-together with these rows, and keeps them.
+A study may be run in parts, on several machines or days: the runs in its folder are judged together with
+these rows. A row holds if params.yaml and the code still give its digests of settings and code.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from fedflow.claims.results import RUN, read_results
+from fedflow.claims.results import CHANGES, DIGITS, RUN, read_results
 from fedflow.claims.sources import RESULTS
 from fedflow.config import Loaded
 from fedflow.errors import FedflowError
+from fedflow.files import CHANGED
 from fedflow.finished.run import Run
-from fedflow.methods import METHODS
-from fedflow.project.digest import SHORT, canonical
+from fedflow.finished.variants import HASHES, hashes, named
+from fedflow.project.digest import SETTINGS, SHORT, canonical, digest
+from fedflow.project.identity import Identity
 from fedflow.stages.current import current_code
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.grid import Cell
 from fedflow.stages.procedure import ProcedureRun
 
-Row = dict[str, str]
+Row = Mapping[str, str]
+DATA = ("data", "partition")  # sections of the settings of a run
 
 
-def runs_elsewhere(params: Loaded, root: Path, here: Iterable[Run] = ()) -> tuple[list[Run], int]:
-    """The rows of ``results.csv`` in ``root`` that are not of the runs ``here``, as runs without tables.
+def joined(params: Loaded, root: Path, here: Sequence[Run] = ()) -> tuple[list[Run], list[Row]]:
+    """The runs ``here`` and the rows of ``results.csv`` in ``root``, as runs without tables.
 
-    And the number of rows that hold no more: params.yaml or the code gives other digests now.
+    Also the rows that do not hold. A run here hides its row. Raises `FedflowError` for a damaged file, and if
+    a row holds, but a run of its method here has other settings or code.
     """
-    known = {(run.partition, run.method, str(run.seed), run.settings[:SHORT]) for run in here}
-    names = ("partition", "method", "seed", "settings")
-    rows = [row for row in read_results(root) if tuple(row[name] for name in names) not in known]
-    runs = [run for row in rows for run in _run(params, root, row)]
-    return runs, len(rows) - len(runs)
+    known = {_key(run): run for run in here}
+    made, outdated = list[Run](), list[Row]()
+    for row in read_results(root):
+        same = known.get((row["partition"], row["method"], row["seed"], row["settings"]))
+        if same and _code(same) == row["code"]:
+            continue
+        if current_code(row["kind"], row["registered"], row["networks"]) == row["code"] and (
+            run := _run(params, root, row, here)
+        ):
+            made.append(run)
+        elif not same:
+            outdated.append(row)
+    _check(made, here)
+    every = sorted((*here, *made), key=lambda run: (run.partition, run.method, run.seed))
+    rows = [run for run in every if run.procedure]
+    return [*named([run for run in every if not run.procedure]), *rows], outdated
 
 
 def not_elsewhere(params: Loaded, root: Path, cells: Iterable[Cell]) -> list[Cell]:
     """The cells of which ``results.csv`` in ``root`` has no row that holds."""
-    runs, _ = runs_elsewhere(params, root)
+    runs, _ = joined(params, root)
     made = {(run.partition, *([] if run.procedure else [run.method]), run.seed, run.settings) for run in runs}
     return [cell for cell in cells if (*cell.names, cell.seed, cell.digest) not in made]
 
 
-def _run(params: Loaded, root: Path, row: Row) -> Sequence[Run]:
-    """The run of a row, or nothing if the row does not hold."""
-    cell: Cell
+def changes(params: Loaded, root: Path, run: Run) -> str:
+    """The sections of a run's settings that differ from those of params.yaml as JSON; empty if none does."""
+    if run.committed:
+        return run.committed.get(CHANGES, "")
     try:
-        if row["kind"] == RUN:
-            cell = Experiment(params, row["partition"], row["method"], int(row["seed"]), root)
-        else:
-            cell = ProcedureRun(params, row["partition"], int(row["seed"]), root)
-        digest = cell.digest
+        plain = _effective(_cell(params, root, run.partition, run.method, run.seed, bool(run.procedure)))
     except FedflowError:  # params.yaml has no such entry
-        return ()
-    code = current_code(row["kind"], row["registered"], row["networks"])
-    if (digest[:SHORT], code) != (row["settings"], row["code"]):
-        return ()
-    label = params.labels.get(row["method"], getattr(METHODS.get(row["method"]), "label", row["method"]))
+        return ""
+    changed = {name: run.params.get(name) for name in plain if run.params.get(name) != plain[name]}
+    return canonical(changed) if changed else ""
+
+
+def _key(run: Run) -> tuple[str, ...]:
+    return run.partition, run.method, str(run.seed), run.settings[:SHORT]
+
+
+def _code(run: Run) -> str:
+    identity = Identity.read(run.folder)
+    return identity.code[:DIGITS] if identity else ""
+
+
+def _cell(params: Loaded, root: Path, partition: str, method: str, seed: int, procedure: bool) -> Cell:
+    """The cell of a run or of a procedure's row; `FedflowError` if params.yaml lacks one of its names."""
+    return (
+        ProcedureRun(params, partition, seed, root)
+        if procedure
+        else Experiment(params, partition, method, seed, root)
+    )
+
+
+def _effective(cell: Cell) -> dict[str, Any]:
+    """The settings of a cell, as in its file."""
+    effective: dict[str, Any] = json.loads(canonical(cell.effective))
+    return effective
+
+
+def _run(params: Loaded, root: Path, row: Row, here: Iterable[Run]) -> Run | None:
+    """A row as a run, or None if it is of other settings than those of params.yaml and its changes."""
+    try:
+        cell = _cell(params, root, row["partition"], row["method"], int(row["seed"]), row["kind"] != RUN)
+        effective = _effective(cell) | json.loads(row.get(CHANGES) or "{}")
+    except (FedflowError, ValueError):
+        return None
+    settings = digest(effective, SETTINGS)
+    if settings[:SHORT] != row["settings"]:
+        return None
+    name = f"{cell.seed}-{settings[:SHORT]}" if row.get(CHANGES) else str(cell.seed)
+    folder = root.joinpath(CHANGED if row.get(CHANGES) else cell.home, *cell.names, name)
+    label = " · ".join(filter(None, (row["method"], row.get("variant"))))  # of a row of a procedure
     facts: dict[str, Any] = {name: row[name] for name in ("partition", "method")}
-    facts |= {"seed": cell.seed, "settings": digest, "method_label": label}
+    facts |= {"seed": cell.seed, "settings": settings, "method_label": row["method"]}
     if isinstance(cell, Experiment):
-        facts |= _sizes(cell) | ({"division": row["division"]} if row.get("division") else {})
-    empty = pd.DataFrame({"round": []}), pd.DataFrame()
-    committed = {name: text for name, text in row.items() if text}
-    settings = json.loads(canonical(cell.effective))  # as in its file
-    return (Run(root / RESULTS, facts, settings, *empty, row["method"], label, committed=committed),)
+        sizes = {"clients": effective["partition"]["clients"], "rounds": effective["run"]["rounds"]}
+        facts |= {name: int(row.get(name) or size) for name, size in sizes.items() if row.get(name) or size}
+        facts |= {"method_label": params.label(cell.method), "model": row["networks"]}
+        facts |= {"division": row["division"]} if row.get("division") else {}
+        # The file has no hashes of data: they are those of a run here on the same data, if there is one.
+        like = next((r for r in here if all(r.params.get(n) == effective[n] for n in DATA)), None)
+        facts |= dict.fromkeys(HASHES, "") | (hashes(like) if like else {})
+    tables = pd.DataFrame({"round": []}), pd.DataFrame()
+    filled = {name: text for name, text in row.items() if text}
+    return Run(folder, facts, effective, *tables, label, label, committed=filled)
 
 
-def _sizes(cell: Experiment) -> dict[str, Any]:
-    """Sizes of a run, as far as its settings tell."""
-    effective = cell.effective
-    sizes = {"rounds": cell.run.rounds, "clients": effective["partition"]["clients"]}
-    return sizes | {"model": effective["model"]["name"], "dataset": cell.dataset}
+def _check(made: Sequence[Run], here: Iterable[Run]) -> None:
+    """Raise `FedflowError` if a run of params.yaml here differs in settings or code from rows that hold."""
+    held = {(run.partition, run.method): run for run in made if not run.committed.get(CHANGES)}
+    for run in here:
+        row = held.get((run.partition, run.method))
+        if row is None or run.folder.name != str(run.seed):
+            continue
+        if (run.settings, _code(run)) != (row.settings, row.committed["code"]):
+            raise FedflowError(
+                f"{run.folder}: its settings or code differ from those of the same method in {RESULTS}; "
+                "run `fedflow sweep`, or delete this folder"
+            )

@@ -4,16 +4,18 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 from fedflow.claims.claims import Claim, load_claims
 from fedflow.claims.matching import matches
 from fedflow.claims.recorded import write_verdicts
-from fedflow.claims.results import write_results
+from fedflow.claims.results import read_results, write_results
 from fedflow.claims.sources import CLAIMS, RESULTS
 from fedflow.claims.verdicts import judge
 from fedflow.config import PARAMS, Loaded, load_params
 from fedflow.errors import BadInput, FedflowError
+from fedflow.files import finished_folders
 from fedflow.finished.collect import collect_runs
 from fedflow.finished.collect_outcomes import collect_outcomes
 from fedflow.project.terminal import say
@@ -21,7 +23,7 @@ from fedflow.report.compared import Recorded
 from fedflow.report.page import build_report
 from fedflow.report.paper import write_paper
 from fedflow.report.sources import TRIED
-from fedflow.stages.elsewhere import runs_elsewhere
+from fedflow.stages.elsewhere import changes, joined
 from fedflow.stages.grid import current
 from fedflow.tracking.models import attach_to_sweep
 
@@ -46,6 +48,7 @@ def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
         recorded=_recorded(root),
         tried=root / TRIED,
         now=_current(params, root) if params else None,
+        join=(lambda here: joined(params, root, here)[0]) if params else None,
     )
     if sweep is not None:
         attach_to_sweep(sweep, [page], "report", root)
@@ -64,24 +67,30 @@ def _current(params: Loaded, root: Path) -> dict[str, tuple[str, str]]:
 def record_verdicts(root: Path = Path()) -> list[Path]:
     """Update ``verdicts.yaml`` and ``results.csv`` from all results of a project; returns their paths.
 
-    Rows of ``results.csv`` that still hold count as results (`runs_elsewhere`).
+    Rows of ``results.csv`` that hold count as results (`joined`).
     """
     params = load_params(root / PARAMS)
     entries = params.procedure_entries
     rows = [row for outcome in collect_outcomes(root / "outcomes", entries) for row in outcome.rows]
-    runs = [*collect_runs(root / "results", params.labels, needed=not rows), *rows]
-    elsewhere, others = runs_elsewhere(params, root, runs)
-    if others:
-        say(f"{root / RESULTS}: {others} rows removed, as params.yaml or the code gives other digests now")
-    runs += elsewhere
+    needed = not rows and not read_results(root)
+    here = [*collect_runs(root / "results", params.labels, needed=needed), *rows]
+    runs, outdated = joined(params, root, here)
     registered = {name: procedure for name, (procedure, _) in entries.items()}
     claims = load_claims(root / CLAIMS)
     check_tests(claims, root)
     judged, matched = judge(claims, runs, params.labels, registered), [*matches(runs)]
-    return [
+    written = [
         write_verdicts(root, judged, date.today().isoformat(), _commit(root), matched),
-        write_results(root, runs, claims, _recorded(root), matched),
+        write_results(root, runs, claims, _recorded(root), matched, partial(changes, params, root)),
     ]
+    if outdated:
+        say(f"{root / RESULTS}: {len(outdated)} rows of other settings or code removed")
+    return written
+
+
+def has_results(root: Path) -> bool:
+    """True if a run or an outcome of a procedure is finished here."""
+    return any(finished_folders(root / "results", 2)) or any(finished_folders(root / "outcomes", 1))
 
 
 def check_tests(claims: Iterable[Claim], root: Path) -> None:

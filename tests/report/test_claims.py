@@ -414,7 +414,7 @@ def test_new_results_replace_what_follows_from_runs_and_keep_the_rest(tmp_path):
     assert [(row["method"], row["seed"]) for row in rows] == list(product(("ditto", "fedavg"), "012"))
     values = [float(row["local_accuracy"]) for row in rows[:3]]
     assert values == pytest.approx([*result.values[0].stat.values.values()], abs=1e-6)
-    assert rows[0]["registered"] == "ditto" and rows[0]["commit"] == "" and "rounds" not in rows[0]
+    assert rows[0]["registered"] == "ditto" and rows[0]["commit"] == "" and rows[0]["rounds"] == "20"
 
 
 def test_results_have_what_claims_read_and_where_runs_were_made(tmp_path):

@@ -13,6 +13,9 @@ is confirmed if all of the interval is on the side of the claim, not confirmed i
 p-value of at most 0.05 that is adjusted for the number of comparisons (Benjamini-Hochberg), and not resolved
 otherwise or with fewer than three seeds. “+”: a seed did not reach its target, so the number is a lower
 bound."""
+ELSEWHERE = (
+    " Some runs were made elsewhere: only claims and published tables have their numbers, of results.csv."
+)
 VERDICT = Markup('<span class="verdict {}">{}</span> ')
 NUMBERS = Markup("{} · {}: <b>{}</b>")
 
@@ -22,7 +25,9 @@ def section(c: Compared) -> Section | None:
         return None
     counts = {name: sum(judged.verdict == name for judged in c.claims) for name in (*VERDICTS, *BY_TESTS)}
     counted = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    return Section("claims", "Claims", f"{counted}. {LEAD}", [_box(judged) for judged in c.claims])
+    runs = [run for judged in c.claims for result in judged.comparisons for run in result.runs]
+    lead = f"{counted}. {LEAD}{ELSEWHERE if any(run.committed for run in runs) else ''}"
+    return Section("claims", "Claims", lead, [_box(judged) for judged in c.claims])
 
 
 def _box(judged: Judged) -> Box:
