@@ -89,7 +89,7 @@ def ls(
         return
     for run in live:
         print_line(f"running: {run.name}, process {run.pid}, since {run.started}; `fedflow stop {run.name}`")
-    if live and not found_below(root, []):
+    if live and not found_below(root, runs or []):
         return
     done, ended = _newest_first(root, finished(root, runs or []))
     redrawn = any(run.division for run in done)
@@ -312,10 +312,11 @@ def compare(
     Example: `fedflow compare 'mnist5k-dir/fedavg/*' 'mnist5k-dir/ditto/*'`. Runs of equal settings are
     averaged; ± is the sample standard deviation. For more detail, run `fedflow report`.
     """
-    groups: dict[tuple[str, ...], list[Finished]] = {}
-    for run in finished(root, runs):
+    by_seed: dict[tuple[str, ...], dict[int, Finished]] = {}
+    for run in finished(root, runs):  # of two with equal settings and seed, the one in <seed> comes first
         key = tuple(run.metrics[name] for name in ("partition", "method", "settings"))
-        groups.setdefault(key, []).append(run)
+        by_seed.setdefault(key, {}).setdefault(run.metrics["seed"], run)
+    groups = {key: [*seeds.values()] for key, seeds in by_seed.items()}
     names = _measured([run for group in groups.values() for run in group])
     settings = [group[0].settings for group in groups.values()]
     differ = _differing(settings)

@@ -1,7 +1,7 @@
 """Files for a paper: tables in LaTeX, figures, and the references of the methods."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from fedflow.metrics.table import METRICS, SHARE
 from fedflow.pictures.accuracy import curve, measured
 from fedflow.pictures.clients import heat
 from fedflow.pictures.drawing import ENDINGS, PNG_DPI, Drawing
+from fedflow.project.digest import SHORT, digest
 from fedflow.report.citing import bibtex
 from fedflow.report.compared import Compared, grouped
 from fedflow.report.sections.accuracy import accuracy_table
@@ -58,7 +59,7 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     tables: dict[str, str] = {}
     drawings: dict[str, Drawing] = {}
     for p in c.partitions:
-        methods, name = by_method(p.runs), _file(p.name)
+        methods, name = by_method(p.runs), _file(p.name, (q.name for q in c.partitions if q is not p))
         for kind in TABLES:
             accuracy = kind == "accuracy"
             table = accuracy_table(methods, {}) if accuracy else metric_table(methods, columns(kind))
@@ -141,6 +142,7 @@ def escaped(text: str) -> str:
     return "".join(SPECIAL.get(sign, sign) for sign in text)
 
 
-def _file(name: str) -> str:
-    """The name of a partition as part of a file name that LaTeX reads without quotes."""
-    return re.sub(r"[^\w-]+", "-", name)[:LIMIT]
+def _file(name: str, others: Iterable[str]) -> str:
+    """The name of a partition in a file name that LaTeX reads without quotes, unlike those of ``others``."""
+    short = re.sub(r"[^\w-]+", "-", name)[:LIMIT]
+    return f"{short}-{digest(name, SHORT)}" if short in [_file(other, ()) for other in others] else short

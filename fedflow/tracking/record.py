@@ -465,8 +465,9 @@ def described(metrics: Mapping[str, Any], folder: Path) -> str:
     names = [name for name in headlines(metrics) if metric_of(name) and metrics[name] is not None]
     rows = [f"| {heading(name)} | {printed(name, metrics[name])} |" for name in names]
     table = ["| | |", "|---|---:|", *rows, ""] if rows else []
-    name = "/".join(folder.parts[-3:])
-    return "\n".join([*table, f"Result files: `{folder}`. On a terminal: `fedflow show {name}`."])
+    of_run = folder.parts[-4:-3] in (("results",), ("runs",))  # `show` knows no others
+    show = f" On a terminal: `fedflow show {'/'.join(folder.parts[-3:])}`." if of_run else ""
+    return "\n".join([*table, f"Result files: `{folder}`.{show}"])
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
