@@ -291,6 +291,8 @@ def test_a_running_run_is_listed_and_stopped_and_resumes(
         (one,) = running(Path())
         assert (one.name, one.pid) == ("skewed/fedavg/7", process.pid)
         assert f"running: skewed/fedavg/7, process {process.pid}" in fedflow(capsys, "ls").out
+        one_run = fedflow(capsys, "ls", "skewed/fedavg/7")  # only the running one has this name
+        assert one_run.code == 0 and one_run.out.startswith("running: skewed/fedavg/7")
         assert "running: skewed/fedavg/7" in fedflow(capsys, "stop").out and process.poll() is None
         assert "did you mean 'skewed/fedavg/7'" in fedflow(capsys, "stop", "skewed/fedavg/8").err
         assert "stopped: skewed/fedavg/7" in fedflow(capsys, "stop", "skewed/*").out

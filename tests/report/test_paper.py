@@ -65,6 +65,14 @@ def test_files_have_plain_names_and_figures_the_format_that_is_wanted(
     assert references == bibtex(["ditto", "fedavg"]) and "% FedAvg\n@inproceedings{mcmahan2017" in references
 
 
+def test_two_partitions_of_one_plain_name_have_files_of_their_own(tmp_path: Path) -> None:
+    for partition in ("beta-0.1", "beta-0-1"):
+        results(tmp_path, partition)
+    written = write_paper(collect_runs(tmp_path / "results"), tmp_path / "paper")
+    names = [file.name for file in written if file.name.endswith("-accuracy.tex")]
+    assert len(names) == len({*names}) == 2 and all(name.startswith("beta-0-1-") for name in names)
+
+
 def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with one_line_error("figures: 'xyz' is not accepted; expected one of png, svg, pdf"):
         write_paper(collect_runs(results(tmp_path)), tmp_path / "paper", "xyz")
