@@ -28,7 +28,7 @@ from fedflow.project.identity import Identity
 
 NAMES = ("partition", "division", "method", "variant", "seed")
 SIZES = ("clients", "rounds")
-CHANGES = "changes"  # sections of the settings that differ from those of params.yaml, as JSON
+CHANGES = "changes"  # sections of the settings that differ from params.yaml, as JSON
 CODE = ("kind", "registered", "networks", "code")  # what decides the digest of the code, and the digest
 ORIGIN = ("date", "commit", "lock", "processor", "seconds", "settings", *CODE)
 TEXT = ("partition", "method", "seed", "settings", *CODE)  # columns of every file

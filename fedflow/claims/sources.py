@@ -5,5 +5,5 @@ from pathlib import Path
 CLAIMS = "claims.yaml"
 RECORDED = "verdicts.yaml"
 RESULTS = "results.csv"
-NONE = "none"  # in it: a measure without a value, such as that of a run that diverged; empty: not measured
+NONE = "none"  # in it: a measure without a value, as after divergence; empty: not measured
 PUBLISHED = Path(__file__).parent / "published"

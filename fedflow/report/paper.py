@@ -143,6 +143,6 @@ def escaped(text: str) -> str:
 
 
 def _file(name: str, others: Iterable[str]) -> str:
-    """The name of a partition in a file name that LaTeX reads without quotes, unlike those of ``others``."""
+    """A partition in a file name that LaTeX reads without quotes; no name of ``others`` has the same."""
     short = re.sub(r"[^\w-]+", "-", name)[:LIMIT]
     return f"{short}-{digest(name, SHORT)}" if short in [_file(other, ()) for other in others] else short

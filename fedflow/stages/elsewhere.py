@@ -61,7 +61,7 @@ def not_elsewhere(params: Loaded, root: Path, cells: Iterable[Cell]) -> list[Cel
 
 
 def changes(params: Loaded, root: Path, run: Run) -> str:
-    """The sections of a run's settings that differ from those of params.yaml as JSON; empty if none does."""
+    """The sections of a run's settings that differ from params.yaml as JSON; empty if none does."""
     if run.committed:
         return run.committed.get(CHANGES, "")
     try:
@@ -97,7 +97,7 @@ def _effective(cell: Cell) -> dict[str, Any]:
 
 
 def _run(params: Loaded, root: Path, row: Row, here: Iterable[Run]) -> Run | None:
-    """A row as a run, or None if it is of other settings than those of params.yaml and its changes."""
+    """A row as a run, or None if params.yaml with its changes gives other settings."""
     try:
         cell = _cell(params, root, row["partition"], row["method"], int(row["seed"]), row["kind"] != RUN)
         effective = _effective(cell) | json.loads(row.get(CHANGES) or "{}")
@@ -116,7 +116,7 @@ def _run(params: Loaded, root: Path, row: Row, here: Iterable[Run]) -> Run | Non
         facts |= {name: int(row.get(name) or size) for name, size in sizes.items() if row.get(name) or size}
         facts |= {"method_label": params.label(cell.method), "model": row["networks"]}
         facts |= {"division": row["division"]} if row.get("division") else {}
-        # The file has no hashes of data: they are those of a run here on the same data, if there is one.
+        # The file has no hashes of data: a run here on the same data has them.
         like = next((r for r in here if all(r.params.get(n) == effective[n] for n in DATA)), None)
         facts |= dict.fromkeys(HASHES, "") | (hashes(like) if like else {})
     tables = pd.DataFrame({"round": []}), pd.DataFrame()
@@ -133,6 +133,6 @@ def _check(made: Sequence[Run], here: Iterable[Run]) -> None:
             continue
         if (run.settings, _code(run)) != (row.settings, row.committed["code"]):
             raise FedflowError(
-                f"{run.folder}: its settings or code differ from those of the same method in {RESULTS}; "
+                f"{run.folder}: its settings or code differ from the rows of its method in {RESULTS}; "
                 "run `fedflow sweep`, or delete this folder"
             )

@@ -74,7 +74,7 @@ def test_committed_rows_count_as_runs_while_settings_and_code_are_theirs(capsys,
     params.write_text(text)
     results.write_text(all_here[1])
     done = fedflow(capsys, "report", "--verdicts", "--root", root)
-    assert done.code == 2 and "its settings or code differ from those of the same method" in done.err
+    assert done.code == 2 and "its settings or code differ from the rows of its method" in done.err
 
 
 @pytest.mark.parametrize(
