@@ -19,9 +19,9 @@ from fedflow.claims.measures import Measure, parse
 from fedflow.claims.sources import NONE, RESULTS
 from fedflow.claims.targets import NotMeasured
 from fedflow.errors import FedflowError
-from fedflow.files import naming, replace_text
+from fedflow.files import naming
 from fedflow.finished.run import Run
-from fedflow.finished.tables import SOME, TABLES, columns
+from fedflow.finished.tables import SOME, TABLES, columns, write_csv
 from fedflow.procedures import PROCEDURES
 from fedflow.project.digest import SHORT
 from fedflow.project.identity import Identity
@@ -63,8 +63,10 @@ def write_results(
     shown = [name for name in ordered if name in filled or name in ORIGIN]
     table = pd.DataFrame(rows, columns=shown, dtype=object).fillna("")
     file = study / RESULTS
+    written = file.with_suffix(".partial")  # the earlier file may be the only copy of its rows
     with naming(file):
-        replace_text(file, table.to_csv(index=False, lineterminator="\n"))
+        write_csv(table, written)
+        written.replace(file)
     return file
 
 
