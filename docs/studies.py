@@ -89,14 +89,15 @@ def _compared(shown: Shown) -> list[str]:
             for ours in cell.ours:
                 if ours.missing:
                     continue
-                marked = [
-                    text + f"<sup>{m}</sup>" * bool(m)
-                    for text, m in ((label, mark), (cell.cell.value.text, cell.mark))
-                ]
-                texts = (marked[0], cell.cell.name, marked[1], ours.text)
+                theirs = _marked(cell.cell.value.text, cell.mark)
                 notes = ", ".join(filter(None, (ours.label, ours.note)))
-                lines.append(f"| {' | '.join((*texts, notes))} |")
+                texts = (_marked(label, mark), cell.cell.name, theirs, ours.text, notes)
+                lines.append(f"| {' | '.join(texts)} |")
     return lines
+
+
+def _marked(text: str, footnote: int | None) -> str:
+    return f"{text}<sup>{footnote}</sup>" if footnote else text
 
 
 def table() -> str:

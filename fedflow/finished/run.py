@@ -32,9 +32,7 @@ class Run:
     variant: str = ""  # runs of the same method and variant are averaged
     label: str = ""  # the name that is printed
     repeated: str = ""  # another folder with the same settings, data and seed, which is not shown
-    committed: Mapping[str, str] = field(
-        default_factory=dict
-    )  # its row of results.csv, if the folder is elsewhere
+    committed: Mapping[str, str] = field(default_factory=dict)  # its row of results.csv, if it ran elsewhere
     memory: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # of `once`
 
     def file(self, name: str) -> Path | None:

@@ -106,8 +106,10 @@ def _run(params: Loaded, root: Path, row: Row, here: Iterable[Run]) -> Run | Non
     settings = digest(effective, SETTINGS)
     if settings[:SHORT] != row["settings"]:
         return None
-    name = f"{cell.seed}-{settings[:SHORT]}" if row.get(CHANGES) else str(cell.seed)
-    folder = root.joinpath(CHANGED if row.get(CHANGES) else cell.home, *cell.names, name)
+    home, last = cell.home, str(cell.seed)
+    if row.get(CHANGES):
+        home, last = CHANGED, f"{last}-{settings[:SHORT]}"
+    folder = root.joinpath(home, *cell.names, last)
     label = " · ".join(filter(None, (row["method"], row.get("variant"))))  # of a row of a procedure
     facts: dict[str, Any] = {name: row[name] for name in ("partition", "method")}
     facts |= {"seed": cell.seed, "settings": settings, "method_label": row["method"]}
