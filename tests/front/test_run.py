@@ -1,5 +1,6 @@
 """`fedflow.run`: data, divisions, networks and methods of all kinds, its errors, and what it imports."""
 
+import os
 import random
 import subprocess
 import sys
@@ -271,6 +272,15 @@ def states() -> list[Any]:
 
 
 def test_generators_of_the_caller_are_as_before(tmp_path: Path) -> None:
+    """In a process of its own: threads of libraries that earlier tests used draw from Python's generator."""
+    code = "import sys, test_run; test_run.draw_nothing(test_run.Path(sys.argv[1]))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def draw_nothing(folder: Path) -> None:
     random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
     before = states()
     data = own()
@@ -280,7 +290,7 @@ def test_generators_of_the_caller_are_as_before(tmp_path: Path) -> None:
         ff.run(data, ff.iid(clients=3), model=lambda: drawing() and 3, **SMALL)
     assert states() == before
     named = ff.run(data, [range(0, 30), range(30, 60)], "scaffold", **SMALL | {"progress": True})
-    ff.run("digits", ff.dirichlet(**FEW), record=tmp_path, **SMALL)
+    ff.run("digits", ff.dirichlet(**FEW), record=folder, **SMALL)
     (
         first.plot(),
         first.model(0),
