@@ -34,7 +34,7 @@ ROWS = {  # rows of each table, in the order of the book
     "disk": [7, 15, 15, 24, 8, 2, 2],
     "feddyn": [16, 28, 20, 8, 28, 4],
     "fedhen": [8, 8],
-    "flt": [8, 8, 8, 8, 16, 4],
+    "flt": [8, 8, 8, 8, 16, 2, 4],
     "ifca": [4],
     "moml": [6, 6, 4, 4, 2, 4],
     "pacfl-flis": [4, 4, 3, 4, 4, 4, 3, 3, 1, 5, 3, 4, 12, 8],
