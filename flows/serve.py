@@ -17,7 +17,7 @@ from uuid import UUID
 import psutil
 import yaml
 
-from fedflow.errors import FedflowError, asking_prefect, reason
+from fedflow.errors import BadInput, FedflowError, asking_prefect, reason
 from fedflow.project.digest import digest
 from fedflow.project.distribution import require
 from fedflow.project.templates import check_present
@@ -231,17 +231,25 @@ def prefect(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "prefect", *arguments]
 
 
-def serve(port: int, webhook: str | None = None) -> None:
-    """Serve until Ctrl-C or SIGTERM; with a ``webhook``, `notify` it of failed runs."""
+def serve(port: int | None, webhook: str | None = None) -> None:
+    """Serve until Ctrl-C or SIGTERM; with a ``webhook``, `notify` it of failed runs.
+
+    Raises `BadInput` for a ``port`` if the server runs already, on another one.
+    """
     require("python -m flows.serve", "prefect")
     check_present(Path(), "prefect.yaml")
     private = "PREFECT_API_URL" not in os.environ
-    with prefect_api(port) as url, asking_prefect():
+    if port and private and not used(home()):
+        stop()  # an idle server, which may have another port
+    with prefect_api(PAGES if port is None else port) as url, asking_prefect():
+        address = url.removesuffix("/api")
+        if port and not address.endswith(f":{port}"):
+            raise BadInput("--port", port, f"no port, as the server runs already at {address}")
         deploy()
         restart()
         if webhook:
             notify(webhook)
-        print(f"Prefect UI: {url.removesuffix('/api')}  (Ctrl-C stops server and worker)", flush=True)
+        print(f"Prefect UI: {address}  (Ctrl-C stops server and worker)", flush=True)
         if private:
             print(f"It asks for a password once; paste the line in {password_file(home())}", flush=True)
         worker = subprocess.Popen(prefect("worker", "start", "--pool", project(), "--type", "process"))
@@ -269,7 +277,7 @@ def _end(worker: subprocess.Popen) -> None:
 def main() -> None:
     """``python -m flows.serve --port 4200``."""
     parser = argparse.ArgumentParser(prog="python -m flows.serve", description=__doc__)
-    parser.add_argument("--port", type=int, default=PAGES, help=f"port of API and UI on localhost ({PAGES})")
+    parser.add_argument("--port", type=int, help=f"port of a new server of API and UI on localhost ({PAGES})")
     parser.add_argument("--project", action="store_true", help="print the project's name on the server")
     parser.add_argument("--notify", metavar="URL", help="webhook (of Slack, for example) told of failed runs")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -56,6 +56,14 @@ def test_a_deployment_starts_from_the_work_pool(api, root, expected, results, mo
     assert results(root) == expected("fedavg")
 
 
+def test_a_port_is_refused_while_a_server_is_in_use(api, monkeypatch):
+    from flows.serve import serve
+
+    monkeypatch.chdir(CHECKOUT)
+    with refused("--port: 1 is not accepted; expected no port, as the server runs already at", FedflowError):
+        serve(1)
+
+
 def test_the_names_on_a_server_are_of_one_folder(tmp_path, monkeypatch):
     from flows.serve import project
 
