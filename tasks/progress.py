@@ -27,6 +27,7 @@ from fedflow.tracking.record import Record
 from tasks.outages import asking
 
 BETWEEN = 10  # seconds between two updates of a table during a run
+EVALUATED = {"local_accuracy", "global_loss"}  # one of them is measured in every evaluation
 
 
 def artifact_key(*parts: object) -> str:
@@ -94,7 +95,7 @@ class PrefectProgress:
     @asking()
     def round(self, report: RoundReport, rounds: int) -> None:
         """Record one round."""
-        if "local_accuracy" in report.values:
+        if was_evaluated(report):
             self.evaluated.append(report)
             numbers = (name for name in headlines(report.values) if metric_of(name))
             words = ", ".join(f"{heading(name)} {printed(name, report.values[name])}" for name in numbers)
@@ -117,7 +118,7 @@ class PrefectProgress:
         )
 
     def _table(self) -> None:
-        table, title = evaluations(self.evaluated), f"Accuracy by round of {self.experiment.title}"
+        table, title = evaluations(self.evaluated), f"Evaluations of {self.experiment.title}"
         create_table_artifact(table=table, key=self._key("accuracy"), description=title)
         self._shown = time.monotonic()
 
@@ -140,6 +141,11 @@ def link_record(record: Record, parts: Sequence[object]) -> None:
         key=artifact_key(*parts, "mlflow"),
         description="Parameters, metrics by step, files and models; served by `fedflow ui`",
     )
+
+
+def was_evaluated(report: RoundReport) -> bool:
+    """True if the models were evaluated after this round; a regression has no accuracy."""
+    return not EVALUATED.isdisjoint(report.values)
 
 
 def evaluations(rounds: Sequence[RoundReport]) -> list[dict[str, Any]]:

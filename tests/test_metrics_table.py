@@ -85,12 +85,14 @@ def test_reporting_models_are_columns_where_they_are_measured(capsys, tmp_path, 
 
 def test_prefect_shows_what_the_table_marks(measured):
     from fedflow.simulation.outcome import RoundReport
-    from tasks.progress import evaluations
+    from tasks.progress import evaluations, was_evaluated
 
     rounds = [
         RoundReport(5, values={"local_accuracy": 0.5, "bytes_up": 2_000_000, "drift": 0.5}),
         RoundReport(6, failed={1: "no"}, values={"local_accuracy": 0.75, "method/step": 1.5, "idle": 2.0}),
     ]
+    regression = RoundReport(7, values={"train_loss": 2.0, "global_loss": 1.0})
+    assert all(map(was_evaluated, [*rounds, regression])) and not was_evaluated(RoundReport(8))
     assert evaluations(rounds) == [
         {"round": 5, "Local, %": "50.0", "Up, MB": "2.0", "Drift": "0.5000", "method/step": "", "failed": 0},
         {"round": 6, "Local, %": "75.0", "Up, MB": "", "Drift": "", "method/step": "1.5000", "failed": 1},
