@@ -4,20 +4,23 @@ import importlib.util
 import re
 from collections import Counter
 from collections.abc import Mapping
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
+import command
 import pytest
 from support import refused
 
 from fedflow.claims.claims import load_claims
 from fedflow.claims.recorded import UNRECORDED, Entry, read_verdicts
-from fedflow.claims.results import registered_names
+from fedflow.claims.results import registered, registered_names
 from fedflow.claims.sources import CLAIMS, RECORDED, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged, judge
 from fedflow.config import PARAMS, load_params
 from fedflow.errors import BadInput
+from fedflow.models import registry
 from fedflow.stages.current import current_code
 from fedflow.stages.elsewhere import joined
 from fedflow.stages.experiment import Experiment
@@ -175,6 +178,24 @@ def test_the_code_of_a_run_follows_from_the_names_in_its_row() -> None:
     assert len(codes) > 60 and any("procedure" in names for names in codes)
     assert {names: current_code(*names) for names in codes} == codes
     assert current_code("run", "gone", "mlp") == ""
+
+
+def test_the_code_of_networks_with_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version of peft decides it too; without peft nothing is known of it."""
+    names = "run", "fedavg", "mlp+lora"
+    current_code.cache_clear()
+    monkeypatch.setattr(registry, "version", lambda _: "1.0")
+    assert current_code(*names) not in ("", current_code("run", "fedavg", "mlp"))
+    current_code.cache_clear()
+    monkeypatch.undo()
+    if find_spec("peft") is None:
+        assert current_code(*names) == ""
+        return
+    text = command.PARAMS.replace("{hidden: [8]}", "{hidden: [8], lora: {rank: 2}}")
+    (tmp_path / "params.yaml").write_text(text)
+    run = Experiment(load_params(tmp_path / "params.yaml"), "skewed", "fedavg", 0, tmp_path)
+    assert registered(SimpleNamespace(params=run.effective, procedure="")) == names
+    assert current_code(*names) == run.identity.code[:12]
 
 
 def test_a_link_of_a_readme_leads_to_a_page_or_names_the_file(site: ModuleType) -> None:

@@ -34,6 +34,7 @@ ORIGIN = ("date", "commit", "lock", "processor", "seconds", "settings", *CODE)
 TEXT = ("partition", "method", "seed", "settings", *CODE)  # columns of every file
 DIGITS = 12  # of a digest of code
 RUN, PROCEDURE = "run", "procedure"  # kinds
+ADAPTED = "+lora"  # after the name of a network with adapters
 
 Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `fedflow.tracking.lineage`
 
@@ -110,9 +111,13 @@ def origin(run: Run, recorded: Recorded) -> dict[str, str]:
 def registered(run: Run) -> tuple[str, str, str]:
     """Kind, registered methods, steps and extensions or procedure, and networks of a run, in words."""
     if run.procedure:
-        networks = [model["name"] for _, model in sorted(run.params.get("models", {}).items())]
+        networks = [_network(model) for _, model in sorted(run.params.get("models", {}).items())]
         return PROCEDURE, run.procedure, " ".join(networks)
-    return RUN, " ".join(registered_names(run.params)), run.params["model"]["name"]
+    return RUN, " ".join(registered_names(run.params)), _network(run.params["model"])
+
+
+def _network(model: Mapping[str, Any]) -> str:
+    return model["name"] + (ADAPTED if model["options"].get("lora") is not None else "")
 
 
 def _row(run: Run, names: Sequence[str], measures: Sequence[str], recorded: Recorded) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """The digest of the code that would compute a result now, from the names in ``results.csv`` of a study."""
 
 from functools import cache
+from importlib.metadata import PackageNotFoundError
+from typing import Any
 
-from fedflow.claims.results import DIGITS, PROCEDURE
+from fedflow.claims.results import ADAPTED, DIGITS, PROCEDURE
 from fedflow.errors import BadInput
 from fedflow.local.extensions.extension import REGISTERED
 from fedflow.methods import METHODS
-from fedflow.models import architecture
+from fedflow.models.registry import adapted
 from fedflow.procedures import PROCEDURES
 from fedflow.project.code import ASIDE
 from fedflow.project.identity import Identity
@@ -18,7 +20,7 @@ from fedflow.stages.experiment import CODE
 
 @cache
 def current_code(kind: str, registered: str, networks: str) -> str:
-    """The first digits of `Identity.code` of a run or a procedure with these names; empty for unknown ones.
+    """The first digits of `Identity.code` of a run or a procedure with these names; empty if unknown.
 
     Settings choose no other code than methods, steps of updates, registered extensions of local training,
     procedures and networks do: a test compares both digests for every study.
@@ -29,11 +31,16 @@ def current_code(kind: str, registered: str, networks: str) -> str:
         return ""
     modules = [*roots, *(registry[name].__module__ for name in registered.split())]
     try:
-        made_of = [architecture(name) for name in networks.split()]
-    except BadInput:
+        made_of = [adapted(name.removesuffix(ADAPTED), _options(name)) for name in networks.split()]
+    except (BadInput, PackageNotFoundError):  # an unknown network, or a library that is not installed
         return ""
     return Identity.of({}, None, {}, modules, networks=made_of, aside=skipped).code[:DIGITS]
 
 
 def _run_code() -> tuple[str, ...]:
     return CODE, *registered_modules()
+
+
+def _options(name: str) -> dict[str, Any]:
+    """Options of a network with this name in ``results.csv``, as far as they decide its code."""
+    return {"lora": {}} if name.endswith(ADAPTED) else {}
