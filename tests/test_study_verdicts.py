@@ -100,11 +100,17 @@ def test_committed_verdicts_follow_from_committed_results() -> None:
         entries = {entry.id: entry for entry in read_verdicts(study).verdicts}
         for judged in judge(load_claims(study / CLAIMS), runs, params.labels, procedures):
             if judged.comparisons and judged.verdict != NOT_RUN:
-                entry = entries[judged.claim.id]
-                assert (entry.verdict, entry.seeds) == (judged.verdict, seeds(judged)), (
-                    study,
-                    judged.claim.id,
-                )
+                entry, where = entries[judged.claim.id], f"{study}: {judged.claim.id}"
+                assert (entry.verdict, entry.seeds) == (judged.verdict, seeds(judged)), where
+                spans = [result.span for result in judged.deciding if result.span]
+                assert numbers(entry.interval) == pytest.approx(numbers("; ".join(spans)), abs=0.02), where
+                used = [run.committed for result in judged.comparisons for run in result.runs]
+                made = {row["commit"] for row in used if row}
+                assert entry.commit == ", ".join(sorted(made)), where
+
+
+def numbers(text: str) -> list[float]:
+    return [float(found.replace("−", "-")) for found in re.findall(r"[−+]?\d*\.?\d+", text)]
 
 
 def code_of(row: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from fedflow.claims.matching import Match, scale
+from fedflow.claims.results import Recorded, origin
 from fedflow.claims.sources import RECORDED
 from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged
 from fedflow.config import read_yaml
@@ -47,7 +48,7 @@ class Entry(Settings):
     note: str = option("", "what limits the verdict")
     command: str = option("", "what repeats it; empty: as in the study")
     date: str = option("", "day of the verdict")
-    commit: str = option("", "commit of the code that computed it")
+    commit: str = option("", "commits of its runs; dirty with changes that were not committed")
 
     @property
     def basis(self) -> str:
@@ -81,11 +82,12 @@ def read_verdicts(study: Path) -> Verdicts:
 
 
 def write_verdicts(
-    study: Path, judged: Iterable[Judged], date: str, commit: str, matched: Sequence[Match] = ()
+    study: Path, judged: Iterable[Judged], date: str, facts: Recorded, matched: Sequence[Match] = ()
 ) -> Path:
     """Update ``verdicts.yaml``; a claim without results keeps its earlier verdict. Returns the file.
 
-    ``matched`` are the published cells of the runs, from which the scale follows.
+    ``facts`` has the commits of the runs, and ``matched`` are their published cells, from which the scale
+    follows.
     """
     recorded = read_verdicts(study)
     entries = {entry.id: entry for entry in recorded.verdicts}
@@ -96,7 +98,8 @@ def write_verdicts(
         elif verdict.verdict != NOT_RUN:
             runs = [run for result in verdict.comparisons for run in result.runs]
             size = scale(matched, runs, verdict.claim.source)
-            entry = replace(entry, **_computed(verdict), size=size, date=date, commit=commit)
+            commits = sorted({origin(run, facts)["commit"] for run in runs} - {""})
+            entry = replace(entry, **_computed(verdict), size=size, date=date, commit=", ".join(commits))
         entries[entry.id] = entry
     file, heads = study / RECORDED, _given(replace(recorded, verdicts=[]))
     texts = [_text(heads) if heads else "", "verdicts:\n", *(_text([_given(e)]) for e in entries.values())]

@@ -79,9 +79,10 @@ def record_verdicts(root: Path = Path()) -> list[Path]:
     claims = load_claims(root / CLAIMS)
     check_tests(claims, root)
     judged, matched = judge(claims, runs, params.labels, registered), [*matches(runs)]
+    facts = _recorded(root)
     written = [
-        write_verdicts(root, judged, date.today().isoformat(), _commit(root), matched),
-        write_results(root, runs, claims, _recorded(root), matched, partial(changes, params, root)),
+        write_verdicts(root, judged, date.today().isoformat(), facts, matched),
+        write_results(root, runs, claims, facts, matched, partial(changes, params, root)),
     ]
     if outdated:
         say(f"{root / RESULTS}: {len(outdated)} rows of other settings or code removed")
@@ -107,11 +108,6 @@ def check_tests(claims: Iterable[Claim], root: Path) -> None:
     for test, claim in named.items():
         if test.partition("[")[0] not in collected:
             raise BadInput(f"claim {claim}.test", test, f"the id of a test that pytest collects in {top}")
-
-
-def _commit(root: Path) -> str:
-    """The commit of the project; empty outside a repository."""
-    return _git(root, "rev-parse", "--short", "HEAD")
 
 
 def _git(root: Path, *arguments: str) -> str:
