@@ -80,10 +80,9 @@ def record_verdicts(root: Path = Path()) -> list[Path]:
     check_tests(claims, root)
     judged, matched = judge(claims, runs, params.labels, registered), [*matches(runs)]
     facts = _recorded(root)
-    written = [
-        write_verdicts(root, judged, date.today().isoformat(), facts, matched),
-        write_results(root, runs, claims, facts, matched, partial(changes, params, root)),
-    ]
+    written = [write_results(root, runs, claims, facts, matched, partial(changes, params, root))]
+    if claims:
+        written.append(write_verdicts(root, judged, date.today().isoformat(), facts, matched))
     if outdated:
         say(f"{root / RESULTS}: {len(outdated)} rows of other settings or code removed")
     return written
