@@ -50,6 +50,7 @@ from fedflow.methods.averaging.fedavgm import FedAvgM as FedAvgM
 from fedflow.methods.averaging.feddyn import FedDyn as FedDyn
 from fedflow.methods.averaging.fednova import FedNova as FedNova
 from fedflow.methods.averaging.fedprox import FedProx as FedProx
+from fedflow.methods.averaging.fedprox_as_published import FedProxAsPublished as FedProxAsPublished
 from fedflow.methods.averaging.fedsgd import FedSGD as FedSGD
 from fedflow.methods.averaging.fedsplit import FedSplit as FedSplit
 from fedflow.methods.averaging.fedyogi import FedYogi as FedYogi
@@ -70,7 +71,9 @@ from fedflow.methods.clustered.pacfl import PACFL as PACFL
 from fedflow.methods.clustered.pca_km_hc import PCAKMHC as PCAKMHC
 from fedflow.methods.fairness._weighing import Weighing as Weighing
 from fedflow.methods.fairness.aaggff_d import AAggFFD as AAggFFD
+from fedflow.methods.fairness.aaggff_d_as_published import AAggFFDAsPublished as AAggFFDAsPublished
 from fedflow.methods.fairness.aaggff_s import AAggFFS as AAggFFS
+from fedflow.methods.fairness.aaggff_s_as_published import AAggFFSAsPublished as AAggFFSAsPublished
 from fedflow.methods.fairness.afl import AFL as AFL
 from fedflow.methods.fairness.fedmgda import FedMGDA as FedMGDA
 from fedflow.methods.fairness.propfair import PropFair as PropFair
@@ -91,7 +94,9 @@ from fedflow.methods.method import Passes as Passes
 from fedflow.methods.method import Round as Round
 from fedflow.methods.method import ServerState as ServerState
 from fedflow.methods.personal.apfl import APFL as APFL
+from fedflow.methods.personal.apfl_as_published import APFLAsPublished as APFLAsPublished
 from fedflow.methods.personal.ditto import Ditto as Ditto
+from fedflow.methods.personal.ditto_as_published import DittoAsPublished as DittoAsPublished
 from fedflow.methods.personal.fedbn import FedBN as FedBN
 from fedflow.methods.personal.fedper import FedPer as FedPer
 from fedflow.methods.personal.fedrep import FedRep as FedRep

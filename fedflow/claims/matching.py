@@ -208,7 +208,7 @@ def _is_of(cell: PublishedCell, where: Where, run: Run) -> bool:
         return same and agrees(column.settings, params)
     named = (column.settings, where.settings)
     return (
-        cell.method == params["method"]["name"]
+        cell.method == params["method"]["name"].removesuffix("_as_published")
         and agrees(column.params, params["method"])
         and agrees(column.settings, params)
         and all(

@@ -103,6 +103,20 @@ def test_ditto_without_pull_is_local(federation: Federation, cohort: str) -> Non
     torch.testing.assert_close(personal, alone, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "hyper"), [("fedprox", {"mu": 0}), ("ditto", {"lam": 0}), ("apfl", {"alpha": 1})]
+)
+def test_variants_as_published_have_the_reductions_of_the_method(
+    name: str, hyper: dict, federation: Federation, cohort: str
+) -> None:
+    fixed = {"adaptive": False} if name == "apfl" else {}
+    published = run(f"{name}_as_published", federation, hyper, cohort=cohort, **HALF)
+    plain = run(name, federation, hyper | fixed, cohort=cohort, **HALF)
+    torch.testing.assert_close(model(published), model(plain), rtol=0, atol=1e-6)
+    for one, other in zip(published.clients[-1].get("personal", []), plain.clients[-1].get("personal", [])):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
 def test_global_part_of_ditto_is_fedavg(federation: Federation, cohort: str) -> None:
     ditto, plain = (run(name, federation, cohort=cohort, **HALF) for name in ("ditto", "fedavg"))
     assert torch.equal(model(ditto), model(plain))

@@ -8,6 +8,7 @@ from fedflow.methods.averaging import (  # noqa: F401
     feddyn,
     fednova,
     fedprox,
+    fedprox_as_published,
     fedsgd,
     fedsplit,
     fedyogi,

@@ -9,7 +9,8 @@ Client: minimize F_k(w) + mu/2 ||w - w_t||^2 by SGD from w_t. Server: as FedAvg.
 *Stragglers*: in the paper, a share of each cohort trains fewer epochs; FedProx keeps these updates
 (`training.stragglers`), FedAvg drops them (`training.drop_stragglers`).
 *Differs from the paper in*: the cohort is uniform and the average is weighted by n_k, as in the authors' code
-(the paper: `run.sampling: proportional` and weighting: uniform).
+(the paper: `run.sampling: proportional` and weighting: uniform). SuPerFed's code has norms in place of
+squared norms (`fedprox_as_published`).
 """
 
 from fedflow.local.client import Client, Update

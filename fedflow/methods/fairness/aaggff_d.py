@@ -19,8 +19,9 @@ is missing, and the bound 2 L sqrt(t log K) of Theorem 3.2, which is proved for 
 u = CDF(F_k / mean F) and ubar its mean over S: where clients take part once or twice, p stays near uniform.
 Over cohorts, r is biased, because rbar is a mean over the same S: its distance from the mean over all
 clients is too small by the factor 1 - (K - m) / (m (K - 1)).
-*Differs from the authors' code in*: r in S (there without "rbar +"), p(1) (there C for all), C (there the
-given rate), and the Normal function (there erfc in place of erf, so that it falls with the loss).
+*Differs from the authors' code* (`aaggff_d_as_published`) *in*: r in S (there without "rbar +"), p(1) (there
+C for all), C (there the given rate), and the Normal function (there erfc in place of erf, so that it falls
+with the loss).
 *Ambiguous*: cohorts of different sizes (`run.sampling: bernoulli`, failed clients): C and L change by round.
 Clients drawn in proportion to n_k are treated as if drawn uniformly.
 """

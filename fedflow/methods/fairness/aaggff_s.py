@@ -17,8 +17,9 @@ bounds it by alpha/2 + K / (2 beta) log(1 + beta t / (alpha K^2)), by default 2 
 proof needs beta <= 1/2, and from K = 4 on the default K/4 breaks the lemma behind it: if K = 7 and r is
 (1, 0, ..., 0) / K in the first 640 of 1,600 rounds, then (0, 1, 0, ..., 0) / K, the regret is 10.4 and the
 bound 7.5.
-*Differs from the authors' code in*: the program (there alpha counts twice and <g_s, p(s)> is missing), p(1)
-(there all ones), and the Normal function (there erfc in place of erf, so that it falls with the loss).
+*Differs from the authors' code* (`aaggff_s_as_published`) *in*: the program (there alpha counts twice and
+<g_s, p(s)> is missing), p(1) (there all ones), and the Normal function (there erfc in place of erf, so that
+it falls with the loss).
 *Ambiguous*: clients that do not report, which the paper does not have. Here they get the mean response of
 those that do, and p is scaled to sum to 1 over the latter.
 """

@@ -2,7 +2,9 @@
 
 from fedflow.methods.personal import (  # noqa: F401
     apfl,
+    apfl_as_published,
     ditto,
+    ditto_as_published,
     fedbn,
     fedper,
     fedrep,

@@ -9,7 +9,7 @@ alpha_k <- clip(alpha_k - eta <v_k - w, grad F_k(vbar)>, 0, 1). Sends w. Server:
 *Reduces to* FedAvg when alpha = 0, to Local when alpha = 1, both fixed; its global part is always FedAvg.
 *State*: server w; client v_k, alpha_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: v = w_t, so the global model.
 *Ambiguous*: the mixture that is served has the server's current w, not the client's last one. In
-SuPerFed's code, vbar has w_t in place of the client's current w. There is no option for this variant.
+SuPerFed's code, vbar has w_t in place of the client's current w (`apfl_as_published`).
 """
 
 from collections.abc import Sequence

@@ -11,7 +11,8 @@ The recorded training loss belongs to the personal model.
 *Rates*: eta_p defaults to the client learning rate of the round, with its decay; a given eta_p does not
 decay.
 *Differs from the paper in*: uniform sampling and n_k weights, as FedAvg here; the authors do the reverse
-(`run.sampling: proportional` and weighting: uniform).
+(`run.sampling: proportional` and weighting: uniform). SuPerFed's code has norms in place of squared norms
+(`ditto_as_published`).
 """
 
 from fedflow.local.client import Client, Update

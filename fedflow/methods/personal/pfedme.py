@@ -10,7 +10,9 @@ Server: w_{t+1} = (1 - beta) w_t + beta sum_k p_k w_k. Clients are served theta_
 *State*: server w; client theta_k (to be served). *Traffic*: 1 P down, 1 P up. *Newcomer*: theta = w_t.
 *Differs from the paper in*: E epochs of batches (the authors take R = 20 batches). As in Algorithm 1, only
 the cohort trains; the authors' code trains all clients and averages the cohort's models. Its decay of 0.001
-theta is `training.weight_decay`, which applies to inner steps only; neither step uses momentum.
+theta is `training.weight_decay`, which applies to inner steps only; neither step uses momentum. SuPerFed's
+code pulls by norms and scores a copy of the global model, and its pFedMe on CIFAR-10 is probably APFL: there
+is no preset.
 *Rates*: eta decays with `training.lr_decay` and `training.lr_within`; a given eta_p does not decay.
 """
 

@@ -17,6 +17,7 @@ from support import Workers, prepare_run, quadratics, refused, run, same, with_c
 
 from fedflow.config import load_params
 from fedflow.methods import METHODS, build_method
+from fedflow.methods.fairness import aaggff_s_as_published
 from fedflow.methods.fairness._aaggff import CDFS, respond
 from fedflow.methods.fairness._decisions import exponentiated, hindsight
 from fedflow.methods.fairness._simplex import minimize
@@ -179,7 +180,42 @@ def test_a_missing_client_has_the_mean_response() -> None:
         assert known == [True, False, False]
 
 
+AS_PUBLISHED = {  # p(2), p(3), p(4) for the losses above, by whether the Normal response is the published one
+    True: ((0.337753, 0.334441, 0.327805), (0.344303, 0.335825, 0.319873), (0.347936, 0.339463, 0.312601)),
+    False: ((0.327132, 0.331779, 0.341089), (0.318890, 0.330038, 0.351072), (0.314318, 0.325457, 0.360225)),
+}
+
+
+@pytest.mark.parametrize("response", AS_PUBLISHED)
+def test_rounds_of_aaggff_s_as_published(response: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worked numbers of the authors' program from p(1) = 1, with erfc in place of erf, or without."""
+    if not response:
+        monkeypatch.setattr(aaggff_s_as_published, "as_published", lambda _, u: u)
+    played = play(f"{S}_as_published", {}, [losses for losses, *_ in ROUNDS_S], 3)
+    assert [one.p for one in played] == [near(each, 5.9) for each in AS_PUBLISHED[response]]
+
+
+def test_the_published_normal_response_falls() -> None:
+    """Table 3.3's losses: 1.279, 0.595, 1.205."""
+    u = respond("normal", np.array([0.01, 0.10, 0.02]))
+    assert aaggff_s_as_published.as_published("normal", u) == near((1.279122, 0.595489, 1.204871))
+    assert aaggff_s_as_published.as_published("weibull", u) is u
+
+
 # AAggFF-D (section 4)
+
+
+def test_a_round_of_aaggff_d_as_published() -> None:
+    """Without "rbar +" in the response, from p(1) = C."""
+    (one,) = play(f"{D}_as_published", {"cdf": "weibull"}, [{0: 0.5, 2: 2.0}], 4)
+    assert one.p == near((0.222797, 0.256814, 0.263574, 0.256814))
+    assert one.numbers["decision_loss"] == pytest.approx(-np.log1p(0.5 * one_responses().sum()))
+
+
+def one_responses() -> np.ndarray:
+    """(r_k - rbar) / C of clients 0 and 2, and rbar, of the thesis's first round."""
+    r, mean = np.array([0.07392811, 0.46134763]), 0.26763787
+    return np.array([*((r - mean) / 0.5), mean, mean])
 
 
 def test_worked_rounds_of_aaggff_d() -> None:

@@ -84,3 +84,35 @@ def test_with_personal_models_only_it_is_local(federation: Federation, cohort: s
     ran = run("apfl", federation, {"alpha": 1, "adaptive": False}, cohort=cohort, **HALF)
     local = run("local", federation, cohort=cohort, **HALF)
     assert all(map(torch.equal, ran.clients[-1]["personal"], local.clients[-1]["model"]))
+
+
+def test_a_step_as_published(cohort: str) -> None:
+    """vbar has the received w = 1, not the client's: two steps of F = (w - 3)^2 / 2 with alpha = 1/4."""
+    simulation = prepare_run(
+        "apfl_as_published",
+        quadratics(((1, 3),), (4,), 1),
+        training={"epochs": 2, "weight_decay": 0.1},
+        rounds=1,
+        cohort=cohort,
+    )
+    simulation.state.store.first["personal"] = torch.full((1,), 2, dtype=torch.float64)
+    w, v, rate, decay = 1.0, 2.0, 0.1, 0.1
+    for _ in range(2):
+        g = 0.25 * v + 0.75 - 3
+        w, v = w - rate * (w - 3), v - rate * (0.25 * g + decay * v)
+    ran = follow(simulation)
+    assert (ran.server("model"), ran.kept("personal")) == (near([w]), near([[v]]))
+
+
+def test_as_published_its_first_step_is_that_of_apfl(federation: Federation, cohort: str) -> None:
+    """And without weight decay, its global part is uniform FedAvg."""
+    one = HALF | {
+        "training": {"epochs": 1, "steps": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5},
+        "cohort": cohort,
+    }
+    published, plain = (
+        run(name, federation, {"alpha": 0.25} | more, rounds=1, **one)
+        for name, more in (("apfl_as_published", {}), ("apfl", {"adaptive": False}))
+    )
+    assert torch.equal(published.servers[-1]["model"], plain.servers[-1]["model"])
+    assert all(map(torch.equal, published.clients[-1]["personal"], plain.clients[-1]["personal"]))

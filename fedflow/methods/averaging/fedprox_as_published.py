@@ -1,0 +1,37 @@
+"""FedProx as in SuPerFed's code: the proximal term is a sum of norms, not of their squares.
+
+Source: the baseline in the authors' code of SuPerFed, github.com/vaseline555/SuPerFed, which made the numbers
+of FedProx in Tables 2.3 to 2.6 of Hahn's thesis. Use it to repeat these tables.
+
+Client: descends F_k(w) + mu sum_i ||w_i - w_t,i||, the sum over tensors i, whose gradient at w = w_t is taken
+as 0. Server: as FedAvg.
+*Reduces to* FedAvg when mu = 0.
+*State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
+"""
+
+import torch
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
+from fedflow.methods.averaging.fedprox import FedProx
+from fedflow.methods.method import M
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+
+
+@register("fedprox_as_published", "FedProx as published")
+class FedProxAsPublished(FedProx[M]):
+    def local(self, client: Client) -> Update:
+        anchor = client.received["model"]
+
+        def loss(w: Tensor, batch: Batch) -> Tensor:
+            return client.loss(w, batch) + self.mu * distances(client.model, w, anchor)
+
+        w_k = client.fit(loss if self.mu else None, start=anchor)
+        return client.update(model=w_k, weight=self.weight(client))
+
+
+def distances(model: FlatModel, w: Tensor, center: Tensor) -> Tensor:
+    """The sum over parameter tensors of the norms of ``w`` - ``center``, both [D]; its gradient at 0 is 0."""
+    return torch.stack([part.norm() for part in model.trainable(w - center).split(model.sizes)]).sum()
