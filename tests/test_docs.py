@@ -98,7 +98,7 @@ def commands(page: Path) -> list[str]:
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.M)
     lines = "\n".join(text for kind, text in blocks if kind in ("", "bash")).replace("\\\n", " ").splitlines()
     whole = "\n".join(lines)
-    functions = dict(re.findall(r'^(\w+)\(\) \{ (fedflow .*) "\$@"; \}$', whole, re.M))
+    functions = dict(re.findall(r'^(\w+)\(\) \{ (fedflow .*) "\$[@1]"; \}$', whole, re.M))
     values = dict(
         re.findall(r"^(\w+)='([^']*)'$", whole, re.M) + re.findall(r"^for (\w+) in (\S+)", whole, re.M)
     )
@@ -144,7 +144,7 @@ def settings_of(calls: Sequence[str]) -> set[tuple[Path, tuple[str, ...]]]:
 def recorded_commands(study: Path) -> list[str]:
     """The calls of fedflow that the verdicts and the first lines of the settings of a study name."""
     head = (study / "params.yaml").read_text().partition("\ndata:")[0]
-    lines = [line.removeprefix("# ") for line in head.splitlines()]
+    lines = re.findall(r"fedflow .*", head)
     recorded = read_verdicts(study)
     lines += [recorded.command, *(entry.command for entry in recorded.verdicts)]
     parts = [re.sub(r"^(\w+=\S+ )+| \(.*", "", part) for line in lines for part in line.split(" && ")]
