@@ -1,7 +1,8 @@
 """FedProx as in SuPerFed's code: the proximal term is a sum of norms, not of their squares.
 
-Source: the baseline in the authors' code of SuPerFed, github.com/vaseline555/SuPerFed, which made the numbers
-of FedProx in Tables 2.3 to 2.6 of Hahn's thesis. Use it to repeat these tables.
+Source: Hahn, Jeong, Lee, "Connecting Low-Loss Subspace for Personalized Federated Learning", KDD 2022, arXiv
+2109.07628; a baseline in the authors' code, github.com/vaseline555/SuPerFed, which made the numbers of
+FedProx in Tables 2.3 to 2.6 of Hahn's thesis. Use it to repeat these tables.
 
 Client: descends F_k(w) + mu sum_i ||w_i - w_t,i||, the sum over tensors i, whose gradient at w = w_t is taken
 as 0. Server: as FedAvg.

@@ -1,7 +1,8 @@
 """AAggFF-D as in the authors' code, whose responses and first decision differ from the paper.
 
-Source: the authors' code, github.com/vaseline555/AAggFF, which made Table 3.7 of Hahn's thesis. Use it to
-repeat this table.
+Source: Hahn, Kim, Lee, "Pursuing Overall Welfare in Federated Learning through Sequential Decision Making",
+ICML 2024, arXiv 2405.20821; the authors' code, github.com/vaseline555/AAggFF, which made Table 3.7 of Hahn's
+thesis. Use it to repeat this table.
 
 As `aaggff_d`, except: the doubly robust response of a client in S is (r_k - rbar) / C, without "rbar +"; p(1)
 is C for every client, as the code has its given rate; and the Normal response has erfc in place of erf, so it

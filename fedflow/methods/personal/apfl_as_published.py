@@ -1,7 +1,8 @@
 """APFL as in SuPerFed's code: the personal model trains next to the global model that the client received.
 
-Source: the baseline in the authors' code of SuPerFed, github.com/vaseline555/SuPerFed, which made the numbers
-of APFL in Tables 2.3 to 2.6 of Hahn's thesis. Use it to repeat these tables.
+Source: Hahn, Jeong, Lee, "Connecting Low-Loss Subspace for Personalized Federated Learning", KDD 2022, arXiv
+2109.07628; a baseline in the authors' code, github.com/vaseline555/SuPerFed, which made the numbers of APFL
+in Tables 2.3 to 2.6 of Hahn's thesis. Use it to repeat these tables.
 
 As `apfl`, except in local steps: vbar = alpha v_k + (1 - alpha) w_t, with the received w_t in place of the
 client's current w; alpha is fixed; and weight decay leaves w alone.

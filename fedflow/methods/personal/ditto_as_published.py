@@ -1,7 +1,8 @@
 """Ditto as in SuPerFed's code: personal models are pulled by norms, not by their squares.
 
-Source: the baseline in the authors' code of SuPerFed, github.com/vaseline555/SuPerFed, which made the numbers
-of Ditto in Tables 2.3 to 2.6 of Hahn's thesis. Use it to repeat these tables.
+Source: Hahn, Jeong, Lee, "Connecting Low-Loss Subspace for Personalized Federated Learning", KDD 2022, arXiv
+2109.07628; a baseline in the authors' code, github.com/vaseline555/SuPerFed, which made the numbers of Ditto
+in Tables 2.3 to 2.6 of Hahn's thesis. Use it to repeat these tables.
 
 As `ditto`, except that v_k descends F_k(v) + lambda sum_i ||v_i - w_i||, the sum over tensors i. Its gradient
 at v = w_t, where the norm has none, is the one of F_k.
