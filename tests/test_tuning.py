@@ -193,6 +193,13 @@ def test_tuning_again_takes_the_place_of_what_was_tuned(file):
     assert yaml.safe_load(file.read_text())["tuned"] == {"iid": {"fedavg": {"training": {"lr": 0.1}}}}
 
 
+def test_tuning_replaces_an_entry_under_a_label(file):
+    file.write_text(f"{FILE}tuned: {{iid: {{FedAvg: {{training: {{lr: 0.5}}}}}}}}\n")
+    write_choice(file, "iid", "fedavg", {"training.lr": 0.1})
+    assert yaml.safe_load(file.read_text())["tuned"] == {"iid": {"FedAvg": {"training": {"lr": 0.1}}}}
+    assert load_params(file).method("fedavg", "iid")[1].lr == 0.1
+
+
 def test_when_all_diverge_it_says_so(file):
     with pytest.raises(FedflowError, match="every try of fedavg diverged"):
         search(file, lambda *_: None, grid=LR)

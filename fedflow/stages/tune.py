@@ -26,6 +26,7 @@ from fedflow.config.changing import put
 from fedflow.config.tuning import MEASURES, combinations
 from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.files import naming
+from fedflow.methods.registry import method_name
 from fedflow.metrics.table import METRICS
 from fedflow.project.distribution import extra
 from fedflow.project.terminal import say
@@ -373,9 +374,11 @@ def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str,
     lock.parent.mkdir(exist_ok=True)
     with held(FileLock(lock), f"another process that writes {params}"):  # it tunes another partition
         document = editor.load(params.read_text())
+        known = {method, *(document.get("methods") or ())}  # not labels
         document["tuned"] = document.get("tuned") or {}
-        document["tuned"][partition] = document["tuned"].get(partition) or {}
-        document["tuned"][partition][method] = section
+        entries = document["tuned"][partition] = document["tuned"].get(partition) or {}
+        labeled = (name for name in entries if name not in known and method_name(name) == method)
+        entries[next(labeled, method)] = section
         partial = params.with_suffix(".partial")
         with naming(partial), partial.open("w") as file:
             editor.dump(document, file)
