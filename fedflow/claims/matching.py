@@ -242,7 +242,10 @@ def _label(run: Run, partitions: bool) -> str:
 
 
 def _ours(match: Match, label: str) -> Ours:
-    """Mean ± sample std over seeds with the decimals of the published row; "+" marks an unreached target."""
+    """Mean ± sample std over seeds with the decimals of the published row.
+
+    A seed that did not reach its target counts with its lower bound, which "+" marks.
+    """
     assert match.cell.measure is not None
     measure = parse(match.cell.measure, procedure=match.runs[0].procedure)
     factor = UNITS[match.line.unit]
@@ -250,22 +253,22 @@ def _ours(match: Match, label: str) -> Ours:
         factor /= match.runs[0].metrics.get("clients") or math.nan
     try:
         values = {run.seed: measure.of(run) for run in match.runs}
-        least = [measure.least(run) for run in match.runs if values[run.seed] is None]
+        bounds = {run.seed: measure.least(run) for run in match.runs if values[run.seed] is None}
     except NotMeasured as error:
         reason = str(error)  # without its folder: the report must not depend on the project's path
         for run in match.runs:
             reason = reason.replace(f"{run.folder}/", "")
         return Ours("not measured", "", label, reason)
     digits = max(cell.value.digits for cell in match.line.cells if cell.comparable)
-    stat = Stat({seed: value * factor for seed, value in values.items() if value is not None})
-    seeds = f"{len(values)} {'seed' if len(values) == 1 else 'seeds'}"
-    if not stat.values:
-        bounds = [value * factor for value in least if value is not None]
-        return Ours(f"{min(bounds):.{digits}f}+" if bounds else "no value", seeds, label)
-    spread = f" ± {stat.std:.{digits}f}" if len(stat.values) > 1 else ""
-    if least:
-        seeds = f"{len(stat.values)} of {seeds}"
-    return Ours(f"{stat.mean:.{digits}f}{spread}{'+' if least else ''}", seeds, label)
+    known = {seed: value * factor for seed, value in (values | bounds).items() if value is not None}
+    stat, seeds = Stat(known), f"{len(values)} {'seed' if len(values) == 1 else 'seeds'}"
+    if not known:
+        return Ours("no value", seeds, label)
+    if len(known) < len(values):
+        seeds = f"{len(known)} of {seeds}"
+    plus = "+" if bounds.keys() & known.keys() else ""
+    spread = f" ± {stat.std:.{digits}f}" if len(known) > 1 and known.keys() - bounds.keys() else ""
+    return Ours(f"{stat.mean:.{digits}f}{plus}{spread}", seeds, label)
 
 
 def _notes(table: Table, of_table: list[Match]) -> Iterator[str]:
