@@ -1,4 +1,4 @@
-"""AAggFF-D as in the authors' code, whose responses and first decision differ from the paper.
+"""AAggFF-D as in the authors' code: responses and the first decision differ from the paper.
 
 Source: Hahn, Kim, Lee, "Pursuing Overall Welfare in Federated Learning through Sequential Decision Making",
 ICML 2024, arXiv 2405.20821; the authors' code, github.com/vaseline555/AAggFF, which made Table 3.7 of Hahn's
@@ -17,7 +17,6 @@ import numpy as np
 from fedflow.methods.fairness._aaggff import Moved
 from fedflow.methods.fairness._decisions import exponentiated
 from fedflow.methods.fairness.aaggff_d import AAggFFD, State
-from fedflow.methods.fairness.aaggff_s_as_published import as_published
 from fedflow.methods.method import Cohort, Diagnostics, Round
 from fedflow.methods.registry import register
 
@@ -30,7 +29,7 @@ class AAggFFDAsPublished(AAggFFD):
         return super().decide(now, player, cohort)
 
     def step(self, now: Round, player: State, p: np.ndarray, ids: list[int], u: np.ndarray) -> Moved:
-        k, u = now.clients, as_published(self.cdf, u)
+        k, u = now.clients, 1.5 - u if self.cdf == "normal" else u  # (1 + erfc) / 2
         largest, lipschitz = self.range(k, len(ids))
         mean = largest * u.mean()
         r = np.full(k, mean)

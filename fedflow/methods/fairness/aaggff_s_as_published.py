@@ -1,4 +1,4 @@
-"""AAggFF-S as in the authors' code, whose program, first decision and Normal response differ from the paper.
+"""AAggFF-S as in the authors' code: program, first decision and Normal response differ from the paper.
 
 Source: Hahn, Kim, Lee, "Pursuing Overall Welfare in Federated Learning through Sequential Decision Making",
 ICML 2024, arXiv 2405.20821; the authors' code, github.com/vaseline555/AAggFF, which made Tables 3.6 and 3.10
