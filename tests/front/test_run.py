@@ -272,7 +272,7 @@ def states() -> list[Any]:
 
 
 def test_generators_of_the_caller_are_as_before(tmp_path: Path) -> None:
-    """In a process of its own: threads of libraries that earlier tests used draw from Python's generator."""
+    """In a separate process, because library threads of earlier tests draw from Python's generator, too."""
     code = "import sys, test_run; test_run.draw_nothing(test_run.Path(sys.argv[1]))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code, str(tmp_path)]

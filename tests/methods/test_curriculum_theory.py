@@ -21,7 +21,7 @@ CURVES = np.array([2, 1.5, 1, 0.7, 0.5])  # eigenvalues of a quadratic: L = 2, m
 
 
 def simulator() -> SimpleNamespace:
-    """What the first code cell of the notebook defines."""
+    """Functions defined in the first code cell of the notebook."""
     known: dict[str, Any] = {}
     first = next(cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code")
     exec("".join(first["source"]), known)

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedflow.methods.fairness._aaggff import Moved
 from fedflow.methods.fairness._decisions import exponentiated
+from fedflow.methods.fairness._published import as_published
 from fedflow.methods.fairness.aaggff_d import AAggFFD, State
 from fedflow.methods.method import Cohort, Diagnostics, Round
 from fedflow.methods.registry import register
@@ -29,7 +30,7 @@ class AAggFFDAsPublished(AAggFFD):
         return super().decide(now, player, cohort)
 
     def step(self, now: Round, player: State, p: np.ndarray, ids: list[int], u: np.ndarray) -> Moved:
-        k, u = now.clients, 1.5 - u if self.cdf == "normal" else u  # (1 + erfc) / 2
+        k, u = now.clients, as_published(self.cdf, u)
         largest, lipschitz = self.range(k, len(ids))
         mean = largest * u.mean()
         r = np.full(k, mean)

@@ -15,6 +15,7 @@ hold.
 import numpy as np
 
 from fedflow.methods.fairness._aaggff import Moved
+from fedflow.methods.fairness._published import as_published
 from fedflow.methods.fairness._simplex import minimize
 from fedflow.methods.fairness.aaggff_s import AAggFFS, State
 from fedflow.methods.method import Cohort, Diagnostics, Round
@@ -36,8 +37,3 @@ class AAggFFSAsPublished(AAggFFS):
         outer, linear = player.array("outer", k, k) + np.outer(g, g), player.array("linear", k) + g
         new = minimize(self.alpha * (1 + beta) * np.eye(k) + beta * outer, linear)
         return r, new, {"outer": outer, "linear": linear}
-
-
-def as_published(cdf: str, u: np.ndarray) -> np.ndarray:
-    """Responses of the authors' code, from u [m] of `respond`: (1 + erfc) / 2 in place of (1 + erf) / 2."""
-    return 1.5 - u if cdf == "normal" else u

@@ -207,15 +207,11 @@ def test_the_published_normal_response_falls() -> None:
 
 def test_a_round_of_aaggff_d_as_published() -> None:
     """Without "rbar +" in the response, from p(1) = C."""
+    r, mean = np.array([0.07392811, 0.46134763]), 0.26763787  # of clients 0 and 2
+    r = (r - mean) / 0.5
     (one,) = play(f"{D}_as_published", {"cdf": "weibull"}, [{0: 0.5, 2: 2.0}], 4)
     assert one.p == near((0.222797, 0.256814, 0.263574, 0.256814))
-    assert one.numbers["decision_loss"] == pytest.approx(-np.log1p(0.5 * one_responses().sum()))
-
-
-def one_responses() -> np.ndarray:
-    """(r_k - rbar) / C of clients 0 and 2, and rbar, of the thesis's first round."""
-    r, mean = np.array([0.07392811, 0.46134763]), 0.26763787
-    return np.array([*((r - mean) / 0.5), mean, mean])
+    assert one.numbers["decision_loss"] == pytest.approx(-np.log1p(0.5 * (r.sum() + 2 * mean)))
 
 
 def test_worked_rounds_of_aaggff_d() -> None:
