@@ -1,18 +1,25 @@
-"""The processor and the lock file of the libraries of this process, on which no result depends."""
+"""The processors and the lock file of the libraries of this process, on which no result depends."""
 
 import hashlib
 import platform
 from pathlib import Path
 
+import torch
+
 LOCK = "requirements.lock"
 
 
-def processor() -> str:
-    """Return the name of the processor: no names of hosts or paths."""
+def processor(device: str = "cpu") -> str:
+    """Return the name of the processor: no names of hosts or paths.
+
+    For ``engine.device`` auto or cuda, the name of the GPU comes first, if there is one.
+    """
     facts = Path("/proc/cpuinfo")
     lines = facts.read_text().splitlines() if facts.exists() else []
     names = [line for line in lines if line.startswith("model name")]
-    return names[0].partition(":")[2].strip() if names else platform.machine()
+    name = names[0].partition(":")[2].strip() if names else platform.machine()
+    gpu = device != "cpu" and torch.cuda.is_available()
+    return f"{torch.cuda.get_device_name()}, {name}" if gpu else name
 
 
 def lock_digest(root: Path) -> str:

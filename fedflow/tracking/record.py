@@ -101,7 +101,7 @@ def open_record(
             with store.lock("experiments"):
                 number = experiment_id(api, store, experiment)
                 earlier = unfinished(api, number, key, owner, finished=resumes)
-                source = _source(Path(root), params_file) | owner.tags
+                source = _source(Path(root), params_file, params.get("engine", params)) | owner.tags
                 parent = _parent(api, number, sweep, grid or {}, source, owner) if sweep else None
                 run = earlier or api.create_run(number, tags={KEY: key} | owner.tags, run_name=name)
                 if earlier:
@@ -524,17 +524,18 @@ def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
         api.set_terminated(parent)
 
 
-def _source(root: Path, params_file: Path | None) -> dict[str, str]:
+def _source(root: Path, params_file: Path | None, engine: Mapping[str, Any]) -> dict[str, str]:
     """Tags with the version, the parameter file, the command, the machine, the user and the commit of a run.
 
-    MLflow's pages hide the commit of a run without a source.
+    ``engine`` are its settings, or all parameters of a record without an engine. MLflow's pages hide the
+    commit of a run without a source.
     """
     program, *arguments = sys.argv or [""]
     tags = {
         "fedflow.version": __version__,
         "mlflow.source.name": shlex.join([Path(program).name, *arguments])[:TAG_LENGTH],
         "mlflow.source.type": "LOCAL",
-        "fedflow.processor": processor(),
+        "fedflow.processor": processor(engine.get("device", "cpu")),
         "fedflow.lock_sha256": lock_digest(root),
     }
     if params_file is not None and params_file.is_file():

@@ -9,6 +9,7 @@ from filelock import Timeout
 from support import finish, open_run, refused
 
 from fedflow.errors import FedflowError
+from fedflow.project.machine import processor
 from fedflow.tracking.pages import TAG
 from fedflow.tracking.record import described
 from fedflow.tracking.store import open_store
@@ -395,3 +396,13 @@ def test_a_sweep_that_cannot_be_compared_has_finished_runs(start, api, outcome, 
     with warned, start(sweep="not compared", tags={"method": "fedavg"}) as record:
         finish(record, outcome())
     assert api.get_run(record.run_id).info.status == "FINISHED"
+
+
+@pytest.mark.parametrize(("device", "named"), [("cpu", False), ("cuda", True), ("auto", True)])
+def test_a_run_on_a_gpu_names_the_gpu_before_the_processor(start, api, monkeypatch, device, named):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "Abacus 9")
+    with start(f"on {device}", params={"engine": {"device": device}}) as record:
+        record.fail("enough")
+    name = api.get_run(record.run_id).data.tags["fedflow.processor"]
+    assert name.startswith("Abacus 9, ") == named and name.endswith(processor())
