@@ -75,7 +75,7 @@ def test_claims_name_what_exists(file: Path) -> None:
 
     def names(check: Check, inherited: list[str]) -> None:
         inherited = check.partitions or inherited
-        arms = [one for arm in check.arms for one in (arm, arm.minus) if one]
+        arms = [one for arm in check.arms for one in (arm, arm.other) if one]
         places = {*inherited, *(arm.partition for arm in arms if arm.partition)}
         assert places <= params.partitions.keys() | params.procedures.keys()
         if places <= params.partitions.keys():  # of a procedure, methods are rows of its summary

@@ -61,22 +61,31 @@ KINDS = (*COMPARES, *TRENDS, *GROUPS)  # one of them in every check
 
 
 class Arm(Settings):
-    """A method: its name, or ``{method: ditto, where: {method.lam: 0.1}}``; ``minus``: an advantage."""
+    """A method: its name, or ``{method: ditto, where: {method.lam: 0.1}}``; an advantage or a ratio."""
 
     short: ClassVar[str] = "method"
     method: str = option(doc="its name")
     minus: "Arm | None" = option(None, "another method, whose measure is subtracted seed by seed")
-    partition: str | None = option(None, "replaces the partition of the check; `minus` inherits it")
+    over: "Arm | None" = option(None, "another method, by whose measure it is divided seed by seed")
+    partition: str | None = option(None, "replaces the partition of the check; `minus` and `over` inherit it")
     measure: str | None = option(
-        None, "replaces the measure of the check, in the same unit; `minus` inherits it"
+        None, "replaces the measure of the check, in the same unit; `minus` and `over` inherit it"
     )
     where: dict = option(factory=dict, doc="settings of its runs, by dotted name such as training.lr")
 
     def validate(self) -> None:
-        if self.minus is not None and self.minus.minus is not None:
-            raise BadInput("minus.minus", self.minus.minus.method, "null: an advantage is over one method")
+        if self.minus and self.over:
+            raise BadInput("over", self.over.method, "null, as there is minus")
+        name = "minus" if self.minus else "over"
+        if self.other and self.other.other:
+            raise BadInput(f"{name}.{name}", self.other.other.method, "null: one method is compared with one")
         if self.measure is not None:
             parse(self.measure)
+
+    @property
+    def other(self) -> "Arm | None":
+        """The method that it is compared with: `minus` or `over`."""
+        return self.minus or self.over
 
 
 class Check(Settings):
@@ -137,6 +146,9 @@ class Check(Settings):
             raise BadInput("by", self.by, "0, unless there is above, below, rising or trend")
         if self.within is not None or self.equal:
             self.limits()
+        if len({arm.over is None for arm in self.arms}) > 1:
+            ratio = next(arm for arm in self.arms if arm.over)
+            raise BadInput("over", ratio.method, "a method for all that are compared, or for none")
 
     def limits(self) -> tuple[float, float]:
         """The lowest and the highest accepted difference from an equal method, or value of the measure."""
@@ -178,7 +190,7 @@ class Claim(Check):
         for check, partitions, measure in _placed(self, self.partitions, self.measure):
             if measure is None and not all(arm.measure for arm in check.arms):
                 raise BadInput("measure", None, "a value, here or around all checks")
-            named = [side.measure for arm in check.arms for side in (arm, arm.minus) if side]
+            named = [side.measure for arm in check.arms for side in (arm, arm.other) if side]
             measures = [parse(name) for name in (measure, *named) if name]
             for other in measures[1:]:
                 if other.unit != measures[0].unit:
@@ -198,7 +210,7 @@ class Claim(Check):
             (side.partition or arm.partition or partition, side.method)
             for check, partitions, _ in _placed(self, self.partitions, self.measure)
             for arm in check.arms
-            for side in (arm, arm.minus)
+            for side in (arm, arm.other)
             if side
             for partition in partitions or [""]
         }

@@ -165,7 +165,7 @@ def _number(value: float | None) -> str:
 
 def _measures(check: Check) -> Iterator[str]:
     """The measures of runs that a check reads, also in the checks within it."""
-    sides: list[Arm] = [side for arm in check.arms for side in (arm, arm.minus) if side]
+    sides: list[Arm] = [side for arm in check.arms for side in (arm, arm.other) if side]
     texts = (check.measure, *(side.measure for side in sides))
     yield from (text for text in texts if text)
     for part in (*check.all, *check.any):

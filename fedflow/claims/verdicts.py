@@ -6,8 +6,8 @@ comparisons of the same measure on the same partition. A claim is confirmed if a
 side, not confirmed if none of it is (such as a tie with every seed), both only with a p-value of at most 0.05
 that is adjusted for the number of comparisons in all claims together. Otherwise, or with fewer than three
 seeds, it is not resolved. A seed that did not reach its target counts with a lower bound, and the interval is
-open on the unknown side. An advantage is itself a paired difference; a trend is the least-squares slope of
-every seed.
+open on the unknown side. An advantage or ratio is the one of every seed, and so is the least-squares slope of
+a trend.
 """
 
 import math
@@ -31,9 +31,11 @@ from fedflow.finished.collect import Labels
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat, by_method, write_csv
 from fedflow.methods import METHODS
+from fedflow.metrics.table import Unit
 from fedflow.naming import flat, say
 from fedflow.procedures import PROCEDURES
 
+RATIO = Unit(digits=2)
 SHOWN = 3  # comparisons printed with a verdict
 # From the best to the worst: a group of checks has the worst of `all`, the best of `any`.
 VERDICTS = ("confirmed", "not resolved", "not run", "not confirmed")
@@ -70,6 +72,13 @@ def combined(label: str, terms: Sequence[tuple[float, Values]]) -> Values:
     lower = [values.lower if factor > 0 else values.upper for factor, values in terms if factor]
     upper = [values.upper if factor > 0 else values.lower for factor, values in terms if factor]
     return Values(label, stat, *(frozenset(seeds) & frozenset().union(*bounds) for bounds in (lower, upper)))
+
+
+def divided(label: str, above: Values, below: Values) -> Values:
+    """The ratio over the seeds that both have; without seeds at which the lower one is 0."""
+    seeds = [seed for seed, value in below.stat.values.items() if seed in above.stat.values and value]
+    stat = Stat({seed: above.stat.values[seed] / below.stat.values[seed] for seed in seeds})
+    return Values(label, stat, above.lower | below.upper, above.upper | below.lower).on(seeds)
 
 
 @dataclass(frozen=True)
@@ -252,6 +261,9 @@ def _compare(
     measure = _measured(arms[0], check, arms[0].partition or partition, names)
     sides = [_side_of(arm, check, runs, partition, where, names, measure) for arm in arms]
     labels = [side.label for side in sides]
+    if sides[0].ratio:
+        text, label = f"ratio of {measure.text}", f"Ratio: {measure.label}"
+        measure = replace(measure, text=text, label=label, unit=RATIO)
     partitions = dict.fromkeys(arm.partition or partition for arm in arms)
     blank = CheckResult(check, ", ".join(partitions), measure, _statement(check, measure, labels), NOT_RUN)
     terms = [term for side in sides for term in side.terms]
@@ -349,14 +361,17 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Side:
-    """A method, or its advantage over another: the label, and the terms of both."""
+    """A method, or its advantage or ratio over another: the label, and the terms of both."""
 
     label: str
     terms: list[Term]
+    ratio: bool = False
 
     @property
     def values(self) -> Values:
-        """The measure by seed; for an advantage, the paired difference."""
+        """The measure by seed; for an advantage or ratio, the one of every seed."""
+        if self.ratio:
+            return divided(self.label, *map(_values, self.terms))
         return combined(self.label, [(f, _values(term)) for f, term in zip((1, -1), self.terms)])
 
 
@@ -371,7 +386,7 @@ def _side_of(
 ) -> Side:
     """The one or two methods of ``arm`` on its partition; ``first`` is the measure of the first arm."""
     terms = []
-    for side in filter(None, (arm, arm.minus)):
+    for side in filter(None, (arm, arm.other)):
         home = side.partition or arm.partition or partition
         there = [run for run in runs if run.partition == home]
         if home in names.procedures:  # a partition may have the same name
@@ -381,7 +396,8 @@ def _side_of(
         label += f" [{measure.label}]" if measure.text != first.text else ""
         terms.append(Term(label, selected, measure))
     on = f" on {arm.partition}" if arm.partition else ""
-    return Side(" − ".join(term.label for term in terms) + on, terms)
+    sign = " / " if arm.over else " − "
+    return Side(sign.join(term.label for term in terms) + on, terms, arm.over is not None)
 
 
 def _measured(arm: Arm, check: Check, partition: str, names: Names) -> Measure:

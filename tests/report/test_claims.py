@@ -254,6 +254,30 @@ def test_an_advantage_in_rounds_may_be_a_bound_on_either_side(tmp_path):
     assert verdict(tmp_path, absent, slow=[1.0])[1] == ["no results of Ditto"]
 
 
+def test_gains_are_ratios_seed_by_seed_and_may_be_bounds(tmp_path):
+    """Fast needs one round with all seeds, Slow 3, 3 and more: a gain of 3, 3 and more than 3."""
+    rounds = "measure: 'rounds_to(train_loss, 1.05)', of: {method: %s, over: %s}, within: [%s]"
+    seeds = {"fast": [0.8, 0.8, 0.8], "slow": [1.0, 1.0, 1.2]}
+    found, (numbers,) = verdict(tmp_path, rounds % ("slow", "fast", "2.5, null"), **seeds)
+    assert found == "confirmed" and numbers.startswith("SLOW / FAST 3.00+ ± 0.00 [3.000, ∞]")
+    found, (numbers,) = verdict(tmp_path, rounds % ("fast", "slow", "null, 0.4"), **seeds)
+    assert found == "confirmed" and numbers.startswith("FAST / SLOW 0.33 or less ± 0.00 [−∞, 0.333]")
+    gains = "of: {method: easy, over: fedavg, partition: high}, above: [{method: easy, over: fedavg}]"
+    (tmp_path / "claims.yaml").write_text(CLAIM % f"measure: loss, {gains}, by: 0.5")
+    pairs = {"p": [(1.0, 1.5), (2.0, 3.2), (4.0, 6.0)], "high": [(10.0, 24.0), (5.0, 12.5), (1.0, 2.5)]}
+    runs = [
+        run(name, seed, value, place)
+        for place, found in pairs.items()
+        for seed, values in enumerate(found)
+        for name, value in zip(("fedavg", "easy"), values)
+    ]
+    (judged,) = judge(load_claims(tmp_path / "claims.yaml"), runs)
+    (only,) = judged.comparisons
+    assert only.statement == "Ratio: Loss: EASY / FEDAVG on high above EASY / FEDAVG by more than 0.5"
+    ratios = [high[1] / high[0] - low[1] / low[0] for low, high in zip(pairs["p"], pairs["high"])]
+    assert judged.verdict == "confirmed" and list(only.difference.values.values()) == pytest.approx(ratios)
+
+
 def test_a_method_may_be_measured_by_a_column_of_its_own(tmp_path):
     """The worst training loss of a run is 0.2 above its final loss, with every seed."""
     text = "measure: loss, of: {method: ditto, measure: worst(train_loss)}, above: [%s], by: 0.1"
@@ -306,7 +330,10 @@ def test_a_name_of_params_yaml_without_results_is_not_run(tmp_path):
             "- {id: a, source: b, claim: c, measure: loss, of: {method: x, partition: p}, above: [y]}",
             "claim a.partition: None is",
         ),
-        (CLAIM % "measure: loss, of: {method: x, minus: {method: y, minus: z}}, above: [w]", "one method"),
+        (CLAIM % "measure: loss, of: {method: x, minus: {method: y, minus: z}}, above: [w]", "minus.minus: "),
+        (CLAIM % "measure: loss, of: {method: x, over: {method: y, minus: z}}, above: [w]", "over.over: "),
+        (CLAIM % "measure: loss, of: {method: x, over: y, minus: z}, above: [w]", "null, as there is minus"),
+        (CLAIM % "measure: loss, of: {method: x, over: y}, above: [w]", "for all that are compared"),
         (
             CLAIM % "measure: loss, of: {method: x, partition: a}, above: [{method: x, partition: b}]",
             "claim a.partition: 'p' is not accepted; expected null, as every method has its own",
