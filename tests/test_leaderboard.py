@@ -33,13 +33,14 @@ def test_methods_are_ordered_by_their_mean_rank(leaderboard: dict[str, Any]) -> 
     rows = [
         {"method_label": name, "partition": f"p{i}", "local_accuracy": score + shift, "local_worst10": 0.25}
         | {"bytes_up": 1e6, "bytes_down": 2e6}
+        | ({"onboarding_bytes_up": 5e5} if name == "B" else {})
         for name, shares in scores.items()
         for i, score in enumerate(shares)
         for shift in (-0.01, 0.01)
     ]
     table = leaderboard["board"](pd.DataFrame(rows))
     assert table["mean rank"].to_dict() == pytest.approx({"B": 4 / 3, "A": 2.0, "C": 8 / 3})
-    assert table.loc["B"].tolist() == pytest.approx([4 / 3, 80, 70, 70, 25, 3])
+    assert table.loc["B"].tolist() == pytest.approx([4 / 3, 80, 70, 70, 25, 3.5])
     page = leaderboard["page"](table, 2, {"fedbn": "needs BatchNorm"})
     assert "| A | 2.00 | 90.0 | 50.0 | 60.0 | 25.0 | 3 |" in page and "- `fedbn`: needs BatchNorm" in page
     assert "from a difference of 1.9" in page  # 2.343 sqrt(3 x 4 / (6 x 3)), Demsar's table

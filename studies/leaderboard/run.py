@@ -23,7 +23,6 @@ LEFT_OUT = {
     "fedcgan": "its server makes images",
     "fedcvae": "its server makes images",
     "fedevg": "its server makes images",
-    "flt": "needs images of another data set",
 }
 SCORE, WORST = "local_accuracy", "local_worst10"
 
@@ -45,11 +44,12 @@ def board(runs: pd.DataFrame) -> pd.DataFrame:
     """A row per method, best mean rank first, from the rows of runs.csv.
 
     Columns: the mean rank by mean local accuracy of the seeds, that accuracy per partition, the accuracy of
-    the worst tenth of the clients, in %, and the megabytes of a run.
+    the worst tenth of the clients, in %, and the megabytes of a run with its onboarding.
     """
     scores = runs.pivot_table(SCORE, "method_label", "partition").dropna()
     ranks = scores.rank(ascending=False).mean(axis=1)
-    bytes_sent = runs["bytes_up"] + runs["bytes_down"]
+    sent = [name for name in runs if name.removeprefix("onboarding_") in ("bytes_up", "bytes_down")]
+    bytes_sent = runs[sent].sum(axis=1)
     means = pd.DataFrame({"worst tenth": 100 * runs[WORST], "MB": bytes_sent / 1e6}).groupby(
         runs["method_label"]
     )
@@ -84,10 +84,9 @@ def page(table: pd.DataFrame, seeds: int, others: dict[str, str]) -> str:
     )
 
 
-def call(*arguments: str) -> None:
-    """Run a fedflow command on this study; ends the program if it fails."""
-    if status := subprocess.run(["fedflow", *arguments, "--root", str(HERE)], check=False).returncode:
-        sys.exit(status)
+def call(*arguments: str) -> int:
+    """Run a fedflow command on this study; returns its exit status."""
+    return subprocess.run(["fedflow", *arguments, "--root", str(HERE)], check=False).returncode
 
 
 def main() -> None:
@@ -97,9 +96,19 @@ def main() -> None:
         tuned = params.tuned.get(partition) or {}
         if untuned := [f"--method={name}" for name in names if name not in tuned]:
             call("tune", "--partition", partition, *untuned)
-    call("sweep", "--set", f"grid.methods=[{', '.join(names)}]")
-    call("report", "--verdicts")  # writes results.csv, to be committed
-    table = board(pd.read_csv(HERE / "report" / "runs.csv"))
+    params = load_params(HERE / "params.yaml")
+    for name in names:
+        tuned = {partition for partition, entries in params.tuned.items() if name in entries}
+        if untuned := [partition for partition in params.grid.partitions if partition not in tuned]:
+            others[name] = f"no trial ended on {', '.join(untuned)}"
+    names = [name for name in names if name not in others]
+    call("sweep", "--set", f"grid.methods=[{', '.join(names)}]")  # diverged runs are left out below
+    if status := call("report", "--verdicts"):  # writes results.csv, to be committed
+        sys.exit(status)
+    runs = pd.read_csv(HERE / "report" / "runs.csv")
+    table = board(runs)
+    ended = set(runs.loc[runs["method_label"].isin(table.index), "method"])
+    others |= {name: "a run failed or diverged" for name in names if name not in ended}
     (HERE / "leaderboard.md").write_text(page(table, len(params.grid.seeds), others))
     print(HERE / "leaderboard.md")
 
