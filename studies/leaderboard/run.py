@@ -98,7 +98,7 @@ def main() -> None:
             call("tune", "--partition", partition, *untuned)
     params = load_params(HERE / "params.yaml")
     for name in names:
-        tuned = {partition for partition, entries in params.tuned.items() if name in entries}
+        tuned = {partition for partition, entries in params.tuned.items() if name in (entries or {})}
         if untuned := [partition for partition in params.grid.partitions if partition not in tuned]:
             others[name] = f"no trial ended on {', '.join(untuned)}"
     names = [name for name in names if name not in others]
