@@ -35,8 +35,8 @@ from fedflow.metrics.table import Unit
 from fedflow.naming import flat, say
 from fedflow.procedures import PROCEDURES
 
-RATIO = Unit(digits=2)
 SHOWN = 3  # comparisons printed with a verdict
+RATIO = Unit(digits=2)
 # From the best to the worst: a group of checks has the worst of `all`, the best of `any`.
 VERDICTS = ("confirmed", "not resolved", "not run", "not confirmed")
 CONFIRMED, NOT_RESOLVED, NOT_RUN, NOT_CONFIRMED = VERDICTS
