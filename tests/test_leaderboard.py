@@ -2,6 +2,7 @@
 
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -44,3 +45,26 @@ def test_methods_are_ordered_by_their_mean_rank(leaderboard: dict[str, Any]) -> 
     page = leaderboard["page"](table, 2, {"fedbn": "needs BatchNorm"})
     assert "| A | 2.00 | 90.0 | 50.0 | 60.0 | 25.0 | 3 |" in page and "- `fedbn`: needs BatchNorm" in page
     assert "from a difference of 1.9" in page  # 2.343 sqrt(3 x 4 / (6 x 3)), Demsar's table
+
+
+def test_a_method_whose_trials_all_diverge_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuning ends at the first such method; it goes on after it, and the method is left out."""
+    tuned: dict[str, dict[str, Any]] = {"p": {}, "q": {}}
+    grid, calls = SimpleNamespace(partitions=["p", "q"], seeds=[0]), []
+
+    def call(command: str, *arguments: str) -> int:
+        calls.append(arguments)
+        names = [name.removeprefix("--method=") for name in arguments if name.startswith("--method=")]
+        for name in names:
+            if (name, arguments[1]) == ("bad", "p"):
+                return 2
+            tuned[arguments[1]][name] = {}
+        return int(command == "report")
+
+    main = runpy.run_path(str(STUDY / "run.py"))["main"]
+    monkeypatch.setitem(main.__globals__, "call", call)
+    monkeypatch.setitem(main.__globals__, "entrants", lambda params: (["a", "bad", "c"], {}))
+    monkeypatch.setitem(main.__globals__, "load_params", lambda path: SimpleNamespace(grid=grid, tuned=tuned))
+    with pytest.raises(SystemExit):
+        main()
+    assert calls[1] == ("--partition", "p", "--method=c") and calls[3] == ("--set", "grid.methods=[a, c]")

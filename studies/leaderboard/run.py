@@ -93,9 +93,10 @@ def main() -> None:
     params = load_params(HERE / "params.yaml")
     names, others = entrants(params)
     for partition in params.grid.partitions:
-        tuned = params.tuned.get(partition) or {}
-        if untuned := [f"--method={name}" for name in names if name not in tuned]:
-            call("tune", "--partition", partition, *untuned)
+        left = [name for name in names if name not in (params.tuned.get(partition) or {})]
+        while left and call("tune", "--partition", partition, *(f"--method={name}" for name in left)):
+            tuned = load_params(HERE / "params.yaml").tuned.get(partition) or {}
+            left = [name for name in left if name not in tuned][1:]  # it ended at the first of these
     params = load_params(HERE / "params.yaml")
     for name in names:
         tuned = {partition for partition, entries in params.tuned.items() if name in (entries or {})}
