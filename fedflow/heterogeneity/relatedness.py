@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import scipy
+import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
@@ -44,7 +45,11 @@ def reduce(points: np.ndarray, reducer: str, dimensions: int, rng: np.random.Gen
             raise BadInput("method.reducer", reducer, accepted) from None
         neighbors = max(2, min(15, len(points) - 1))
         umap = UMAP(n_components=dimensions, n_neighbors=neighbors, random_state=seed, n_jobs=1)
-        return umap.fit_transform(points)
+        threads = torch.get_num_threads()
+        try:
+            return umap.fit_transform(points)
+        finally:
+            torch.set_num_threads(threads)  # numba, which UMAP runs on, gives OpenMP all processors
     if reducer == "tsne":
         from sklearn.manifold import TSNE  # takes seconds to import
 

@@ -212,6 +212,7 @@ def test_umap_finds_the_planted_groups_and_is_repeatable():
     points = centers + 0.1 * rng.standard_normal(centers.shape)
     flat = reduce(points, "umap", 2, generator(0, "UMAP"))
     assert np.array_equal(flat, reduce(points, "umap", 2, generator(0, "UMAP")))
+    assert torch.get_num_threads() == 1  # numba asks OpenMP for all processors
     related = graph(distances(np.split(flat, 40)), 1.0)
     assert np.array_equal(related, np.kron(np.eye(5, dtype=bool), np.ones((8, 8), bool)))
     assert reduce(points[:6], "umap", 2, generator(0, "UMAP")).shape == (6, 2)  # fewer than its 15 neighbors
