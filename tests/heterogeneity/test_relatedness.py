@@ -1,6 +1,7 @@
 """Signatures, their distances, thresholds, graphs and clusters: the worked numbers of FLT."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -212,10 +213,24 @@ def test_umap_finds_the_planted_groups_and_is_repeatable():
     points = centers + 0.1 * rng.standard_normal(centers.shape)
     flat = reduce(points, "umap", 2, generator(0, "UMAP"))
     assert np.array_equal(flat, reduce(points, "umap", 2, generator(0, "UMAP")))
-    assert torch.get_num_threads() == 1  # numba asks OpenMP for all processors
     related = graph(distances(np.split(flat, 40)), 1.0)
     assert np.array_equal(related, np.kron(np.eye(5, dtype=bool), np.ones((8, 8), bool)))
     assert reduce(points[:6], "umap", 2, generator(0, "UMAP")).shape == (6, 2)  # fewer than its 15 neighbors
+
+
+def test_training_keeps_its_number_of_threads_after_umap(monkeypatch):
+    """Numba may give OpenMP, and so PyTorch, all processors: then last bits depend on their number."""
+
+    class Greedy:
+        def __init__(self, **_: object) -> None: ...
+
+        def fit_transform(self, points: np.ndarray) -> np.ndarray:
+            torch.set_num_threads(2)
+            return points
+
+    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=Greedy))
+    reduce(np.ones((8, 5)), "umap", 2, generator(0, "UMAP"))
+    assert torch.get_num_threads() == 1
 
 
 def test_umap_is_an_extra(monkeypatch):
