@@ -3,6 +3,7 @@
 import html
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from fedflow.claims.claims import Claim, load_claims
-from fedflow.claims.matching import Shown, compare
-from fedflow.claims.recorded import FEW, UNRECORDED, Entry, read_verdicts
+from fedflow.claims.matching import Shown, compare, full, numbered
+from fedflow.claims.recorded import UNRECORDED, Entry, read_verdicts
 from fedflow.claims.results import read_results
 from fedflow.claims.sources import CLAIMS, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_RUN, VERDICTS
@@ -24,7 +25,7 @@ from fedflow.stages.elsewhere import joined
 
 STUDIES = Path(__file__).parents[1] / "studies"
 TABLE = "reproductions.md"
-MARK = "<!-- verdicts -->"
+MARK, FULL = "<!-- verdicts -->", "<!-- published scale -->"
 COLUMNS = (
     "claim",
     "source",
@@ -38,6 +39,7 @@ COLUMNS = (
     "commit",
 )
 CURRENT, STALE, ABSENT, TYPED = "current", "stale", "results not committed", "typed by hand"
+CHANGED = "full, with a change"  # the scale
 NO_RESULTS = (NOT_RUN, UNRECORDED, *BY_TESTS)  # verdicts without results to commit
 INTRODUCTION = """Built from [results.csv](%s.csv): cells of published tables whose data set, partition scheme
 and method agree with our runs; means ± sample standard deviation over seeds. "+" means that a target was not
@@ -64,20 +66,36 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     markdown = README.sub(rf"]({up}studies/\1.md", markdown)
     if page.file.src_uri == TABLE:
         assert MARK in markdown, f"{TABLE} has no line {MARK}"
-        markdown = markdown.replace(MARK, table())
+        markdown = markdown.replace(MARK, table()).replace(FULL, "\n".join(at_published_scale()))
     return markdown
 
 
 def published(study: Path) -> str:
-    """Published tables with our numbers next to theirs, from the results that a study has committed."""
+    """Published tables that a study's claims name, with our numbers next to theirs, from its results."""
     runs, _ = joined(load_params(study / PARAMS), study)
+    named = numbered(" ".join(claim.source for claim in load_claims(study / CLAIMS)))
     tables = [shown for shown in compare(runs) if shown.measured]
+    tables = [shown for shown in tables if not (own := numbered(shown.table.label)) or own & named]
     lines = ["", "## Published and ours", "", INTRODUCTION % study.name] if tables else []
     for shown in tables:
         lines += ["", f"### {shown.table.label}", "", f"{shown.source}.", "", *_compared(shown), ""]
         lines += [f"- {i}: {note}" for i, note in enumerate(shown.footnotes, 1)]
         lines += [f"- {note}" for note in shown.notes]
     return "\n".join([*lines, ""])
+
+
+def at_published_scale() -> list[str]:
+    """Cells of published tables whose sizes our runs have, and studies of that scale without results."""
+    lines, waiting = [], []
+    for study in sorted(file.parent for file in STUDIES.glob(f"*/{PARAMS}")):
+        runs, _ = joined(load_params(study / PARAMS), study)
+        for shown in compare(runs, full):
+            link = f"[{shown.table.label}](studies/{study.name}.md)"
+            differences = next(note for note in shown.notes if "ifferences" in note)
+            lines += ["", f"**{link}.** {differences}", "", *_compared(shown)]
+        if not runs and read_verdicts(study).scale.startswith("full"):
+            waiting.append(f"[{study.name}](studies/{study.name}.md)")
+    return [*lines, "", f"Not run yet: {', '.join(waiting)}."]
 
 
 def _compared(shown: Shown) -> list[str]:
@@ -105,18 +123,18 @@ def table() -> str:
     studies = sorted(file.parent for file in STUDIES.glob("*/verdicts.yaml"))
     rows = [row for study in studies for row in shown(study)]
     rows.sort(key=lambda row: row.entry.paper)
-    counts = Counter(row.entry.verdict for row in rows)
-    few = sum(row.entry.seeds in FEW and row.entry.verdict in VERDICTS for row in rows)
-    counted = ", ".join(f"{counts[word]} {word}" for word in (*VERDICTS, *BY_TESTS, UNRECORDED))
-    states = Counter(row.state for row in rows)
-    full = sum(row.scale == "full" and row.entry.verdict not in NO_RESULTS for row in rows)
-    based = ", ".join(f"{states[word]} {word}" for word in (CURRENT, STALE, ABSENT, TYPED))
-    planned = sum(row.entry.basis == "as planned" and row.entry.verdict == CONFIRMED for row in rows)
+    based = [row for row in rows if row.state in (CURRENT, STALE)]
+    copied = [row for row in rows if row.state in (ABSENT, TYPED)]
+    planned = sum(row.entry.basis == "as planned" and row.entry.verdict == CONFIRMED for row in based)
+    scales = Counter(row.scale for row in based)
+    stale = sum(row.state == STALE for row in based)
     return "\n".join(
         (
             '<link rel="stylesheet" href="verdicts.css">',
-            f"<p>{len(rows)} claims: {counted}. {few} of these verdicts are on one or two seeds; {planned} "
-            f"are confirmed as planned, {full} follow from runs at full scale. Results: {based}.</p>",
+            f"<p>{len(rows)} claims. {len(based)} verdicts follow from committed results: {_counted(based)}. "
+            f"{planned} are confirmed as planned; {scales['full']} are at full scale, "
+            f"{scales[CHANGED]} {CHANGED}; {stale} are stale. {len(copied)} are copied from notes: "
+            f"{_counted(copied)}. The others: {_counted(row for row in rows if not row.state)}.</p>",
             '<table class="verdicts">',
             f"<thead><tr>{''.join(f'<th>{name}</th>' for name in COLUMNS)}</tr></thead>",
             "<tbody>",
@@ -126,6 +144,11 @@ def table() -> str:
             '<script src="verdicts.js"></script>',
         )
     )
+
+
+def _counted(rows: Iterable["Row"]) -> str:
+    counts = Counter(row.entry.verdict for row in rows)
+    return ", ".join(f"{counts[word]} {word}" for word in (*VERDICTS, *BY_TESTS, UNRECORDED) if counts[word])
 
 
 def entries(study: Path) -> list[Entry]:
@@ -163,7 +186,7 @@ class Row(NamedTuple):
         text = self.entry.size or self.entry.scale
         if text in ("", "full"):
             return text or "not stated"
-        return "full, with a change" if text.startswith("full") else "reduced"
+        return CHANGED if text.startswith("full") else "reduced"
 
 
 def shown(study: Path) -> list[Row]:

@@ -50,6 +50,7 @@ class Setup(Settings):
     epochs: int | None = option(None, "local epochs", ge=1)
     batch_size: int | None = option(None, "batch size", ge=0)
     seeds: int | None = option(None, "runs with different seeds", ge=1)
+    sources: list[str] | None = option(None, "data sources of a mix, sorted")
 
 
 class Where(Setup):

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +24,8 @@ from fedflow.data import SOURCES
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat, by_method, by_partition, columns
 
-WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size"}  # in the notes
+# Settings in the notes.
+WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size", "sources": "data"}
 # Settings that must be null unless a cell names them, and noted ones with their defaults.
 EXTRA = {
     "training": ("adaptation", "curriculum", "objective"),
@@ -33,7 +34,7 @@ EXTRA = {
 }
 PARTITION = {"pieces": None, "pieces_used": "first", "selection": 0.0}
 SIZES = ("clients", "rounds", "epochs")
-NUMBERED = re.compile(r"(?:Table|Figure)s? ((?:[A-Z]\.)?\d[\d.]*(?:(?:, | and | to )(?:[A-Z]\.)?\d[\d.]*)*)")
+NUMBERED = re.compile(r"(Table|Figure)s? ((?:[A-Z]\.)?\d[\d.]*(?:(?:, | and | to )(?:[A-Z]\.)?\d[\d.]*)*)")
 DATA = ("keep_labels", "train_limit", "test_limit", "rotations", "label_noise", "feature_noise", "transforms")
 
 
@@ -112,10 +113,10 @@ def matches(runs: Sequence[Run]) -> Iterator[Match]:
                             yield Match(book, table, i, line, cell, variant)
 
 
-def compare(runs: Sequence[Run]) -> list[Shown]:
-    """Every complete table with a cell that ``runs`` match, in the order of the books."""
+def compare(runs: Sequence[Run], wanted: Callable[[Match], bool] = lambda _: True) -> list[Shown]:
+    """Every complete table with a cell that ``runs`` match, if ``wanted``, in the order of the books."""
     by_table: dict[int, list[Match]] = {}
-    for match in matches(runs):
+    for match in filter(wanted, matches(runs)):
         by_table.setdefault(id(match.table), []).append(match)
     return [_shown(of_table) for of_table in by_table.values()]
 
@@ -298,12 +299,14 @@ def differing(match: Match) -> dict[str, tuple[Any, Any]]:
     differ, run = _differ(match.line.setup, match.runs), match.runs[0]
     if run.procedure:
         return differ
+    where = match.line.where
+    asked = {*where.data, *where.settings.get("partition", {})}
     for name in DATA:
-        if (here := _data(run).get(name)) and name not in match.line.where.data:
+        if (here := _data(run).get(name)) and name not in asked:
             differ[name] = here, "none"
     for name, usual in PARTITION.items():
         here = run.params["partition"].get(name, usual)
-        if here != usual and name not in match.line.where.settings.get("partition", {}):
+        if here != usual and name not in asked:
             differ[name] = here, usual or "none"
     return differ
 
@@ -311,43 +314,58 @@ def differing(match: Match) -> dict[str, tuple[Any, Any]]:
 def scale(matched: Sequence[Match], runs: Sequence[Run], source: str) -> str:
     """Sizes of ``runs``, "12 of 100 rounds", relative to published tables that a claim's ``source`` names.
 
-    "full" if no known setting differs; empty without such a table, or one whose sizes are unknown.
+    "full" if no known setting differs, "full, but network mlp" if sizes agree; empty without such a table, or
+    one whose sizes are unknown.
     """
-    numbers, variants = _numbers(source), {(run.partition, run.variant) for run in runs}
+    numbers, variants = numbered(source), {(run.partition, run.variant) for run in runs}
     named = [
         match
         for match in matched
-        if numbers & _numbers(match.table.label)
+        if numbers & numbered(match.table.label)
         and (match.runs[0].partition, match.runs[0].variant) in variants
-        and any(getattr(match.line.setup, name) for name in SIZES)
+        and _sized(match)
     ]
     words: dict[str, None] = {}
     for match in named:
         for name, (here, there) in differing(match).items():
             size, other = f"{_text(here)} of {_text(there)} {_word(name)}", f"{_word(name)} {_text(here)}"
             words |= {size if name in SIZES else other: None} if name != "seeds" else {}
-    return ", ".join(words) or ("full" if named else "")
+    if not named or not all(map(full, named)):
+        return ", ".join(words)
+    return f"full, but {', '.join(words)}" if words else "full"
 
 
-def _numbers(text: str) -> set[str]:
-    """Numbers of tables and figures in a text: "Tables 3.1 and 3.8" has 3.1 and 3.8."""
-    return {number for named in NUMBERED.findall(text) for number in re.findall(r"[\w.]*\d", named)}
+def full(match: Match) -> bool:
+    """True if the runs have all sizes of the published ones, and some are known."""
+    return _sized(match) and not differing(match).keys() & set(SIZES)
+
+
+def _sized(match: Match) -> bool:
+    return any(getattr(match.line.setup, name) for name in SIZES)
+
+
+def numbered(text: str) -> set[tuple[str, str]]:
+    """Tables and figures in a text: "Tables 3.1 and 3.8" has ("Table", "3.1") and ("Table", "3.8")."""
+    found = NUMBERED.findall(text)
+    return {(kind, number) for kind, numbers in found for number in re.findall(r"[\w.]*\d", numbers)}
 
 
 def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
     """Our and the published value, by name, of the known settings that differ."""
     run = runs[0]
+    params = run.params
     if run.procedure:
-        models = run.params.get("models", {}).values()
+        models = params.get("models", {}).values()
         here = {"model": next((model["name"] for model in models), None)}
     else:
         here = {
             "clients": run.metrics.get("clients"),
-            "participation": run.params["run"]["participation"],
-            "rounds": run.metrics["rounds"],
+            "participation": params["run"]["participation"],
+            "rounds": params["run"]["rounds"] if params["run"].get("stop_at") else run.metrics["rounds"],
             "model": run.metrics["model"],
-            "epochs": run.params["training"]["epochs"],
-            "batch_size": run.params["training"]["batch_size"],
+            "epochs": params["training"]["epochs"],
+            "batch_size": params["training"]["batch_size"],
+            "sources": sorted(part["source"] for part in _data(run).get("parts") or []) or None,
         }
     here["seeds"] = len(runs)
     there = {name: getattr(wanted, name) for name in here}
@@ -373,4 +391,4 @@ def _word(name: str) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, int | float):
         return f"{value:,}" if isinstance(value, int) else f"{value:g}"
-    return str(value)
+    return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)

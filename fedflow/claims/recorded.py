@@ -86,8 +86,8 @@ def write_verdicts(
 ) -> Path:
     """Update ``verdicts.yaml``; a claim without results keeps its earlier verdict. Returns the file.
 
-    ``facts`` has the commits of the runs, and ``matched`` are their published cells, from which the scale
-    follows.
+    ``date`` becomes the day of verdicts that change. ``facts`` has the commits of the runs, and ``matched`` are
+    their published cells, from which the scale follows.
     """
     recorded = read_verdicts(study)
     entries = {entry.id: entry for entry in recorded.verdicts}
@@ -99,7 +99,8 @@ def write_verdicts(
             runs = [run for result in verdict.comparisons for run in result.runs]
             size = scale(matched, runs, verdict.claim.source)
             commits = sorted({origin(run, facts)["commit"] for run in runs} - {""})
-            entry = replace(entry, **_computed(verdict), size=size, date=date, commit=", ".join(commits))
+            made = replace(entry, **_computed(verdict), size=size, commit=", ".join(commits))
+            entry = entry if entry == made else replace(made, date=date)
         entries[entry.id] = entry
     file, heads = study / RECORDED, _given(replace(recorded, verdicts=[]))
     texts = [_text(heads) if heads else "", "verdicts:\n", *(_text([_given(e)]) for e in entries.values())]

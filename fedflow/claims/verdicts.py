@@ -138,6 +138,9 @@ class CheckResult:
         parts = []
         if self.difference and len(self.values) > 1:
             parts.append(f"{'slope' if several else 'difference'} {self._signed(self.difference.mean)}")
+        if self.low == self.high:  # says nothing of other seeds
+            parts.append("(no spread)")
+            return " ".join(parts)
         if not math.isnan(self.low):
             parts.append(f"[{self._signed(self.low)}, {self._signed(self.high)}]")
         if not math.isnan(self.adjusted):

@@ -1,5 +1,6 @@
 """Claims: verdicts from paired differences over seeds, groups of checks, and files that are refused."""
 
+import json
 import re
 import shutil
 from datetime import date
@@ -283,7 +284,7 @@ def test_a_method_may_be_measured_by_a_column_of_its_own(tmp_path):
     text = "measure: loss, of: {method: ditto, measure: worst(train_loss)}, above: [%s], by: 0.1"
     found, (numbers,) = verdict(tmp_path, text % "ditto", ditto=[1.0, 1.1, 1.3])
     assert found == "confirmed" and "against DITTO [Loss] 1.1333" in numbers
-    assert "difference +0.20000 [+0.20000, +0.20000]" in numbers
+    assert "difference +0.20000 (no spread)" in numbers
     own = "{method: ditto, measure: best(train_loss)}"
     assert verdict(tmp_path, text % own, ditto=[1.0, 1.1, 1.3])[0] == "confirmed"
     lead = "of: {method: ditto, measure: worst(train_loss), minus: {method: ditto, measure: loss}}"
@@ -474,3 +475,31 @@ def test_the_scale_is_that_of_the_table_which_the_source_names(tmp_path):
     assert of("PACFL, Table 3.1").startswith("20 of 100 clients, participation 0.3, 20 of 200 rounds")
     assert of("PACFL, Tables 3.7 and 3.8") == of("Table 3.1")
     assert of("PACFL, claim 3.1") == of("PACFL, Table 3.10") == of("PACFL, Table 3.1", []) == ""
+    assert of("PACFL, Figure 3.1") == ""
+
+
+@pytest.mark.parametrize(
+    ("sources", "settings", "expected"),
+    [
+        ("cifar10 fmnist svhn usps", {}, "full"),
+        ("cifar10 fmnist emnist_letters usps", {}, "full, but data cifar10, emnist_letters, fmnist, usps"),
+        ("cifar10 fmnist svhn usps", {"stop_at": {"metric": "all_accuracy", "value": 0.9}}, "full"),
+        ("cifar10 fmnist svhn usps", {"rounds": 60}, "60 of 50 rounds"),
+    ],
+)
+def test_other_data_are_no_smaller_scale(sources, settings, expected, tmp_path):
+    """MIX-4 at the published size. A run that ends at a target has the rounds that it was given."""
+    rounds = 30 if "stop_at" in settings else 50
+    training = {"epochs": 5}
+    sampling = {"rounds": 50, **settings}
+    for seed in range(3):
+        folder = write_run(
+            tmp_path, "p", "pacfl", seed, settings.get("rounds", rounds), 100, dataset="mix4",
+            scheme=("domains", {}), participation=0.1, training=training, sampling=sampling,
+        )  # fmt: skip
+        file = folder / "params.json"
+        params = json.loads(file.read_text())
+        params["data"]["mix4"] |= {"source": "mix", "parts": [{"source": name} for name in sources.split()]}
+        file.write_text(json.dumps(params))
+    runs = collect_runs(tmp_path)
+    assert scale([*matches(runs)], runs, "PACFL, Table 3.11") == expected
