@@ -49,10 +49,13 @@ LINK = re.compile(r"\[([^]]*)\]\((?!https?:|#)([^)]*)\)")  # in a README
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for the README of each study, and the results that it has committed."""
+    """Add a page for the README of each study, its pictures, and the results that it has committed."""
     for results in sorted(STUDIES.glob(f"*/{RESULTS}")):
         name = f"studies/{results.parent.name}.csv"
         files.append(File.generated(config, name, content=results.read_text()))
+    for picture in sorted(STUDIES.glob("*/*.svg")):
+        name = f"studies/{picture.parent.name}-{picture.name}"
+        files.append(File.generated(config, name, content=picture.read_text()))
     for readme in sorted(STUDIES.glob("*/README.md")):
         name = readme.parent.name
         content = LINK.sub(partial(_in_site, name), readme.read_text()) + published(readme.parent)
@@ -243,6 +246,8 @@ def _in_site(study: str, link: re.Match[str]) -> str:
         return f"[{text}](../{TABLE.replace('.md', '.html')}?study={study})"
     if target == RESULTS:
         return f"[{text}]({study}.csv)"
+    if target.endswith(".svg"):
+        return f"[{text}]({study}-{target})"
     if target.startswith("../../docs/"):
         return f"[{text}](../{target.removeprefix('../../docs/')})"
     if other := re.fullmatch(r"\.\./(\w+)/README\.md", target):

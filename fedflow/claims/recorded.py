@@ -86,8 +86,8 @@ def write_verdicts(
 ) -> Path:
     """Update ``verdicts.yaml``; a claim without results keeps its earlier verdict. Returns the file.
 
-    ``date`` becomes the day of verdicts that change. ``facts`` has the commits of the runs, and ``matched`` are
-    their published cells, from which the scale follows.
+    ``date`` becomes the day of verdicts that change. ``facts`` has the commits of the runs, and ``matched``
+    are their published cells, from which the scale follows.
     """
     recorded = read_verdicts(study)
     entries = {entry.id: entry for entry in recorded.verdicts}

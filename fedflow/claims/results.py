@@ -54,6 +54,7 @@ def write_results(
     read = [text for claim in claims for text in _measures(claim)]
     measures = list(dict.fromkeys([*read, *(match.cell.measure for match in matched if match.cell.measure)]))
     names = [metric.name for table in (*TABLES, *SOME) for metric in columns(table)]
+    names += ["onboarding_bytes_down", "onboarding_bytes_up"]
     rows = [_row(run, names, measures, recorded) | {CHANGES: changes(run)} for run in runs]
     filled = {name for row in rows for name, value in row.items() if value != ""}
     others = sorted(

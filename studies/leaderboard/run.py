@@ -1,8 +1,8 @@
 """All methods on six divisions of two data sets: ``make leaderboard``, a night on two cores.
 
-Tunes each method that has no entry under ``tuned`` in params.yaml, runs the grid, and writes the report and
-``leaderboard.md``. Every registered method that can train the study's network takes part, so that a new
-method is a new row. The same command resumes.
+Tunes each method that has no entry under ``tuned`` in params.yaml, makes the runs that results.csv does not
+have, and fills the board into the README. Every registered method that can train the study's network takes
+part, so that a new method is a new row. The same command resumes.
 """
 
 import subprocess
@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from fedflow.claims.results import read_results
 from fedflow.config import Loaded, load_params
 from fedflow.errors import FedflowError
 from fedflow.methods import METHODS
+from fedflow.pictures.drawing import INK, MUTED, SERIES, Drawing, drawing
 from fedflow.report.sections.ranks import critical_difference
 from fedflow.stages.experiment import experiments
 
@@ -25,6 +27,9 @@ LEFT_OUT = {
     "fedevg": "its server makes images",
 }
 SCORE, WORST = "local_accuracy", "local_worst10"
+SENT = ("bytes_down", "bytes_up", "onboarding_bytes_down", "onboarding_bytes_up")
+BOARD, END = "<!-- board -->", "<!-- end of board -->"  # in the README
+WIDTH = 6.4  # inches, of a picture
 
 
 def entrants(params: Loaded) -> tuple[list[str], dict[str, str]]:
@@ -40,48 +45,93 @@ def entrants(params: Loaded) -> tuple[list[str], dict[str, str]]:
     return names, others
 
 
-def board(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row per method, best mean rank first, from the rows of runs.csv.
+def finished() -> pd.DataFrame:
+    """The rows of results.csv, also of runs that were made elsewhere, with numbers as numbers."""
+    runs = pd.DataFrame(read_results(HERE))
+    numbers = [SCORE, WORST, *(name for name in SENT if name in runs)]
+    runs[numbers] = runs[numbers].apply(pd.to_numeric)
+    return runs
+
+
+def board(runs: pd.DataFrame, seeds: int) -> pd.DataFrame:
+    """A row per method that ended with all seeds on every partition, best mean rank first.
 
     Columns: the mean rank by mean local accuracy of the seeds, that accuracy per partition, the accuracy of
     the worst tenth of the clients, in %, and the megabytes of a run with its onboarding.
     """
-    scores = runs.pivot_table(SCORE, "method_label", "partition").dropna()
+    ended = runs.dropna(subset=SCORE).pivot_table(SCORE, "method", "partition", aggfunc="count")
+    scores = runs.pivot_table(SCORE, "method", "partition")[(ended == seeds).all(axis=1)]
     ranks = scores.rank(ascending=False).mean(axis=1)
-    sent = [name for name in runs if name.removeprefix("onboarding_") in ("bytes_up", "bytes_down")]
-    bytes_sent = runs[sent].sum(axis=1)
-    means = pd.DataFrame({"worst tenth": 100 * runs[WORST], "MB": bytes_sent / 1e6}).groupby(
-        runs["method_label"]
-    )
-    table = pd.concat([ranks.rename("mean rank"), 100 * scores, means.mean()], axis=1, join="inner")
-    return table.sort_values("mean rank", kind="stable")
+    sent = runs[[name for name in SENT if name in runs]].sum(axis=1)
+    means = pd.DataFrame({"worst tenth": 100 * runs[WORST], "MB": sent / 1e6}).groupby(runs["method"]).mean()
+    table = pd.concat([ranks.rename("mean rank"), 100 * scores, means], axis=1, join="inner")
+    return table.rename(lambda name: METHODS[name].label).sort_values("mean rank", kind="stable")
 
 
-def page(table: pd.DataFrame, seeds: int, others: dict[str, str]) -> str:
-    """The board in Markdown, with the critical difference of Nemenyi's test at 5 %."""
-    partitions = table.shape[1] - 3
-    critical = critical_difference(len(table), partitions)
+def lines(table: pd.DataFrame, seeds: int, others: dict[str, str]) -> list[str]:
+    """The board in Markdown, with the critical difference of Nemenyi's test at 5 %, and who is left out."""
     rows = ["| method | " + " | ".join(table.columns) + " |", "|---|" + "---:|" * table.shape[1]]
     for name, row in table.iterrows():
         rank, *scores, sent = row
         cells = [f"{rank:.2f}", *(f"{score:.1f}" for score in scores), f"{sent:.0f}"]
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(
-        [
-            "# Leaderboard",
-            "",
-            f"Mean local accuracy in %, {seeds} seeds; 20 clients, 5 a round, 20 rounds, LeNet-5. Mean ranks "
-            f"differ significantly (Nemenyi, 5 %) from a difference of {critical:.1f}. Commits and "
-            "processors are in [results.csv](results.csv).",
-            "",
-            *rows,
-            "",
-            "Left out:",
-            "",
-            *(f"- `{name}`: {why}" for name, why in sorted(others.items())),
-            "",
-        ]
-    )
+    return [
+        f"Mean local accuracy in %, {seeds} seeds. Mean ranks differ significantly (Nemenyi, 5 %) from a "
+        f"difference of {critical(table):.1f}, the bar above the ranks. The line joins the methods with the "
+        "highest accuracy for their traffic.",
+        "",
+        "![Mean ranks](ranks.svg)",
+        "![Accuracy by traffic](traffic.svg)",
+        "",
+        *rows,
+        "",
+        "Left out:",
+        "",
+        *(f"- `{name}`: {why}" for name, why in sorted(others.items())),
+    ]
+
+
+def critical(table: pd.DataFrame) -> float:
+    return critical_difference(len(table), table.shape[1] - 3)
+
+
+def ranks_drawn(table: pd.DataFrame) -> Drawing:
+    """Mean ranks, a row per method, and the critical difference as a bar."""
+    means = table["mean rank"]
+    with drawing("ranks", "Mean ranks", 0.19 * len(table) + 0.6, (1.9, 0.45, 0.2, 0.15), WIDTH) as work:
+        axes, rows = work.axes, range(len(table))
+        axes.plot(means, rows, "o", ms=4.5, color=SERIES[0])
+        axes.plot([means.min(), means.min() + critical(table)], [-0.8, -0.8], color=INK, lw=2)
+        axes.set_yticks(rows, table.index)
+        axes.set(ylim=(len(table) - 0.5, -1.3), xlim=(0.5, len(table) + 0.5), xlabel="Mean rank")
+    return work
+
+
+def traffic_drawn(table: pd.DataFrame) -> Drawing:
+    """Accuracy, a mean over the partitions, by megabytes; names for the best with at most their traffic."""
+    scores = table[table.columns[1:-2]].mean(axis=1)
+    with drawing("traffic", "Accuracy by traffic", 3.4, (0.6, 0.5, 1.0, 0.25), WIDTH) as work:
+        axes, by_traffic = work.axes, scores[table["MB"].sort_values(kind="stable").index]
+        best = by_traffic[by_traffic > by_traffic.cummax().shift(fill_value=-1)]
+        axes.plot(table["MB"], scores, "o", ms=4, color=MUTED)
+        axes.plot(table["MB"][best.index], best, "o-", ms=5, color=SERIES[0])
+        for name, score in best.items():
+            axes.annotate(name, (table["MB"][name], score), (3, 4), textcoords="offset points")
+        axes.set_xscale("symlog", linthresh=1)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set(xlabel="MB of a run", ylabel="Local accuracy, %", xlim=(-0.1, None))
+    return work
+
+
+def write(table: pd.DataFrame, seeds: int, others: dict[str, str]) -> None:
+    """Fill the board into the README, and draw the pictures beside it."""
+    (HERE / "ranks.svg").write_text(ranks_drawn(table).file)
+    (HERE / "traffic.svg").write_text(traffic_drawn(table).file)
+    readme = (HERE / "README.md").read_text()
+    before, _, rest = readme.partition(BOARD)
+    after = rest.partition(END)[2]
+    board = "\n".join([BOARD, *lines(table, seeds, others), END])
+    (HERE / "README.md").write_text(before + board + after)
 
 
 def call(*arguments: str) -> int:
@@ -103,15 +153,13 @@ def main() -> None:
         if untuned := [partition for partition in params.grid.partitions if partition not in tuned]:
             others[name] = f"no trial ended on {', '.join(untuned)}"
     names = [name for name in names if name not in others]
-    call("sweep", "--set", f"grid.methods=[{', '.join(names)}]")  # diverged runs are left out below
+    call("sweep", "--rest", "--set", f"grid.methods=[{', '.join(names)}]")  # diverged runs are left out below
     if status := call("report", "--verdicts"):  # writes results.csv, to be committed
         sys.exit(status)
-    runs = pd.read_csv(HERE / "report" / "runs.csv")
-    table = board(runs)
-    ended = set(runs.loc[runs["method_label"].isin(table.index), "method"])
-    others |= {name: "a run failed or diverged" for name in names if name not in ended}
-    (HERE / "leaderboard.md").write_text(page(table, len(params.grid.seeds), others))
-    print(HERE / "leaderboard.md")
+    table, seeds = board(finished(), len(params.grid.seeds)), len(params.grid.seeds)
+    others |= {name: "a run failed or diverged" for name in names if METHODS[name].label not in table.index}
+    write(table, seeds, others)
+    print(HERE / "README.md")
 
 
 if __name__ == "__main__":
