@@ -17,7 +17,7 @@ from fedflow.claims.claims import Claim, load_claims
 from fedflow.claims.matching import Shown, compare, full, numbered
 from fedflow.claims.recorded import UNRECORDED, Entry, read_verdicts
 from fedflow.claims.results import read_results
-from fedflow.claims.sources import CLAIMS, RESULTS
+from fedflow.claims.sources import CLAIMS, COMPARISONS, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_RUN, VERDICTS
 from fedflow.config import PARAMS, load_params
 from fedflow.stages.current import current_code
@@ -41,21 +41,18 @@ COLUMNS = (
 CURRENT, STALE, ABSENT, TYPED = "current", "stale", "results not committed", "typed by hand"
 CHANGED = "full, with a change"  # the scale
 NO_RESULTS = (NOT_RUN, UNRECORDED, *BY_TESTS)  # verdicts without results to commit
-INTRODUCTION = """Built from [results.csv](%s.csv): cells of published tables whose data set, partition scheme
-and method agree with our runs; means ± sample standard deviation over seeds. "+" means that a target was not
-reached."""
+INTRODUCTION = """Built from [results.csv](%s-results.csv): cells of published tables whose data set,
+partition scheme and method agree with our runs; means ± sample standard deviation over seeds. "+" means that
+a target was not reached."""
 README = re.compile(r"\]\((?:\.\./)+studies/(\w+)/README\.md")
 LINK = re.compile(r"\[([^]]*)\]\((?!https?:|#)([^)]*)\)")  # in a README
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for the README of each study, its pictures, and the results that it has committed."""
-    for results in sorted(STUDIES.glob(f"*/{RESULTS}")):
-        name = f"studies/{results.parent.name}.csv"
-        files.append(File.generated(config, name, content=results.read_text()))
-    for picture in sorted(STUDIES.glob("*/*.svg")):
-        name = f"studies/{picture.parent.name}-{picture.name}"
-        files.append(File.generated(config, name, content=picture.read_text()))
+    """Add a page for the README of each study, its pictures, results and comparisons."""
+    shown = (file for kind in (RESULTS, COMPARISONS, "*.svg") for file in sorted(STUDIES.glob(f"*/{kind}")))
+    for file in shown:
+        files.append(File.generated(config, f"studies/{_copied(file)}", content=file.read_text()))
     for readme in sorted(STUDIES.glob("*/README.md")):
         name = readme.parent.name
         content = LINK.sub(partial(_in_site, name), readme.read_text()) + published(readme.parent)
@@ -78,7 +75,7 @@ def published(study: Path) -> str:
     runs, _ = joined(load_params(study / PARAMS), study)
     named = numbered(" ".join(claim.source for claim in load_claims(study / CLAIMS)))
     tables = [shown for shown in compare(runs) if shown.measured]
-    tables = [shown for shown in tables if not (own := numbered(shown.table.label)) or own & named]
+    tables = [shown for shown in tables if not (label := numbered(shown.table.label)) or label & named]
     lines = ["", "## Published and ours", "", INTRODUCTION % study.name] if tables else []
     for shown in tables:
         lines += ["", f"### {shown.table.label}", "", f"{shown.source}.", "", *_compared(shown), ""]
@@ -215,7 +212,8 @@ def _state(entry: Entry, claim: Claim | None, results: list[dict[str, str]]) -> 
 def _row(row: Row) -> str:
     study, entry = row.study, row.entry
     ours = f"{entry.ours} ({entry.seeds})".strip() if entry.seeds else entry.ours
-    link = f'<a href="studies/{study}.csv">{RESULTS}</a>' if row.state in (CURRENT, STALE) else ""
+    files = (RESULTS, COMPARISONS) if row.state in (CURRENT, STALE) else ()
+    link = " ".join(f'<a href="studies/{study}-{file}">{file}</a>' for file in files)
     state = ": ".join(filter(None, (row.state, row.reason))) if row.state != CURRENT else ""
     scale = f"{html.escape(entry.size)}<p>{html.escape(entry.scale)}</p>" if entry.size else entry.scale
     note = f"<p>{html.escape(entry.note)}</p>" if entry.note else ""
@@ -239,14 +237,17 @@ def _row(row: Row) -> str:
     return f"<tr {keys}>{tds}</tr>"
 
 
+def _copied(file: Path) -> str:
+    """The name of a study's file in the site's folder of studies."""
+    return f"{file.parent.name}-{file.name}"
+
+
 def _in_site(study: str, link: re.Match[str]) -> str:
     """Lead a link of a README to a page of the site; a link to another file becomes its path."""
     text, target = link.groups()
     if target == "verdicts.yaml":
         return f"[{text}](../{TABLE.replace('.md', '.html')}?study={study})"
-    if target == RESULTS:
-        return f"[{text}]({study}.csv)"
-    if target.endswith(".svg"):
+    if target in (RESULTS, COMPARISONS) or target.endswith(".svg"):
         return f"[{text}]({study}-{target})"
     if target.startswith("../../docs/"):
         return f"[{text}](../{target.removeprefix('../../docs/')})"

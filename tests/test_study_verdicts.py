@@ -1,5 +1,6 @@
 """A study has settings, a README with its command, and verdicts, which the docs site shows."""
 
+import csv
 import importlib.util
 import re
 from collections import Counter
@@ -16,7 +17,7 @@ from support import refused
 from fedflow.claims.claims import load_claims
 from fedflow.claims.recorded import UNRECORDED, Entry, read_verdicts
 from fedflow.claims.results import registered, registered_names
-from fedflow.claims.sources import CLAIMS, RECORDED, RESULTS
+from fedflow.claims.sources import CLAIMS, COMPARISONS, RECORDED, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged, judge
 from fedflow.config import PARAMS, load_params
 from fedflow.errors import BadInput
@@ -107,6 +108,14 @@ def test_committed_verdicts_follow_from_committed_results() -> None:
                 used = [run.committed for result in judged.comparisons for run in result.runs]
                 made = {row["commit"] for row in used if row}
                 assert entry.commit == ", ".join(sorted(made)), where
+                rows = [row for row in compared(study) if row["id"] == judged.claim.id]
+                assert len(rows) == len(judged.comparisons), where
+                assert {row["verdict"] for row in rows} == {judged.verdict}, where
+
+
+def compared(study: Path) -> list[dict[str, str]]:
+    with (study / COMPARISONS).open(encoding="utf-8", newline="") as file:
+        return [*csv.DictReader(file)]
 
 
 def numbers(text: str) -> list[float]:
@@ -206,11 +215,11 @@ def test_the_code_of_networks_with_adapters(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_link_of_a_readme_leads_to_a_page_or_names_the_file(site: ModuleType) -> None:
     text = "[a](params.yaml) [b](verdicts.yaml) [c](../../docs/howto/run.md#x) [d](../mix4/README.md)"
-    text += " [e](results.csv)"
+    text += " [e](results.csv) ![f](ranks.svg)"
     links = site.LINK.sub(lambda link: site._in_site("toys", link), text)
     assert links == (
         "a (`studies/toys/params.yaml`) [b](../reproductions.html?study=toys) "
-        "[c](../howto/run.md#x) [d](mix4.md) [e](toys.csv)"
+        "[c](../howto/run.md#x) [d](mix4.md) [e](toys-results.csv) ![f](toys-ranks.svg)"
     )
 
 

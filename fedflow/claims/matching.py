@@ -346,8 +346,8 @@ def _sized(match: Match) -> bool:
 
 def numbered(text: str) -> set[tuple[str, str]]:
     """Tables and figures in a text: "Tables 3.1 and 3.8" has ("Table", "3.1") and ("Table", "3.8")."""
-    found = NUMBERED.findall(text)
-    return {(kind, number) for kind, numbers in found for number in re.findall(r"[\w.]*\d", numbers)}
+    named = NUMBERED.findall(text)
+    return {(kind, number) for kind, numbers in named for number in re.findall(r"[\w.]*\d", numbers)}
 
 
 def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:

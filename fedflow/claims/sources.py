@@ -4,6 +4,7 @@ from pathlib import Path
 
 CLAIMS = "claims.yaml"
 RECORDED = "verdicts.yaml"
+COMPARISONS = "claims.csv"
 RESULTS = "results.csv"
 NONE = "none"  # in it: a measure without a value, as after divergence; empty: not measured
 PUBLISHED = Path(__file__).parent / "published"

@@ -23,6 +23,7 @@ import pandas as pd
 from fedflow.claims.claims import Arm, Check, Claim
 from fedflow.claims.measures import Measure, parse
 from fedflow.claims.results import Recorded, origin
+from fedflow.claims.sources import COMPARISONS
 from fedflow.claims.targets import NotMeasured, spacing
 from fedflow.errors import BadInput, unknown_name
 from fedflow.files import naming
@@ -476,12 +477,12 @@ def write_claims(judged: Sequence[Judged], out_dir: Path, recorded: Recorded | N
 
     ``recorded`` are facts on the runs from MLflow, whose commits, locks and processors are in the first.
     """
-    csv, page = out_dir / "claims.csv", out_dir / "claims.md"
+    csv, page = out_dir / COMPARISONS, out_dir / "claims.md"
     if not judged:
         csv.unlink(missing_ok=True)
         page.unlink(missing_ok=True)
         return
-    write_csv(pd.DataFrame([row for entry in judged for row in _rows(entry, recorded or {})]), csv)
+    write_comparisons(judged, csv, recorded or {})
     lines = ["| claim | source | verdict | numbers |", "|---|---|---|---|"]
     for entry in judged:
         numbers = [f"{c.partition}, {c.statement}: {c.numbers}" for c in entry.deciding]
@@ -491,6 +492,12 @@ def write_claims(judged: Sequence[Judged], out_dir: Path, recorded: Recorded | N
         lines.append(f"| {' | '.join(plain)} |")
     with naming(page):
         page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_comparisons(judged: Iterable[Judged], file: Path, recorded: Recorded) -> Path:
+    """Write a row per comparison of every claim, with the origin of its runs; returns the file."""
+    write_csv(pd.DataFrame([row for entry in judged for row in _rows(entry, recorded)]), file)
+    return file
 
 
 def _rows(judged: Judged, recorded: Recorded) -> list[dict[str, Any]]:
@@ -520,11 +527,11 @@ def _rows(judged: Judged, recorded: Recorded) -> list[dict[str, Any]]:
 
 
 def _origins(runs: Iterable[Run], recorded: Recorded) -> dict[str, str]:
-    """The commits, locks and processors of runs."""
+    """The days, commits, locks and processors of runs."""
     origins = [origin(run, recorded) for run in runs]
     return {
         name: "; ".join(sorted({facts[name] for facts in origins} - {""}))
-        for name in ("commit", "lock", "processor")
+        for name in ("date", "commit", "lock", "processor")
     }
 
 

@@ -150,7 +150,7 @@ def report(
         typer.Option(help="Also write figures in this format; implies --latex."),
     ] = None,
     verdicts: Annotated[
-        bool, typer.Option("--verdicts", help="Also update verdicts.yaml and results.csv, by claims.yaml.")
+        bool, typer.Option("--verdicts", help="Also update verdicts.yaml, claims.csv and results.csv.")
     ] = False,
     sweep: Annotated[
         str | None, typer.Option(help="Also attach the page to the MLflow parent runs of this name.")

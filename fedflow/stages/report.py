@@ -11,8 +11,8 @@ from fedflow.claims.claims import Claim, load_claims
 from fedflow.claims.matching import matches
 from fedflow.claims.recorded import write_verdicts
 from fedflow.claims.results import read_results, write_results
-from fedflow.claims.sources import CLAIMS, RESULTS
-from fedflow.claims.verdicts import judge
+from fedflow.claims.sources import CLAIMS, COMPARISONS, RESULTS
+from fedflow.claims.verdicts import judge, write_comparisons
 from fedflow.config import PARAMS, Loaded, load_params
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import finished_folders
@@ -65,7 +65,7 @@ def _current(params: Loaded, root: Path) -> dict[str, tuple[str, str]]:
 
 
 def record_verdicts(root: Path = Path()) -> list[Path]:
-    """Update ``verdicts.yaml`` and ``results.csv`` from all results of a project; returns their paths.
+    """Update ``verdicts.yaml``, ``claims.csv`` and ``results.csv`` from all results; returns their paths.
 
     Rows of ``results.csv`` that hold count as results (`joined`).
     """
@@ -83,6 +83,7 @@ def record_verdicts(root: Path = Path()) -> list[Path]:
     written = [write_results(root, runs, claims, facts, matched, partial(changes, params, root))]
     if claims:
         written.append(write_verdicts(root, judged, date.today().isoformat(), facts, matched))
+        written.append(write_comparisons(judged, root / COMPARISONS, facts))
     if outdated:
         say(f"{root / RESULTS}: {len(outdated)} rows of other settings or code removed")
     return written

@@ -34,7 +34,7 @@ def test_committed_rows_count_as_runs_while_settings_and_code_are_theirs(capsys,
 
     def written() -> list[str]:
         call("report", "--verdicts")
-        return [(root / name).read_text() for name in ("verdicts.yaml", "results.csv")]
+        return [(root / name).read_text() for name in ("verdicts.yaml", "results.csv", "claims.csv")]
 
     call("sweep")
     call("sweep", "--set", "grid.methods=[fedavg]", "--set", "methods.fedavg.training.lr=0.2")
