@@ -15,12 +15,14 @@ from typer.testing import CliRunner
 
 from fedflow.claims.claims import Check, load_claims
 from fedflow.claims.recorded import read_verdicts
+from fedflow.claims.verdicts import judge
 from fedflow.cli import app
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
 from fedflow.heterogeneity.measures import MEASURES
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
+from fedflow.stages.elsewhere import joined
 from fedflow.stages.grid import cells
 
 HOME = Path(__file__).parents[1]
@@ -168,6 +170,26 @@ def refusal(root: Path, changes: Sequence[str]) -> str:
     except FedflowError as error:
         return f"{' '.join(changes)}: {error}"
     return ""
+
+
+@pytest.mark.parametrize("file", CLAIMS, ids=lambda file: file.parent.name)
+def test_the_command_of_a_verdict_makes_its_runs(file: Path) -> None:
+    """As far as they are in ``results.csv``; several commands are joined by &&."""
+    study, params = file.parent, load_params(file.with_name("params.yaml"))
+    recorded = read_verdicts(study)
+    named = {entry.id: entry.command or recorded.command for entry in recorded.verdicts}
+    procedures = {name: procedure for name, (procedure, _) in params.procedure_entries.items()}
+    for judged in judge(load_claims(file), joined(params, study)[0], params.labels, procedures):
+        runs = [run for result in judged.comparisons for run in result.runs]
+        calls = re.sub(r"\b[A-Z_]+=\S+ ", "", named.get(judged.claim.id, "")).split(" && ")
+        if runs and all(call.startswith("fedflow sweep ") for call in calls):
+            grids = [
+                cells(load_params(study / "params.yaml", of), study, "sweep") for _, of in settings_of(calls)
+            ]
+            made = {(*cell.names, cell.seed, cell.digest) for grid in grids for cell in grid}
+            names = [(run.partition, *([] if run.procedure else [run.method])) for run in runs]
+            used = {(*name, run.seed, run.settings) for name, run in zip(names, runs)}
+            assert used <= made, f"{judged.claim.id}: {sorted(used - made)[0]}"
 
 
 def test_an_unknown_option_is_found(tmp_path: Path) -> None:
