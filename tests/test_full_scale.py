@@ -42,6 +42,7 @@ TABLES = {  # book and table of each study
     "disk_full": ("disk", "Table 6.3"),
 }
 ROOT = data_root()
+REPLACED = {"emnist_letters": "svhn"}  # in MIX-4, as its page says
 FEWER_ROUNDS = {("feddyn_full", "scaffold"), ("feddyn_full", "feddyn")}  # as their page says
 
 
@@ -58,6 +59,7 @@ def lines(study: str) -> list[Line]:
 def settings(run: Experiment) -> dict[str, Any]:
     """The settings that a book's `Setup` may name, except the number of seeds."""
     _, training = run.params.method(run.method, run.partition)
+    parts = run.params.dataset(run.dataset).as_dict().get("parameters", {}).get("parts", [])
     return {
         "clients": run.params.partition(run.partition).clients,
         "participation": run.run.participation,
@@ -65,6 +67,7 @@ def settings(run: Experiment) -> dict[str, Any]:
         "model": run.params.model(run.dataset).name,
         "epochs": training.epochs,
         "batch_size": training.batch_size,
+        "sources": sorted(REPLACED.get(part["source"], part["source"]) for part in parts) or None,
     }
 
 
@@ -86,6 +89,23 @@ def test_settings_are_those_of_the_published_table(study: str) -> None:
                 published = getattr(line.setup, name)
                 fewer = name == "rounds" and (study, run.method) in FEWER_ROUNDS
                 assert fewer or published in (None, value), (run.title, name)
+
+
+def test_online_learning_has_the_published_stream_and_grids() -> None:
+    """MOML, Tables 5.1 and 5.3 on S-MNIST: section 5.1 of its specification."""
+    (run, *_) = grid("online_full")
+    assert run.params.dataset("smnist").parameters.tasks == 1000
+    names = (
+        "gradient_steps",
+        "adaptation_steps",
+        "adaptation_lr",
+        "alpha",
+        "lr",
+        "batch_size",
+        "weight_decay",
+    )
+    values = [run.effective["procedure"][name] for name in names]
+    assert values == [[10, 20], [1, 5], [0.1, 0.01], [1, 5, 10], 0.1, 10, 1e-3]
 
 
 def trained_without_values(
