@@ -128,12 +128,15 @@ def table() -> str:
     planned = sum(row.entry.basis == "as planned" and row.entry.verdict == CONFIRMED for row in based)
     scales = Counter(row.scale for row in based)
     stale = sum(row.state == STALE for row in based)
+    causes = Counter(row.entry.was.split("; ")[1] for row in rows if row.entry.was)
+    changed = ", ".join(f"{number} by {cause}" for cause, number in causes.most_common())
     return "\n".join(
         (
             '<link rel="stylesheet" href="verdicts.css">',
             f"<p>{len(rows)} claims. {len(based)} verdicts follow from committed results: {_counted(based)}. "
             f"{planned} are confirmed as planned; {scales['full']} are at full scale, "
-            f"{scales[CHANGED]} {CHANGED}; {stale} are stale. {len(copied)} are copied from notes: "
+            f"{scales[CHANGED]} {CHANGED}; {stale} are stale. {causes.total()} verdicts "
+            f"have changed: {changed}. {len(copied)} are copied from notes: "
             f"{_counted(copied)}. The others: {_counted(row for row in rows if not row.state)}.</p>",
             '<table class="verdicts">',
             f"<thead><tr>{''.join(f'<th>{name}</th>' for name in COLUMNS)}</tr></thead>",
@@ -215,6 +218,7 @@ def _row(row: Row) -> str:
     files = (RESULTS, COMPARISONS) if row.state in (CURRENT, STALE) else ()
     link = " ".join(f'<a href="studies/{study}-{file}">{file}</a>' for file in files)
     state = ": ".join(filter(None, (row.state, row.reason))) if row.state != CURRENT else ""
+    was = f"<p>before: {entry.was}</p>" if entry.was else ""
     scale = f"{html.escape(entry.size)}<p>{html.escape(entry.scale)}</p>" if entry.size else entry.scale
     note = f"<p>{html.escape(entry.note)}</p>" if entry.note else ""
     cells = (
@@ -224,7 +228,7 @@ def _row(row: Row) -> str:
         html.escape(ours),
         html.escape(entry.interval),
         scale if entry.size else html.escape(scale),
-        f'<b class="{entry.verdict.replace(" ", "-")}">{entry.verdict}</b><p>{state}</p>',
+        f'<b class="{entry.verdict.replace(" ", "-")}">{entry.verdict}</b>{was}<p>{state}</p>',
         html.escape(entry.basis),
         f'<a href="studies/{study}.html">{study}</a><p><code>{html.escape(entry.command)}</code></p>',
         f"{entry.date} {entry.commit} {link}".strip() or ("not recorded" if row.state else ""),

@@ -44,6 +44,7 @@ class Entry(Settings):
         "the verdict; a claim with several parts has the worst one",
         choices=(*VERDICTS, *BY_TESTS, UNRECORDED),
     )
+    was: str = option("", "the verdict before the last one that differs, and what changed it")
     planned: bool | None = option(None, "whether it was fixed before the runs; null: as in claims.yaml")
     note: str = option("", "what limits the verdict")
     command: str = option("", "what repeats it; empty: as in the study")
@@ -100,7 +101,7 @@ def write_verdicts(
             size = scale(matched, runs, verdict.claim.source)
             commits = sorted({origin(run, facts)["commit"] for run in runs} - {""})
             made = replace(entry, **_computed(verdict), size=size, commit=", ".join(commits))
-            entry = entry if entry == made else replace(made, date=date)
+            entry = entry if entry == made else replace(made, date=date, was=_was(entry, made))
         entries[entry.id] = entry
     file, heads = study / RECORDED, _given(replace(recorded, verdicts=[]))
     texts = [_text(heads) if heads else "", "verdicts:\n", *(_text([_given(e)]) for e in entries.values())]
@@ -120,6 +121,19 @@ def _computed(judged: Judged) -> dict[str, Any]:
         "interval": "; ".join(result.span for result in deciding if result.span),
         "seeds": min(seeds, default=None),
     }
+
+
+def _was(entry: Entry, made: Entry) -> str:
+    """The verdict that another one replaces, with its seeds and the cause, as ``Entry.was`` states it."""
+    if (
+        entry.verdict == made.verdict
+        or entry.verdict not in VERDICTS
+        or NOT_RUN in (entry.verdict, made.verdict)
+    ):
+        return entry.was
+    cause = "another claim or statistic" if entry.commit == made.commit else "other runs"
+    cause = cause if entry.seeds == made.seeds else "other seeds"
+    return f"{entry.verdict}; {cause}"
 
 
 def _given(settings: Settings) -> dict[str, Any]:

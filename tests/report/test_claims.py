@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from fedflow.claims.claims import load_claims
 from fedflow.claims.matching import matches, scale
+from fedflow.claims.recorded import read_verdicts, write_verdicts
 from fedflow.claims.results import read_results, write_results
 from fedflow.claims.sources import RECORDED
 from fedflow.claims.verdicts import judge
@@ -429,7 +430,7 @@ def test_new_results_replace_what_follows_from_runs_and_keep_the_rest(tmp_path):
         assert CliRunner().invoke(app, ["report", "--verdicts", "--root", str(tmp_path)]).exit_code == 0
         found = {entry["id"]: entry for entry in read_yaml(tmp_path / RECORDED)["verdicts"]}
         assert list(found) == ["hand", "a", "k", "t", "n"]
-        kept = {"planned": True, "note": "w", "published": "1"}
+        kept = {"planned": True, "note": "w", "published": "1", "was": "not resolved; other seeds"}
         new = {"verdict": judged.verdict, "ours": f"p: {result.means}", "interval": result.span, "seeds": 3}
         assert found["a"] == {"id": "a", "date": date.today().isoformat()} | kept | new
         assert found["k"] == {"id": "k", "verdict": "confirmed", "ours": "earlier", "seeds": 3}
@@ -503,3 +504,28 @@ def test_other_data_are_no_smaller_scale(sources, settings, expected, tmp_path):
         file.write_text(json.dumps(params))
     runs = collect_runs(tmp_path)
     assert scale([*matches(runs)], runs, "PACFL, Table 3.11") == expected
+
+
+@pytest.mark.parametrize(
+    ("earlier", "was"),
+    [
+        ("verdict: not confirmed, seeds: 3, commit: abc", "not confirmed; other seeds"),
+        ("verdict: not resolved, seeds: 5, commit: abc", "not resolved; other runs"),
+        ("verdict: not resolved, seeds: 5", "not resolved; another claim or statistic"),
+        ("verdict: confirmed, seeds: 3, was: not resolved; other seeds", "not resolved; other seeds"),
+        ("verdict: not run", ""),
+        ("verdict: not recorded, ours: '1'", ""),
+    ],
+)
+def test_a_verdict_that_changes_names_the_earlier_one_and_the_cause(earlier, was, tmp_path):
+    (tmp_path / "claims.yaml").write_text(CLAIM % "measure: loss, of: ditto, above: [fedavg]")
+    claims = load_claims(tmp_path / "claims.yaml")
+    losses = {"fedavg": [1.0] * 5, "ditto": [2.0, 2.1, 2.2, 2.3, 2.4]}
+    runs = [run(name, seed, value) for name, of in losses.items() for seed, value in enumerate(of)]
+    for one in runs:
+        one.metrics["settings"] = ""
+    (tmp_path / "verdicts.yaml").write_text(f"verdicts: [{{id: {claims[0].id}, {earlier}}}]\n")
+    for _ in range(2):  # the same verdict again keeps it
+        write_verdicts(tmp_path, judge(claims, runs), "2026-01-02", {})
+        (entry,) = read_verdicts(tmp_path).verdicts
+        assert (entry.verdict, entry.was, entry.date) == ("confirmed", was, "2026-01-02")
