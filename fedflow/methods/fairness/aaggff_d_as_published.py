@@ -2,7 +2,7 @@
 
 Source: Hahn, Kim, Lee, "Pursuing Overall Welfare in Federated Learning through Sequential Decision Making",
 ICML 2024, arXiv 2405.20821; the authors' code, github.com/vaseline555/AAggFF, which made Table 3.7 of Hahn's
-thesis. Use it to repeat this table.
+thesis and the TinyImageNet half of Table 3.10. Use it to repeat Table 3.7.
 
 As `aaggff_d`, except: the doubly robust response of a client in S is (r_k - rbar) / C, without "rbar +"; p(1)
 is C for every client, as the code has its given rate; and the Normal response has erfc in place of erf, so it
