@@ -95,7 +95,7 @@ def at_published_scale() -> list[str]:
             lines += ["", f"**{link}.** {differences}", "", *_compared(shown)]
         if not runs and read_verdicts(study).scale.startswith("full"):
             waiting.append(f"[{study.name}](studies/{study.name}.md)")
-    return [*lines, "", f"Not run yet: {', '.join(waiting)}."]
+    return [*lines, "", f"Not run yet: {', '.join(waiting) or 'none'}."]
 
 
 def _compared(shown: Shown) -> list[str]:

@@ -60,7 +60,8 @@ def board(runs: pd.DataFrame, seeds: int) -> pd.DataFrame:
     the worst tenth of the clients, in %, and the megabytes of a run with its onboarding.
     """
     ended = runs.dropna(subset=SCORE).pivot_table(SCORE, "method", "partition", aggfunc="count")
-    scores = runs.pivot_table(SCORE, "method", "partition")[(ended == seeds).all(axis=1)]
+    whole = ended.index[(ended == seeds).all(axis=1)]
+    scores = runs.pivot_table(SCORE, "method", "partition").loc[whole]
     ranks = scores.rank(ascending=False).mean(axis=1)
     sent = runs[[name for name in SENT if name in runs]].sum(axis=1)
     means = pd.DataFrame({"worst tenth": 100 * runs[WORST], "MB": sent / 1e6}).groupby(runs["method"]).mean()
@@ -110,8 +111,9 @@ def ranks_drawn(table: pd.DataFrame) -> Drawing:
 def traffic_drawn(table: pd.DataFrame) -> Drawing:
     """Accuracy, a mean over the partitions, by megabytes; names for the best with at most their traffic."""
     scores = table[table.columns[1:-2]].mean(axis=1)
+    ordered = pd.DataFrame({"MB": table["MB"], "score": -scores}).sort_values(["MB", "score"]).index
     with drawing("traffic", "Accuracy by traffic", 3.4, (0.6, 0.5, 1.0, 0.25), WIDTH) as work:
-        axes, by_traffic = work.axes, scores[table["MB"].sort_values(kind="stable").index]
+        axes, by_traffic = work.axes, scores[ordered]
         best = by_traffic[by_traffic > by_traffic.cummax().shift(fill_value=-1)]
         axes.plot(table["MB"], scores, "o", ms=4, color=MUTED)
         axes.plot(table["MB"][best.index], best, "o-", ms=5, color=SERIES[0])

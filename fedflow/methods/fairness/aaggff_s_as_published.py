@@ -2,8 +2,8 @@
 
 Source: Hahn, Kim, Lee, "Pursuing Overall Welfare in Federated Learning through Sequential Decision Making",
 ICML 2024, arXiv 2405.20821; the authors' code, github.com/vaseline555/AAggFF, which made Table 3.6 of Hahn's
-thesis and the Heart half of Table 3.10. Use it to repeat Table 3.6; in Table 3.10 the code's FedProx has norms
-that are not squared, and its server optimizers lose their moments every round, which our hosts do not.
+thesis and the Heart half of Table 3.10. Use it to repeat Table 3.6; for Table 3.10, the code's FedProx has
+norms that are not squared, and its server optimizers lose their moments every round, unlike our hosts.
 
 As `aaggff_s`, except: p(t+1) minimizes sum_{s<=t} <g_s, p> + alpha/2 ||p||^2 + beta/2 p' (alpha I +
 sum_{s<=t} g_s g_s') p over the simplex; p(1) is 1 for every client; and the Normal response has erfc in place
