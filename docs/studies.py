@@ -65,7 +65,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     up = "../" * page.file.src_uri.count("/")
     markdown = README.sub(rf"]({up}studies/\1.md", markdown)
     if page.file.src_uri == TABLE:
-        assert MARK in markdown, f"{TABLE} has no line {MARK}"
+        for mark in (MARK, FULL):
+            assert mark in markdown, f"{TABLE} has no line {mark}"
         markdown = markdown.replace(MARK, table()).replace(FULL, "\n".join(at_published_scale()))
     return markdown
 
@@ -78,9 +79,16 @@ def published(study: Path) -> str:
     tables = [shown for shown in tables if not (label := numbered(shown.table.label)) or label & named]
     lines = ["", "## Published and ours", "", INTRODUCTION % study.name] if tables else []
     for shown in tables:
-        lines += ["", f"### {shown.table.label}", "", f"{shown.source}.", "", *_compared(shown), ""]
-        lines += [f"- {i}: {note}" for i, note in enumerate(shown.footnotes, 1)]
-        lines += [f"- {note}" for note in shown.notes]
+        lines += [
+            "",
+            f"### {shown.table.label}",
+            "",
+            f"{shown.source}.",
+            "",
+            *_compared(shown),
+            "",
+            *_notes(shown),
+        ]
     return "\n".join([*lines, ""])
 
 
@@ -91,8 +99,7 @@ def at_published_scale() -> list[str]:
         runs, _ = joined(load_params(study / PARAMS), study)
         for shown in compare(runs, full):
             link = f"[{shown.table.label}](studies/{study.name}.md)"
-            differences = next(note for note in shown.notes if "ifferences" in note)
-            lines += ["", f"**{link}.** {differences}", "", *_compared(shown)]
+            lines += ["", f"**{link}**, {shown.source}.", "", *_compared(shown), "", *_notes(shown)]
         if not runs and read_verdicts(study).scale.startswith("full"):
             waiting.append(f"[{study.name}](studies/{study.name}.md)")
     return [*lines, "", f"Not run yet: {', '.join(waiting) or 'none'}."]
@@ -114,6 +121,13 @@ def _compared(shown: Shown) -> list[str]:
     return lines
 
 
+def _notes(shown: Shown) -> list[str]:
+    return [
+        *(f"- {i}: {note}" for i, note in enumerate(shown.footnotes, 1)),
+        *(f"- {note}" for note in shown.notes),
+    ]
+
+
 def _marked(text: str, footnote: int | None) -> str:
     return f"{text}<sup>{footnote}</sup>" if footnote else text
 
@@ -128,7 +142,7 @@ def table() -> str:
     planned = sum(row.entry.basis == "as planned" and row.entry.verdict == CONFIRMED for row in based)
     scales = Counter(row.scale for row in based)
     stale = sum(row.state == STALE for row in based)
-    causes = Counter(row.entry.was.split("; ")[1] for row in rows if row.entry.was)
+    causes = Counter(row.entry.was.partition("; ")[2] for row in rows if row.entry.was)
     changed = ", ".join(f"{number} by {cause}" for cause, number in causes.most_common())
     return "\n".join(
         (
@@ -188,7 +202,8 @@ class Row(NamedTuple):
     def scale(self) -> str:
         text = self.entry.size or self.entry.scale
         if text in ("", "full"):
-            return text or "not stated"
+            changed = self.entry.scale.startswith(("full,", "full;"))
+            return CHANGED if changed else text or "not stated"
         return CHANGED if text.startswith("full") else "reduced"
 
 
@@ -215,10 +230,10 @@ def _state(entry: Entry, claim: Claim | None, results: list[dict[str, str]]) -> 
 def _row(row: Row) -> str:
     study, entry = row.study, row.entry
     ours = f"{entry.ours} ({entry.seeds})".strip() if entry.seeds else entry.ours
-    files = (RESULTS, COMPARISONS) if row.state in (CURRENT, STALE) else ()
+    files = [file for file in (RESULTS, COMPARISONS) if (STUDIES / study / file).exists() and row.state]
     link = " ".join(f'<a href="studies/{study}-{file}">{file}</a>' for file in files)
     state = ": ".join(filter(None, (row.state, row.reason))) if row.state != CURRENT else ""
-    was = f"<p>before: {entry.was}</p>" if entry.was else ""
+    was = f"<p>before: {html.escape(entry.was)}</p>" if entry.was else ""
     scale = f"{html.escape(entry.size)}<p>{html.escape(entry.scale)}</p>" if entry.size else entry.scale
     note = f"<p>{html.escape(entry.note)}</p>" if entry.note else ""
     cells = (

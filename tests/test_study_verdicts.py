@@ -100,8 +100,12 @@ def test_committed_verdicts_follow_from_committed_results() -> None:
         procedures = {name: procedure for name, (procedure, _) in params.procedure_entries.items()}
         entries = {entry.id: entry for entry in read_verdicts(study).verdicts}
         for judged in judge(load_claims(study / CLAIMS), runs, params.labels, procedures):
-            if judged.comparisons and judged.verdict != NOT_RUN:
-                entry, where = entries[judged.claim.id], f"{study}: {judged.claim.id}"
+            if not judged.comparisons:
+                continue
+            entry, where = entries[judged.claim.id], f"{study}: {judged.claim.id}"
+            if judged.verdict == NOT_RUN:
+                assert not entry.commit, f"{where}: a verdict on an earlier claim"
+            else:
                 assert (entry.verdict, entry.seeds) == (judged.verdict, seeds(judged)), where
                 spans = [result.span for result in judged.deciding if result.span]
                 assert numbers(entry.interval) == pytest.approx(numbers("; ".join(spans)), abs=0.02), where

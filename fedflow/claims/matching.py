@@ -25,7 +25,7 @@ from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat, by_method, by_partition, columns
 
 # Settings in the notes.
-WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size", "sources": "data"}
+WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size", "sources": "data from"}
 # Settings that must be null unless a cell names them, and noted ones with their defaults.
 EXTRA = {
     "training": ("adaptation", "curriculum", "objective"),

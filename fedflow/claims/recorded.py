@@ -124,7 +124,7 @@ def _computed(judged: Judged) -> dict[str, Any]:
 
 
 def _was(entry: Entry, made: Entry) -> str:
-    """The verdict that another one replaces, with its seeds and the cause, as ``Entry.was`` states it."""
+    """The verdict that another one replaces, and the cause as far as seeds and commits tell it."""
     if (
         entry.verdict == made.verdict
         or entry.verdict not in VERDICTS

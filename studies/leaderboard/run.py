@@ -131,7 +131,8 @@ def write(table: pd.DataFrame, seeds: int, others: dict[str, str]) -> None:
     (HERE / "traffic.svg").write_text(traffic_drawn(table).file)
     readme = (HERE / "README.md").read_text()
     before, _, rest = readme.partition(BOARD)
-    after = rest.partition(END)[2]
+    _, end, after = rest.partition(END)
+    assert end, f"README.md needs the lines {BOARD} and {END}"
     board = "\n".join([BOARD, *lines(table, seeds, others), END])
     (HERE / "README.md").write_text(before + board + after)
 

@@ -483,7 +483,7 @@ def test_the_scale_is_that_of_the_table_which_the_source_names(tmp_path):
     ("sources", "settings", "expected"),
     [
         ("cifar10 fmnist svhn usps", {}, "full"),
-        ("cifar10 fmnist emnist_letters usps", {}, "full, but data cifar10, emnist_letters, fmnist, usps"),
+        ("cifar10 usps emnist_letters", {}, "full, but data from cifar10, emnist_letters, usps"),
         ("cifar10 fmnist svhn usps", {"stop_at": {"metric": "all_accuracy", "value": 0.9}}, "full"),
         ("cifar10 fmnist svhn usps", {"rounds": 60}, "60 of 50 rounds"),
     ],
