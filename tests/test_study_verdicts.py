@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import re
+import runpy
 from collections import Counter
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -228,11 +229,13 @@ def test_a_link_of_a_readme_leads_to_a_page_or_names_the_file(site: ModuleType) 
 
 
 def test_tables_in_readmes_are_those_of_the_results() -> None:
-    """``python docs/tables.py`` writes them."""
+    """``python docs/tables.py`` writes them, and draw.py those of costs."""
     tables = of_docs("tables")
     for study in STUDIES:
         readme = (study / "README.md").read_text()
         assert tables.filled(readme, study) == readme, study.name
+    readme = (HOME / "studies" / "updates" / "README.md").read_text()
+    assert runpy.run_path(str(HOME / "studies" / "updates" / "draw.py"))["filled"](readme) == readme
     changed = "<!-- table silos: local_gap -->\n<!-- end of table -->"
     assert "| FedAvg | 8.5 ± 4.6 |" in tables.filled(changed, HOME / "studies" / "fair")
     with pytest.raises(BadInput, match="'local_gop' is not accepted"):

@@ -1,5 +1,7 @@
-"""Draw docs/images/costs.png from results.csv: ``python studies/updates/draw.py``."""
+"""Draw docs/images/costs.png, and fill the README's tables: ``python studies/updates/draw.py``."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -30,10 +32,61 @@ RULES = {
     "geometric": "geometric\nmedian",
 }
 ATTACKS = {"none": "no attack", "flip": "label flip", "flipped": "sign flip", "alie": "ALIE"}
+TABLE = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 COLORS = ("#1f5fa8", "#d1702a", "#3a8f5c", "#8a4fa3")
 
 
+def name_of(attack: str, rule: str) -> str:
+    """The method of an attack and a rule, in which FedAvg's mean without an attack is plain FedAvg."""
+    return f"fedavg_{attack}_{rule}".replace("fedavg_none_mean", "fedavg")
+
+
+def filled(readme: str) -> str:
+    """The README with its tables: accuracy in %, mean ± sample standard deviation over seeds."""
+    table = pd.read_csv(HERE / "results.csv").groupby("method")
+    kilobytes = table.bytes_up.mean() / table.updates.mean() / 1000
+
+    def cell(name: str) -> str:
+        values = 100 * table.local_accuracy.get_group(name)
+        return f"{values.mean():.1f} ± {values.std():.1f}"
+
+    def lines(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+        under = ["---", *["---:"] * (len(heads) - 1)]
+        return "".join(f"| {' | '.join(row)} |\n" for row in (heads, under, *rows))
+
+    codes = {end: label.replace("\n", " ") for end, (label, *_) in CODES.items()}
+    rules = {rule: label.replace("-\n", "-").replace("\n", " ") for rule, label in RULES.items()}
+    ends = [*reversed(EPSILONS)]
+    attacks = ["ditto", *(f"ditto_{attack}" for attack in ATTACKS if attack != "none")]
+    tables = {
+        "privacy": lines(
+            ["method", "plain", *(f"epsilon {EPSILONS[end]}" for end in ends[1:])],
+            [[label, *(cell(method + end) for end in ends)] for method, label in METHODS.items()],
+        ),
+        "compression": lines(
+            ["code", "FedAvg", "Ditto", "kB up per client and round"],
+            [
+                [label, cell(f"fedavg{end}"), cell(f"ditto{end}"), f"{kilobytes[f'fedavg{end}']:.2f}"]
+                for end, label in codes.items()
+            ],
+        ),
+        "attacks": lines(
+            ["rule", *ATTACKS.values()],
+            [
+                *(
+                    [label, *(cell(name_of(attack, rule)) for attack in ATTACKS)]
+                    for rule, label in rules.items()
+                ),
+                ["mean, Ditto", *map(cell, attacks)],
+            ],
+        ),
+    }
+    return TABLE.sub(lambda part: part[1] + tables[part[2]] + part[3], readme)
+
+
 def main() -> None:
+    readme = HERE / "README.md"
+    readme.write_text(filled(readme.read_text()))
     table = pd.read_csv(HERE / "results.csv").groupby("method")
     mean, spread = 100 * table.local_accuracy.mean(), 100 * table.local_accuracy.std()
     kilobytes = table.bytes_up.mean() / table.updates.mean() / 1000
@@ -63,7 +116,7 @@ def main() -> None:
     )
 
     for i, (attack, label) in enumerate(ATTACKS.items()):
-        names = [f"fedavg_{attack}_{rule}".replace("fedavg_none_mean", "fedavg") for rule in RULES]
+        names = [name_of(attack, rule) for rule in RULES]
         draw(right, [k + 0.17 * (i - 1.5) for k in range(5)], names, ("#555555", *COLORS)[i], label)
     right.set_xticks(range(5), [*RULES.values()])
     right.set(title="Attacks by 20 % (FedAvg)", ylim=(60, 91))
