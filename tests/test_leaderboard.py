@@ -78,7 +78,7 @@ def test_the_board_is_filled_into_the_readme_again_and_again(tmp_path: Path) -> 
 
 
 def test_a_method_whose_trials_all_diverge_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tuning ends at the first such method; it goes on after it, and the method is left out."""
+    """Tuning resumes with the next method, and the leaderboard lists the failed one as left out."""
     tuned: dict[str, dict[str, Any]] = {"p": {}, "q": {}}
     grid, calls = SimpleNamespace(partitions=["p", "q"], seeds=[0]), []
 

@@ -126,7 +126,7 @@ def traffic_drawn(table: pd.DataFrame) -> Drawing:
 
 
 def write(table: pd.DataFrame, seeds: int, others: dict[str, str]) -> None:
-    """Fill the board into the README, and draw the pictures beside it."""
+    """Update the board in the README and its two pictures."""
     (HERE / "ranks.svg").write_text(ranks_drawn(table).file)
     (HERE / "traffic.svg").write_text(traffic_drawn(table).file)
     readme = (HERE / "README.md").read_text()
