@@ -10,6 +10,7 @@ import pandas as pd
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from pandas.core.groupby import DataFrameGroupBy
 
 HERE = Path(__file__).parent
 METHODS = {"fedavg": "FedAvg", "ditto": "Ditto", "ifca": "IFCA", "pacfl": "PACFL"}
@@ -41,10 +42,15 @@ def name_of(attack: str, rule: str) -> str:
     return f"fedavg_{attack}_{rule}".replace("fedavg_none_mean", "fedavg")
 
 
+def results() -> tuple[DataFrameGroupBy, pd.Series]:
+    """The rows of results.csv by method, and kilobytes that a client sends in a round."""
+    table = pd.read_csv(HERE / "results.csv").groupby("method")
+    return table, table.bytes_up.mean() / table.updates.mean() / 1000
+
+
 def filled(readme: str) -> str:
     """The README with its tables: accuracy in %, mean ± sample standard deviation over seeds."""
-    table = pd.read_csv(HERE / "results.csv").groupby("method")
-    kilobytes = table.bytes_up.mean() / table.updates.mean() / 1000
+    table, kilobytes = results()
 
     def cell(name: str) -> str:
         values = 100 * table.local_accuracy.get_group(name)
@@ -87,9 +93,8 @@ def filled(readme: str) -> str:
 def main() -> None:
     readme = HERE / "README.md"
     readme.write_text(filled(readme.read_text()))
-    table = pd.read_csv(HERE / "results.csv").groupby("method")
+    table, kilobytes = results()
     mean, spread = 100 * table.local_accuracy.mean(), 100 * table.local_accuracy.std()
-    kilobytes = table.bytes_up.mean() / table.updates.mean() / 1000
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
     figure, (left, center, right) = plt.subplots(1, 3, figsize=(11, 3.4), constrained_layout=True)
 
