@@ -96,7 +96,7 @@ def test_a_method_whose_trials_all_diverge_stops_no_other(monkeypatch: pytest.Mo
     monkeypatch.setitem(main.__globals__, "entrants", lambda params: (["a", "bad", "c"], {}))
     monkeypatch.setitem(main.__globals__, "load_params", lambda path: SimpleNamespace(grid=grid, tuned=tuned))
     with pytest.raises(SystemExit):
-        main()
+        main([])
     assert calls[1] == ("--partition", "p", "--method=c") and calls[3] == (
         "--rest",
         "--set",

@@ -2,7 +2,7 @@
 
 Tunes each method that has no entry under ``tuned`` in params.yaml, makes the runs that results.csv does not
 have, and fills the board into the README. Every registered method that can train the study's network takes
-part, so that a new method is a new row. The same command resumes.
+part, so that a new method is a new row; names after the command run only these. The same command resumes.
 """
 
 import subprocess
@@ -26,9 +26,10 @@ LEFT_OUT = {
     "fedcvae": "its server makes images",
     "fedevg": "its server makes images",
 }
-SCORE, WORST = "local_accuracy", "local_worst10"
+SCORE, WORST, TUNED = "local_accuracy", "local_worst10", "tuned_accuracy"
 SENT = ("bytes_down", "bytes_up", "onboarding_bytes_down", "onboarding_bytes_up")
 BOARD, END = "<!-- board -->", "<!-- end of board -->"  # in the README
+TUNED_SUFFIX = ", fine-tuned"
 WIDTH = 6.4  # inches, of a picture
 
 
@@ -46,11 +47,24 @@ def entrants(params: Loaded) -> tuple[list[str], dict[str, str]]:
 
 
 def finished() -> pd.DataFrame:
-    """The rows of results.csv, also of runs that were made elsewhere, with numbers as numbers."""
+    """The rows of results.csv, also of runs that were made elsewhere, with numbers as numbers.
+
+    FedAvg after fine-tuning is a method of its own, without a worst tenth.
+    """
     runs = pd.DataFrame(read_results(HERE))
-    numbers = [SCORE, WORST, *(name for name in SENT if name in runs)]
+    numbers = [SCORE, WORST, *(name for name in (TUNED, *SENT) if name in runs)]
     runs[numbers] = runs[numbers].apply(pd.to_numeric)
-    return runs
+    if TUNED not in runs:
+        return runs
+    tuned = runs[runs[TUNED].notna()]
+    tuned = tuned.assign(**{SCORE: tuned[TUNED], WORST: float("nan")}, method=tuned["method"] + TUNED_SUFFIX)
+    return pd.concat([runs, tuned], ignore_index=True)
+
+
+def label(name: str) -> str:
+    """The printed name of a method, also of one after fine-tuning."""
+    method, tuned, _ = name.partition(TUNED_SUFFIX)
+    return METHODS[method].label + tuned
 
 
 def board(runs: pd.DataFrame, seeds: int) -> pd.DataFrame:
@@ -66,7 +80,7 @@ def board(runs: pd.DataFrame, seeds: int) -> pd.DataFrame:
     sent = runs[[name for name in SENT if name in runs]].sum(axis=1)
     means = pd.DataFrame({"worst tenth": 100 * runs[WORST], "MB": sent / 1e6}).groupby(runs["method"]).mean()
     table = pd.concat([ranks.rename("mean rank"), 100 * scores, means], axis=1, join="inner")
-    return table.rename(lambda name: METHODS[name].label).sort_values("mean rank", kind="stable")
+    return table.rename(label).sort_values("mean rank", kind="stable")
 
 
 def lines(table: pd.DataFrame, seeds: int, others: dict[str, str]) -> list[str]:
@@ -74,7 +88,7 @@ def lines(table: pd.DataFrame, seeds: int, others: dict[str, str]) -> list[str]:
     rows = ["| method | " + " | ".join(table.columns) + " |", "|---|" + "---:|" * table.shape[1]]
     for name, row in table.iterrows():
         rank, *scores, sent = row
-        cells = [f"{rank:.2f}", *(f"{score:.1f}" for score in scores), f"{sent:.0f}"]
+        cells = [f"{rank:.2f}", *("–" if score != score else f"{score:.1f}" for score in scores), f"{sent:.0f}"]
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     return [
         f"Mean local accuracy in %, {seeds} seeds. Mean ranks differ significantly (Nemenyi, 5 %) from a "
@@ -142,9 +156,13 @@ def call(*arguments: str) -> int:
     return subprocess.run(["fedflow", *arguments, "--root", str(HERE)], check=False).returncode
 
 
-def main() -> None:
+def main(asked: list[str]) -> None:
+    """Fill the board, with runs of all methods or of those asked for."""
     params = load_params(HERE / "params.yaml")
-    names, others = entrants(params)
+    entered, others = entrants(params)
+    if unknown := sorted(set(asked) - set(entered)):
+        sys.exit(f"not in the leaderboard: {', '.join(unknown)}; choose from {', '.join(entered)}")
+    names = asked or entered
     for partition in params.grid.partitions:
         left = [name for name in names if name not in (params.tuned.get(partition) or {})]
         while left and call("tune", "--partition", partition, *(f"--method={name}" for name in left)):
@@ -160,10 +178,10 @@ def main() -> None:
     if status := call("report", "--verdicts"):  # writes results.csv, to be committed
         sys.exit(status)
     table, seeds = board(finished(), len(params.grid.seeds)), len(params.grid.seeds)
-    others |= {name: "a run failed or diverged" for name in names if METHODS[name].label not in table.index}
-    write(table, seeds, others)
+    others = dict.fromkeys(entered, "not run yet") | dict.fromkeys(names, "a run failed or diverged") | others
+    write(table, seeds, {name: why for name, why in others.items() if label(name) not in table.index})
     print(HERE / "README.md")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
