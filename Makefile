@@ -72,7 +72,7 @@ release: $(SETUP) ## build a wheel and a source archive in dist/ and check them
 bench: $(SETUP) ## measure speed and memory, also against other simulators (some minutes)
 	python -m benchmarks
 
-leaderboard: $(SETUP) ## tune and run all methods on six divisions (a night, or METHODS="fedavg local"; FEDFLOW_DATA names the images)
+leaderboard: $(SETUP) ## tune and run all methods on six divisions (a night; FEDFLOW_DATA names the images)
 	python studies/leaderboard/run.py $(METHODS)
 
 # All extras except flower, which needs older versions of what Prefect needs.

@@ -60,6 +60,25 @@ def test_methods_are_ordered_by_their_mean_rank(leaderboard: dict[str, Any]) -> 
     )  # more traffic, less accurate
 
 
+def test_fedavg_after_fine_tuning_is_a_row(
+    leaderboard: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that fine-tuned; its worst tenth is not measured."""
+    rows = [
+        {"method": "fedavg", "partition": "p", "local_accuracy": "0.5", "local_worst10": "0.2"}
+        | {"tuned_accuracy": "0.7", "bytes_up": "1e6", "bytes_down": "1e6"},
+        {"method": "local", "partition": "p", "local_accuracy": "0.6", "local_worst10": "0.4"}
+        | {"tuned_accuracy": None, "bytes_up": "0", "bytes_down": "0"},
+    ]
+    monkeypatch.setitem(leaderboard["finished"].__globals__, "read_results", lambda root: rows)
+    board = leaderboard["lines"](leaderboard["board"](leaderboard["finished"](), 1), 1, {})
+    assert [row for row in board if row.startswith("| ")][1:] == [
+        "| FedAvg, fine-tuned | 1.00 | 70.0 | – | 2 |",
+        "| Local | 2.00 | 60.0 | 40.0 | 0 |",
+        "| FedAvg | 3.00 | 50.0 | 20.0 | 2 |",
+    ]
+
+
 def test_the_board_is_filled_into_the_readme_again_and_again(tmp_path: Path) -> None:
     names = runpy.run_path(str(STUDY / "run.py"))
     names["write"].__globals__["HERE"] = tmp_path

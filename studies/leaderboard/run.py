@@ -49,7 +49,7 @@ def entrants(params: Loaded) -> tuple[list[str], dict[str, str]]:
 def finished() -> pd.DataFrame:
     """The rows of results.csv, also of runs that were made elsewhere, with numbers as numbers.
 
-    FedAvg after fine-tuning is a method of its own, without a worst tenth.
+    FedAvg after fine-tuning counts as another method, without a worst tenth.
     """
     runs = pd.DataFrame(read_results(HERE))
     numbers = [SCORE, WORST, *(name for name in (TUNED, *SENT) if name in runs)]
@@ -88,7 +88,8 @@ def lines(table: pd.DataFrame, seeds: int, others: dict[str, str]) -> list[str]:
     rows = ["| method | " + " | ".join(table.columns) + " |", "|---|" + "---:|" * table.shape[1]]
     for name, row in table.iterrows():
         rank, *scores, sent = row
-        cells = [f"{rank:.2f}", *("–" if score != score else f"{score:.1f}" for score in scores), f"{sent:.0f}"]
+        shares = ("–" if score != score else f"{score:.1f}" for score in scores)
+        cells = [f"{rank:.2f}", *shares, f"{sent:.0f}"]
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     return [
         f"Mean local accuracy in %, {seeds} seeds. Mean ranks differ significantly (Nemenyi, 5 %) from a "
