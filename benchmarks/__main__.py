@@ -1,5 +1,5 @@
-"""``python -m benchmarks [PART ...]``: measure every CPU part, or those named; ``gpu`` is all GPU parts,
-``first_gpu [PART ...]`` compares them with predictions.
+"""``python -m benchmarks [PART ...]``: measure every CPU part, or those named; ``first_gpu [PART ...]``
+measures a GPU, and compares it with predictions.
 
 Results are printed, and kept in ``benchmarks/results/`` with a description of the machine;
 ``table`` writes them into docs/benchmarks.md.
@@ -16,7 +16,7 @@ PARTS = (
     "engine compiled workers flow peers headline memory partition proximity curriculum levels scores scale "
     "large coresets counts quadratic mathematics report"
 ).split()
-OTHERS = ("gpu", "first_gpu", "intervals", "kernels", "scaling", "table", "traffic")
+OTHERS = ("first_gpu", "intervals", "kernels", "scaling", "table", "traffic")
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from fedflow.models.flat import FlatModel
 from fedflow.simulation.job import Job, Shard
 from fedflow.simulation.worker import WARNED_METHODS, train_shard
 
-WIDTHS, BATCHES, LOOP_CLIENTS, IMAGES = (1, 4, 16, 64, 256), (10, 64), 4, 20_000
+LOOP_CLIENTS, IMAGES = 4, 20_000
 STEPS = {"lenet5": 10, "resnet9": 3}  # per client and call; without BatchNorm, which vmap does not take
 WARM_UPS, CALLS = 3, 7  # per cell: calls that do not count (the engine captures a graph), and that do
 CELL_SECONDS = 5.0  # after which no further call is measured
@@ -37,21 +37,12 @@ FELL_BACK = re.compile("one by one|without a CUDA graph|performance drop")
 FORMS = (("grouped", "float32"), ("matmul", "tf32"), ("grouped", "tf32"), ("matmul", "bf16"))
 
 
-def measure(
-    device: str = "cuda",
-    models: Sequence[str] = tuple(STEPS),
-    batches: Sequence[int] = BATCHES,
-    widths: Sequence[int] = WIDTHS,
-    seconds: float = 150.0,
-) -> dict[str, Any]:
+def measure(device: str, model: str, batch: int, widths: Sequence[int], seconds: float) -> dict[str, Any]:
     """All cells; those that do not fit into ``seconds`` are named as skipped."""
     ends = time.perf_counter() + seconds
     rates = matrix_rates(device)
     print("matrix product  " + "  ".join(f"{n} {r / 1e12:.1f} TFLOP/s" for n, r in rates.items()), flush=True)
-    cells = []
-    for model in models:
-        for batch in batches:
-            cells += _cells(model, batch, widths, device, rates, ends)
+    cells = _cells(model, batch, widths, device, rates, ends)
     rounded = {name: significant(rate) for name, rate in rates.items()}
     return {"matrix_flops_per_second": rounded, "cells": cells}
 

@@ -104,7 +104,3 @@ def main() -> dict[str, Any]:
             print(f"l = {steps}  {form:<12}{seconds}, {memory}, ratio {row['ratio']}", flush=True)
         measured[f"steps_{steps}"] = rows
     return {"nodes": NODES, "picks": PICKS, "forms": measured}
-
-
-if __name__ == "__main__":
-    main()

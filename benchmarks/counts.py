@@ -131,7 +131,3 @@ def main() -> dict[str, Any]:
             "host_ms": host,
         }
     return measured
-
-
-if __name__ == "__main__":
-    main()

@@ -77,7 +77,3 @@ def measure(work: Federation, epochs: int, ways: dict[str, Curriculum]) -> dict[
             "ratio": summary(ratios),
         }
     return measured
-
-
-if __name__ == "__main__":
-    main()

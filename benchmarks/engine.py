@@ -73,7 +73,3 @@ def main() -> dict[str, Any]:
         print(f"{way:18} {spread(rates)} client steps per second, ratio {spread(ratios)}{target}", flush=True)
         measured[way] = {"client_steps_per_second": summary(rates), "ratio": summary(ratios)}
     return measured
-
-
-if __name__ == "__main__":
-    main()

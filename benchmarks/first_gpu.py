@@ -275,7 +275,7 @@ def rounds(precision: str, seconds: float) -> Found:
 def widths(model: str, seconds: float) -> Found:
     """Clients of a cohort at once against one by one."""
     sizes = (1, 2) if TINY else (1, 16, 64, 256)
-    found = cohorts.measure(DEVICE, [model], [TRAINING.batch_size], sizes, seconds)
+    found = cohorts.measure(DEVICE, model, TRAINING.batch_size, sizes, seconds)
     measured, predicted = dict[str, float](), dict[str, float]()
     for cell in found["cells"]:
         if "skipped" in cell:

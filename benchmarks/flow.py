@@ -154,7 +154,3 @@ def _pairs(experiment: "Experiment", seed: int) -> list[tuple[float, float]]:
     ends = [time.perf_counter() for _ in Simulation(experiment.job, experiment.run).rounds()]
     each = (pairwise(ends), pairwise(federated(experiment, seed, [])))
     return [(b - a, d - c) for (a, b), (c, d) in zip(*each, strict=True)]
-
-
-if __name__ == "__main__":
-    main()

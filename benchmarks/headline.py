@@ -119,7 +119,3 @@ def _images() -> tuple[tuple[Examples, Examples], bool]:
     with tempfile.TemporaryDirectory() as folder:
         dataset = prepare(DatasetParams.parse({"source": "cifar10"}, section="data"), folder)
         return (dataset.train, dataset.test), True
-
-
-if __name__ == "__main__":
-    main()

@@ -71,7 +71,3 @@ def step(gradient: Gradient, inputs: Any) -> float:
         gradient.pieces(*inputs)
         count += 1
     return passed / count
-
-
-if __name__ == "__main__":
-    main()

@@ -84,7 +84,3 @@ def main() -> dict[str, Any]:
     )
     print(f"  peak memory              {found['peak_gib']:.1f} GiB", flush=True)
     return found
-
-
-if __name__ == "__main__":
-    main()

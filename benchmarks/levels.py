@@ -75,7 +75,3 @@ def main() -> dict[str, Any]:
         print(f"{name:20} {spread(own)} s, ratio {spread(ratios)}", flush=True)
         measured[name] = {"seconds": summary(own), "ratio": summary(ratios)}
     return measured
-
-
-if __name__ == "__main__":
-    main()

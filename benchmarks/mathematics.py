@@ -170,7 +170,3 @@ def main() -> dict[str, Any]:
         )
         measured[name] = {way: summary(s) for way, s in times.items()} | {"ratio": summary(ratios)}
     return measured
-
-
-if __name__ == "__main__":
-    main()

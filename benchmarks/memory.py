@@ -46,7 +46,3 @@ def main() -> dict[str, Any]:
         base = f"{found['before_mib']} MiB are Python, torch and {CLIENTS * SAMPLES:,} images"
         print(f"{method:10} peak {found['peak_mib']} MiB, of which {base}", flush=True)
     return measured
-
-
-if __name__ == "__main__":
-    main()

@@ -45,7 +45,3 @@ def main() -> list[dict[str, Any]]:
         print(f"{alone:9.2f} s   {whole:9.2f} s   {entry}", flush=True)
         measured.append({"scheme": entry, "split_seconds": round(alone, 2), "whole_seconds": round(whole, 2)})
     return measured
-
-
-if __name__ == "__main__":
-    main()

@@ -62,7 +62,3 @@ def main() -> dict[str, Any]:
     ratios = [sum(b) / sum(a) for a, b in zip(ours, theirs)]
     print(f"ratio      of the sums    {spread(ratios)}")
     return measured | {"ratio": summary(ratios)}
-
-
-if __name__ == "__main__":
-    main()

@@ -89,7 +89,3 @@ def main() -> dict[str, Any]:
         print(name, ", ".join(f"{kind} {spread(values)}" for kind, values in ratios.items()), flush=True)
         measured[name] = {kind: summary(values) for kind, values in ratios.items()}
     return measured
-
-
-if __name__ == "__main__":
-    main()

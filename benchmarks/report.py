@@ -158,7 +158,3 @@ def main() -> dict[str, Any]:
             print(f"{count:,} runs", words, flush=True)
             measured[str(count)] = row
     return measured | {"large": large()}
-
-
-if __name__ == "__main__":
-    main()

@@ -160,7 +160,3 @@ def _mnist() -> tuple[Examples, Examples]:
     with tempfile.TemporaryDirectory() as folder:
         dataset = prepare(DatasetParams.parse({"source": "mnist"}, section="data"), folder)
         return dataset.train, dataset.test
-
-
-if __name__ == "__main__":
-    main()

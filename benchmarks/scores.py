@@ -93,7 +93,3 @@ def main() -> dict[str, Any]:
             print(method, name, ", ".join(f"{kind} {spread(own)}" for kind, own in kinds.items()), flush=True)
             measured[method][name] = {kind: summary(own) for kind, own in kinds.items()}
     return measured
-
-
-if __name__ == "__main__":
-    main()

@@ -57,7 +57,3 @@ def _pairs(experiment: Any, kind: str, epochs: int) -> list[tuple[float, float]]
         return pairs[WARM_UP:]
 
     return in_turn()
-
-
-if __name__ == "__main__":
-    main()

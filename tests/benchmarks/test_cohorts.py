@@ -17,7 +17,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def measured() -> dict:
-    return cohorts.measure("cpu", models=["lenet5"], batches=[2], widths=[1, 2])
+    return cohorts.measure("cpu", "lenet5", 2, [1, 2], seconds=150.0)
 
 
 def test_every_way_and_width_is_a_cell(tiny) -> None:
