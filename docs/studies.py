@@ -149,8 +149,8 @@ def table() -> str:
             '<link rel="stylesheet" href="verdicts.css">',
             f"<p>{len(rows)} claims. {len(based)} verdicts follow from committed results: {_counted(based)}. "
             f"{planned} are confirmed as planned; {scales['full'] or 'none'} at full scale, "
-            f"{scales[CHANGED]} with the published sizes but another setting changed; {stale} are stale. {causes.total()} verdicts "
-            f"have changed: {changed}. {len(copied)} are copied from notes: "
+            f"{scales[CHANGED]} with the published sizes but another setting changed; {stale} are stale. "
+            f"{causes.total()} verdicts have changed: {changed}. {len(copied)} are copied from notes: "
             f"{_counted(copied)}. The others: {_counted(row for row in rows if not row.state)}.</p>",
             '<table class="verdicts">',
             f"<thead><tr>{''.join(f'<th>{name}</th>' for name in COLUMNS)}</tr></thead>",
