@@ -168,7 +168,8 @@ def unknown_name(
     names = sorted(names)
     spelled = dict(zip(map(bare, names), names))
     close = difflib.get_close_matches(bare(value), spelled, n=CLOSEST, cutoff=0)
-    likely = difflib.get_close_matches(bare(value), close, n=1)
+    likely = difflib.get_close_matches(bare(value), close, n=CLOSEST)
+    likely.sort(key=lambda word: sorted(word) != sorted(bare(value)))  # letters in another order come first
     guess = meant(value, names) or elsewhere or next((spelled[word] for word in likely), "")
     accepted = ", ".join(names)
     if len(names) > LISTED:

@@ -38,6 +38,11 @@ def load_plugins() -> None:
             Loading.now = False
 
 
+def plugins() -> set[str]:
+    """The top-level modules of all installed plug-ins."""
+    return {point.value.partition(":")[0].partition(".")[0] for point in entry_points(group=GROUP)}
+
+
 def _advice(error: Exception) -> str:
     """Advice for a failed import from a module of fedflow, which may have moved."""
     inside = isinstance(error, ImportError) and (error.name or "").startswith("fedflow.")

@@ -207,6 +207,8 @@ def test_runs_that_do_not_exist_are_one_line(capsys: pytest.CaptureFixture[str])
     for command in (("ls",), ("ls", "--json"), ("show",), ("compare",)):
         done = fedflow(capsys, *command, "skewed/nothing")
         assert done.code == 2 and done.err.count("\n") == 1 and "no results of skewed/nothing" in done.err
+    done = fedflow(capsys, "compare", "skewed/fedavg/*", "skewed/local/*")
+    assert done.code == 2 and "no results of skewed/local/* in" in done.err  # although others have results
     done = fedflow(capsys, "show", "skewed/fedavgg/1")
     assert "(did you mean 'skewed/fedavg/1' or " in done.err
     done = fedflow(capsys, "show", "skewed/fedavg")

@@ -238,6 +238,11 @@ def test_names_and_folders_that_do_not_fit_are_one_line(
     monkeypatch.chdir(tmp_path)
     for name in ("Half", "half-way", "class", "1st"):
         assert "lower-case letters" in fedflow(capsys, "new", "method", name).err
+    for kind, name in (("method", "fedavg"), ("scheme", "iid")):
+        assert (
+            f"'{name}' is not accepted; expected a name that no other {kind} has"
+            in fedflow(capsys, "new", kind, name).err
+        )
     assert fedflow(capsys, "new", "method", "mine").code == 0
     assert "exists; choose another name" in fedflow(capsys, "new", "method", "mine").err
     assert fedflow(capsys, "new", "thing", "mine").code == 2

@@ -1,5 +1,6 @@
 """The commands ``run`` and ``tune``, and functions to start flows."""
 
+import shlex
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from datetime import datetime
@@ -93,7 +94,8 @@ def run(
         print_line(f"the features of fid are {features_of(experiment.run.as_dict())[1]}")
     if folder is None:
         name = "/".join(experiment.results_folder.parts[-3:])
-        print_line(f"next: fedflow show {name}, fedflow report, fedflow ui")
+        where = "" if root == Path() else f" --root {shlex.quote(str(root))}"
+        print_line(f"next: fedflow show {name}{where}, fedflow report{where}, fedflow ui{where}")
 
 
 def tune(

@@ -5,6 +5,7 @@ import statistics
 import time
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -67,7 +68,7 @@ class Finished:
 
 def ls(
     runs: Annotated[
-        list[str] | None, typer.Argument(help="PARTITION/METHOD/SEED, or patterns such as '*/ditto/*'.")
+        list[str] | None, typer.Argument(help="PARTITION/METHOD/SEED, or patterns such as `*/ditto/*`.")
     ] = None,
     as_json: Json = False,
     root: Root = Path(),
@@ -91,7 +92,7 @@ def ls(
         print_line(f"running: {run.name}, process {run.pid}, since {run.started}; `fedflow stop {run.name}`")
     if live and not found_below(root, runs or []):
         return
-    done, ended = _newest_first(root, finished(root, runs or []))
+    done, ended = _newest_first(root, finished(root, runs or [], [run.name for run in live]))
     redrawn = any(run.division for run in done)
     room = console.width - max(len(run.name + run.division) for run in done) - len("2026-01-01") - WORDS
     names = _measured(done)[: max(1, min(SHOWN, room // NUMBER))]
@@ -211,7 +212,7 @@ def export(
     """Write the model that a finished run serves to a safetensors file, without pruned channels.
 
     Example: `fedflow export mnist5k-dir/ditto/0 client7.safetensors --client 7`. To load it in Python:
-    `fedflow.tracking.import_model("client7.safetensors")`.
+    `fedflow.import_model("client7.safetensors")`.
     """
     import pandas as pd
 
@@ -381,17 +382,22 @@ def _single(root: Path, run: str) -> Finished:
     return matching[0]
 
 
-def finished(root: Path, patterns: list[str]) -> list[Finished]:
-    """The finished runs that match any of the patterns (default: all). `FedflowError` if there are none."""
-    if not (matching := found_below(root, patterns)):
-        wanted = " or ".join(patterns) if patterns else "a finished run"
-        names = [run.name for run in found_below(root, [])] if patterns else []
-        close = dict.fromkeys(guess for pattern in patterns for guess in get_close_matches(pattern, names))
-        meant = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
-        raise FedflowError(
-            f"no results of {wanted} in {root / 'results'}{meant}; `fedflow ls` lists all finished runs"
-        )
-    return matching
+def finished(root: Path, patterns: list[str], others: Sequence[str] = ()) -> list[Finished]:
+    """The finished runs that match the patterns (default: all).
+
+    Raises `FedflowError` if there are none, or none for a pattern that matches none of ``others`` either.
+    """
+    matching = found_below(root, patterns)
+    listed = [*others, *(run.name for run in matching)]
+    empty = [pattern for pattern in patterns if not any(_matches(name, pattern) for name in listed)]
+    if matching and not empty:
+        return matching
+    names = [run.name for run in found_below(root, [])]
+    close = dict.fromkeys(guess for pattern in empty for guess in get_close_matches(pattern, names))
+    meant = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
+    wanted = " or ".join(empty or patterns) or "a finished run"
+    more = "`fedflow ls` lists all finished runs" if names else "`fedflow sweep` runs the grid"
+    raise FedflowError(f"no results of {wanted} in {root / 'results'}{meant}; {more}")
 
 
 def found_below(root: Path, patterns: list[str]) -> list[Finished]:

@@ -2,6 +2,7 @@
 
 import keyword
 import re
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,6 +33,8 @@ def new(
     """
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise BadInput("name", name, "lower-case letters, digits and _, beginning with a letter")
+    if name in _registered(kind):
+        raise BadInput("name", name, f"a name that no other {kind} has")
     if server and kind != "method":
         raise BadInput("--server", kind, "a method")
     package = kind in ("method", "scheme")
@@ -63,6 +66,15 @@ def new(
     for file in files:
         print_line(folder / file)
     print_line(f"next: {following}")
+
+
+def _registered(kind: str) -> Container[str]:
+    """Names that are taken."""
+    from fedflow.methods import METHODS
+    from fedflow.partition import SCHEMES
+
+    taken: dict[str, Container[str]] = {"method": METHODS, "scheme": SCHEMES}
+    return taken.get(kind, ())
 
 
 def _template(name: str) -> str:

@@ -1,5 +1,6 @@
 """Commands for single stages, from ``prepare`` to ``report``."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -191,7 +192,8 @@ def cite(
     wanted = methods or [run.params["method"]["name"] for run in finished(root, [])]
     labels = {name: label for name, (label, _) in sources.items()}
     wanted = [called(name, labels) for name in wanted]
-    for name in wanted:
-        if name not in sources:
+    for name in [name for name in dict.fromkeys(wanted) if name not in sources]:
+        if methods:
             raise unknown_name("method.name", name, sources, "fedflow methods")
-    print(bibtex([*dict.fromkeys(wanted)], sources), end="")
+        warnings.warn(f"{name} is left out: its plug-in is not installed", stacklevel=2)
+    print(bibtex([name for name in dict.fromkeys(wanted) if name in sources], sources), end="")

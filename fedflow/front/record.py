@@ -18,6 +18,7 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
 from fedflow.methods.protocols import server_data
 from fedflow.partition import PartitionParams
+from fedflow.plugins import plugins
 from fedflow.project.waiting import held
 from fedflow.settings import Settings, Words, explain
 from fedflow.simulation.executors import Inline
@@ -58,6 +59,11 @@ def recorded(
         raise BadInput("record", Words("a run on lists of rows"), "a partition scheme")
     if METHODS.get(method.name) is not type(method):
         raise BadInput("record", Words(f"a run of {type(method).__name__}"), "a registered method")
+    if type(method).__module__.partition(".")[0] not in {"fedflow", *plugins()}:
+        accepted = "a method of fedflow or of an installed plug-in: see `fedflow new method`"
+        raise BadInput(
+            "record", Words(f"a run of {method.name}, which the command line does not know"), accepted
+        )
     if network is not None and not isinstance(network, str | Mapping):
         raise BadInput("record", Words("a run of an own network"), "the name of a network")
     make_writable(root)

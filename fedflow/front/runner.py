@@ -172,8 +172,12 @@ def run(
         if value not in accepted:
             raise BadInput(name, value, f"one of {', '.join(accepted)}")
     if record is not None:
+        if not isinstance(record, str | Path):
+            raise BadInput("record", record, "a folder")
         require("record", "mlflow")
     if seeds is not None:
+        if isinstance(seeds, int | str) or not seeds:
+            raise BadInput("seeds", seeds, "a list of whole numbers, such as range(3)")
         if seed:
             raise BadInput("seed", seed, "0 with seeds")
         more: dict[str, Any] = {

@@ -17,6 +17,7 @@ import fedflow as ff
 from fedflow.config import load_params
 from fedflow.errors import BadInput
 from fedflow.front.result import Result
+from fedflow.methods import METHODS
 from fedflow.methods.averaging.fedavg import FedAvg
 
 GIVEN: dict[str, Any] = {
@@ -128,6 +129,12 @@ class Own(FedAvg):
     """A method that is not registered."""
 
 
+class Scripted(FedAvg):
+    """A method that a script registers: another process would not know it."""
+
+    name, title = "scripted", "Scripted"
+
+
 @pytest.mark.parametrize(
     ("given", "match"),
     [
@@ -145,9 +152,13 @@ class Own(FedAvg):
             "an own network .* the name of a network",
         ),
         ({"method": Own}, "a run of Own .* a registered method"),
+        ({"method": Scripted}, "a run of scripted, which the command line .* installed plug-in"),
     ],
 )
-def test_what_params_cannot_name(given: dict[str, Any], match: str, tmp_path: Path) -> None:
+def test_what_params_cannot_name(
+    given: dict[str, Any], match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "scripted", Scripted)
     with one_line_error(f"record: .*{match}", BadInput):
         go(**given, record=tmp_path / "new")
     assert not (tmp_path / "new").exists()

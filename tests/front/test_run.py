@@ -309,6 +309,10 @@ def draw_nothing(folder: Path) -> None:
     [
         ({"method": "dito"}, r"method.name: 'dito' .*\(did you mean 'ditto'\?\); expected one of .*ditto"),
         ({"method": 3}, "method: 3 .* a name such as 'ditto', or an object"),
+        ({"method": "fedvag"}, r"method.name: 'fedvag' .*\(did you mean 'fedavg'\?\)"),
+        ({"seeds": 3}, r"seeds: 3 .* a list of whole numbers, such as range\(3\)"),
+        ({"seeds": []}, r"seeds: \[\] .* a list of whole numbers"),
+        ({"record": True}, "record: True .* a folder"),
         ({"method": {"method": "ditto", "lamb": 1}}, "lamb: .*did you mean 'lam'.* one of lam, "),
         ({"data": "digit"}, "data.source: .*did you mean 'digits'.* one of "),
         ({"data": 3}, "data: int .* the name of a source, a mapping, or fedflow.dataset"),

@@ -191,6 +191,10 @@ def test_the_commands(
     assert fedflow(capsys, "cite").out == bibtex(["ditto", "fedavg"])
     assert fedflow(capsys, "cite", "ifca").out == bibtex(["ifca"])
     assert "did you mean 'ditto'" in fedflow(capsys, "cite", "dito").err
+    file = Path("results/p/ditto/0/params.json")
+    file.write_text(file.read_text().replace('"ditto"', '"halfway"'))
+    with pytest.warns(UserWarning, match="^halfway is left out: its plug-in is not installed"):
+        assert bibtex(["fedavg"]) in fedflow(capsys, "cite").out
     Path("file").touch()
     with one_line_error("file"):
         write_paper(collect_runs(Path("results")), Path("file") / "paper")
