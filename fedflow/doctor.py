@@ -17,7 +17,7 @@ import torch
 import fedflow
 from fedflow.claims.claims import load_claims
 from fedflow.claims.verdicts import judge
-from fedflow.config import check_dvc, load_params
+from fedflow.config import Loaded, check_dvc, load_params
 from fedflow.data import SOURCES, data_root
 from fedflow.errors import FedflowError
 from fedflow.files import read_fact
@@ -172,7 +172,19 @@ def _params(root: Path) -> list[Finding]:
         same.setdefault(cell.digest, {})[cell.method] = None
     shared = dict.fromkeys(", ".join(names) for names in same.values() if len(names) > 1)
     notes = [Finding("note", "grid.methods", f"the same settings under several names: {n}") for n in shared]
-    return [Finding("ok", "params.yaml", counts), *notes]
+    return [Finding("ok", "params.yaml", counts), *notes, *_absent(params, root)]
+
+
+def _absent(params: Loaded, root: Path) -> list[Finding]:
+    """Files of datasets of the grid that are not there, unless these are prepared."""
+    return [
+        Finding("bad", f"data.{dataset}", f"there is no file {name!r}")
+        for dataset in params.grid.datasets
+        if not (root / "data" / "prepared" / dataset).is_dir()
+        and not SOURCES[params.dataset(dataset).source].by_name
+        for name, file in params.dataset(dataset).files().items()
+        if file is not None and not file.exists()
+    ]
 
 
 def _written(root: Path, name: str) -> Finding:

@@ -92,6 +92,16 @@ def test_equal_settings_under_two_names_are_noted_once(project):
     assert notes == [Finding("note", "grid.methods", "the same settings under several names: fedavg, same")]
 
 
+def test_files_that_data_need_and_that_are_not_there_are_found(project):
+    """Until the data are prepared."""
+    text = PARAMS.replace("data:\n", "data:\n  own: {source: npz, path: own.npz}\n", 1)
+    text = text.replace("datasets: [mnist5k]", "datasets: [mnist5k, own]")
+    (project / "params.yaml").write_text(text.replace("models:\n", "models:\n  own: mlp\n", 1))
+    assert found(project)["data.own"] == Finding("bad", "data.own", "there is no file 'own.npz'")
+    (project / "data" / "prepared" / "own").mkdir(parents=True)
+    assert "data.own" not in found(project)
+
+
 def test_a_bad_parameter_and_a_store_that_cannot_be_written_are_found(project):
     (project / "params.yaml").write_text(PARAMS.replace("rounds: 16", "rounds: 0"))
     (project / "mlruns").touch()
