@@ -99,6 +99,8 @@ def one_line(done: Done) -> str:
         ((*RUN, "--root", "elsewhere"), "cannot read elsewhere/params.yaml: No such file"),
         (("run",), "Missing option '--partition'; see `fedflow run --help`"),
         (("run", "--speed", "3"), "No such option: --speed"),
+        (("run", "--rounds", "3"), "No such option: --rounds; use --set run.rounds=...; see `fedflow run"),
+        (("ls", "--rounds", "3"), "No such option: --rounds; see `fedflow ls"),
         (("runn",), "No such command 'runn'.*see `fedflow --help`"),
         (("methods", "ifac"), "method.name: 'ifac' .*did you mean 'ifca'"),
         (("partitions", "compare", "nowhere"), "partitions: 'nowhere' .*one of"),

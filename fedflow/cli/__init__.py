@@ -23,7 +23,7 @@ from fedflow.cli import (
     targets,
     upkeep,
 )
-from fedflow.errors import FedflowError, Unanswered
+from fedflow.errors import SECTIONS, FedflowError, Unanswered
 from fedflow.project import distribution
 
 
@@ -94,6 +94,8 @@ def main() -> None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "fedflow"
         message = error.format_message().rstrip(".")
+        if context and any("--set" in parameter.opts for parameter in context.command.params):
+            message = _setting(getattr(error, "option_name", "")) or message
         _fail(f"{message}; see `{command} --help`")
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
@@ -103,6 +105,13 @@ def main() -> None:
         _fail("stopped; the same command resumes from the last checkpoint", code)
     if code:
         sys.exit(code)
+
+
+def _setting(option: str) -> str:
+    """The message for an option that is a setting of params.yaml, such as --rounds; empty for others."""
+    name = option.lstrip("-").replace("-", "_")
+    sections = (section for section, names in SECTIONS.items() if name in names.split())
+    return "".join(f"No such option: {option}; use --set {section}.{name}=..." for section in sections)
 
 
 def _warning(

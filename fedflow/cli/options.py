@@ -12,7 +12,9 @@ Root = Annotated[Path, typer.Option(help="The project's folder, with params.yaml
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", "-s", help="Change a field of params.yaml: `method.mu=0.1`, `run.rounds=5`. Repeatable."
+        "--set",
+        "-s",
+        help="Change a field of params.yaml: `run.rounds=5`, `methods.fedprox.mu=0.1`. Repeatable.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
