@@ -14,7 +14,7 @@ Set = Annotated[
     typer.Option(
         "--set",
         "-s",
-        help="Change a field of params.yaml: `run.rounds=5`, `methods.fedprox.mu=0.1`. Repeatable.",
+        help="Change a field of params.yaml: `run.rounds=5`, `methods.ditto.lam=2`. Repeatable.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
