@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedflow.claims.results import read_results
+from fedflow.claims.sources import NONE
 from fedflow.config import Loaded, load_params
 from fedflow.errors import FedflowError
 from fedflow.methods import METHODS
@@ -53,7 +54,7 @@ def finished() -> pd.DataFrame:
     """
     runs = pd.DataFrame(read_results(HERE))
     numbers = [SCORE, WORST, *(name for name in (TUNED, *SENT) if name in runs)]
-    runs[numbers] = runs[numbers].apply(pd.to_numeric)
+    runs[numbers] = runs[numbers].replace(NONE, None).apply(pd.to_numeric)
     if TUNED not in runs:
         return runs
     tuned = runs[runs[TUNED].notna()]
@@ -91,6 +92,9 @@ def lines(table: pd.DataFrame, seeds: int, others: dict[str, str]) -> list[str]:
         shares = ("–" if score != score else f"{score:.1f}" for score in scores)
         cells = [f"{rank:.2f}", *shares, f"{sent:.0f}"]
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
+    names: dict[str, list[str]] = {}
+    for name, why in sorted(others.items()):
+        names.setdefault(why, []).append(f"`{name}`")
     return [
         f"Mean local accuracy in %, {seeds} seeds. Mean ranks differ significantly (Nemenyi, 5 %) from a "
         f"difference of {critical(table):.1f}, the bar above the ranks. The line joins the methods with the "
@@ -103,7 +107,7 @@ def lines(table: pd.DataFrame, seeds: int, others: dict[str, str]) -> list[str]:
         "",
         "Left out:",
         "",
-        *(f"- `{name}`: {why}" for name, why in sorted(others.items())),
+        *(f"- {why}: {', '.join(those)}" for why, those in names.items()),
     ]
 
 
