@@ -176,7 +176,7 @@ def run(
             raise BadInput("record", record, "a folder")
         require("record", "mlflow")
     if seeds is not None:
-        if isinstance(seeds, int | str) or not seeds:
+        if isinstance(seeds, int | str) or not (seeds := [*seeds]):
             raise BadInput("seeds", seeds, "a list of whole numbers, such as range(3)")
         if seed:
             raise BadInput("seed", seed, "0 with seeds")
@@ -188,7 +188,7 @@ def run(
         }
         more |= {"model": model, "redraw": redraw, "record": record, **settings}
         with_seed = partial(run, data, partition, method, rounds=rounds, participation=participation, **more)
-        return [with_seed(seed=number) for number in argument("seeds", [*seeds])]
+        return [with_seed(seed=number) for number in argument("seeds", seeds)]
     seed = argument("seed", seed)
     if type(rounds) is int:
         settings.setdefault("evaluate_every", max(1, rounds // 20))
