@@ -20,7 +20,7 @@ from fedflow.claims.verdicts import judge
 from fedflow.config import Loaded, check_dvc, load_params
 from fedflow.data import SOURCES, data_root
 from fedflow.errors import FedflowError
-from fedflow.files import read_fact
+from fedflow.files import prepared_folder, read_fact
 from fedflow.local.extensions.extension import REGISTERED as EXTENSIONS
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
@@ -180,8 +180,7 @@ def _absent(params: Loaded, root: Path) -> list[Finding]:
     return [
         Finding("bad", f"data.{dataset}", f"there is no file {name!r}")
         for dataset in params.grid.datasets
-        if not (root / "data" / "prepared" / dataset).is_dir()
-        and not SOURCES[params.dataset(dataset).source].by_name
+        if not prepared_folder(root, dataset).is_dir() and not SOURCES[params.dataset(dataset).source].by_name
         for name, file in params.dataset(dataset).files().items()
         if file is not None and not file.exists()
     ]
