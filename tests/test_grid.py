@@ -53,6 +53,11 @@ def project(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "project", ignore=shutil.ignore_patterns("mlruns")))
 
 
+def files_below(folder: Path) -> dict[str, bytes]:
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
 def dry_run(capsys: pytest.CaptureFixture[str], root: Path, *options: str) -> list[str]:
     done = fedflow(capsys, "sweep", "--dry-run", "--root", root, *options)
     assert (done.code, done.err) == (0, "")
@@ -88,7 +93,7 @@ def test_a_dry_run_says_why_and_makes_nothing(project: Path, capsys) -> None:
         "even · ditto · seed 1: missing",
         "ring · seed 1: missing",
         *(
-            f"{project}/{folder}: to be deleted, not in the grid"
+            f"{project}/{folder}: to be set aside, not in the grid"
             for folder in ("outcomes/ring/0", "results/even/ditto/0", "results/even/fedavg/0")
         ),
         "3 of 3 runs to do, 0 up to date",
@@ -149,7 +154,7 @@ def test_a_deleted_file_that_a_procedure_has_read_is_no_reason(project: Path, ca
     assert dry_run(capsys, project)[0] == "ring · seed 0: file edges.txt"
 
 
-def test_only_what_fedflow_wrote_for_the_grid_is_deleted(project: Path, capsys) -> None:
+def test_only_what_fedflow_wrote_for_the_grid_is_set_aside(project: Path, capsys) -> None:
     text = (project / "params.yaml").read_text()
     (project / "params.yaml").write_text(text.replace("methods: [fedavg, ditto]", "methods: [fedavg]"))
     mine = [project / "results" / "even" / name for name in ("ditto/notes", "mine/0")]
@@ -159,9 +164,34 @@ def test_only_what_fedflow_wrote_for_the_grid_is_deleted(project: Path, capsys) 
         (folder / "file").touch()
     (changed / "identity.json").write_text((project / "results/even/ditto/0/identity.json").read_text())
     out = fedflow(capsys, "sweep", "--root", project).out
-    assert f"{project}/results/even/ditto/0: deleted, not in the grid\n" in out and out.count("deleted") == 1
+    assert f"{project}/results/even/ditto/0: set aside, not in the grid\n" in out and out.count("aside") == 1
     assert not (project / "results/even/ditto/0").exists()
     assert all((folder / "file").exists() for folder in (*mine, changed))
+
+
+def test_results_come_back_with_the_grid(project: Path, capsys) -> None:
+    folders = [project / name for name in ("results/even/ditto/0", "outcomes/ring/0")]
+    before = [files_below(folder) for folder in folders]
+    text = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_text(text.replace("seeds: [0]", "seeds: [1]"))
+    assert fedflow(capsys, "sweep", "--root", project).out.count("set aside, not in the grid") == 3
+    assert not any(folder.exists() for folder in folders)
+    (project / "params.yaml").write_text(text.replace("seeds: [0]", "seeds: [0, 1]"))
+    assert dry_run(capsys, project) == ["0 of 6 runs to do, 6 up to date"]
+    assert not any(folder.exists() for folder in folders)
+    out = fedflow(capsys, "sweep", "--root", project).out
+    assert f"{project}/results/even/ditto/0: taken back, in the grid again\n" in out
+    assert [files_below(folder) for folder in folders] == before
+
+
+def test_damaged_results_do_not_come_back(project: Path, capsys) -> None:
+    text = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_text(text.replace("methods: [fedavg, ditto]", "methods: [fedavg]"))
+    fedflow(capsys, "sweep", "--root", project)
+    (aside,) = project.glob(".fedflow/aside/*")
+    (aside / "clients.parquet").unlink()
+    (project / "params.yaml").write_text(text)
+    assert dry_run(capsys, project) == ["even · ditto · seed 0: missing", "1 of 3 runs to do, 2 up to date"]
 
 
 def test_a_sweep_with_changed_settings_leaves_the_results_of_the_file_alone(project: Path, capsys) -> None:

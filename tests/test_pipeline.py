@@ -354,7 +354,7 @@ def test_runs_are_computed_side_by_side_and_dvc_finds_them_done(project):
 
 @pytest.mark.slow
 def test_a_failed_run_is_named_and_the_others_are_kept(project):
-    """Results that the grid no longer has are deleted."""
+    """Results that the grid no longer has are set aside."""
     change("grid.methods", ["fedavg", "cfl"])
     change("methods", {"fedavg": {"server_lr": 0.9}, "cfl": {"warm_up": 0}})
     Path("results/even/cfl").write_text("in the way")
@@ -363,7 +363,7 @@ def test_a_failed_run_is_named_and_the_others_are_kept(project):
     assert done.returncode == 2, done.stdout + done.stderr
     assert "1 of 4 runs failed: even · cfl · seed 0" in done.stderr
     assert "even · cfl · seed 0, failed: cannot write to results/even/cfl/0: Not a directory" in done.stdout
-    assert "results/even/ditto/0: deleted, not in the grid" in done.stdout
+    assert "results/even/ditto/0: set aside, not in the grid" in done.stdout
     assert not Path("results/even/ditto").exists() and expected() == ["even · cfl · seed 0"]
     Path("results/even/cfl").unlink()
     assert runs(repro()) == ["even · cfl · seed 0"] and dvc_repro() == ["fingerprint"]

@@ -56,7 +56,8 @@ def sweep(
     """Run the grid of params.yaml: all runs and procedures that are not finished, in parallel.
 
     Example: `fedflow sweep --dry-run`. What is finished with the same settings, data, code and libraries is
-    kept; the same command resumes an interrupted one. Results that the grid no longer has are deleted.
+    kept; the same command resumes an interrupted one. Results that the grid no longer has are set aside; they
+    come back when it has them again.
     """
     with importing():
         from fedflow.project.arguments import check_arguments
@@ -77,7 +78,7 @@ def sweep(
         more = f" and {len(why) - SHOWN} more" if len(why) > SHOWN else ""
         print_line(f"{cell.title}: {'; '.join(why[:SHOWN])}{more}")
     for folder in grid.left_over(params, root):
-        print_line(f"{folder}: to be deleted, not in the grid")
+        print_line(f"{folder}: to be set aside, not in the grid")
     print_line(grid.counts(expected, every))
 
 

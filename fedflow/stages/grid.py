@@ -22,6 +22,7 @@ from fedflow.stages.procedure import ProcedureRun, procedure_runs
 Cell = Experiment | ProcedureRun
 INPUTS = {"datasets": "data of", "networks": "central network", "partitions": "partition"}  # in words
 RESULTS, OUTCOMES = Experiment.home, ProcedureRun.home
+ASIDE = Path(".fedflow") / "aside"  # results that the grid no longer has, by key
 
 
 def cells(
@@ -43,9 +44,10 @@ def cells(
 
 
 def to_do(params: Loaded, root: Path, grid: Sequence[Cell], makers: Makers = MAKERS) -> list[Cell]:
-    """Make the inputs of the grid and delete `left_over` results; returns the cells that are not finished.
+    """Make the inputs of the grid and set `left_over` results aside; returns the cells that are not finished.
 
-    All central networks of the grid are trained. ``makers`` are as for `make_inputs`.
+    Results come back when the grid has them again. All central networks of the grid are trained. ``makers``
+    are as for `make_inputs`.
     """
     for name in params.grid.central:
         makers["networks"](params, name, root)
@@ -53,10 +55,18 @@ def to_do(params: Loaded, root: Path, grid: Sequence[Cell], makers: Makers = MAK
     for home in (RESULTS, OUTCOMES):  # outputs of a stage of dvc.yaml; DVC warns of empty ones
         (root / home).mkdir(exist_ok=True)
         (root / home / ".gitkeep").touch()
-    for folder in left_over(params, root):
-        _remove(folder)
-        say(f"{folder}: deleted, not in the grid")
-    todo = [cell for cell in grid if outdated(root, cell.results_folder, cell.identity)]
+    for folder, identity in left_over(params, root).items():
+        _move(folder, root / ASIDE / identity.key)
+        say(f"{folder}: set aside, not in the grid")
+    todo = []
+    for cell in grid:
+        if not outdated(root, cell.results_folder, cell.identity):
+            continue
+        if _is_aside(cell):
+            _move(root / ASIDE / cell.identity.key, cell.results_folder)
+            say(f"{cell.results_folder}: taken back, in the grid again")
+        else:
+            todo.append(cell)
     say(counts(todo, grid))
     return todo
 
@@ -75,7 +85,7 @@ def expected(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[tuple[Cel
     for cell in grid:
         first = [f"{words}, if it changes" for words in old if words in _inputs(cell)]
         why = outdated(root, cell.results_folder, cell.identity) or first
-        reasons += [(cell, why)] if why else []
+        reasons += [(cell, why)] if why and not _is_aside(cell) else []
     return reasons
 
 
@@ -107,23 +117,32 @@ def current(params: Loaded, root: Path) -> dict[str, tuple[str, str]]:
     return {"/".join(run.names): (run.digest, run.identity.code) for run in runs}
 
 
-def left_over(params: Loaded, root: Path) -> list[Path]:
+def left_over(params: Loaded, root: Path) -> dict[Path, Identity]:
     """The folders of results that fedflow wrote for cells that the grid of params.yaml no longer has."""
     if params.plain is None:
-        return []
+        return {}
     grid = params.plain.grid
     runs = product([RESULTS], grid.partitions, grid.methods, map(str, grid.seeds))
     outcomes = product([OUTCOMES], grid.procedures, map(str, grid.seeds))
     wanted = {root.joinpath(*names) for names in (*runs, *outcomes)}
     others = {*root.glob(f"{RESULTS}/*/*/*"), *root.glob(f"{OUTCOMES}/*/*")} - wanted
-    return [folder for folder in sorted(others) if folder.name.isdecimal() and Identity.read(folder)]
+    read = {folder: Identity.read(folder) for folder in sorted(others) if folder.name.isdecimal()}
+    return {folder: identity for folder, identity in read.items() if identity}
 
 
-def _remove(folder: Path) -> None:
-    """Delete a folder of results, and the folders above it that it leaves empty, up to `RESULTS`."""
-    shutil.rmtree(folder)
+def _is_aside(cell: Cell) -> bool:
+    """True if the results of this cell were set aside."""
+    folder = cell.root / ASIDE / cell.identity.key
+    return folder.is_dir() and not outdated(cell.root, folder, cell.identity)
+
+
+def _move(folder: Path, to: Path) -> None:
+    """Move a folder of results, and delete the folders above it that it leaves empty, up to `RESULTS`."""
+    shutil.rmtree(to, ignore_errors=True)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    folder.rename(to)
     for parent in folder.parents:
-        if parent.name in (RESULTS, OUTCOMES) or any(parent.iterdir()):
+        if parent.name in (RESULTS, OUTCOMES, ASIDE.name) or any(parent.iterdir()):
             return
         parent.rmdir()
 
