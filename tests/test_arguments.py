@@ -67,7 +67,7 @@ def test_a_run_with_a_bad_parameter_is_refused(given, says):
         (sweep.fn, {"methods": ["fedavg", "fedavg"]}, "methods: 'fedavg' .*every item once"),
         (sweep.fn, {"partitions": ["skewed", "SKEWED"]}, "partitions: 'SKEWED' .*more than capitals"),
         (sweep.fn, {"methods": [5]}, "methods: 5 .*a list, each item text"),
-        (sweep.fn, {"methods": ["fedavg", "nope"]}, "method.name: 'nope'"),
+        (sweep.fn, {"methods": ["fedavg", "nope"]}, "grid.methods: 'nope'"),
         (sweep.fn, {"name": "a b"}, "name: 'a b' .*a name of letters"),
         (sweep.fn, {"settings": "run.rounds=5"}, "settings: .*a list"),
         *((flow.fn, {"name": ["a"]}, r"name: \['a'\] .*expected text") for flow in (central, procedure)),

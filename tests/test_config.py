@@ -209,7 +209,7 @@ def test_no_method_has_a_hyper_parameter_that_means_something_else_in_an_entry()
         ("methods.ifca.training=2", r"^methods.ifca.training: 2 .*a mapping"),
         ("methods.ifca.training.lr=-1", r"^methods.ifca.training.lr: -1.0 .*> 0"),
         ("methods.ifca.training.epoch=1", r"^methods.ifca.training.epoch: .*did you mean 'epochs'"),
-        ("methods.fedavgg={}", r"^method.name: 'fedavgg' .*did you mean 'fedavg'"),
+        ("methods.fedavgg={}", r"^methods: 'fedavgg' .*did you mean 'fedavg'"),
         (
             "methods.fedavg.method=fedprox",
             r"^methods.fedavg.method: 'fedprox' .*expected fedavg, which is reg",
@@ -241,8 +241,8 @@ def test_no_method_has_a_hyper_parameter_that_means_something_else_in_an_entry()
         ("grid.partitions=[mnist5k-dir, MNIST5k-dir]", r"^grid.partitions: 'MNIST5k-dir' .*than capitals"),
         ("training.lr='1_0'", r"^training.lr: '1_0' .*a number > 0"),
         ('data.digits.path="a\\0b"', r"^--set: .*the character '\\x00'; expected text"),
-        ("grid.methods=[ifac]", r"^method.name: 'ifac' .*did you mean 'ifca'"),
-        ("grid.partitions=[mnist5k]", r"^partitions: 'mnist5k' .*did you mean"),
+        ("grid.methods=[ifac]", r"^grid.methods: 'ifac' .*did you mean 'ifca'"),
+        ("grid.partitions=[mnist5k]", r"^grid.partitions: 'mnist5k' .*did you mean"),
         ("grid.datasets=[digits]", r"^grid.datasets: .*'mnist5k', which mnist5k-dir divides"),
         (
             "models.mnist5k={name: mlp, trainable: head}",
@@ -303,7 +303,7 @@ def test_an_entry_with_a_label_as_its_own_name_keeps_it(file):
         ("methods={fedavg: {}, FedAvg: {}}", "^methods.FedAvg: .*one entry for the method fedavg"),
         ("tuned.mnist5k-dir={ditto: {}, Ditto: {}}", "^tuned.mnist5k-dir.Ditto: .*one entry for the method"),
         ("grid.methods=[fedavg, FedAvg]", "^grid.methods: 'fedavg' .*every item once"),
-        ("methods.FedAvgg={}", "^method.name: 'FedAvgg' .*'fedavg'.* or \\d+ more; `fedflow methods` lists"),
+        ("methods.FedAvgg={}", "^methods: 'FedAvgg' .*'fedavg'.* or \\d+ more; `fedflow methods` lists"),
         ("models.digits=LeNet", "did you mean 'lenet5'.*`fedflow models` lists them"),
         ("learning_rate=1", "did you mean 'training.lr'"),
         ("run.learning_rate=1", "did you mean 'training.lr'"),

@@ -177,13 +177,16 @@ class Params(Settings):
         """The name of an entry or registered method that is called ``name``, or by its label."""
         return name if name in self.methods else str(method_name(name))
 
-    def registered(self, name: str) -> str:
-        """The registered method of a name of the grid, which an entry in ``methods`` may choose."""
+    def registered(self, name: str, field: str = "method.name") -> str:
+        """The registered method of a name of the grid, which an entry in ``methods`` may choose.
+
+        ``field`` is for errors.
+        """
         entry = self.methods.get(name, MethodParams())
         method = name if entry.method is None else entry.method
         if method not in METHODS and method == name:
             names = {*METHODS, *(n for n, e in self.methods.items() if e.method)}
-            raise unknown_name("method.name", name, names, "fedflow methods")
+            raise unknown_name(field, name, names, "fedflow methods")
         if method not in METHODS:
             raise unknown_name(f"methods.{name}.method", method, METHODS, "fedflow methods")
         if name in METHODS and method != name:
@@ -276,7 +279,8 @@ class Params(Settings):
             if (expert := self.expert(name)) is not None:
                 self._check_network(f"partitions.{name}.difficulty.expert", expert, partition.dataset)
         for name in (*self.methods, *self.grid.methods):
-            if self.registered(name) != name and ("." in check_name("methods", name)):
+            registered = self.registered(name, "methods" if name in self.methods else "grid.methods")
+            if registered != name and ("." in check_name("methods", name)):
                 raise BadInput("methods", name, "a name of letters, digits and - _")
             self.method(name)
         for name in (*self.procedures, *self.grid.procedures):
@@ -293,9 +297,9 @@ class Params(Settings):
                         raise BadInput(f"tuned.{name}.{method}.{field}", value, accepted)
                 self.method(method, name)
         for name in self.grid.datasets:
-            self.dataset(name)
+            _entry("grid.datasets", self.data, name)
         for name in self.grid.partitions:
-            dataset = _entry("partitions", self.partitions, name).dataset
+            dataset = _entry("grid.partitions", self.partitions, name).dataset
             self._need_in_grid("datasets", dataset, f"{name} divides")
             for method in self.grid.methods:
                 if (public := self.public(method, name)) is not None:
