@@ -17,7 +17,7 @@ import torch
 from command import fedflow, make_project
 from rich.console import Console
 
-from fedflow.cli import printing
+from fedflow.cli import finished, printing
 from fedflow.cli.finished import ls
 from fedflow.project.running import running
 from fedflow.tracking.lineage import recorded_runs
@@ -157,7 +157,9 @@ def test_a_run_shows_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> 
     assert Path(found["record"]["artifacts"].removeprefix("file://"), "results").is_dir()
 
 
-def test_runs_are_compared_over_seeds_and_by_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_compared_over_seeds_and_by_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     compared = fedflow(capsys, "compare", "skewed").out
     assert re.search(r"skewed/fedavg +2 +\d+\.\d ± \d+\.\d", compared) and re.search(
         "skewed/ditto +1 ", compared
@@ -179,6 +181,12 @@ def test_runs_are_compared_over_seeds_and_by_settings(capsys: pytest.CaptureFixt
     compared = fedflow(capsys, "compare", "skewed").out
     assert re.search(r"method\.lam +0\.5 +2\.0 *\n", compared)
     assert re.search(r"training\.lr +0\.1 +0\.2 +0\.1 *\n", compared)
+    monkeypatch.setattr(finished, "SIDE_BY_SIDE", 2)
+    many = fedflow(capsys, "compare", "skewed").out
+    assert re.search(r"method\.lam\n  0\.5: skewed/ditto\n  2\.0: skewed/ditto/\*-\w+\n", many)
+    assert re.search(
+        r"training\.lr\n  0\.1: skewed/ditto, skewed/fedavg\n  0\.2: skewed/ditto/\*-\w+\n", many
+    )
     listed = fedflow(capsys, "ls").out  # in separate columns: lam of Ditto's runs, lr of all
     assert re.search(r"skewed/ditto/0-\w+ .* lam 2.0, lr 0.2 *\n", listed)
     assert re.search(r"skewed/fedavg/0 .* \d\d:\d\d +lr 0.1 *\n", listed)

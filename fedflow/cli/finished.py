@@ -17,16 +17,17 @@ from typing import Annotated, Any
 import typer
 
 from fedflow.cli.options import Root
-from fedflow.cli.printing import console, print_line, print_table, shortened
+from fedflow.cli.printing import console, print_indented, print_line, print_table, shortened
 from fedflow.cli.remembered import remembered, short
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.files import check_output, finished_folders
 from fedflow.metrics.table import first_headlines, heading, headlines, metric_of, printed
-from fedflow.naming import counted, flat, say
+from fedflow.naming import counted, flat, say, text
 from fedflow.project.identity import changed
 from fedflow.project.running import running
 
 COLUMNS, SHOWN = 6, 4  # most numbers in JSON and in a table
+SIDE_BY_SIDE = 4  # most runs with a column each in a table of settings
 NUMBER, WORDS = 11, 20  # least widths of a number and of settings in a terminal
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with accuracies as shares of 1.")]
 MARKER = "metrics.json"
@@ -336,7 +337,7 @@ def compare(
         print(json.dumps(entries, indent=1))
         return
     shown = first_headlines(names, SHOWN)
-    labels = [f"{partition}/{method}" for partition, method, _ in groups]
+    labels = [_label(group[0]) for group in groups.values()]
     redrawn = any(group[0].division for group in groups.values())
     rows = [
         (
@@ -351,8 +352,33 @@ def compare(
     _say_outdated(root, [run for group in groups.values() for run in group])
     if differ and len(groups) > 1:
         print_line("")
-        rows = [(name, *(shortened(values.get(name), 40) for values in settings)) for name in differ]
-        print_table("settings that differ", ("", *labels), rows)
+        if len(groups) <= SIDE_BY_SIDE:
+            rows = [(name, *(shortened(values.get(name), 40) for values in settings)) for name in differ]
+            print_table("settings that differ", ("", *labels), rows)
+        else:
+            print_line("settings that differ")
+            _print_by_value(differ, labels, settings)
+
+
+def _label(run: Finished) -> str:
+    """PARTITION/METHOD, or the pattern of its runs with changed settings."""
+    partition, method, last = run.name.split("/")
+    _, changed, digest = last.partition("-")
+    return f"{partition}/{method}/*-{digest}" if changed else f"{partition}/{method}"
+
+
+def _print_by_value(names: list[str], labels: list[str], settings: list[dict[str, Any]]) -> None:
+    """Print every setting with several values, and below it the runs that have each of them."""
+    for name in names:
+        having: dict[str, list[str]] = {}
+        for label, values in zip(labels, settings, strict=True):
+            if name in values:
+                having.setdefault(text(values[name]), []).append(label)
+        lines = [f"{value}: {', '.join(runs)}" for value, runs in having.items()]
+        if len(lines) > 1:
+            print_line(name)
+            for line in lines:
+                print_indented(line)
 
 
 def _differing(settings: list[dict[str, Any]]) -> list[str]:

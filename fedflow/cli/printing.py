@@ -22,6 +22,13 @@ def print_line(line: object) -> None:
     console.print(line, highlight=False, soft_wrap=True)
 
 
+def print_indented(words: str) -> None:
+    """Print words in lines as wide as the terminal, indented."""
+    wrap = textwrap.TextWrapper(console.width, initial_indent="  ", subsequent_indent="    ")
+    wrap.break_long_words = wrap.break_on_hyphens = False
+    print_line(wrap.fill(words))
+
+
 def print_json(value: object) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=False))
 
