@@ -36,12 +36,12 @@ engine: {executor: inline, device: cpu}
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory, preloaded: Path) -> Path:
     """A project whose grid was run."""
     root = make_project(tmp_path_factory.mktemp("finished") / "project", PARAMS)
     edges = [(node, (node + 1) % 12) for node in range(12)]
     (root / "edges.txt").write_text("".join(f"{a} {b}\n" for a, b in edges))
-    command = [sys.executable, "-m", "fedflow.cli", "sweep", "--jobs", "1", "--root", str(root)]
+    command = [str(preloaded / "fedflow"), "sweep", "--jobs", "1", "--root", str(root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 of 3 runs to do, 0 up to date" in done.stdout and "1 of 3: ring · seed 0, " in done.stdout

@@ -61,15 +61,22 @@ def test_the_numbers_without_a_record(project: tuple[Path, list[Result]]) -> Non
 def test_a_system_without_fcntl_and_a_folder_with_any_name(tmp_path: Path) -> None:
     """Windows lacks fcntl; in a URL, `#` and `%20` would name another folder."""
     root = tmp_path / "größe 1 a#c%20d"
-    call = f"ff.run('digits', ff.iid(clients=2), rounds=1, record={str(root)!r}, compile='never')"
-    blocked = "import sys; sys.modules['fcntl'] = None; "
     again = ["run", "--partition", "digits-iid", "--method", "fedavg", "--executor", "inline", "--set"]
-    for code, folder in (
-        (f"import fedflow as ff; {call}", tmp_path),
-        ("sys.argv[1:] = ['report']; from fedflow.cli import main; main()", root),
-        (f"sys.argv[1:] = {[*again, 'run.rounds=2']}; from fedflow.cli import main; main()", root),
-    ):
-        subprocess.run([sys.executable, "-c", blocked + code], cwd=folder, check=True, capture_output=True)
+    code = f"""
+import os, sys
+sys.modules["fcntl"] = None
+import fedflow as ff
+from fedflow.cli import main
+ff.run("digits", ff.iid(clients=2), rounds=1, record={str(root)!r}, compile="never")
+os.chdir({str(root)!r})
+for words in (["report"], {[*again, "run.rounds=2"]}):
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, words
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
     assert [path.name for path in tmp_path.iterdir()] == [root.name]
     assert (root / "report" / "index.html").exists()
     with sqlite3.connect(root / "mlruns" / "mlflow.db") as database:

@@ -271,11 +271,11 @@ def states() -> list[Any]:
     return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # noqa: NPY002
 
 
-def test_generators_of_the_caller_are_as_before(tmp_path: Path) -> None:
+def test_generators_of_the_caller_are_as_before(tmp_path: Path, preloaded: Path) -> None:
     """In a separate process, because library threads of earlier tests draw from Python's generator, too."""
     code = "import sys, test_run; test_run.draw_nothing(test_run.Path(sys.argv[1]))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", code, str(tmp_path)]
+    command = [str(preloaded / "python"), "-c", code, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -31,7 +31,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_command_runs_a_study_of_procedures_and_one_compares(root: Path, capsys) -> None:
-    done = fedflow(capsys, "sweep", "--name", "both", "--root", root)
+    done = fedflow(capsys, "sweep", "--jobs", 1, "--name", "both", "--root", root)
     assert (done.code, done.err) == (0, "") and "4 of 4 runs to do" in done.out
     assert {path.parts[-2:] for path in (root / "outcomes").glob("*/*")} == {
         (name, seed) for name in ("walk", "far") for seed in ("0", "1")

@@ -36,8 +36,8 @@ def test_committed_rows_count_as_runs_while_settings_and_code_are_theirs(capsys,
         call("report", "--verdicts")
         return [(root / name).read_text() for name in ("verdicts.yaml", "results.csv", "claims.csv")]
 
-    call("sweep")
-    call("sweep", "--set", "grid.methods=[fedavg]", "--set", "methods.fedavg.training.lr=0.2")
+    call("sweep", "--jobs", 1)
+    call("sweep", "--jobs", 1, "--set", "grid.methods=[fedavg]", "--set", "methods.fedavg.training.lr=0.2")
     all_here = written()
     assert all_here[0].count("seeds: 3") == 4 and all_here[1].count(",2+,") == 9
     shutil.rmtree(root / "results" / "skewed" / "fedavg")
