@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,13 @@ def refusal(root: Path, changes: Sequence[str]) -> str:
     return ""
 
 
+@cache
+def runs_of(study: Path, changes: tuple[str, ...]) -> set[tuple]:
+    """The names, seeds and digests of the grid."""
+    params = load_params(study / "params.yaml", changes)
+    return {(*cell.names, cell.seed, cell.digest) for cell in cells(params, study, "sweep")}
+
+
 @pytest.mark.parametrize("file", CLAIMS, ids=lambda file: file.parent.name)
 def test_the_command_of_a_verdict_makes_its_runs(file: Path) -> None:
     """As far as they are in ``results.csv``; several commands are joined by &&."""
@@ -183,10 +191,7 @@ def test_the_command_of_a_verdict_makes_its_runs(file: Path) -> None:
         runs = [run for result in judged.comparisons for run in result.runs]
         calls = re.sub(r"\b[A-Z_]+=\S+ ", "", named.get(judged.claim.id, "")).split(" && ")
         if runs and all(call.startswith("fedflow sweep ") for call in calls):
-            grids = [
-                cells(load_params(study / "params.yaml", of), study, "sweep") for _, of in settings_of(calls)
-            ]
-            made = {(*cell.names, cell.seed, cell.digest) for grid in grids for cell in grid}
+            made = set[tuple]().union(*(runs_of(study, of) for _, of in settings_of(calls)))
             names = [(run.partition, *([] if run.procedure else [run.method])) for run in runs]
             used = {(*name, run.seed, run.settings) for name, run in zip(names, runs)}
             assert used <= made, f"{judged.claim.id}: {sorted(used - made)[0]}"
