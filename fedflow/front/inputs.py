@@ -176,9 +176,9 @@ def _need_rows(name: str, rows: np.ndarray, count: int) -> None:
 def built_method(method: str | Method | type[Method] | Mapping[str, Any]) -> Method:
     """A method by name, as an object, or as a mapping with ``method`` and its hyper-parameters."""
     if isinstance(method, Method):
-        return method
+        return _whole(method)
     if isinstance(method, type) and issubclass(method, Method):
-        return method.parse({}, section="method")
+        return _whole(method.parse({}, section="method"))
     if isinstance(method, str):
         return build_method(method)
     if isinstance(method, Mapping) and "method" in method:
@@ -186,10 +186,21 @@ def built_method(method: str | Method | type[Method] | Mapping[str, Any]) -> Met
     raise BadInput("method", method, "a name such as 'ditto', or an object such as fedflow.Ditto(lam=1.0)")
 
 
+def _whole(method: Method) -> Method:
+    """The method, if its class defines both steps."""
+    cls = type(method)
+    if absent := [name for name in ("local", "aggregate") if getattr(cls, name) is getattr(Method, name)]:
+        raise BadInput("method", Words(cls.__name__), f"a class that defines {' and '.join(absent)}")
+    return method
+
+
+def is_registered(method: Method) -> bool:
+    return METHODS.get(method.name) is type(method)
+
+
 def titles(method: Method) -> tuple[str, str]:
     """Name and label of a method; an unregistered class, which may inherit both, has its Python name."""
-    registered = METHODS.get(method.name) is type(method)
-    return (method.name, method.label) if registered else (type(method).__name__,) * 2
+    return (method.name, method.label) if is_registered(method) else (type(method).__name__,) * 2
 
 
 def default_network(data: Dataset) -> str:

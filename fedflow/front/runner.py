@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import torch
 
 from fedflow.config.sections import REDRAW
-from fedflow.errors import BadInput, meant, place, unknown_name
+from fedflow.errors import BadInput, RoundFailed, meant, place, unknown_name
 from fedflow.files import cache
 from fedflow.front.inputs import (
     Data,
@@ -22,6 +22,7 @@ from fedflow.front.inputs import (
     built_method,
     described,
     federation,
+    is_registered,
     network_entry,
     prepared,
     scheme,
@@ -44,7 +45,7 @@ from fedflow.simulation.extensions.client_curriculum import ClientCurriculum
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_architecture
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.outcome import RoundReport
+from fedflow.simulation.outcome import RoundReport, reasons
 from fedflow.simulation.settings import RunSettings, check_division, check_settings
 from fedflow.simulation.stop import StopAt
 from fedflow.simulation.timing import Timing
@@ -213,6 +214,7 @@ def run(
     label, reports, folder = titles(built)[1], list[RoundReport](), None
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
+        listeners += [] if is_registered(built) else [_first_round]
         whole = federation(prepared(source, telling=progress), drawn, model, built, target, "matmul")
         job = Job(whole, built, local, 0 if redraw == "division" else seed)
         simulation = Simulation(job, wanted)  # checks all of it
@@ -234,6 +236,12 @@ def run(
             )
     inputs = described(source, division, model, whole, redraw)
     return Result(label, seed, simulation, reports, outcome, inputs, folder)
+
+
+def _first_round(report: RoundReport, rounds: int) -> None:
+    """Stop the run of a method in development if all clients of its first round failed."""
+    if report.round == 1 and report.lost and report.failed:
+        raise RoundFailed(f"round 1: every client failed ({reasons(report.failed, 1)})")
 
 
 def _explained(function: Any) -> None:

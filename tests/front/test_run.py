@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedflow as ff
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, RoundFailed
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.methods.averaging.fedavg import FedAvg
@@ -302,6 +302,22 @@ def draw_nothing(folder: Path) -> None:
     assert states() == before
     random.seed(2), np.random.seed(2), torch.manual_seed(2)  # noqa: NPY002
     assert ff.run(data, ff.iid(clients=3), model=drawing, **SMALL).metrics == first.metrics
+
+
+def test_a_mistake_in_a_method_in_development_ends_its_first_round() -> None:
+    class Unfinished(ff.Method):
+        def local(self, client: ff.Client) -> ff.Update:
+            return ff.Update({"model": client.fit(start=client.message["model"])})
+
+    class Wrong(ff.FedAvg):
+        def local(self, client: ff.Client) -> ff.Update:
+            return client.nothing
+
+    with one_line_error("method: Unfinished .* a class that defines aggregate$", BadInput):
+        ff.run(own(), ff.iid(clients=3), Unfinished, **SMALL)
+    words = "^round 1: every client failed \\(client 0: AttributeError: .*'nothing'; and 2 more\\)$"
+    with pytest.warns(UserWarning, match="every client failed"), one_line_error(words, RoundFailed):
+        ff.run(own(), ff.iid(clients=3), Wrong(), **SMALL)
 
 
 @pytest.mark.parametrize(
