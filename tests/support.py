@@ -99,6 +99,13 @@ class Product(nn.Module):
     losses, hits = Quadratic.losses, Quadratic.hits
 
 
+def near(value: Any, tolerance: float = 1e-9) -> Any:
+    """What equals these numbers, or rows of numbers, up to an absolute error."""
+    if isinstance(value, list) and any(isinstance(row, list) for row in value):
+        return [near(row, tolerance) for row in value]
+    return pytest.approx(value, rel=0, abs=tolerance)
+
+
 def consecutive(sizes: Sequence[int]) -> Partition:
     """Client k holds the next ``sizes[k]`` samples, for training and for testing."""
     rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])

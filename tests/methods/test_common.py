@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, follow, prepare_run, products, quadratics, refused, run, same
+from support import Ran, follow, near, prepare_run, products, quadratics, refused, run, same
 
 from fedflow.errors import BadInput
 from fedflow.methods import build_method
@@ -13,10 +13,6 @@ from fedflow.simulation.federation import Federation
 
 SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
 HALF: dict[str, Any] = {"training": SGD, "participation": 0.5}
-
-
-def near(value: Any) -> Any:
-    return pytest.approx(value, rel=0, abs=1e-9)
 
 
 # Weights

@@ -13,19 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from support import Ran, follow, one_client, prepare_run, products, quadratics, run, with_cohorts
+from support import Ran, follow, near, one_client, prepare_run, products, quadratics, run, with_cohorts
 from torch import nn
 
 from fedflow.methods import build_method
 from fedflow.methods.averaging.fednova import work
 from fedflow.methods.averaging.fedprox_as_published import distances
 from fedflow.models.flat import FlatModel
-
-
-def near(value: Any) -> Any:
-    nested = isinstance(value, list) and isinstance(value[0], list)
-    return [near(row) for row in value] if nested else pytest.approx(value, rel=0, abs=1e-9)
-
 
 # FedAvg
 

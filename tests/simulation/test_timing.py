@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import Ran, prepare_run, quadratics, run
+from support import Ran, near, prepare_run, quadratics, run
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
@@ -16,10 +16,6 @@ from fedflow.simulation.timing import Timing, Work, first_done
 
 GIVEN = [[1, 2, 2], [1, 4, 3], [2, 10, 4]]  # download, epoch, upload of three clients
 THREE = quadratics(((1, 0), (1, 4), (1, 8)), (10, 10, 10), start=0)
-
-
-def near(value: Any) -> Any:
-    return pytest.approx(value, rel=0, abs=1e-9)
 
 
 # How fast clients are

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, quadratics, run
+from support import Ran, near, quadratics, run
 
 from fedflow.errors import BadInput
 from fedflow.methods.asynchronous.fedeff import FedEff, fitting, round_time
@@ -15,10 +15,6 @@ from fedflow.simulation.federation import Federation
 TIMES = np.array([[1, 2, 2], [1, 4, 3], [2, 10, 4]], dtype=float)
 GIVEN: dict[str, Any] = {"timing": {"given": TIMES.tolist()}}
 THREE = quadratics(((1, 0), (2, 1), (4, 3)), (10, 20, 30), start=0.5)
-
-
-def near(value: Any) -> Any:
-    return pytest.approx(value, rel=0, abs=1e-9)
 
 
 def need(times: np.ndarray, epochs: Any) -> np.ndarray:

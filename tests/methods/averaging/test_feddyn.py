@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, prepare_run, quadratics, run, with_cohorts
+from support import Ran, near, prepare_run, quadratics, run, with_cohorts
 
 from fedflow.local.client import Client, Update
 from fedflow.methods import build_method
@@ -32,10 +32,6 @@ T1 = {  # (theta, h, g_1, g_2) after each round, alpha 0.5
     ],
 }
 TRAINING: dict[str, dict] = {"exact": EXACT, "two steps": {}}
-
-
-def near(value: Any) -> Any:
-    return pytest.approx(value, rel=0, abs=1e-9)
 
 
 def states(ran: Ran) -> list[tuple[float, ...]]:

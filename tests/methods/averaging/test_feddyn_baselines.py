@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import support
 import torch
 from support import Workers, consecutive, prepare_run, quadratics, run, same, with_cohorts
 
@@ -24,8 +25,7 @@ TWO = quadratics(((1, 0), (3, 4)), (10, 10), start=0)
 ALL = ["fedavg", "fedprox", "fedsgd", "scaffold", "feddyn", "fedsplit"]
 
 
-def near(value: Any) -> Any:
-    return pytest.approx(value, rel=0, abs=1e-6)
+near = partial(support.near, tolerance=1e-6)
 
 
 def exact(mu: float) -> dict[str, float]:

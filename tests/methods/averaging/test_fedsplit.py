@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import by_hand, images, quadratics, run, with_cohorts
+from support import by_hand, images, near, quadratics, run, with_cohorts
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
@@ -19,10 +19,6 @@ from fedflow.methods import build_method
 from fedflow.simulation.federation import Federation
 
 TWO = quadratics(((1, 0), (9, 10)), (1, 1), start=0)
-
-
-def near(value: Any, tolerance: float = 1e-9) -> Any:
-    return pytest.approx(value, rel=0, abs=tolerance)
 
 
 def exact(s: float, steps: int = 40, low: float = 1, high: float = 9) -> dict[str, Any]:

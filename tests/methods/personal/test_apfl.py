@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import follow, one_client, prepare_run, quadratics, run
+from support import follow, near, one_client, prepare_run, quadratics, run
 
 from fedflow.methods import build_method
 from fedflow.simulation.federation import Federation
@@ -13,11 +13,6 @@ HALF: dict[str, Any] = {
     "training": {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5, "weight_decay": 0.01},
     "participation": 0.5,
 }
-
-
-def near(value: Any) -> Any:
-    nested = isinstance(value, list) and isinstance(value[0], list)
-    return [near(row) for row in value] if nested else pytest.approx(value, rel=0, abs=1e-9)
 
 
 def test_apfl_with_a_fixed_alpha(cohort: str) -> None:

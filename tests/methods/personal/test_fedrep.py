@@ -3,9 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
-from support import Product, by_hand, images, products, quadratics, run
+from support import Product, by_hand, images, near, products, quadratics, run
 from torch import nn
 
 from fedflow.data import Dataset
@@ -16,11 +15,6 @@ HALF: dict[str, Any] = {
     "training": {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5},
     "participation": 0.5,
 }
-
-
-def near(value: Any) -> Any:
-    nested = isinstance(value, list) and isinstance(value[0], list)
-    return [near(row) for row in value] if nested else pytest.approx(value, rel=0, abs=1e-9)
 
 
 def test_fedrep(cohort: str) -> None:

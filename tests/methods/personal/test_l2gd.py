@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, follow, prepare_run, quadratics, run
+from support import Ran, follow, near, prepare_run, quadratics, run
 
 from fedflow.methods import build_method
 from fedflow.methods.method import Method
@@ -14,11 +14,6 @@ from fedflow.simulation.federation import Federation
 
 T1 = {"lam": 1, "p": 0.4}
 ETA = 0.2 / (2 * 0.6)  # alpha / (n (1 - p)) with alpha = 0.2, so that theta = 0.25
-
-
-def near(value: Any) -> Any:
-    nested = isinstance(value, list) and isinstance(value[0], list)
-    return [near(row) for row in value] if nested else pytest.approx(value, rel=0, abs=1e-9)
 
 
 def tossed(hyper: dict, numbers: list[tuple[int, int]]) -> Method:

@@ -6,7 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Workers, failing, prepare_run, products, refused, run, same, with_cohorts, with_newcomers
+from support import (
+    Workers,
+    failing,
+    near,
+    prepare_run,
+    products,
+    refused,
+    run,
+    same,
+    with_cohorts,
+    with_newcomers,
+)
 
 from fedflow.methods import build_method
 from fedflow.models import build
@@ -17,11 +28,6 @@ HALF: dict[str, Any] = {
     "training": {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5},
     "participation": 0.5,
 }
-
-
-def near(value: Any) -> Any:
-    nested = isinstance(value, list) and isinstance(value[0], list)
-    return [near(row) for row in value] if nested else pytest.approx(value, rel=0, abs=1e-9)
 
 
 def test_lg_fedavg(cohort: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import Ran, consecutive, images, one_client, quadratics, refused, run
+from support import Ran, consecutive, images, near, one_client, quadratics, refused, run
 from torch import Tensor
 
 from fedflow.data import Dataset
@@ -24,10 +24,6 @@ ORDERS = {  # local models, global models of two rounds, personal models after t
     "hessian_free": ([0.648878, -0.169696], [0.239591, 0.0760827930], [0.3156319, -0.0083272]),
 }
 ORDERS["second"] = ORDERS["hessian_free"]  # which is exact on quadratics
-
-
-def near(value: Any) -> Any:
-    return pytest.approx(value, rel=0, abs=1e-9)
 
 
 def served(ran: Ran) -> list[float]:

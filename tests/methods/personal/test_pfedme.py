@@ -1,17 +1,10 @@
 """pFedMe on the test-bed T1, with inner steps and with exact ones, and its limits."""
 
-from typing import Any
-
 import pytest
-from support import quadratics, run
+from support import near, quadratics, run
 
 T1 = {"lam": 2, "inner_steps": 3, "personal_lr": 0.05}
 EXACT = {"lam": 2, "inner_steps": 40, "personal_lr": 0.3}  # leaves 1/10 and 1/5 of the distance a step
-
-
-def near(value: Any) -> Any:
-    nested = isinstance(value, list) and isinstance(value[0], list)
-    return [near(row) for row in value] if nested else pytest.approx(value, rel=0, abs=1e-9)
 
 
 def test_pfedme(cohort: str) -> None:
