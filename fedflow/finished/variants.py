@@ -23,7 +23,7 @@ from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, explain, hints
 from fedflow.simulation.settings import RunSettings
 
-LENGTH, DIGITS = 20, 4  # letters of the differences in a label, and of the digest at its end
+LENGTH, DIGITS = 40, 4  # letters of the differences in a label, and of the digest at its end
 HASHES = ("data_hash", "partition_hash")
 HOST = "method.host.name"  # the method that another one wraps
 

@@ -78,11 +78,13 @@ def test_the_plain_folder_gives_the_name_however_many_others_there_are(tmp_path)
 
 
 def test_many_differences_end_in_the_digest(tmp_path):
-    write_run(tmp_path, "p", "ifca", 0, clusters=2, restarts=1, trial=10)
-    write_run(tmp_path, "p", "ifca", 0, clusters=4, restarts=3, trial=50, plain=False)
+    write_run(tmp_path, "p", "ifca", 0, clusters=2, restarts=1, trial=10, pretraining=0)
+    write_run(tmp_path, "p", "ifca", 0, clusters=4, restarts=3, trial=50, pretraining=2, plain=False)
     _, other = collect_runs(tmp_path)
-    assert other.label == f"IFCA · clusters 4 …{other.settings[:4]}"
-    assert other.variant == "ifca · method.clusters 4, method.restarts 3, method.trial 50"
+    assert other.label == f"IFCA · clusters 4, pretraining 2 …{other.settings[:4]}"
+    assert other.variant == (
+        "ifca · method.clusters 4, method.pretraining 2, method.restarts 3, method.trial 50"
+    )
 
 
 def test_the_same_run_twice_is_shown_once_with_a_note(tmp_path):
@@ -174,8 +176,7 @@ def test_runs_of_other_teachers_are_never_averaged(tmp_path):
     other = teacher | {"training": teacher["training"] | {"epochs": 3}}
     write_run(tmp_path, "p", "fedavg", 0, central={"teacher": teacher})
     write_run(tmp_path, "p", "fedavg", 1, central={"teacher": other}, plain=False)
-    (short,) = (f"…{f.name[2:6]}" for f in tmp_path.glob("p/fedavg/1-*"))
-    assert [*accuracies(tmp_path)] == ["FedAvg", "FedAvg · " + short]
+    assert [*accuracies(tmp_path)] == ["FedAvg", "FedAvg · central teacher training epochs 3"]
     (_, row) = settings_table(collect_runs(tmp_path))
     assert row["variant"] == "fedavg · central.teacher.training.epochs 3"
     assert "central teacher training epochs 3" in row["changed"]
