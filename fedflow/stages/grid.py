@@ -140,7 +140,7 @@ def _move(folder: Path, to: Path) -> None:
     """Move a folder of results, and delete the folders above it that it leaves empty, up to `RESULTS`."""
     shutil.rmtree(to, ignore_errors=True)
     to.parent.mkdir(parents=True, exist_ok=True)
-    folder.rename(to)
+    shutil.move(folder, to)
     for parent in folder.parents:
         if parent.name in (RESULTS, OUTCOMES, ASIDE.name) or any(parent.iterdir()):
             return
