@@ -34,6 +34,7 @@ from fedflow.project.templates import KEPT, ProjectFile
 from fedflow.simulation.extensions.extension import REGISTERED as RUN_EXTENSIONS
 from fedflow.simulation.updates import STEPS
 from fedflow.stages.experiment import experiments
+from fedflow.tracking.addresses import shown
 from fedflow.tracking.store import check_store
 
 NEEDED = (*LIBRARIES, "matplotlib", "pyarrow", "safetensors")
@@ -239,7 +240,7 @@ def _store(root: Path) -> Finding:
         return Finding("bad", "record", str(error))
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if uri:
-        return Finding("ok", "record", f"MLFLOW_TRACKING_URI = {uri}")
+        return Finding("ok", "record", f"MLFLOW_TRACKING_URI = {shown(uri)}")
     folder = root / "mlruns"
     try:
         with tempfile.TemporaryFile(dir=_existing(folder)):

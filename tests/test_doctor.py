@@ -150,11 +150,11 @@ def test_claims_are_checked_if_there_are_any(project):
 
 
 def test_a_record_of_your_own_is_named_and_a_prefect_server_of_your_own_must_answer(project, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@host:5000")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
     findings = found(project)
     finding = findings["Prefect API"]
-    assert "http://host:5000" in findings["record"].detail
+    assert findings["record"].detail.endswith("= http://me:***@host:5000")
     assert finding.status == "bad" and "http://127.0.0.1:1/api is not responding" in finding.detail
 
 

@@ -176,7 +176,7 @@ def report(
 
 def cite(
     methods: Annotated[
-        list[str] | None, typer.Argument(help="Names of methods; default: all methods in results.")
+        list[str] | None, typer.Argument(help="Names of methods; default: all methods with finished runs.")
     ] = None,
     root: Root = Path(),
 ) -> None:
