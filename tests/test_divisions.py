@@ -171,7 +171,7 @@ def test_names_and_values_that_are_not_accepted_are_one_line(tmp_path: Path) -> 
         load_params(root / "params.yaml", ["grid.redraw=seeds"])
     with refused("^partitions: 'mixed@1' is not accepted"):
         Experiment(params, "mixed@1", "fedavg", 0, root).check()
-    with refused("^partitions: 'mixed@1' is not accepted"):
+    with refused("^grid.partitions: 'mixed@1' is not accepted"):
         load_params(root / "params.yaml", ["grid.partitions=[mixed@1]"])
     with refused("^partition: 'mixed@x' is not accepted; expected mixed, or mixed@7 with the seed 7"):
         params.partition("mixed@x")

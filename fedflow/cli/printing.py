@@ -24,9 +24,8 @@ def print_line(line: object) -> None:
 
 def print_indented(words: str) -> None:
     """Print words in lines as wide as the terminal, indented."""
-    wrap = textwrap.TextWrapper(console.width, initial_indent="  ", subsequent_indent="    ")
-    wrap.break_long_words = wrap.break_on_hyphens = False
-    print_line(wrap.fill(words))
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    print_line(textwrap.fill(words, console.width, initial_indent="  ", subsequent_indent=4 * " ", **whole))
 
 
 def print_json(value: object) -> None:
