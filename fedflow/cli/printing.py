@@ -24,8 +24,16 @@ def print_line(line: object) -> None:
 
 def print_indented(words: str) -> None:
     """Print words in lines as wide as the terminal, indented."""
-    whole = {"break_long_words": False, "break_on_hyphens": False}
-    print_line(textwrap.fill(words, console.width, initial_indent="  ", subsequent_indent=4 * " ", **whole))
+    first, later = 2 * " ", 4 * " "
+    lines = textwrap.wrap(
+        words,
+        console.width,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    print_line("\n".join(lines))
 
 
 def print_json(value: object) -> None:
