@@ -24,12 +24,11 @@ def print_line(line: object) -> None:
 
 def print_indented(words: str) -> None:
     """Print words in lines as wide as the terminal, indented."""
-    first, later = 2 * " ", 4 * " "
     lines = textwrap.wrap(
         words,
         console.width,
-        initial_indent=first,
-        subsequent_indent=later,
+        initial_indent="  ",
+        subsequent_indent="    ",
         break_long_words=False,
         break_on_hyphens=False,
     )
