@@ -100,7 +100,7 @@ class Product(nn.Module):
 
 
 def near(value: Any, tolerance: float = 1e-9) -> Any:
-    """What equals these numbers, or rows of numbers, up to an absolute error."""
+    """These numbers, or rows of numbers, for comparisons with an absolute tolerance."""
     if isinstance(value, list) and any(isinstance(row, list) for row in value):
         return [near(row, tolerance) for row in value]
     return pytest.approx(value, rel=0, abs=tolerance)

@@ -229,7 +229,7 @@ def test_a_link_of_a_readme_leads_to_a_page_or_names_the_file(site: ModuleType) 
 
 
 def test_tables_in_readmes_are_those_of_the_results() -> None:
-    """``docs/tables.py`` writes these tables; ``draw.py`` writes those of the costs study."""
+    """``docs/tables.py`` writes the tables of all studies except ``updates``, which has ``draw.py``."""
     tables = of_docs("tables")
     for study in STUDIES:
         readme = (study / "README.md").read_text()

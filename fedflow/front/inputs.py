@@ -176,9 +176,9 @@ def _need_rows(name: str, rows: np.ndarray, count: int) -> None:
 def built_method(method: str | Method | type[Method] | Mapping[str, Any]) -> Method:
     """A method by name, as an object, or as a mapping with ``method`` and its hyper-parameters."""
     if isinstance(method, Method):
-        return _whole(method)
+        return _complete(method)
     if isinstance(method, type) and issubclass(method, Method):
-        return _whole(method.parse({}, section="method"))
+        return _complete(method.parse({}, section="method"))
     if isinstance(method, str):
         return build_method(method)
     if isinstance(method, Mapping) and "method" in method:
@@ -186,7 +186,7 @@ def built_method(method: str | Method | type[Method] | Mapping[str, Any]) -> Met
     raise BadInput("method", method, "a name such as 'ditto', or an object such as fedflow.Ditto(lam=1.0)")
 
 
-def _whole(method: Method) -> Method:
+def _complete(method: Method) -> Method:
     """The method, if its class defines both steps."""
     cls = type(method)
     if absent := [name for name in ("local", "aggregate") if getattr(cls, name) is getattr(Method, name)]:

@@ -214,7 +214,7 @@ def run(
     label, reports, folder = titles(built)[1], list[RoundReport](), None
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
-        listeners += [] if is_registered(built) else [_first_round]
+        listeners += [] if is_registered(built) else [_refuse_lost_start]
         whole = federation(prepared(source, telling=progress), drawn, model, built, target, "matmul")
         job = Job(whole, built, local, 0 if redraw == "division" else seed)
         simulation = Simulation(job, wanted)  # checks all of it
@@ -238,7 +238,7 @@ def run(
     return Result(label, seed, simulation, reports, outcome, inputs, folder)
 
 
-def _first_round(report: RoundReport, rounds: int) -> None:
+def _refuse_lost_start(report: RoundReport, rounds: int) -> None:
     """Stop the run of a method in development if all clients of its first round failed."""
     if report.round == 1 and report.lost and report.failed:
         raise RoundFailed(f"round 1: every client failed ({reasons(report.failed, 1)})")
