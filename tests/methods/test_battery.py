@@ -487,6 +487,21 @@ def test_running_statistics_are_averages_of_those_sent(name: str, normed: Federa
             assert method.serves != "personal" or not torch.equal(buffers, first), about
 
 
+def test_running_statistics_of_stale_updates_are_averages(name: str, normed: Federation) -> None:
+    """A stale difference from the received statistics would extrapolate: variances became negative."""
+    if not issubclass(METHODS[name], Asynchronous):
+        pytest.skip("no update is stale")
+    method, all_sent = spied(METHODS[name]())
+    training = {"batch_size": 8, "lr": 0.05}
+    timing = {"given": [[0, 1, 0], [0, 1, 0], [0, 3, 0], [0, 5, 0]]}
+    ran = run(method, normed, training=training, participation=0.5, rounds=5, timing=timing)
+    assert max(ran.values("delay")) > 0
+    sent = torch.stack([seen.held for seen in all_sent])[:, normed.model.parameters :]
+    for server in ran.servers:
+        buffers = server["model"][normed.model.parameters :]
+        assert (sent.amin(0) - 1e-12 <= buffers).all() and (buffers <= sent.amax(0) + 1e-12).all()
+
+
 def hooks_of(method: Method) -> list[str]:
     """The hooks of a method that are given a round, or the server's state."""
     kinds = [Method, *(kind for kind in Ability.__subclasses__() if isinstance(method, kind))]
@@ -573,7 +588,7 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
 def test_a_client_whose_training_raises_is_left_out(name: str, federation: Federation, cohort: str) -> None:
     method = breaking(name, with_samples=SIZES[3])
     ran = run(with_cohorts(method, [[0, 2, 3, 5]]), federation, cohort=cohort, **HALF | {"rounds": 1})
-    assert ran.rounds[0].failed == {3: "ValueError: out of order"}
+    assert [*ran.rounds[0].failed] == [3] and ran.rounds[0].failed[3].startswith("ValueError: out of order")
     spared = with_cohorts(build_method(name), [[0, 2, 5]])
     close(ran.state(), run(spared, federation, **HALF | {"rounds": 1}).state(), 1e-5)
 
@@ -609,11 +624,11 @@ def test_a_client_that_fails_once_is_retried(name: str, federation: Federation) 
 @common
 def test_too_small_a_cohort_stops_the_run(name: str, federation: Federation) -> None:
     method = with_cohorts(breaking(name, with_samples=SIZES[3]), [[0, 3]])
-    with pytest.raises(FedflowError) as error:
+    words = r"^round 1: 1 of 2 clients succeeded, run.min_cohort is 2 \(client 3: ValueError: out of order "
+    if isinstance(method, Cyclic) and method.cycles() > 1:
+        words = f"run.min_cohort: 2 .* at most 1 with {name}, whose rounds have several cohorts"
+    with pytest.raises(FedflowError, match=words):
         run(method, federation, min_cohort=2, **HALF)
-    assert str(error.value) == (
-        "round 1: 1 of 2 clients succeeded, run.min_cohort is 2 (client 3: ValueError: out of order)"
-    )
 
 
 @engine
@@ -896,8 +911,11 @@ def test_every_hyper_parameter_rejects_bad_values_by_its_name(name: str) -> None
         build_method(name, {"nonsense": 1})
 
 
+NEEDED = {"dimensions": {"reducer": "umap"}}  # other settings without which an option is refused
+
+
 def test_every_hyper_parameter_says_what_it_is(name: str) -> None:
     for field in dataclasses.fields(METHODS[name]):  # type: ignore[arg-type]
         assert field.metadata["doc"], field.name
         for value in field.metadata["grid"]:
-            build_method(name, {field.name: value})
+            build_method(name, NEEDED.get(field.name, {}) | {field.name: value})

@@ -1,7 +1,9 @@
 """Base of asynchronous methods: clients report when they are done, with updates to an older model.
 
 Several clients train at any time, each from the model that it received. The server takes a step after every
-m updates, stale ones included.
+m updates, stale ones included. Clients train with the learning rate of the round in which they report, which
+matters with `training.lr_decay`. A difference of running statistics that is stale may make a variance
+negative, so clients send the statistics themselves.
 """
 
 import math

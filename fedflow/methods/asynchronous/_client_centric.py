@@ -24,7 +24,10 @@ C = TypeVar("C", bound=State, default=State)
 
 
 class ClientCentric(Buffered[C]):
-    """d = mean (x - x_K) / K; m <- beta m + (1 - beta) d; v <- `second`; x <- x - eta m / (sqrt(v) + eps)."""
+    """d = mean (x - x_K) / K; m <- beta m + (1 - beta) d; v <- `second`; x <- x - eta m / (sqrt(v) + eps).
+
+    Running statistics are sent as they are, and averaged.
+    """
 
     server_lr: float = option(
         0.01, "server learning rate", symbol="eta", gt=0, grid=(1e-4, 1e-3, 1e-2, 1e-1, 1)
@@ -45,9 +48,10 @@ class ClientCentric(Buffered[C]):
 
     def local(self, client: Client) -> Update:
         x = client.received["model"]
-        moved = x - client.fit(start=x)
+        x_k = client.fit(start=x)
         steps = client.rates().sum() if self.normalize else 1.0
-        return client.update(d=client.model.with_buffers(moved / steps, moved), weight=self.weight(client))
+        d = client.model.with_buffers((x - x_k) / steps, x_k)
+        return client.update(d=d, weight=self.weight(client))
 
     def second(self, server: C, square: Tensor) -> dict[str, Tensor]:
         """The next second moment ``v`` [D], whose root divides the step, and other fields that change."""
@@ -59,4 +63,4 @@ class ClientCentric(Buffered[C]):
         m = self.beta * server.m + (1 - self.beta) * d
         second = self.second(server, d.square())
         stepped = x - self.server_lr * m / (second["v"].sqrt() + self.eps)
-        return replace(server, model=now.model.with_buffers(stepped, x - mean), m=m, **second), {}
+        return replace(server, model=now.model.with_buffers(stepped, mean), m=m, **second), {}

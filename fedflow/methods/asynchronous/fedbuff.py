@@ -5,7 +5,7 @@ Aggregation", AISTATS 2022, arXiv 2106.06639, Algorithm 1.
 
 Client: fetches x, takes K local steps to x_K, sends d_k = x - x_K. Server: after every m updates,
 x <- x - eta_s / m * sum_k s(tau_k) d_k, where the staleness tau_k counts the server steps taken while client
-k was training.
+k was training. Running statistics are sent as they are, and averaged.
 *Reduces to* FedAvg (weighting: uniform) when no update is stale.
 *State*: server x, t; clients none. *Traffic*: 1 P and the step number down, 1 P and the step number up.
 *Newcomer*: the global model.
@@ -38,7 +38,8 @@ class FedBuff(Serving, Buffered):
 
     def local(self, client: Client) -> Update:
         x = client.received["model"]
-        d = x - client.fit(start=x)
+        x_k = client.fit(start=x)
+        d = client.model.with_buffers(x - x_k, x_k)
         return client.update(d=d, weight=self.weight(client), scalars={"t": client.received["t"]})
 
     def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> Next[GlobalModel]:
@@ -48,4 +49,4 @@ class FedBuff(Serving, Buffered):
         p = cohort.weights / cohort.weights.sum()
         d = float(p @ share) * cohort.mean("d", weights=p * share)
         stepped = x - self.server_lr * now.model.trainable(d)
-        return GlobalModel(now.model.with_buffers(stepped, x - cohort.mean("d"))), {}
+        return GlobalModel(now.model.with_buffers(stepped, cohort.mean("d"))), {}
