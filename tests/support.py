@@ -71,10 +71,10 @@ class Quadratic(nn.Module):
 
     def __init__(self, start: float) -> None:
         super().__init__()
-        self.w = nn.Parameter(torch.tensor([start], dtype=torch.float64))
+        self.weight = nn.Parameter(torch.tensor([start], dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x[:, 0] / 2 * (self.w - x[:, 1]).square()
+        return x[:, 0] / 2 * (self.weight - x[:, 1]).square()
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         return outputs

@@ -255,18 +255,20 @@ def test_local_trains_the_cohort() -> None:
     assert sum(w != 0.5 for w in ran.kept("model")[0]) == 1
 
 
-@pytest.mark.parametrize(("name", "weight"), [("fedprox", "mu"), ("ditto", "lam")])
-def test_pulls_as_published_are_by_norms(name: str, weight: str, cohort: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "hyper"), [("fedprox", {"mu": 1}), ("ditto", {"lam": 1, "personal_epochs": 2})]
+)
+def test_pulls_as_published_are_by_norms(name: str, hyper: dict, cohort: str) -> None:
     """F = (w - 3)^2 / 2 from 1: the norm has the gradient 0 at the start, then 1: 1.2 and 1.28."""
     one = quadratics(((1, 3),), (4,), 1)
-    ran = run(f"{name}_as_published", one, {weight: 1}, rounds=1, keep_trained=True, cohort=cohort)
+    ran = run(f"{name}_as_published", one, hyper, rounds=1, keep_trained=True, cohort=cohort)
     assert ran.kept("trained") == near([[1.28]])
 
 
-def test_norms_are_summed_over_tensors() -> None:
-    """Their gradient is a unit vector per tensor, and 0 where nothing has moved."""
+def test_norms_are_summed_over_weights() -> None:
+    """Their gradient is a unit vector per tensor, and 0 where nothing has moved, in biases and in buffers."""
     model = FlatModel(lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), dtype=torch.float64)
-    moved = torch.tensor([3, 4, 0, 0, 0, 0, 6, 8, 0, 0, *[9] * (model.size - 10)], dtype=torch.float64)
+    moved = torch.tensor([3, 4, 0, 0, 5, 5, 6, 8, 7, 7, *[9] * (model.size - 10)], dtype=torch.float64)
     slope, value = torch.func.grad_and_value(lambda w: distances(model, w, model.init(0)))(
         model.init(0) + moved
     )

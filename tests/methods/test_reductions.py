@@ -104,12 +104,13 @@ def test_ditto_without_pull_is_local(federation: Federation, cohort: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "hyper"), [("fedprox", {"mu": 0}), ("ditto", {"lam": 0}), ("apfl", {"alpha": 1})]
+    ("name", "hyper"),
+    [("fedprox", {"mu": 0}), ("ditto", {"lam": 0, "personal_epochs": None}), ("apfl", {"alpha": 1})],
 )
 def test_variants_as_published_have_the_reductions_of_the_method(
     name: str, hyper: dict, federation: Federation, cohort: str
 ) -> None:
-    fixed = {"adaptive": False} if name == "apfl" else {}
+    fixed = {"adaptive": False, "weighting": "samples"} if name == "apfl" else {}
     published = run(f"{name}_as_published", federation, hyper, cohort=cohort, **HALF)
     plain = run(name, federation, hyper | fixed, cohort=cohort, **HALF)
     torch.testing.assert_close(model(published), model(plain), rtol=0, atol=1e-6)

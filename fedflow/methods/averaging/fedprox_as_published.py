@@ -4,10 +4,12 @@ Source: Hahn, Jeong, Lee, "Connecting Low-Loss Subspace for Personalized Federat
 2109.07628; a baseline in the authors' code, github.com/vaseline555/SuPerFed, which made the numbers of
 FedProx in Tables 2.3 to 2.6 of Hahn's thesis. Use it to repeat these tables.
 
-Client: descends F_k(w) + mu sum_i ||w_i - w_t,i||, the sum over tensors i, whose gradient at w = w_t is taken
-as 0. Server: as FedAvg.
+Client: descends F_k(w) + mu sum_i ||w_i - w_t,i||, the sum over tensors i whose names contain "weight", whose
+gradient at w = w_t is taken as 0. Server: as FedAvg.
 *Reduces to* FedAvg when mu = 0.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
+*Differs from the authors' code in*: biases, which there return to their initial values in every round
+(`superfed`: aggregation: official). Their networks have none but those of BatchNorm.
 """
 
 import torch
@@ -34,5 +36,9 @@ class FedProxAsPublished(FedProx[M]):
 
 
 def distances(model: FlatModel, w: Tensor, center: Tensor) -> Tensor:
-    """The sum over parameter tensors of the norms of ``w`` - ``center``, both [D]; its gradient at 0 is 0."""
-    return torch.stack([part.norm() for part in model.trainable(w - center).split(model.sizes)]).sum()
+    """The sum over weights of the norms of ``w`` - ``center``, both [D]; its gradient at 0 is 0.
+
+    Raises `BadInput` if no parameter has a name with "weight".
+    """
+    moved = torch.where(model.part("*weight*").mask, w - center, 0)
+    return torch.stack([part.norm() for part in moved.split(model.sizes)]).sum()

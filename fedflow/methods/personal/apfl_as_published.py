@@ -5,9 +5,10 @@ Source: Hahn, Jeong, Lee, "Connecting Low-Loss Subspace for Personalized Federat
 in Tables 2.3 to 2.6 of Hahn's thesis. Use it to repeat these tables.
 
 As `apfl`, except in local steps: vbar = alpha v_k + (1 - alpha) w_t, with the received w_t in place of the
-client's current w; alpha is fixed; and weight decay leaves w alone.
+client's current w; alpha is fixed; weight decay leaves w alone; and clients count by their samples.
 *Reduces to* Local when alpha = 1; without weight decay, its global part is FedAvg. *State*: as APFL.
 *Traffic*: 1 P down, 1 P up. *Newcomer*: v = w_t, so the global model.
+*Differs from the authors' code in*: biases, as `fedprox_as_published`.
 """
 
 from typing import ClassVar
@@ -18,6 +19,7 @@ from fedflow.local.client import Client, Update
 from fedflow.local.optimizer import Moving
 from fedflow.local.samples import Batch
 from fedflow.local.trainer import Step
+from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.personal.apfl import APFL, mixture
 from fedflow.methods.registry import register
 from fedflow.settings import option
@@ -27,6 +29,7 @@ from fedflow.settings import option
 class APFLAsPublished(APFL):
     alpha: float = option(0.25, "share of the personal model", symbol="alpha", ge=0, le=1)
     adaptive: ClassVar[bool] = False  # type: ignore[misc]
+    weighting: str = weights("samples")
 
     def local(self, client: Client) -> Update:
         start, alpha = client.received["model"], client.kept["alpha"]

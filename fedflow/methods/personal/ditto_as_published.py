@@ -4,10 +4,11 @@ Source: Hahn, Jeong, Lee, "Connecting Low-Loss Subspace for Personalized Federat
 2109.07628; a baseline in the authors' code, github.com/vaseline555/SuPerFed, which made the numbers of Ditto
 in Tables 2.3 to 2.6 of Hahn's thesis. Use it to repeat these tables.
 
-As `ditto`, except that v_k descends F_k(v) + lambda sum_i ||v_i - w_i||, the sum over tensors i. Its gradient
-at v = w_t, where the norm has none, is the one of F_k.
+As `ditto`, except that v_k descends F_k(v) + lambda sum_i ||v_i - w_i||, the sum over tensors i whose names
+contain "weight". Its gradient at v = w_t, where the norm has none, is the one of F_k.
 *Reduces to* Local personal models when lambda = 0; its global part is always FedAvg. *State*: as Ditto.
 *Traffic*: 1 P down, 1 P up. *Newcomer*: v = w_t.
+*Differs from the authors' code in*: biases, as `fedprox_as_published`.
 """
 
 from torch import Tensor
@@ -17,10 +18,18 @@ from fedflow.local.samples import Batch
 from fedflow.methods.averaging.fedprox_as_published import distances
 from fedflow.methods.personal.ditto import Ditto
 from fedflow.methods.registry import register
+from fedflow.settings import option
 
 
 @register("ditto_as_published", "Ditto as published")
 class DittoAsPublished(Ditto):
+    personal_epochs: int | None = option(
+        5,
+        "local epochs of the personal model; null = as the global one",
+        ge=1,
+        source="authors' code: --tau 5",
+    )
+
     def local(self, client: Client) -> Update:
         w = client.received["model"]
 

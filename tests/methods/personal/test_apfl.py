@@ -100,14 +100,14 @@ def test_a_step_as_published(cohort: str) -> None:
 
 
 def test_as_published_its_first_step_is_that_of_apfl(federation: Federation, cohort: str) -> None:
-    """And without weight decay, its global part is uniform FedAvg."""
+    """And without weight decay, its global part is FedAvg."""
     one = HALF | {
         "training": {"epochs": 1, "steps": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5},
         "cohort": cohort,
     }
     published, plain = (
         run(name, federation, {"alpha": 0.25} | more, rounds=1, **one)
-        for name, more in (("apfl_as_published", {}), ("apfl", {"adaptive": False}))
+        for name, more in (("apfl_as_published", {}), ("apfl", {"adaptive": False, "weighting": "samples"}))
     )
     assert torch.equal(published.servers[-1]["model"], plain.servers[-1]["model"])
     assert all(map(torch.equal, published.clients[-1]["personal"], plain.clients[-1]["personal"]))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import support
 import torch
 from support import Ran, Workers, by_hand, follow, images, prepare_run, quadratics, refused, run, with_cohorts
 from torch import Tensor, nn
@@ -312,7 +313,7 @@ def test_official_aggregation_resets_biases(federation: Federation) -> None:
         one, other = (ran.servers[0]["model"][place], plain.servers[0]["model"][place])
         assert torch.equal(one, other if "weight" in name else first[place])
     with refused("^parameter pattern: '\\*weight\\*' "):
-        run("superfed", quadratics(), {"aggregation": "official", **FIXED})
+        run("superfed", support.products(), {"aggregation": "official", **FIXED})
 
 
 @pytest.mark.slow  # a compilation
