@@ -154,7 +154,7 @@ def cohort_call(
             inputs[key] = value.to(device)  # a graph would read a host tensor only once
             by_client |= set() if one_for_all else {key}
     if model.draws_noise:
-        keys = [noise_key(torch_seed(job.seed, "noise", shard.round, k)) for k in ids]
+        keys = [noise_key(torch_seed(job.seed, "noise", shard.draw, k)) for k in ids]
         inputs["noise"] = torch.tensor(keys, dtype=torch.int32).to(device)
         by_client.add("noise")
     task, path = task_of(job, federation, shard, level_name, vmapped=True), job.path(shard.steps)

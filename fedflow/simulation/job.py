@@ -93,7 +93,7 @@ class Job:
         federation, client = self.federation.open(), shard.clients[i]
         model = network(self.method, federation, level(self.method, federation, client))
         draws = Noisy.of(self.method).draws(model, self.training).get(stream, 0)
-        at = self.seed, stream, shard.round, client
+        at = self.seed, stream, shard.draw, client
         return samples, shard.epochs_of(i, epochs), *at, draws, place(self.seed, client, self.clients)
 
 
@@ -133,6 +133,11 @@ class Shard(Parcel):
     def content(self) -> str:
         """The shard in the name of its Prefect task."""
         return f"{len(self.clients)} clients"
+
+    @property
+    def draw(self) -> int:
+        """The number in the keys of random draws: the round, or minus the phase of an onboarding."""
+        return self.round
 
     def epochs_of(self, i: int, usual: int) -> int:
         """Local epochs of the i-th client: set by the method, or ``usual``; fewer for a straggler."""
@@ -178,6 +183,10 @@ class OnboardingShard(Shard):
     """One worker's share of a turn of the onboarding."""
 
     step: int = 0  # the phase of the onboarding
+
+    @property
+    def draw(self) -> int:
+        return -self.step
 
 
 def task_of(

@@ -6,11 +6,13 @@ process, or on another machine.
 
 import socket
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ from fedflow.simulation.updates.sending import Sending
 
 RETRIES = 1  # of a client whose training raised an error; NaN would recur, from the same seed
 WARNED_METHODS: set[str] = set()  # methods that fell back to the loop in this process
+PACKAGE = Path(__file__).parents[1]
 GPU_LOCK = threading.RLock()  # of the threads of this process that train cohorts
 
 
@@ -142,7 +145,14 @@ def _train_vmapped(
 
 
 def _in_one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    """The error, and the last line of code outside fedflow and the installed libraries that led to it."""
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if _written_here(frame.filename)]
+    return f"{text} ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else text
+
+
+def _written_here(file: str) -> bool:
+    return "site-packages" not in file and not Path(file).is_relative_to(PACKAGE)
 
 
 def _stackable(job: Job, federation: Federation, shard: Shard) -> list[list[int]]:
@@ -180,9 +190,9 @@ def _train_one(
     for _ in range(1 + RETRIES):
         try:
             client = client_of(job, federation, shard, i, streams, compiled)
-            client.model.seed_noise(torch_seed(job.seed, "noise", shard.round, k))
+            client.model.seed_noise(torch_seed(job.seed, "noise", shard.draw, k))
             if Noisy.of(job.method).alone:
-                seed = torch_seed(job.seed, "method noise", shard.round, k)
+                seed = torch_seed(job.seed, "method noise", shard.draw, k)
                 client.noise = torch.Generator(client.model.device).manual_seed(seed)
             update = step(client)
             fault = job.path(shard.steps).fault(update, client.received)

@@ -313,11 +313,19 @@ def test_a_mistake_in_a_method_in_development_ends_its_first_round() -> None:
         def local(self, client: ff.Client) -> ff.Update:
             return client.nothing
 
+    class New(Unfinished):
+        aggregate = local = Wrong.local
+
     with one_line_error("method: Unfinished .* a class that defines aggregate$", BadInput):
         ff.run(own(), ff.iid(clients=3), Unfinished, **SMALL)
-    words = "^round 1: every client failed \\(client 0: AttributeError: .*'nothing'; and 2 more\\)$"
-    with pytest.warns(UserWarning, match="every client failed"), one_line_error(words, RoundFailed):
-        ff.run(own(), ff.iid(clients=3), Wrong(), **SMALL)
+    words = (
+        r"^round 1: every client failed \(client 0: AttributeError: .*'nothing' \(test_run.py, line \d+\); "
+        r"and 2 more\)$"
+    )
+    for method, name in ((Wrong(), "fedavg"), (New, "New")):
+        warned = pytest.warns(UserWarning, match=f"^{name}: round 1: every client failed")
+        with warned, one_line_error(words, RoundFailed):
+            ff.run(own(), ff.iid(clients=3), method, **SMALL)
 
 
 @pytest.mark.parametrize(

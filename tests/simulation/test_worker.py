@@ -54,9 +54,9 @@ def test_a_fallback_to_the_loop_warns_once(federation: Federation, monkeypatch: 
     monkeypatch.setattr(worker, "train_cohort", Spy(room=0))
     with pytest.warns(UserWarning) as warned:
         fallen = run("fedavg", federation, cohort="vmap", rounds=2)
-    reason = "(OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB)"
-    said = f"fedavg: clients train one by one, because vmap failed {reason}"
-    assert [str(warning.message) for warning in warned] == [said]
+    reason = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB (test_worker.py, line "
+    (said,) = (str(warning.message) for warning in warned)
+    assert said.startswith(f"fedavg: clients train one by one, because vmap failed ({reason}")
     assert not any(report.failed for report in fallen.rounds)
     loop = run("fedavg", federation, cohort="loop", rounds=2)
     assert torch.equal(fallen.servers[-1]["model"], loop.servers[-1]["model"])

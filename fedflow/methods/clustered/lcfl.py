@@ -17,6 +17,7 @@ expected number); all clients take part in the warm-up (there: 60 % with CIFAR a
 *Ambiguous*: the treatment of DBSCAN's noise; here such clients stay alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,12 +58,24 @@ class LCFL(Onboarding, Assigned[State]):
     )
     min_samples: int = option(2, "neighbors, including itself, of a core client (DBSCAN)", ge=1)
 
+    def validate(self) -> None:
+        if self.eps is None:
+            self.refuse_unused("without eps", "min_samples")
+        else:
+            self.refuse_unused("with eps", "clusters")
+
     def check(self, run: Conditions) -> None:
         if self.eps is None:
             run.need_clients("method.clusters", self.clusters)
 
     def onboarding_phases(self) -> int:
         return self.warmup + (self.distance == "loss")
+
+    def onboarding_turns(
+        self, now: Round, phase: int, server: State, clients: Sequence[int]
+    ) -> Sequence[Sequence[int]]:
+        """Newcomers (after which there are medoids) train once, as in the last round of the warm-up."""
+        return [] if server.medoids is not None and phase < self.warmup - 1 else [clients]
 
     def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0)[None])
@@ -92,21 +105,24 @@ class LCFL(Onboarding, Assigned[State]):
         if phase < self.onboarding_phases() - 1:
             return server
         losses = cohort.stack("losses") if self.distance == "loss" else None
-        return self.join(server, losses, now.clients) if cohort.newcomers else self.form(server, losses)
+        return self.join(now, server, losses) if cohort.newcomers else self.form(now, server, losses)
 
-    def form(self, server: State, losses: Tensor | None) -> State:
+    def form(self, now: Round, server: State, losses: Tensor | None) -> State:
         """Form the clusters, all with the model of the warm-up."""
         assert server.trained is not None
-        d = self.gaps(server, server.trained) if losses is None else loss_distances(losses)
+        d = self.gaps(now, server, server.trained) if losses is None else loss_distances(losses)
         assignment, medoids = map(torch.from_numpy, self.group(d.cpu().numpy()))
         models = server.models.repeat(len(medoids), 1)
         return State(models, assignment, server.start, medoids=server.trained[medoids], proximity=d)
 
-    def join(self, server: State, losses: Tensor | None, clients: int) -> State:
+    def join(self, now: Round, server: State, losses: Tensor | None) -> State:
         """Add newcomers to the clusters of the nearest medoids."""
         assert server.assignment is not None and server.medoids is not None
-        before = server.assignment[:clients].cpu()
-        d = self.gaps(server, server.medoids) if losses is None else (losses[:, -1:] - losses[:, :-1]).abs()
+        before = server.assignment[: now.clients].cpu()
+        if losses is None:
+            d = self.gaps(now, server, server.medoids)
+        else:
+            d = (losses[:, -1:] - losses[:, :-1]).abs()
         return replace(server, assignment=torch.cat([before, d.argmin(1).cpu()]))
 
     def dissimilarity(self, server: State) -> Dissimilarity:
@@ -115,13 +131,13 @@ class LCFL(Onboarding, Assigned[State]):
         unit = {"loss": "difference of losses", "model": "distance of models", "update": "1 − cosine"}
         return Dissimilarity(matrix, range(len(matrix)), unit[self.distance])
 
-    def gaps(self, server: State, models: Tensor) -> Tensor:
+    def gaps(self, now: Round, server: State, models: Tensor) -> Tensor:
         """Distances [m, k] of the trained models [m, D] to ``models`` [k, D], or of their updates."""
         assert server.trained is not None and server.start is not None
-        u, v = server.trained.double(), models.double()
+        u, v, start = (w[..., : now.model.parameters] for w in (server.trained, models, server.start))
+        u, v = u.double(), v.double()
         if self.distance == "model":
             return torch.cdist(u, v)
-        start = server.start
         u, v = (torch.nn.functional.normalize(w - start, dim=1) for w in (u, v))
         return (1 - u @ v.T).clamp(min=0)
 

@@ -1,15 +1,17 @@
 """LCFL on F_k(w) = (w - c_k)^2 / 2: a learning rate of 1 makes w_k = c_k, so D_ij = (c_i - c_j)^2."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import Ran, quadratics, run, with_newcomers
+from support import SIZES, Ran, quadratics, run, with_newcomers
 
 from fedflow.errors import BadInput
+from fedflow.local.client import Client, Update
 from fedflow.methods import build_method
-from fedflow.methods.clustered.lcfl import LCFL, loss_distances
+from fedflow.methods.clustered.lcfl import LCFL, State, loss_distances
 from fedflow.simulation.federation import Federation
 
 C = (0, 0.4, 5, 5.6)
@@ -81,6 +83,29 @@ def test_newcomers_join_the_nearest_medoid(distance: str) -> None:
     assert a != b and newcomers.cluster.tolist() == [b, a]
 
 
+def test_every_round_of_the_warm_up_has_new_batches_and_newcomers_train_once(federation: Federation) -> None:
+    orders: dict[int, set[str]] = {}
+
+    class Spy(LCFL):
+        def onboarding_local(self, phase: int, client: Client) -> Update:
+            if phase < self.warmup:
+                order = str(client._schedules["batches"].positions)
+                orders.setdefault(int(client.samples), set()).add(order)
+            return super().onboarding_local(phase, client)
+
+    ran = run(Spy.parse({"warmup": 3}), with_newcomers(federation, 2), rounds=1, training=SGD)
+    assert ran.outcome().newcomers is not None
+    assert [len(orders[size]) for size in SIZES] == [1, *[3] * 5, 1, 1]
+
+
+def test_distances_of_models_leave_running_statistics_out() -> None:
+    start = torch.zeros(3)
+    state = State(start[None], start=start, trained=torch.tensor([[1.0, 0, 0], [0, 1, 100]]))
+    now = SimpleNamespace(model=SimpleNamespace(parameters=2))
+    gaps = LCFL.parse({"distance": "model"}).gaps(now, state, state.trained)  # type: ignore[arg-type]
+    torch.testing.assert_close(gaps, 2**0.5 * (1 - torch.eye(2, dtype=torch.float64)))
+
+
 def test_dbscan_finds_the_number_of_clusters_and_leaves_noise_alone() -> None:
     """(c_i - c_j)^2 <= 1 within a group."""
     ran = lcfl({"eps": 1.0}, points((0, 0.4, 5, 5.6, 20, 30)))
@@ -92,6 +117,18 @@ def test_medoids_of_dbscan_are_members_in_the_middle() -> None:
     x = np.array([0, 0.4, 0.9, 5, 20])
     found, medoids = LCFL.parse({"eps": 0.6}).group(np.abs(x[:, None] - x))
     assert (found.tolist(), medoids.tolist()) == ([0, 0, 0, 1, 2], [1, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("hyper", "message"),
+    [
+        ({"eps": 1.0, "clusters": 3}, "clusters: 3 .* expected 2, its default, with eps"),
+        ({"min_samples": 3}, "min_samples: 3 .* expected 2, its default, without eps"),
+    ],
+)
+def test_options_of_the_other_clustering_are_refused(hyper: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=f"^method.{message}$"):
+        build_method("lcfl", hyper)
 
 
 def test_more_clusters_than_clients() -> None:
