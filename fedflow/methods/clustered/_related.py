@@ -97,6 +97,8 @@ class Related(Onboarding, Assigned[R]):
         if self.averaging == "in_place" and (self.absent, self.server_lr) != ("stale", 1):
             accepted = "at_once, unless absent is stale and server_lr 1"
             raise BadInput("method.averaging", self.averaging, accepted)
+        if self.reducer == "none":
+            self.refuse_unused("with reducer: none", "dimensions")
 
     def check(self, run: Conditions) -> None:
         run.need_clients("method.clusters", self.clusters)
@@ -125,12 +127,17 @@ class Related(Onboarding, Assigned[R]):
             models=server.initial.repeat(assignment.max() + 1, 1),
         )
 
-    def relate(self, signatures: list[Tensor], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Distances of clients [N, N], and the pairs that are averaged together [N, N], bool."""
+    def relate(
+        self, signatures: list[Tensor], rng: np.random.Generator, among: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Distances of clients [N, N], and the pairs that are averaged together [N, N], bool.
+
+        A gamma that is not given follows from the first ``among`` clients, by default from all.
+        """
         ends = np.cumsum([len(u) for u in signatures])[:-1]
         means = reduce(torch.cat(signatures).double().numpy(), self.reducer, self.dimensions, rng)
         matrix = distances(np.split(means, ends), self.distance)
-        related = graph(matrix, self.threshold(matrix))
+        related = graph(matrix, self.threshold(matrix[:among, :among]))
         if self.case == "clusters":
             cluster = disjoint(related, self.clusters, self.members == "leaf_order")
             related = cluster[:, None] == cluster
@@ -166,7 +173,7 @@ class Related(Onboarding, Assigned[R]):
             member = before == np.arange(before.max() + 1)[:, None]
             nearest = (matrix @ member.T / member.sum(1)).argmin(1)
             return replace(server, assignment=torch.from_numpy(np.concatenate([before, nearest])))
-        related = self.relate(sent, now.rng)[1]
+        related = self.relate(sent, now.rng, n if self.assign == "attach" else None)[1]
         if self.assign == "attach":
             rows, kept = related[n:, :n], server.models
             assignment = np.concatenate([before, len(kept) + np.arange(len(rows))])

@@ -179,6 +179,8 @@ def test_members_may_be_read_in_the_order_of_the_leaves() -> None:
     [
         ({"members": "leaf_order"}, "members: "),
         ({"averaging": "in_place"}, "averaging: "),
+        ({"dimensions": 3}, "dimensions: 3 .* 2, its default, with reducer: none"),
+        *(({"encoder": e, "latent": 4}, f"latent: 4 .* with encoder: {e}") for e in ("pixels", "labels")),
         *(
             ({"encoder": e, "finetune": "central"}, f"finetune: 'central' .* per_client where encoder is {e}")
             for e in ("pixels", "labels")
@@ -479,6 +481,15 @@ def test_newcomers_of_a_graph_get_the_mean_of_their_relatives() -> None:
     assert ran.outcome().newcomers.cluster.tolist() == [3, 4]  # type: ignore[union-attr]
     server = last_server(ran)
     assert server.models.squeeze(1).tolist() == pytest.approx([1.75, 2.5, 8 / 3, (17.5 + 75) / 40, 0])
+
+
+def test_a_newcomer_changes_nothing_for_another() -> None:
+    """Gamma is 5, the middle of the largest gap between the clients that train."""
+    for more in ((), (300,)):
+        ran = flt({}, points((0, 0.5, 10, 10.5, 0.2, *more), newcomers=1 + len(more)))
+        assert ran.outcome().newcomers is not None
+        models = last_server(ran).models.squeeze(1).tolist()
+        assert models == pytest.approx([0.25, 10.25, 0.25, *[0] * len(more)])
 
 
 def test_newcomers_of_clusters_join_the_nearest() -> None:
