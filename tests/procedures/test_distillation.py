@@ -26,8 +26,9 @@ from fedflow.procedures import End, Findings, World
 from fedflow.procedures.distillation import Distillation
 from fedflow.procedures.distillation.guided import DiSK, Guided
 from fedflow.procedures.distillation.losses import multiplier
-from fedflow.procedures.distillation.networks import GUIDES, ConvGuide, MLPGuide
+from fedflow.procedures.distillation.networks import GUIDES, ConvGuide, Hinted, MLPGuide, Outputs
 from fedflow.procedures.distillation.procedure import Opened
+from fedflow.procedures.distillation.students import Course
 
 RELEASE = {"preset": "release", "top_k": 2}  # of the 10 classes of digits
 SMALL: dict[str, Any] = {
@@ -50,7 +51,7 @@ NETWORKS = {
 class NoGuide(nn.Module):
     """g = 0 for all samples."""
 
-    def __init__(self, features: int, classes: int) -> None:
+    def __init__(self, inputs: int, features: int, classes: int) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.ones(1))
 
@@ -128,9 +129,78 @@ class Walk:
 
 def test_guides() -> None:
     assert sum(p.numel() for p in MLPGuide(256 + 100).parameters()) == 31_681
-    for network, x in ((MLPGuide(6), torch.randn(9, 6)), (ConvGuide(6, 3), torch.randn(9, 6, 4, 4))):
+    for network, x in ((MLPGuide(6), torch.randn(9, 6)), (ConvGuide(6, 8, 3), torch.randn(9, 6, 4, 4))):
         g = network(100 * x)
         assert g.shape == (9,) and (g >= 0).all() and (g <= 1).all() and g.std() > 0
+
+
+def test_the_guide_of_the_code_reads_the_third_stage(few: Dataset) -> None:
+    """Its linear layers: 256 - features of the teacher (16) - classes; the third map has 8 channels."""
+    walk = Walk(few, {"disk": {"guide": "conv"}})
+    guide = walk.opened.networks["disk"].guide
+    assert guide is not None
+    shapes = {
+        name: tuple(value.shape) for name, value in guide.views(walk.states["disk"][0]["guide.w"]).items()
+    }
+    assert shapes["map.0.weight"] == (256, 8, 1, 1)
+    assert (shapes["head.0.weight"], shapes["head.1.weight"]) == ((16, 256), (10, 16))
+    maps, method = [torch.randn(2, 4, 3, 3) for _ in range(4)], DiSK.parse({"guide": "conv"})
+    for stages in (maps, maps[:3]):
+        assert method.seen(Outputs(torch.randn(2, 10), torch.randn(2, 4), stages)) is maps[2]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "kernel", "size"),
+    [
+        ((8, 8), (8, 8), 1, 8),
+        ((8, 8), (4, 4), 3, 4),
+        ((4, 4), (8, 8), 4, 8),
+        ((8, 8), (6, 6), 3, 6),
+        ((4, 4), (6, 6), 3, 4),
+    ],
+)
+def test_the_projection_of_fitnet_changes_the_size(
+    source: tuple[int, int], target: tuple[int, int], kernel: int, size: int
+) -> None:
+    """As in SimKD's code: 1x1, stride 2, a transposed convolution, a larger kernel, or the same size."""
+    student = partial(build, "resnet10_xxs", (1, *source), 10)
+    network = Hinted(student, "fc", (8, 5), (source, target))
+    assert network.project[0].kernel_size == (kernel, kernel)
+    logits, hint = network.both(torch.randn(2, 1, *source))
+    assert logits.shape == (2, 10) and hint.shape == (2, 5, size, size)
+
+
+@pytest.mark.parametrize(("against", "cost"), [("teacher", 12.380), ("label", 3.380)])
+def test_the_budget_is_divided_by_wrong_labels(against: str, cost: float) -> None:
+    """Of four samples, the student is wrong on one, and disagrees with the teacher on all.
+
+    Its cross-entropy is log(e^3 + 2) - 3 = 0.0949 for the class that it predicts, and 3.0949 for others. The
+    sums, 4 x 3.0949 and 3 x 0.0949 + 3.0949, are divided by 1; the four disagreements would give 3.0949.
+    """
+    student, teacher = (3.0 * nn.functional.one_hot(torch.full((4,), k), 3) for k in (0, 1))
+    y, taught = torch.tensor([0, 0, 0, 2]), Outputs(teacher, teacher, [])
+    method = DiSK.parse({"against": against})
+    assert method.cost(taught, student, y, torch.ones(4)).item() == pytest.approx(cost, abs=1e-3)
+
+
+def test_the_warm_up_has_other_batches_and_its_schedule(
+    few: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rate falls by a cosine over the warm-up, and the guide then starts without momentum."""
+    epochs, epoch = list[tuple[tuple[str, int], float, bool]](), Course.epoch
+
+    def recorded(
+        course: Course, key: Any, model: Any, now: Any, objective: Any, lr: float, decay: Any
+    ) -> Any:
+        epochs.append((key, lr, bool(now.velocity.any())))
+        return epoch(course, key, model, now, objective, lr, decay)
+
+    monkeypatch.setattr(Course, "epoch", recorded)
+    Walk(few, {"disk": {"warm_up": 3, "guide_epochs": 2, "restart": 2}}).all()
+    guided = [(number, *rest) for (name, number), *rest in epochs if name == "guide"]
+    assert [number for number, *_ in guided] == [-2, -1, 0, 1, 2, 3, 4]
+    assert [lr for _, lr, _ in guided[:4]] == pytest.approx([0.05, 0.0375, 0.0125, 0.05])
+    assert [moving for *_, moving in guided] == [False, True, True, False, True, True, True]
 
 
 def test_without_guidance_disk_is_kd(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,13 +77,13 @@ class Guided(Method):
     )
     against: str = option(
         "label",
-        "target of predictions in the budget: the label, or the teacher's prediction",
+        "target of the cross-entropy in the budget: the label, or the teacher's prediction",
         choices=("label", "teacher"),
         source="code: teacher",
     )
     guide: str = option(
         "mlp",
-        "mlp on the teacher's features and logits, or conv on its last map",
+        "mlp on the teacher's features and logits, or conv on the map of its third stage",
         choices=tuple(GUIDES),
         source="code: conv",
     )
@@ -127,8 +127,9 @@ class Guided(Method):
         return self.lambda_period or (course.rounds / 4 if course.rounds >= 8 else course.rounds)
 
     def networks(self, course: Course) -> Networks:
-        logits, features, _ = outputs_of(course.teacher, course.some)
-        guide = partial(GUIDES[self.guide], features.shape[1], logits.shape[1])
+        taught = outputs_of(course.teacher, course.some, self.reads_maps)
+        sizes = (part.shape[1] for part in (self.seen(taught), taught.features, taught.logits))
+        guide = partial(GUIDES[self.guide], *sizes)
         return super().networks(course)._replace(guide=FlatModel(guide, device=course.train.device))
 
     def remaining(self, state: State, taught: Outputs, outputs: Any, y: Tensor, g: Tensor) -> Tensor:
@@ -145,7 +146,9 @@ class Guided(Method):
 
     def seen(self, taught: Outputs) -> Tensor:
         """The inputs of the guide."""
-        return taught.maps[-1] if self.guide == "conv" else torch.cat([taught.features, taught.logits], 1)
+        if self.guide == "conv":  # as in the authors' code, whose ResNets have three or four stages
+            return taught.maps[:3][-1]
+        return torch.cat([taught.features, taught.logits], 1)
 
     def start(self, course: Course, networks: Networks) -> State:
         assert networks.guide is not None
@@ -155,7 +158,8 @@ class Guided(Method):
     def step(self, course: Course, networks: Networks, state: State, number: int) -> tuple[State, Row]:
         row: Row = {}
         if number == 1 and self.warm_up:
-            state, _ = self.instruct(course, networks, state, 1, self.warm_up)
+            state, _ = self.instruct(course, networks, state, 1, self.warm_up, warming=True)
+            state |= course.started(course.restored(state, "guide").w, "guide")  # without momentum
         for name in ("guide", "student") if self.order == "guide" else ("student", "guide"):
             if name == "guide":
                 state, numbers = self.instruct(course, networks, state, number, self.guide_epochs)
@@ -165,9 +169,18 @@ class Guided(Method):
         return state, row
 
     def instruct(
-        self, course: Course, networks: Networks, state: State, number: int, epochs: int
+        self,
+        course: Course,
+        networks: Networks,
+        state: State,
+        number: int,
+        epochs: int,
+        warming: bool = False,
     ) -> tuple[State, Row]:
-        """The state after ``epochs`` of the guide; the numbers are means over their batches."""
+        """The state after ``epochs`` of the guide; the numbers are means over their batches.
+
+        ``warming`` is the warm-up before round 1, with lambda and delta of that round.
+        """
         model, guide = networks
         assert guide is not None
         w_student, delta = course.restored(state, "student").w, self.allowance(course, number)
@@ -184,6 +197,7 @@ class Guided(Method):
             left = self.remaining(state, taught, outputs, batch.y, g) + self.for_guide(taught, g)
             return left + weight * (cost - delta).relu(), buffers
 
+        number = 0 if warming else number  # whose epochs have other batches
         state, _ = self.train(course, "guide", guide, state, number, epochs, objective, self.guide_lr)
         mean, share, cost = torch.stack(batches).mean(0).tolist()
         return state, {"lambda": weight, "delta": delta, "guide": mean, "guided": share, "budget": cost}
@@ -210,10 +224,10 @@ class Guided(Method):
         return losses.allowance(number - 1, first, self.delta_end, self.delta_period, self.delta_decay)
 
     def cost(self, taught: Outputs, logits: Tensor, y: Tensor, g: Tensor) -> Tensor:
-        """The left side of the budget, scalar."""
-        right = y if self.against == "label" else taught.logits.argmax(-1)
-        costs = cross_entropy(logits, right, reduction="none")
-        return losses.guided_cost(g, costs, logits.argmax(-1) != right, self.over, self.max_ce)
+        """The left side of the budget, scalar. Its divisor counts wrong labels, as in the authors' code."""
+        target = y if self.against == "label" else taught.logits.argmax(-1)
+        costs = cross_entropy(logits, target, reduction="none")
+        return losses.guided_cost(g, costs, logits.argmax(-1) != y, self.over, self.max_ce)
 
     @torch.no_grad()
     def guidance(self, course: Course, networks: Networks, state: State) -> tuple[Tensor, Tensor]:

@@ -128,10 +128,11 @@ class Method(Choice):
     ) -> tuple[State, float]:
         """The state after ``epochs`` of the network ``name`` in a round, and the loss of the last epoch.
 
-        The first learning rate is ``lr``, by default the procedure's.
+        The first learning rate is ``lr``, by default the procedure's. Round 0 is a warm-up: the rate falls
+        over its epochs, whose numbers are 0 and below, so that no other round has the same views.
         """
         now, value, first = course.restored(state, name), math.nan, lr or course.training.lr
-        period = (self.restart or course.rounds) * epochs
+        period = epochs * ((self.restart or course.rounds) if number else 1)
         for epoch in range((number - 1) * epochs, number * epochs):
             rate = first * (1 + math.cos(math.pi * (epoch % period) / period)) / 2
             now, value = course.epoch((name, epoch + 1), model, now, objective, rate, self.weight_decay)

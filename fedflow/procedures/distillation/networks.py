@@ -60,22 +60,21 @@ def check_outputs(network: Teacher, x: Tensor, field: str, maps: bool) -> None:
 class Hinted(nn.Module):
     """A student, and the projection of its first map to the channels of the teacher's first map (FitNet).
 
-    The projection is a 3x3 convolution, BatchNorm and ReLU. `both` returns logits [B, C] and the projected
-    map, of size ``size``.
+    The projection is a convolution between the ``sizes`` of these maps, BatchNorm and ReLU. `both` returns
+    logits [B, C] and the projected map.
     """
 
     def __init__(
-        self, student: Callable[[], nn.Module], head: str, channels: tuple[int, int], size: Size
+        self, student: Callable[[], nn.Module], head: str, channels: tuple[int, int], sizes: tuple[Size, Size]
     ) -> None:
         super().__init__()
-        self.student, self.head, self.size = student(), head, size
-        inside, outside = channels
-        self.project = _convolution(inside, outside, 3)
+        self.student, self.head = student(), head
+        self.project = nn.Sequential(_resizing(channels, *sizes), nn.BatchNorm2d(channels[1]), nn.ReLU())
 
     def both(self, x: Tensor) -> tuple[Tensor, Tensor]:
         maps = self.student.maps(x)  # type: ignore[operator]
         logits = self.student.get_submodule(self.head)(maps[-1].mean((-2, -1)))
-        return logits, self.project(F.adaptive_avg_pool2d(maps[0], self.size))
+        return logits, self.project(maps[0])
 
     def forward(self, x: Tensor) -> Tensor:
         return self.student(x)
@@ -121,10 +120,11 @@ class Projected(nn.Module):
 def hinted(student: Teacher, teacher: Teacher, x: Tensor) -> FlatModel:
     """The student of FitNet, for inputs like ``x``."""
     hint, target = (outputs_of(network, x, maps=True).maps[0] for network in (student, teacher))
-    channels, size = (hint.shape[1], target.shape[1]), _smaller(hint, target)
+    channels = hint.shape[1], target.shape[1]
+    sizes = (hint.shape[2], hint.shape[3]), (target.shape[2], target.shape[3])
     model, last = student.model, student.model.last_linear
     assert last is not None
-    return FlatModel(partial(Hinted, model.factory, last, channels, size), device=model.device)
+    return FlatModel(partial(Hinted, model.factory, last, channels, sizes), device=model.device)
 
 
 def projected(student: Teacher, teacher: Teacher, x: Tensor) -> FlatModel:
@@ -154,6 +154,18 @@ def _convolution(inside: int, outside: int, kernel: int) -> nn.Sequential:
     return nn.Sequential(convolution, nn.BatchNorm2d(outside), nn.ReLU())
 
 
+def _resizing(channels: tuple[int, int], source: Size, target: Size) -> nn.Module:
+    """SimKD's convolution from maps of size ``source`` to ``target``; smaller maps grow only from half."""
+    (height, width), (rows, columns) = source, target
+    if height == 2 * rows:
+        return nn.Conv2d(*channels, 3, stride=2, padding=1)
+    if 2 * height == rows:
+        return nn.ConvTranspose2d(*channels, 4, stride=2, padding=1)
+    if height >= rows and width >= columns:
+        return nn.Conv2d(*channels, (1 + height - rows, 1 + width - columns))
+    return nn.Conv2d(*channels, 3, padding=1)
+
+
 def _smaller(a: Tensor, b: Tensor) -> Size:
     """Height and width of the smaller of two maps [B, C, H, W]."""
     return min(a.shape[-2], b.shape[-2]), min(a.shape[-1], b.shape[-1])
@@ -177,12 +189,12 @@ class MLPGuide(nn.Module):
 
 
 class ConvGuide(nn.Module):
-    """g [B] in [0, 1] from the teacher's last map [B, d, H, W], as in the authors' code.
+    """g [B] in [0, 1] from a map of the teacher with ``channels`` [B, c, H, W], as in the authors' code.
 
     1x1 to 256, 3x3, 1x1, each with BatchNorm and SiLU - mean - d - C - BatchNorm, ReLU - 1 - sigmoid.
     """
 
-    def __init__(self, channels: int, classes: int) -> None:
+    def __init__(self, channels: int, features: int, classes: int) -> None:
         super().__init__()
         layers, inside = list[nn.Module](), channels
         for kernel in (1, 3, 1):
@@ -191,8 +203,8 @@ class ConvGuide(nn.Module):
             inside = GUIDE_CHANNELS
         self.map = nn.Sequential(*layers)
         self.head = nn.Sequential(
-            nn.Linear(GUIDE_CHANNELS, channels),
-            nn.Linear(channels, classes),
+            nn.Linear(GUIDE_CHANNELS, features),
+            nn.Linear(features, classes),
             nn.BatchNorm1d(classes),
             nn.ReLU(),
             nn.Linear(classes, 1),
@@ -203,7 +215,8 @@ class ConvGuide(nn.Module):
         return self.head(self.map(x).mean((-2, -1))).squeeze(-1)
 
 
-GUIDES: dict[str, Callable[[int, int], nn.Module]] = {  # guides for d features and C classes
-    "mlp": lambda features, classes: MLPGuide(features + classes),
+# Guides for inputs with c channels, d features and C classes
+GUIDES: dict[str, Callable[[int, int, int], nn.Module]] = {
+    "mlp": lambda inputs, features, classes: MLPGuide(inputs),
     "conv": ConvGuide,
 }
