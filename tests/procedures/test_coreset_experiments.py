@@ -132,7 +132,10 @@ def test_graphs_from_files(tmp_path: Path, name: str, settings: dict, expected: 
     ("settings", "message"),
     [
         ({"methods": ["gigga"]}, r"methods\[0\]: 'gigga' .*did you mean 'giga'"),
-        ({"methods": ["giga-walk"]}, "giga-walk' .*giga with -walk4"),
+        ({"methods": ["giga-walk"]}, "giga-walk' .*giga with -walk4, -beta"),
+        ({"methods": ["scgiga-walk"]}, "scgiga-walk' .*scgiga with -walk4, -kappa0.5, -beta"),
+        ({"methods": ["giga-kappa0.5"]}, r"methods\[0\]: 'giga-kappa0.5' .*giga without -kappa"),
+        ({"methods": ["giga", "kmeans-sum1-kappa0.3"]}, r"methods\[1\]: 'kmeans-sum1-kappa0.3' .* scgiga$"),
         ({"methods": ["giga", "giga"]}, "each once"),
         ({"methods": ["giga-walk0"]}, "walk: 0 .*>= 1"),
         ({"picks": 1001}, "picks: 1001 .*<= 1000, the number of nodes"),

@@ -88,7 +88,10 @@ class Choosing(Procedure):
         for change in changes:
             match = OWN.fullmatch(change)
             if match is None:
-                raise BadInput(field, spec, f"{method}, or {method} with -walk4, -kappa0.5, -beta, -sum1")
+                kappa = "-kappa0.5, " if method == "scgiga" else ""
+                raise BadInput(field, spec, f"{method}, or {method} with -walk4, {kappa}-beta, -sum1")
+            if match["kappa"] is not None and method != "scgiga":
+                raise BadInput(field, spec, f"{method} without -kappa, a setting of scgiga")
             given = {name: value for name, value in match.groupdict().items() if value is not None}
             settings |= {name: int(value) if name == "walk" else value for name, value in given.items()}
         return method, replace(self, methods=[method], **settings) if settings else self
