@@ -61,7 +61,8 @@ class Gaussians(Toy):
 
     *Differs from the source in*: weight decay 5e-4, as with 0.01 even the teacher 2-8-16-3 misses points with
     some seeds; the last layer has biases, as without them no student exceeds 66 %; students of KD and DiSK
-    start at random, not from the students of CE.
+    start at random, not from the students of CE; guides and students take ``inner_epochs`` of 5 batches in a
+    round (source: 3 gradient steps); the budget takes cross-entropy up to 5, as the authors' code for images.
     *Ambiguous*: the batch size is not given. ``spread`` is a standard deviation; N(c, r I) could be read as a
     variance. The guide is an MLP 19-8-1 on features and probabilities of the teacher, which is trained by CE.
     """

@@ -82,7 +82,8 @@ class Intervals(Toy):
     *Differs from the source in*: logits differ by ``scale`` (2 h - 1), as with log h and log (1 - h) all
     students end near [3, 7]; no weight decay, which pulls ends to 0 (source: 0.01); K = 1, as K = 2 helps
     both classes equally (source: 2); no validation points, as nothing is selected; students of KD and DiSK
-    start at random, not from the students of CE.
+    start at random, not from the students of CE; guides and students take ``inner_epochs`` of 5 batches in a
+    round (source: 3 gradient steps); the budget takes cross-entropy up to 5, as the authors' code for images.
     *Ambiguous*: ``kappa`` and the batch size are not given. The teacher is the sum of h on both blue
     intervals, not trained; the guide is a logistic function of the two. Expected accuracies are 66.7 % for A
     and 83.3 % for B and C, so that the printed 67, 83 and 87 % of 100 points do not distinguish B from C.
