@@ -16,12 +16,12 @@ X <- clip(X - beta_t G + sigma_s eps, 0, 1). Serves a classifier, trained on X.
 *Reduces to* class-conditional SGLD on the energy of a single client; locally to the training of FedAvg from a
 fresh network when lambda = 0 and generative: false.
 *State*: server X; clients none, or their network if reinit is not 1. *Newcomer*: needs nothing.
-*Traffic*: 1 X down, 1 X and the signs up.
+*Traffic*: 1 X down, 1 X and the signs up. With weights: mean, no signs.
 Labels are known from spc, so they do not travel. The trained model (`run.keep_trained`) is the client's own
 network. Recorded: energies of batches and negatives, their gap, the norms of G and of all g_k, the share of
-clipped entries in g_k, the share of images whose label has a positive logit, and beta_t. The authors train
-with training: {optimizer: adam, betas: [0.5, 0.999], lr: 1.0e-3, weight_decay: 1.0e-4, batch_size: 64,
-lr_decay: 0.9, lr_decay_every: 50}.
+clipped entries in g_k, the share of images with E_k < 0 (energy: joint: their label has a positive logit;
+marginal: logsumexp f_k > 0), and beta_t. The authors train with training: {optimizer: adam, betas: [0.5,
+0.999], lr: 1.0e-3, weight_decay: 1.0e-4, batch_size: 64, lr_decay: 0.9, lr_decay_every: 50}.
 *Differs from the authors' code in*: the classifier, trained there for one epoch; the `noise` and `cd`
 proposals, which crash there; and its Metropolis step, whose acceptance is wrong there and which is not built.
 *Ambiguous*: the thesis ties the server's noise to beta_t; the code has 1e-4 (server_noise: const). The exact
@@ -262,9 +262,9 @@ class FedEvg(Noisy, Phased, Published, Specialized, ImageMethod[State]):
         return Passes(epochs * (1 + added), inputs=len(server.images))
 
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float:
-        """N d down, N (d + 1) up."""
+        """N d down, N (d + 1) up; N d up if weights: mean."""
         n, d = self.spc * model.classes, int(np.prod(model.input_shape))
-        return 4.0 * rounds * cohort * n * (2 * d + 1)
+        return 4.0 * rounds * cohort * n * (2 * d + (self.weights != "mean"))
 
 
 def mixed(g: Tensor, energies: Tensor | None, sizes: np.ndarray) -> Tensor:

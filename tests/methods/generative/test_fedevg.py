@@ -387,6 +387,9 @@ def test_counters_are_the_formulas(small: Federation) -> None:
         ran = run("fedevg", small, {"spc": 3, "weights": weights}, training=ADAM, rounds=2, participation=0.7)
         assert ran.values("bytes_down") == [4 * 2 * 30 * 64, 2 * 4 * 2 * 30 * 64]
         assert ran.values("bytes_up")[-1] == 2 * 4 * 2 * 30 * (64 + signs)
+        method = FedEvg(spc=3, weights=weights)
+        traffic = sum(ran.values(name)[-1] for name in ("bytes_down", "bytes_up"))
+        assert method.published_bytes(small.model, rounds=2, cohort=2) == traffic
 
 
 # Refusals
