@@ -255,8 +255,8 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         "lower", table="traffic", missing="not reached", headline=True,
     ),
     Metric(
-        "bytes_to_target", "MB to target", "down and up until that round, and shipped once", MB, "lower",
-        table="traffic", missing="not reached",
+        "bytes_to_target", "MB to target", "down and up until that round, onboarding and shipped once", MB,
+        "lower", table="traffic", missing="not reached",
     ),
     Metric(
         "stopped_in", "Stopped in round", "first evaluated round that reached run.stop_at", COUNT, "lower",

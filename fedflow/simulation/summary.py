@@ -49,6 +49,7 @@ def final_metrics(run: RunSetup, scores: Scores) -> dict[str, Any]:
     first = None if target is None else first_reaching("local_accuracy", scored, target)
     reached = None if first is None else history[first]
     shipped = run.federation.shipped * run.clients
+    onboarded = run.state.onboarded or {}
     metrics: dict[str, Any] = {
         "rounds": history[-1].round,
         "clients": run.clients,
@@ -61,11 +62,13 @@ def final_metrics(run: RunSetup, scores: Scores) -> dict[str, Any]:
         "global_loss": mean_or_none(scores.global_loss),
         "bytes_down": last["bytes_down"],
         "bytes_up": last["bytes_up"],
-        **{f"onboarding_bytes_{way}": count for way, count in (run.state.onboarded or {}).items()},
+        **{f"onboarding_bytes_{way}": count for way, count in onboarded.items()},
         "target_accuracy": target,
         "rounds_to_target": reached.round if reached else None,
         "bytes_to_target": (
-            reached.values["bytes_down"] + reached.values["bytes_up"] + shipped if reached else None
+            reached.values["bytes_down"] + reached.values["bytes_up"] + sum(onboarded.values()) + shipped
+            if reached
+            else None
         ),
         "clock": last["clock"],
         "clock_to_target": reached.values["clock"] if reached else None,

@@ -154,6 +154,14 @@ def test_the_target_is_reached_in_the_first_round_that_has_it(federation: Federa
     assert metrics(0.999)["rounds_to_target"] is None
 
 
+def test_bytes_to_the_target_include_the_onboarding(federation: Federation) -> None:
+    ran = run("pacfl", federation, rounds=1, evaluate_every=1, target_accuracy=0.001)
+    sent = sum(ran.values(f"bytes_{way}")[0] for way in ("down", "up"))
+    metrics = ran.outcome().metrics
+    before = sum(metrics[f"onboarding_bytes_{way}"] for way in ("down", "up"))
+    assert before > 0 and metrics["bytes_to_target"] == sent + before
+
+
 def test_the_learning_rate_decays_from_round_to_round() -> None:
     """One step of lr on w^2 / 2 multiplies w by 1 - lr."""
     client = quadratics(((1, 0),), (4,), start=1)
@@ -249,7 +257,9 @@ def test_a_round_without_any_client_on_other_executors(
 
 
 def test_a_cohort_that_must_have_clients_stops_the_run_at_once() -> None:
-    reasons = r"client 0: ValueError: out of order; client 1: .*; client 2: .*; and 7 more"
+    reasons = (
+        r"client 0: ValueError: out of order \(support.py, line \d+\); client 1: .*; client 2: .*; and 7 more"
+    )
     message = rf"round 2: 0 of 10 clients succeeded, run.min_cohort is 1 \({reasons}\)"
     with refused(message, RoundFailed):
         run(failing("fedavg", 2), TEN, min_cohort=1)
