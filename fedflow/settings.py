@@ -103,6 +103,18 @@ class Settings:
     def validate(self) -> None:
         """Check conditions on several fields; raise `BadInput`."""
 
+    def refuse_unused(self, when: str, *names: str) -> None:
+        """Raise `BadInput` for one of these fields that has another value than its default.
+
+        ``when`` says why they have no effect, as in "with eps".
+        """
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            factory, value = field.default_factory, getattr(self, field.name)
+            default = field.default if factory is dataclasses.MISSING else factory()
+            if field.name in names and value != default:
+                name = f"{self.section}.{field.name}" if self.section else field.name
+                raise BadInput(name, value, f"{written(default)}, its default, {when}")
+
     @classmethod
     def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
         """Build from plain values, e.g. a YAML mapping. Unknown and missing fields raise `BadInput`."""
@@ -238,9 +250,11 @@ def _plain(value: Any) -> Any:
 
 def describe(hint: Any, metadata: Mapping[str, Any]) -> str:
     """The values that a field accepts, in words: 'a number >= 0', 'one of single, complete'."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if metadata.get("choices") and origin in (list, tuple):
+        return f"a list, each item {describe(args[0], metadata)}"
     if metadata.get("choices"):
         return "one of " + ", ".join(map(str, metadata["choices"]))
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join("null" if arm is type(None) else describe(arm, metadata) for arm in args)
     if origin in (tuple, list):

@@ -131,20 +131,22 @@ class LocalTraining(Settings):
 
     def validate(self) -> None:
         object.__setattr__(self, "extensions", named(self.extensions))
-        if self.steps is not None and self.epochs != 1:
-            raise BadInput("training.epochs", self.epochs, "1, its default, with steps")
+        if self.steps is not None:
+            self.refuse_unused("with steps", "epochs")
         if self.steps is not None and self.stragglers:
             raise BadInput("training.stragglers", self.stragglers, "0 with steps, as stragglers train epochs")
         if self.optimizer == "adam" and self.momentum:
             raise BadInput("training.momentum", self.momentum, "0 with optimizer: adam")
         if len(self.betas) != 2:
             raise BadInput("training.betas", self.betas, "two numbers, for both moments")
-        if self.optimizer != "adam" and self.betas != BETAS:
-            raise BadInput("training.betas", self.betas, f"{BETAS}, its default, without optimizer: adam")
-        if self.lr_decay_every > 1 and self.lr_decay == 1:
-            raise BadInput("training.lr_decay_every", self.lr_decay_every, "1, its default, with lr_decay: 1")
+        if self.optimizer != "adam":
+            self.refuse_unused("without optimizer: adam", "betas")
+        if self.lr_decay == 1:
+            self.refuse_unused("with lr_decay: 1", "lr_decay_every")
         if self.lr_within is not None and len(self.lr_within) != 2:
             raise BadInput("training.lr_within", self.lr_within, "null or two numbers, [a, b]")
+        if not self.stragglers:
+            self.refuse_unused("with stragglers: 0", "drop_stragglers", "least_epochs")
         if self.stragglers == 1 and self.drop_stragglers:
             raise BadInput("training.stragglers", self.stragglers, "less than 1 with drop_stragglers")
         if self.stragglers and not self.drop_stragglers and self.least_epochs >= self.epochs:

@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.scheme import Samples, Scheme, Split, gather, register
+from fedflow.partition.scheme import Samples, Scheme, Split, gather, num_classes, register
 from fedflow.settings import option
 
 TRIES = 1000
@@ -38,8 +38,8 @@ class Dirichlet(Scheme):
     )
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
-        samples.need_one_label()
         labels = samples.labels
+        num_classes(labels)  # refuses other targets
         rows = [np.flatnonzero(labels == c) for c in np.unique(labels)]
 
         def draw() -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:

@@ -14,7 +14,8 @@ is accepted counts.
 ``official`` follows the authors' code, which makes no partition: q ~ Dir(alpha u) with u uniform in [0, 1]^K;
 floor(n / N) labels are drawn from q, again if all are equal; labels drawn fewer than six times are dropped;
 the first samples of each label are taken and *the others* removed from the list; a client draws until the
-number drawn, not the number received, is floor(n / N). So clients share samples, and few samples are used.
+number drawn, not the number received, is floor(n / N). So clients share samples, a client may hold a sample
+several times, and few samples are used.
 Source: Hsu et al., 2019, as FedEvg divides data (alpha 0.01 and 1); AAggFF (TinyImageNet, 0.01) has the
 same code.
 

@@ -11,6 +11,9 @@ so that clients share samples. With larger overlaps groups are more similar.
 Source: FLT (Jamali-Rad et al., 2021): scenario 1 is 5 groups of 2 labels, scenario 2 is 5 groups of 3
 with overlap 1, both "slice"; Table 5 draws independently. With 2 groups of 5 labels, overlap 0 to 5
 sweeps from disjoint to equal.
+"slice" uses every sample of these labels once. This is not the division of scenario 2 in FLT's code: there,
+each client has 200 samples (CIFAR: 166) of each label, groups with a common label share images, and a third
+of the images are unused.
 
 >>> LabelGroups(groups=2).split(Samples(np.arange(8) % 4), 4, np.random.default_rng(0)).groups.tolist()
 [0, 0, 1, 1]
@@ -49,6 +52,8 @@ class LabelGroups(Scheme):
         most = self.labels_per_group or 0
         if self.overlap > most:
             raise BadInput("partition.overlap", self.overlap, f"at most labels_per_group, which is {most}")
+        if self.sampler != "independent":
+            self.refuse_unused(f"with sampler: {self.sampler}", "samples_per_label")
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         labels = samples.labels

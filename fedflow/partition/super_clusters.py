@@ -39,6 +39,11 @@ PUBLISHED: dict[str, tuple[tuple[int, ...], ...]] = {  # Table 5.7; FMNIST from 
     "fmnist": ((0, 3, 1), (2, 4, 6, 8), (5, 9, 7)),
     "cifar100": (*SMALL, tuple(c for c in range(100) if not any(c in classes for classes in SMALL))),
 }
+USED = {  # options by the value of `within` that uses them
+    "labels": ("labels_per_client", "fraction"),
+    "shards": ("shards_per_client",),
+    "dirichlet": ("alpha", "min_size"),
+}
 
 
 @register("super_clusters")
@@ -88,11 +93,18 @@ class SuperClusters(Scheme):
                 self.clusters,
                 f"a list of lists of classes, discovered, or one of {', '.join(sorted(PUBLISHED))}",
             )
+        if self.clusters != "discovered":
+            self.refuse_unused("unless clusters is discovered", "p", "threshold", "number")
+        for within, names in USED.items():
+            if self.within != within:
+                self.refuse_unused(f"unless within is {within}", *names)
         if self.number is not None and self.threshold is not None:
             raise BadInput("partition.number", self.number, "null, because a threshold is given")
         held = self.labels_per_client
         if held != "published" and not (isinstance(held, int) and held >= 1):
             raise BadInput("partition.labels_per_client", held, "a whole number >= 1 or published")
+        if held != "published" and self.fraction is not None:
+            raise BadInput("partition.labels_per_client", held, "published, its default, with fraction")
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         labels, clusters = samples.labels, self._clusters(samples, rng)

@@ -194,6 +194,9 @@ def check_settings(
             raise BadInput("run.sampling", settings.sampling, f"uniform {accepted}")
         if training.stragglers:
             raise BadInput("training.stragglers", training.stragglers, f"0 {accepted}")
+    if settings.sampling == "easy_first" and training.drop_stragglers:
+        accepted = "false with run.sampling: easy_first, whose pools count the updates of all their clients"
+        raise BadInput("training.drop_stragglers", shown(training.drop_stragglers), accepted)
     if settings.sampling not in (obeyed := samplers(method)):
         reason = f"with {method.name}, which chooses its cohorts itself"
         raise BadInput("run.sampling", settings.sampling, f"{' or '.join(obeyed)} {reason}")

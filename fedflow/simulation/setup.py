@@ -15,7 +15,7 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import TRAINED
 from fedflow.local.teacher import Teacher
 from fedflow.methods.method import Message, Round, ServerState
-from fedflow.methods.protocols import Adapting, Phased, Pretrained, VariableEpochs
+from fedflow.methods.protocols import Adapting, Cyclic, Phased, Pretrained, VariableEpochs
 from fedflow.project.code import code_digest
 from fedflow.project.digest import digest
 from fedflow.project.identity import Identity, versions
@@ -194,6 +194,9 @@ class RunSetup:
         smallest, of = self.smallest_cohort or usual
         if settings.min_cohort > smallest:
             raise BadInput("run.min_cohort", settings.min_cohort, f"at most {smallest}, {of}")
+        if settings.min_cohort > 1 and isinstance(method, Cyclic) and method.cycles() > 1:
+            accepted = f"at most 1 with {method.name}, whose rounds have several cohorts"
+            raise BadInput("run.min_cohort", settings.min_cohort, accepted)
         if not isinstance(method, VariableEpochs):  # whose epochs are set in the round
             for reason in training.warnings(self.sizes.tolist(), [*method.streams(training).values()]):
                 warnings.warn(f"{method.name}: {reason}", stacklevel=4)

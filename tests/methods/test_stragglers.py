@@ -110,6 +110,8 @@ def test_loop_equals_vmap_and_a_run_resumes(name: str, federation: Federation, t
         ({"stragglers": 1, "drop_stragglers": True}, "stragglers"),
         ({"stragglers": 0.5, "least_epochs": 5}, "least_epochs"),
         ({"stragglers": 1.5}, "stragglers"),
+        ({"drop_stragglers": True}, "drop_stragglers"),
+        ({"least_epochs": 2}, "least_epochs"),
     ],
 )
 def test_impossible_stragglers_are_refused(late: dict[str, Any], field: str) -> None:

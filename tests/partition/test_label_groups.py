@@ -93,13 +93,9 @@ def schemes(draw: st.DrawFn) -> tuple[LabelGroups, np.ndarray, int]:
     groups = draw(st.integers(1, most))
     clients = draw(st.integers(groups, groups + 10))
     labels = np.random.default_rng(draw(st.integers(0, 9))).permutation(np.arange(24 * classes) % classes)
-    scheme = LabelGroups(
-        groups=groups,
-        labels_per_group=length,
-        overlap=overlap,
-        sampler=draw(st.sampled_from(SAMPLERS)),
-        samples_per_label=draw(st.integers(1, 24)),
-    )
+    sampler = draw(st.sampled_from(SAMPLERS))
+    more = {"samples_per_label": draw(st.integers(1, 24))} if sampler == "independent" else {}
+    scheme = LabelGroups(groups=groups, labels_per_group=length, overlap=overlap, sampler=sampler, **more)
     return scheme, labels, clients
 
 
@@ -158,6 +154,7 @@ def test_samples_that_clients_share_are_not_counted_twice():
         ),
         ({"overlap": 1}, 9, r"partition.overlap: 1 .* at most labels_per_group, which is 0"),
         ({"labels_per_group": 3, "overlap": 4}, 9, r"partition.overlap: 4 .* which is 3"),
+        ({"samples_per_label": 9}, 9, "samples_per_label: 9 .* 250, its default, with sampler: "),
         ({"sampler": "sliced"}, 9, r"partition.sampler: 'sliced' .*did you mean 'slice'"),
     ],
 )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import refused
 
 from fedflow.data import DataColumn
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, FedflowError
 from fedflow.partition import SCHEMES, Samples
 from fedflow.partition.dirichlet import LOOK, TRIES, Dirichlet, portions
 from fedflow.partition.dirichlet_clients import DirichletClients
@@ -223,6 +223,11 @@ def test_the_example_in_a_scheme_s_docstring_is_true(name):
 def test_a_partition_that_cannot_be_made_names_the_field_and_what_works(scheme, labels, clients, message):
     with refused(message):
         deal(scheme, np.arange(labels) % 10, clients)
+
+
+def test_dirichlet_refuses_real_targets():
+    with refused("numbers, not classes; choose a scheme that does not use labels", FedflowError):
+        deal(Dirichlet(min_size=0), np.linspace(0, 1, 40), 2)
 
 
 def test_dirichlet_gives_up_after_a_bounded_number_of_draws():

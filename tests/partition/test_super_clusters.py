@@ -212,12 +212,13 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, object], np.ndarray, int]:
     order = draw(st.permutations(range(sum(sizes))))
     clusters = [[int(c) for c in own] for own in np.split(np.array(order), np.cumsum(sizes)[:-1])]
     clients = draw(st.integers(6 * len(sizes), 30))
+    divided = {"labels": {}, "shards": {"shards_per_client": 1}, "dirichlet": {"min_size": 0}}
+    within = draw(st.sampled_from(sorted(divided)))
     options = {
         "clusters": clusters,
         "allocation": draw(st.sampled_from(("damped", "proportional"))),
-        "within": draw(st.sampled_from(("labels", "shards", "dirichlet"))),
-        "shards_per_client": 1,
-        "min_size": 0,
+        "within": within,
+        **divided[within],
         "control": draw(st.sampled_from(("none", "matched_random", "repo"))),
     }
     order = np.random.default_rng(draw(st.integers(0, 9))).permutation(40 * sum(sizes))
@@ -291,6 +292,17 @@ def test_what_cannot_be_made_is_said_in_one_line(options, clients, message):
         ({"within": "label"}, r"partition.within: 'label' .*did you mean 'labels'"),
         ({"control": "random"}, r"partition.control: 'random' .* one of matched_random, none, repo"),
         ({"fraction": 1.5}, r"partition.fraction: 1.5 .* > 0 and <= 1"),
+        *(
+            ({"clusters": clusters, **option}, "default, unless clusters is discovered$")
+            for clusters in ("cifar10", [[0], [1]])
+            for option in ({"p": 2}, {"threshold": 9}, {"number": 2})
+        ),
+        ({"within": "shards", "fraction": 0.5}, "fraction: 0.5 .* null, .* unless within is labels"),
+        ({"within": "dirichlet", "labels_per_client": 2}, "client: 2 .* published, .* unless within is l"),
+        ({"within": "dirichlet", "shards_per_client": 3}, "shards_per_client: 3 .* unless within is shards"),
+        ({"alpha": 1}, "alpha: 1.0 .* 0.5, its default, unless within is dirichlet"),
+        ({"within": "shards", "min_size": 0}, "min_size: 0 .* 15, its default, unless within is dirichlet"),
+        ({"fraction": 0.5, "labels_per_client": 2}, "client: 2 .* published, .* with fraction"),
     ],
 )
 def test_parameters_are_checked_by_name(entry, message):

@@ -215,6 +215,11 @@ class Two(Cyclic, type(build_method("fedavg"))):  # type: ignore[misc]
         ("fedavg", {"client_curriculum": {"expert": "x"}}, "expert: 'x' .*null, as score is global"),
         ("fedavg", {"client_curriculum": {"score": "expert", "expert": "x"}}, "expert: 'x' .*of `central`"),
         ("fedavg", {"min_cohort": 2}, "run.min_cohort: 2 .*at most 1, the smallest cohort"),
+        (
+            "fedavg",
+            {"training": {"epochs": 2, "stragglers": 0.5, "drop_stragglers": True}},
+            "training.drop_stragglers: [tT]rue .*false with run.sampling: easy_first",
+        ),
         ("fedbuff", {}, "run.sampling: 'easy_first' .*expected uniform with fedbuff, which is asynchronous"),
         ("fedcluster", {}, "run.sampling: 'easy_first' .*uniform or proportional with fedcluster"),
         (Two.parse({}), {}, "run.sampling: 'easy_first' .*sweep with two, whose rounds have several cohorts"),

@@ -85,6 +85,11 @@ def test_a_bernoulli_cohort_below_the_minimum_ends_the_run() -> None:
         run("fedavg", TEN, rounds=40, participation=0.2, sampling="bernoulli", min_cohort=2)
 
 
+def test_a_minimum_for_rounds_of_several_cohorts_is_refused() -> None:
+    with refused("run.min_cohort: 2 .*at most 1 with fedcluster, whose rounds have several cohorts"):
+        prepare_run("fedcluster", TEN, {"clusters": 2, "grouping": "random"}, min_cohort=2)
+
+
 @pytest.mark.parametrize("kind", ["proportional", "bernoulli", "sweep"])
 def test_a_sampler_that_a_method_would_ignore_is_refused(kind: str) -> None:
     ignoring: list[tuple[str, dict, str]] = [("fedbuff", {}, "uniform with fedbuff, which is asynchronous")]

@@ -9,11 +9,14 @@ clients, a round is expected to last ERT = ceil(mean(beta) + tau E_b mean(sigma)
 trains E_k = floor((ERT - beta_k - delta_k) / sigma_k) epochs in every round. Otherwise as FedAvg.
 *Reduces to* FedAvg after round 0 when policy = EC, or when clients are equally fast and nothing is rounded.
 *State*: server w, all times; clients none. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
-*Differs from the paper in*: a client too slow for one epoch within the round still trains one, delaying the
-round (slow: clamp), or does not take part (skip); the numbers of epochs may change between rounds (policy).
-They are not counted as traffic; round 0 takes no simulated time.
-*Ambiguous*: tau E_b is not rounded. The mean does not correct for the numbers of epochs, so it is biased
-towards fast clients (compare with FedNova).
+*Differs from the paper in*: clients take part as `run.participation` says (there: all of them); a client too
+slow for one epoch within the round still trains one, delaying the round (slow: clamp), or does not take part
+(skip); the numbers of epochs may change between rounds (policy) and have a limit, E_max. They are not counted
+as traffic; round 0 takes no simulated time. As E_k takes its place, `training.epochs` has no effect. It is
+not refused, because other methods of the same settings need it.
+*Ambiguous*: tau E_b is not rounded, except to the nearest number (an exact half to the even one) if all train
+equally many epochs (EC, EIC). The mean does not correct for the numbers of epochs, so it is biased towards
+fast clients (compare with FedNova).
 """
 
 import math
@@ -64,6 +67,11 @@ class FedEff(Onboarding, Sampling, VariableEpochs, FedAvg[State]):
     )
     most_epochs: int | None = option(None, "upper limit of epochs; null = none", symbol="E_max", ge=1)
 
+    def validate(self) -> None:
+        if self.policy not in BY_CLIENT:
+            unused = ("unit", "slow", "tau") if self.policy == "random" else ("unit", "slow")
+            self.refuse_unused(f"with policy: {self.policy}", *unused)
+
     def check(self, run: Conditions) -> None:
         training = run.training
         if training.steps is not None:
@@ -91,6 +99,8 @@ class FedEff(Onboarding, Sampling, VariableEpochs, FedAvg[State]):
         if cohort.newcomers:
             return server
         times = np.stack([cohort.scalars(name) for name in ("beta", "sigma", "delta")], 1)
+        if self.policy in BY_CLIENT and not times[:, 1].all():
+            raise BadInput("run.timing", 0, f"times of an epoch > 0 with {self.name}, which divides by them")
         return State(self.average(cohort), torch.from_numpy(times))
 
     def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
@@ -107,10 +117,14 @@ class FedEff(Onboarding, Sampling, VariableEpochs, FedAvg[State]):
 
     def epochs(self, now: Round, server: State, client: int) -> int:
         if self.policy == "random":
-            return int(now.rng.integers(1, self.base_epochs, endpoint=True))
-        if self.policy in BY_CLIENT:
-            return max(1, int(self.fitted(now, server)[client]))
-        return max(1, round(self.mean_epochs(now)))
+            return int(now.rng.integers(1, self.limited(self.base_epochs), endpoint=True))
+        by_client = self.policy in BY_CLIENT
+        epochs = int(self.fitted(now, server)[client]) if by_client else round(self.mean_epochs(now))
+        return max(1, self.limited(epochs))
+
+    def limited(self, epochs: int) -> int:
+        """``epochs``, at most E_max."""
+        return epochs if self.most_epochs is None else min(epochs, self.most_epochs)
 
     def mean_epochs(self, now: Round) -> float:
         """E = tau E_b of this round."""
@@ -121,8 +135,7 @@ class FedEff(Onboarding, Sampling, VariableEpochs, FedAvg[State]):
         """E_k [N] of this round, at least 0."""
         assert server.times is not None
         times = server.times.cpu().numpy()
-        fitted = fitting(times, round_time(times, self.mean_epochs(now), self.unit))
-        return fitted.clip(0, self.most_epochs)
+        return fitting(times, round_time(times, self.mean_epochs(now), self.unit)).clip(0)
 
 
 def round_time(times: np.ndarray, epochs: float, unit: float = 1.0) -> float:

@@ -64,6 +64,8 @@ class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[Mul
 
     def validate(self) -> None:
         random = self.random_assignment_rounds
+        if self.own is not None and self.shared == "none":
+            raise BadInput("method.own", self.own, "null, or shared layers")
         if self.restarts > 1 and (self.shared != "none" or self.pretraining or random):
             accepted = "1 with shared, pretraining or random_assignment_rounds"
             raise BadInput("method.restarts", self.restarts, accepted)

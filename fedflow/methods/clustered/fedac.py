@@ -85,6 +85,7 @@ class State(ServerState):
 class FedAC(Clustered, Serving, Method[State]):
     serves = "personal"
     gathers = True
+    stable_cluster_ids = False
 
     clusters: int = option(2, "initial number of clusters", symbol="K", ge=1, grid=(2, 3, 4))
     mu: float = option(
@@ -115,6 +116,9 @@ class FedAC(Clustered, Serving, Method[State]):
         a, b = self.merge_below, self.split_above
         if a is not None and b is not None and a >= b:
             raise BadInput("method.merge_below", a, f"less than split_above, {b}")
+        if not self.tune_every:
+            unused = "merge_below", "split_above", "protect_singletons", "allow_split_from_one"
+            self.refuse_unused("with tune_every: 0", *unused)
 
     def check(self, run: Conditions) -> None:
         if run.rounds < self.tune_every:

@@ -8,7 +8,8 @@ from W. Server: W <- sum over S' of (p_k / q) w_k, q the sum of p_k over S'. The
 in proportion to the clusters' sizes, at least one client each, so that a round costs as much as FedAvg's.
 *Reduces to* FedAvg when M = 1, to training one client after the other when M = N.
 *State*: server W, clusters, the rest of sigma; clients none. *Traffic*: 1 P down, 1 P up.
-*Newcomer*: the global model. *Differs from the paper in*: weights n_k by default; clusters of similar labels.
+Before the first round, with grouping: similar, also C label shares up.
+*Newcomer*: the global model. *Differs from the paper in*: clusters of similar labels (grouping: similar).
 *Ambiguous*: the source divides by the q of the whole cluster, so that weights do not sum to 1 over a sample;
 it samples cluster K + 1 but averages sigma(K + 1), read here as the same cluster.
 """
@@ -55,8 +56,11 @@ class FedCluster(Cyclic, Onboarding, FedProx[State]):
     )
 
     def validate(self) -> None:
-        if self.given is not None and set(self.given) != set(range(self.clusters)):
+        if self.given is None:
+            return
+        if set(self.given) != set(range(self.clusters)):
             raise BadInput("method.given", self.given, f"every cluster from 0 to {self.clusters - 1}")
+        self.refuse_unused("with given", "grouping")
 
     def setup(self, model: FlatModel, initial: Initial) -> State:
         return State(initial(0))

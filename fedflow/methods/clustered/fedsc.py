@@ -8,7 +8,8 @@ Client: E epochs of SGD from the received model. Server, ``cycle``: as FedCluste
 one average per cluster in turn; ``stratified``: one average w <- w - eta_s sum_k p_k (w - w_k) over clients
 drawn from every cluster, in proportion to its size.
 *Reduces to* FedAvg when N = 1, in both modes. *State*: server w, label shares, clusters; clients none.
-*Traffic*: 1 P down, 1 P up. *Newcomer*: the global model; joins the cluster whose farthest member is nearest.
+*Traffic*: 1 P down, 1 P up. Before the first round also C label shares up; with feature: update, 1 P down and
+1 P up instead. *Newcomer*: the global model; joins the cluster whose farthest member is nearest.
 *Ambiguous*: Algorithm 1 is stratified, the text cycles (the default, described in detail); eta_s is
 printed as the local step eta (here 1); one bullet compares updates by their cosine (``feature``, ``metric``).
 """
@@ -44,6 +45,13 @@ class FedSC(FedCluster):
     metric: str = option(
         "l2", "distance: Euclidean, or 1 - cosine", choices=("l2", "cosine"), source="Eq. 3.1"
     )
+
+    def validate(self) -> None:
+        super().validate()
+        if self.given is not None or self.grouping == "random":
+            self.refuse_unused("as no clients are compared", "feature", "metric")
+        if self.mode == "stratified":
+            self.refuse_unused("as all clusters train together", "order")
 
     def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
         return {"model": server.model} if self.feature == "update" else {}

@@ -78,7 +78,11 @@ class FeSEM(Assigned[State]):
         run.training.need_no_adaptation(self.name, "which places new clients by a step on all samples")
 
     def setup(self, model: FlatModel, initial: Initial) -> State:
-        return State(initial(0).repeat(self.centers + 1, 1))
+        first = initial(0)
+        if not self.counted(model, first).any():  # all clients would be in cluster 0
+            accepted = "null or names of parameters: buffers are not compared"
+            raise BadInput("method.compared", self.compared, accepted)
+        return State(first.repeat(self.centers + 1, 1))
 
     def cluster(self, server: State, client: int) -> int:
         """r_k, or M for a client that never took part."""

@@ -18,6 +18,8 @@ used neither for training nor for tests (``selection`` of the partition; simulat
 these few). With select_on: test, they are served as in the thesis, but still train from the model chosen by
 their training samples. Newcomers choose in the same way, whereas in the thesis they send a model first. A is
 defined as in FLIS (HC). The server's data are not test samples by default.
+The recorded clustering error counts clients as together that choose the same model, over all scored clients;
+the published one compares the overlapping sets of averaged clients, over participants.
 """
 
 from dataclasses import dataclass
@@ -87,9 +89,10 @@ class FLISDC(Clustered, Selecting, FLIS[State]):
         models = torch.stack([cohort.mean("model", weights=cohort.weights * row) for row in near])
         return State(models, members, 1 - similar), {"cluster_size": near.sum(1).mean()}
 
-    def dissimilarity(self, server: State) -> Dissimilarity:
-        """Between the clients of the last cohort."""
-        assert server.members is not None and server.proximity is not None
+    def dissimilarity(self, server: State) -> Dissimilarity | None:
+        """Between the clients of the last cohort, or None if every client of all rounds failed."""
+        if server.members is None or server.proximity is None:
+            return None
         cohort = server.members.any(0).nonzero()[:, 0].tolist()
         return Dissimilarity(server.proximity.cpu().numpy(), cohort, "1 − inference similarity")
 

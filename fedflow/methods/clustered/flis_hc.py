@@ -63,8 +63,11 @@ class FLISHC(FLIS[State], Hierarchical[State]):
 
     def validate(self) -> None:
         super().validate()
-        if self.variant == "neighborhood" and self.server_lr != 1:
+        if self.variant != "neighborhood":
+            return
+        if self.server_lr != 1:
             raise BadInput("method.server_lr", self.server_lr, "1 where variant is neighborhood")
+        self.refuse_unused("with variant: neighborhood", "linkage", "assign")
 
     def setup(self, model: FlatModel, initial: Initial) -> State:
         first = initial(0)

@@ -11,6 +11,8 @@ With shared layers, theta_j is a body and a head: heads as above, the body with 
 *Reduces to* uniform FedAvg (option II) or FedSGD (option I) when k = 1.
 *State*: server theta_1..theta_k; clients none. *Traffic*: k P down, 1 P and the cluster number up.
 With shared layers, one body and k heads down, a head up, and the body too unless it is frozen.
+With min_init_share, before the first round all starts, (restarts + 20) k models, down to all N clients, and a
+loss of each up.
 *Newcomer*: receives the k models, takes the argmin. *Differs from the paper in*: D is the size of the cohort
 by default (the paper's m; equal under full participation).
 *Ambiguous*: clients are tested with the model that fits their training data best, as in the authors' code for
@@ -27,7 +29,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.samples import Batch
@@ -59,10 +60,8 @@ class IFCA(MultiModel):
 
     def validate(self) -> None:
         super().validate()
-        for name in ("denominator", "server_lr"):
-            value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
-            if self.averaging == "model" and value != default:
-                raise BadInput(f"method.{name}", value, f"{default}, as only averaging: gradient uses it")
+        if self.averaging == "model":
+            self.refuse_unused("with averaging: model", "denominator", "server_lr")
 
     def choose(self, client: Client) -> Tensor:
         """The cluster whose model has the lowest training loss, scalar int64."""

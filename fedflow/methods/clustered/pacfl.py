@@ -53,7 +53,9 @@ class PACFL(Hierarchical[State]):
     clusters: int | None = option(
         None, "number of clusters, instead of beta", symbol="Z", ge=1, grid=(2, 3, 4)
     )
-    p: int = option(3, "singular vectors", symbol="p", ge=1, grid=(3, 4, 5), source="Tables 3.8 to 3.11")
+    p: int = option(
+        3, "singular vectors", symbol="p", ge=1, grid=(3, 4, 5), source="Tables 3.8, 3.9, 3.11; Table 3.10: 5"
+    )
     signature: str = option(
         "whole", "singular vectors of a client's data, or of each label's", choices=("whole", "per_class")
     )

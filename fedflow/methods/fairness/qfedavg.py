@@ -14,6 +14,7 @@ h_k are weighted by n_k. As in the authors' code, 1e-10 is added to F_k.
 *Rates*: eta is the client learning rate of the round, also if steps have others (`training.lr_within`).
 """
 
+import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
@@ -52,5 +53,5 @@ class QFedAvg(FedAvg):
     def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> Next[GlobalModel]:
         w, d = server.model, cohort.mean("d")
         h = float(cohort.weights @ cohort.scalars("h") / cohort.weights.sum())
-        step = d / max(h, 1e-30)  # where all losses are so small that their powers vanish, D_k is 0 too
+        step = d / max(h, torch.finfo(d.dtype).tiny)  # D_k is 0 too if all powers of losses are rounded to 0
         return GlobalModel(now.model.with_buffers(w - self.server_lr * step, w - d)), {}

@@ -103,7 +103,7 @@ class Outgoing:
             difference = vector if reference is None else vector - reference
             differences[name] = difference if mask is None else difference.masked_fill(~mask, 0)
         if not differences:
-            accepted = f"{self.name} with methods whose clients send vectors of real numbers"
+            accepted = f"{self.name} before secure, with methods whose clients send vectors of real numbers"
             raise BadInput("run.updates", self.name, accepted)
         return differences
 

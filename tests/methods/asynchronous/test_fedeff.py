@@ -112,9 +112,33 @@ def test_a_round_without_any_client_is_refused() -> None:
         eff({"tau": 0.01, "base_epochs": 1, "unit": 0.1, "slow": "skip"})
 
 
-def test_epochs_are_limited_to_most_epochs() -> None:
-    ran = eff({"tau": 0.8, "most_epochs": 4}, rounds=1)
-    assert ran.server("model") == near([model_after([4, 4, 2], model_after([1, 1, 1], 0.5))])
+@pytest.mark.parametrize(("policy", "epochs"), [("UEC", [3, 3, 2]), ("EC", [3, 3, 3])])
+def test_epochs_are_limited_to_most_epochs(policy: str, epochs: list[int]) -> None:
+    ran = eff({"tau": 0.8, "policy": policy, "most_epochs": 3}, rounds=1)
+    assert ran.server("model") == near([model_after(epochs, model_after([1, 1, 1], 0.5))])
+
+
+@pytest.mark.parametrize(
+    ("policy", "hyper"),
+    [
+        ("EC", {"slow": "skip"}),
+        ("EIC", {"unit": 2.0}),
+        ("random", {"slow": "skip"}),
+        ("random", {"tau": 0.8}),
+    ],
+)
+def test_options_of_other_policies_are_refused(policy: str, hyper: dict[str, Any]) -> None:
+    (name,) = hyper
+    with pytest.raises(BadInput, match=rf"^method\.{name}: .* its default, with policy: {policy}$"):
+        eff({"policy": policy} | hyper)
+
+
+def test_epochs_that_take_no_time_are_refused() -> None:
+    """UEC divides by these times; EC does not need them."""
+    times = {"given": [[1, 0, 2], *TIMES[1:].tolist()]}
+    with pytest.raises(BadInput, match=r"^run\.timing: 0 .* times of an epoch > 0 with fedeff"):
+        eff({}, timing=times)
+    eff({"policy": "EC"}, timing=times)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +167,9 @@ def test_random_epochs_are_at_most_those_of_the_mean_client() -> None:
     ran = eff({"policy": "random", "base_epochs": 3}, rounds=20, timing={"given": [[0, 1, 0]] * 3})
     lengths = np.diff([0, *ran.values("clock")])
     assert set(lengths) == {2, 3} or set(lengths) == {1, 2, 3}
+    limited = {"policy": "random", "base_epochs": 3, "most_epochs": 2}
+    ran = eff(limited, rounds=20, timing={"given": [[0, 1, 0]] * 3})
+    assert set(np.diff([0, *ran.values("clock")])) == {1, 2}
 
 
 def test_equal_epochs_are_fedavg(federation: Federation, cohort: str) -> None:

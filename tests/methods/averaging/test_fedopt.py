@@ -63,6 +63,15 @@ def test_without_adaptation_it_is_fedavg(method: str, cohort: str) -> None:
 
 
 @pytest.mark.parametrize("method", T1)
+def test_without_adaptation_but_with_v_of_tau_squared_the_step_is_about_a_half(method: str) -> None:
+    hyper = {"beta1": 0, "tau": 1e8, "server_lr": 1e8}
+    ran, plain = run(method, quadratics(), hyper, rounds=1), run("fedavg", quadratics(), rounds=1)
+    (w,), (mean,) = ran.server("model"), plain.server("model")
+    decay = 0.99**0.5 if method == "fedadam" else 1
+    assert w - 0.5 == pytest.approx((mean - 0.5) / (1 + decay), abs=1e-6)
+
+
+@pytest.mark.parametrize("method", T1)
 def test_a_model_that_fits_all_clients_does_not_change(method: str) -> None:
     """Also where v_0 is 0: 0 / (0 + tau) is 0."""
     ran = run(method, quadratics(((1, 0.5), (2, 0.5))), {"v0": 0})

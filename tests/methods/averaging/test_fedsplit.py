@@ -108,9 +108,13 @@ def test_partial_participation_ends_at_the_optimum() -> None:
     assert (ran.server("model")[-1], ran.kept("z")[-1]) == (near(9, 1e-6), near([6, 12], 1e-6))
 
 
-def test_its_first_round_at_half_length_is_uniform_fedprox(federation: Federation, cohort: str) -> None:
-    first: dict[str, Any] = {"rounds": 1, "cohort": cohort}
-    ran = run("fedsplit", federation, {"s": 4, "relax": 0.5, "weighting": "uniform"}, **first)
+@pytest.mark.parametrize(("server", "participation"), [("all", 1.0), ("active", 0.5)])
+def test_its_first_round_at_half_length_is_uniform_fedprox(
+    federation: Federation, cohort: str, server: str, participation: float
+) -> None:
+    first: dict[str, Any] = {"rounds": 1, "cohort": cohort, "participation": participation}
+    hyper = {"s": 4, "relax": 0.5, "weighting": "uniform", "server": server}
+    ran = run("fedsplit", federation, hyper, **first)
     prox = run("fedprox", federation, {"mu": 0.25, "weighting": "uniform"}, **first)
     torch.testing.assert_close(ran.servers[0]["model"], prox.servers[0]["model"], rtol=0, atol=1e-6)
 

@@ -388,6 +388,17 @@ def test_bounds_must_be_in_order() -> None:
         build_method("fedac", {"merge_below": 2, "split_above": 1})
 
 
+@pytest.mark.parametrize(
+    "hyper",
+    [{"merge_below": 0}, {"split_above": 1}, {"protect_singletons": True}, {"allow_split_from_one": True}],
+)
+def test_options_of_merges_and_splits_are_refused_without_any(hyper: dict[str, Any]) -> None:
+    (name,) = hyper
+    with pytest.raises(BadInput, match=f"^method.{name}: .* (null|false), its default, with tune_every: 0$"):
+        build_method("fedac", hyper | {"tune_every": 0})
+    build_method("fedac", hyper)
+
+
 def test_a_run_too_short_to_change_the_number_of_clusters_warns(federation: Federation) -> None:
     with pytest.warns(UserWarning, match="neither merged nor split in 9 rounds, as tune_every is 10"):
         prepare_run("fedac", federation, {"tune_every": 10}, rounds=9)

@@ -141,6 +141,7 @@ def test_clients_without_labels_cannot_be_compared() -> None:
         ({"clusters": 5, "grouping": "similar"}, "method.clusters: 5 .* at most 4"),
         ({"given": [0, 1, 1]}, "method.given: .* the clusters of 4 clients"),
         ({"given": [0, 0, 2, 2]}, "method.given: .* every cluster from 0 to 1"),
+        (GIVEN | {"grouping": "similar"}, "method.grouping: 'similar' .* random, its default, with given"),
     ],
 )
 def test_impossible_clusters(hyper: dict, message: str, digits: Dataset) -> None:

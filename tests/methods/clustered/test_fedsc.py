@@ -10,6 +10,7 @@ from support import a_round, images, last_server, quadratics, run
 from torch import Tensor
 
 from fedflow.data import Dataset
+from fedflow.errors import BadInput
 from fedflow.heterogeneity.distances import weight_divergence
 from fedflow.heterogeneity.hierarchy import merge
 from fedflow.methods import build_method
@@ -124,6 +125,21 @@ def test_newcomers_join_the_cluster_whose_farthest_member_is_nearest(digits: Dat
             max(float((shares[k] - shares[i]).norm()) for i in range(7) if before[i] == z) for z in range(3)
         ]
         assert joined == np.argmin(farthest)
+
+
+@pytest.mark.parametrize(
+    ("hyper", "field"),
+    [
+        ({"grouping": "random", "feature": "update"}, "feature"),
+        ({"grouping": "random", "metric": "cosine"}, "metric"),
+        ({"given": [0, 1], "metric": "cosine"}, "metric"),
+        ({"given": [0, 1], "grouping": "random"}, "grouping"),
+        ({"mode": "stratified", "order": "reshuffle"}, "order"),
+    ],
+)
+def test_options_without_effect_are_refused(hyper: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadInput, match=f"^method.{field}: .* its default, "):
+        build_method("fedsc", hyper)
 
 
 @MODES

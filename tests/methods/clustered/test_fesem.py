@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 from sklearn.cluster import KMeans
-from support import Ran, a_round, follow, prepare_run, products, quadratics, run, with_cohorts
+from support import Ran, a_round, follow, images, prepare_run, products, quadratics, run, with_cohorts
 from torch import Tensor
 
+from fedflow.data import Dataset
 from fedflow.errors import BadInput
 from fedflow.methods import build_method
 from fedflow.methods.clustered.fesem import FeSEM, State
@@ -172,6 +173,14 @@ def test_only_some_parameters_can_be_compared(federation: Federation) -> None:
     for compared, count in ((None, model.size), (["*"], model.size), (["layers.last.*"], 170)):
         distances = FeSEM.parse({"compared": compared}).distances(w, w[:1], model)
         assert distances[:, 0].tolist() == [0, count]
+
+
+@pytest.mark.parametrize("compared", [[], ["*running_*"]])
+def test_no_parameters_to_compare_are_refused(compared: list[str], digits: Dataset) -> None:
+    """All distances would be 0, and all clients in the first cluster."""
+    model = images(digits, network="cnn", kernel=3, padding=1, batch_norm=True).model
+    with pytest.raises(BadInput, match=r"^method.compared: .* parameters: buffers are not compared$"):
+        FeSEM.parse({"compared": compared}).setup(model, model.init)
 
 
 def test_with_one_center_it_is_uniform_fedavg(federation: Federation, cohort: str) -> None:

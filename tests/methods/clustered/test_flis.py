@@ -32,6 +32,7 @@ from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.heterogeneity import LINKAGES
+from fedflow.local.client import Client, Update
 from fedflow.methods import build_method
 from fedflow.methods.clustered._flis import infer, similarity
 from fedflow.methods.clustered.flis_dc import FLISDC
@@ -277,6 +278,17 @@ def test_models_of_all_are_of_the_last_round_only() -> None:
     assert compared is not None and compared.clients == [1, 3] and compared.matrix.shape == (2, 2)
 
 
+def test_a_run_that_lost_all_clients_compares_none(federation: Federation) -> None:
+    class Lost(FLISDC):
+        def local(self, client: Client) -> Update:
+            raise ValueError("out of order")
+
+    with pytest.warns(UserWarning, match="round 1: every client failed"):
+        ran = run(Lost(), federation, rounds=1, participation=0.5)
+    assert ran.simulation.extension(Clusters).compared() is None
+    assert ran.outcome().metrics["clusters"] == 1
+
+
 def test_dc_without_a_bound_is_fedavg(federation: Federation, cohort: str) -> None:
     settings: dict[str, Any] = {"training": SGD, "participation": 0.5, "cohort": cohort}
     for weighting in ("samples", "uniform"):
@@ -421,17 +433,19 @@ def test_hc_clusters_once_and_discards_the_trained_models(cohort: str) -> None:
 
 
 @pytest.mark.parametrize("linkage", LINKAGES)
-@pytest.mark.parametrize("variant", ["clusters", "neighborhood"])
-def test_clusters_merge_up_to_one_minus_beta(linkage: str, variant: str) -> None:
-    """0, 2 and 4: 0.2 apart; then 0.2, 0.3 or 0.4 to the third. Neighbors are those 0.2 apart."""
+def test_clusters_merge_up_to_one_minus_beta(linkage: str) -> None:
+    """0, 2 and 4: 0.2 apart; then 0.2, 0.3 or 0.4 to the third."""
     needed = {"single": 0.8, "complete": 0.6, "upgma": 0.7, "wpgma": 0.7}[linkage]
     for beta, one in ((needed - 0.01, True), (needed + 0.01, False)):
-        hyper = {"beta": beta, "linkage": linkage, "variant": variant}
+        hyper = {"beta": beta, "linkage": linkage}
         found = flis("flis_hc", hyper, thresholds((0, 2, 4))).server("assignment")[0]
-        if variant == "clusters":
-            assert found == ([0, 0, 0] if one else [0, 1, 2] if linkage == "single" else [0, 0, 1])
-        else:
-            assert found == ([0, 0, 0] if beta <= 0.6 else [0, 1, 2])
+        assert found == ([0, 0, 0] if one else [0, 1, 2] if linkage == "single" else [0, 0, 1])
+
+
+@pytest.mark.parametrize(("beta", "assignment"), [(0.59, [0, 0, 0]), (0.61, [0, 1, 2])])
+def test_neighbors_are_at_most_one_minus_beta_apart(beta: float, assignment: list[int]) -> None:
+    ran = flis("flis_hc", {"beta": beta, "variant": "neighborhood"}, thresholds((0, 2, 4)))
+    assert ran.server("assignment") == [assignment]
 
 
 def test_hc_without_a_bound_is_fedavg(federation: Federation, cohort: str) -> None:
@@ -495,6 +509,13 @@ def test_all_as_neighbors_under_full_participation_are_fedavg(federation: Federa
 def test_neighborhoods_have_no_server_learning_rate() -> None:
     with pytest.raises(BadInput, match=r"method.server_lr: 0.5 .* 1 where variant is neighborhood"):
         build_method("flis_hc", {"variant": "neighborhood", "server_lr": 0.5})
+
+
+@pytest.mark.parametrize("hyper", [{"linkage": "single"}, {"assign": "rehc"}])
+def test_options_of_the_tree_are_refused_for_neighborhoods(hyper: dict[str, Any]) -> None:
+    (name,) = hyper
+    with pytest.raises(BadInput, match=f"^method.{name}: .* its default, with variant: neighborhood$"):
+        build_method("flis_hc", hyper | {"variant": "neighborhood"})
 
 
 # Newcomers of FLIS (HC)

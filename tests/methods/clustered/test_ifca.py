@@ -275,6 +275,7 @@ def test_the_test_data_may_choose_as_in_published_numbers() -> None:
         ({"restarts": 2, "shared": "frozen"}, "restarts"),
         ({"restarts": 2, "random_assignment_rounds": 1}, "restarts"),
         ({"pretraining": 5}, "pretraining"),
+        ({"own": ["*"]}, "own"),
     ],
 )
 def test_incompatible_ways_to_start_are_refused(hyper: dict[str, Any], field: str) -> None:
@@ -285,7 +286,7 @@ def test_incompatible_ways_to_start_are_refused(hyper: dict[str, Any], field: st
 @pytest.mark.parametrize("hyper", [{"server_lr": 0.5}, {"denominator": "all"}])
 def test_an_option_of_gradients_is_refused_for_models(hyper: dict[str, Any]) -> None:
     (name,) = hyper
-    with pytest.raises(BadInput, match=f"^method.{name}: .* as only averaging: gradient uses it$"):
+    with pytest.raises(BadInput, match=f"^method.{name}: .* its default, with averaging: model$"):
         build_method("ifca", hyper)
     build_method("ifca", hyper | {"averaging": "gradient"})
 

@@ -72,6 +72,18 @@ def test_a_perfect_model_stays(q: float) -> None:
     assert run("qfedavg", perfect, {"q": q}).server("model") == [0.5] * 3
 
 
+def test_small_powers_of_losses_do_not_stop_it() -> None:
+    """Losses of about 0.005, whose 15th powers are about 1e-35."""
+    curves, q, lipschitz, w = ((1, 0.4), (1, 0.61)), 15, 10, 0.5
+    losses, dw = [a / 2 * (w - b) ** 2 + 1e-10 for a, b in curves], [a * (w - b) for a, b in curves]
+    d = sum(f**q * g for f, g in zip(losses, dw))
+    h = sum(q * f ** (q - 1) * g**2 + lipschitz * f**q for f, g in zip(losses, dw))
+    assert 0 < h < 1e-30
+    ran = run("qfedavg", quadratics(curves), {"q": q}, rounds=1, training=ONE_STEP)
+    assert ran.server("model") == [pytest.approx(w - d / h, abs=1e-12)]
+    assert abs(d / h) > 1e-3
+
+
 def test_the_server_learning_rate_scales_the_step() -> None:
     half = run("qfedavg", quadratics(), {"q": 1, "server_lr": 0.5}, rounds=1).server("model")
     assert half == pytest.approx([0.5 - (0.5 - 0.2764227642) / 2], abs=1e-9)
