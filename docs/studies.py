@@ -20,7 +20,7 @@ from fedflow.claims.results import read_results
 from fedflow.claims.sources import CLAIMS, COMPARISONS, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_RUN, VERDICTS
 from fedflow.config import PARAMS, load_params
-from fedflow.stages.current import current_code
+from fedflow.stages.current import holds
 from fedflow.stages.elsewhere import joined
 
 STUDIES = Path(__file__).parents[1] / "studies"
@@ -223,7 +223,7 @@ def _state(entry: Entry, claim: Claim | None, results: list[dict[str, str]]) -> 
     used = [row for row in results if (row["partition"], row["method"]) in claim.sides]
     if not entry.commit or {(row["partition"], row["method"]) for row in used} < claim.sides:
         return ABSENT, ""
-    old = sum(row["code"] != current_code(row["kind"], row["registered"], row["networks"]) for row in used)
+    old = sum(not holds(row) for row in used)
     return (STALE, f"the code of {old} of {len(used)} results has changed since") if old else (CURRENT, "")
 
 

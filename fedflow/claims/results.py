@@ -32,6 +32,7 @@ CHANGES = "changes"  # sections of the settings that differ from params.yaml, as
 CODE = ("kind", "registered", "networks", "code")  # what decides the digest of the code, and the digest
 ORIGIN = ("date", "commit", "lock", "processor", "seconds", "settings", *CODE)
 TEXT = ("partition", "method", "seed", "settings", *CODE)  # columns of every file
+EQUAL = "equal_code"  # digest of later code that gave the same numbers in a sample of the rows
 DIGITS = 12  # of a digest of code
 RUN, PROCEDURE = "run", "procedure"  # kinds
 ADAPTED = "+lora"  # after the name of a network with adapters

@@ -1,10 +1,11 @@
 """The digest of the code that would compute a result now, from the names in ``results.csv`` of a study."""
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError
 from typing import Any
 
-from fedflow.claims.results import ADAPTED, DIGITS, PROCEDURE
+from fedflow.claims.results import ADAPTED, DIGITS, EQUAL, PROCEDURE
 from fedflow.errors import BadInput
 from fedflow.local.extensions.extension import REGISTERED
 from fedflow.methods import METHODS
@@ -16,6 +17,15 @@ from fedflow.simulation.extensions.all_extensions import registered_modules
 from fedflow.simulation.updates import STEPS
 from fedflow.stages import procedure
 from fedflow.stages.experiment import CODE
+
+
+def holds(row: Mapping[str, str]) -> bool:
+    """True if a row of ``results.csv`` is of the code of now, or if a sample showed that no number changes.
+
+    The column ``equal_code`` has the digest of that later code (``studies/recompute.py``).
+    """
+    now = current_code(row["kind"], row["registered"], row["networks"])
+    return bool(now) and now in (row["code"], row.get(EQUAL))
 
 
 @cache

@@ -1,7 +1,8 @@
 """Runs of a study that were made elsewhere: rows of its committed ``results.csv`` that hold.
 
 A study may be run in parts, on several machines or days: the runs in its folder are judged together with
-these rows. A row holds if params.yaml and the code still give its digests of settings and code.
+these rows. A row holds if params.yaml and the code still give its digests of settings and code, or if later
+code gave the same numbers in a sample (`fedflow.stages.current.holds`).
 """
 
 import json
@@ -11,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedflow.claims.results import CHANGES, DIGITS, RUN, read_results
+from fedflow.claims.results import CHANGES, DIGITS, EQUAL, RUN, read_results
 from fedflow.claims.sources import RESULTS
 from fedflow.config import Loaded
 from fedflow.errors import FedflowError
@@ -20,7 +21,7 @@ from fedflow.finished.run import Run
 from fedflow.finished.variants import HASHES, hashes, named
 from fedflow.project.digest import SETTINGS, SHORT, canonical, digest
 from fedflow.project.identity import Identity
-from fedflow.stages.current import current_code
+from fedflow.stages.current import holds
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.grid import Cell
 from fedflow.stages.procedure import ProcedureRun
@@ -39,11 +40,9 @@ def joined(params: Loaded, root: Path, here: Sequence[Run] = ()) -> tuple[list[R
     made, outdated = list[Run](), list[Row]()
     for row in read_results(root):
         same = known.get((row["partition"], row["method"], row["seed"], row["settings"]))
-        if same and _code(same) == row["code"]:
+        if same and _code(same) in (row["code"], row.get(EQUAL)):
             continue
-        if current_code(row["kind"], row["registered"], row["networks"]) == row["code"] and (
-            run := _run(params, root, row, here)
-        ):
+        if holds(row) and (run := _run(params, root, row, here)):
             made.append(run)
         elif not same:
             outdated.append(row)
@@ -133,7 +132,8 @@ def _check(made: Sequence[Run], here: Iterable[Run]) -> None:
         row = held.get((run.partition, run.method))
         if row is None or run.folder.name != str(run.seed):
             continue
-        if (run.settings, _code(run)) != (row.settings, row.committed["code"]):
+        codes = row.committed["code"], row.committed.get(EQUAL)
+        if run.settings != row.settings or _code(run) not in codes:
             raise FedflowError(
                 f"{run.folder}: its settings or code differ from the rows of its method in {RESULTS}; "
                 "run `fedflow sweep`, or delete this folder"
