@@ -2,18 +2,19 @@
 
 _PERSONAL = "scaffold lg_fedavg fedper apfl pfedme ditto fedrep"
 _FAIR = "fedavg qfedavg term fedmgda propfair"
-_CLUSTERED = "local fedavg fedprox fednova scaffold lg_fedavg perfedavg ifca"
+_TARGET = "fedavg fedprox fednova scaffold lg_fedavg perfedavg ifca"
+_CLUSTERED = f"local {_TARGET}"
 
 # Methods by paper and tables. A global method with + was fine-tuned before scoring (tuned_accuracy).
 TABLES: dict[tuple[str, str], str] = {
     (
         "FLIS and PACFL (Vahidian, Morafah et al.; Morafah's thesis)",
-        "Tables 3.1 to 3.3, 3.8 to 3.10, 3.13 (label skew 20 % and 30 %, Dir(0.1))",
+        "Tables 3.1, 3.2, 3.8 to 3.10 (label skew 20 % and 30 %, Dir(0.1))",
     ): f"{_CLUSTERED} cfl flis_dc flis_hc pacfl",
     (
         "FLIS and PACFL",
-        "Tables 3.4, 3.5, 3.14, 3.15 (traffic to a target)",
-    ): f"{_CLUSTERED} cfl flis_hc pacfl",
+        "Tables 3.3 to 3.5, 3.13 to 3.15 (rounds and traffic to a target)",
+    ): f"{_TARGET} cfl flis_hc pacfl",
     ("FLIS and PACFL", "Tables 3.6, 3.12 (newcomers)"): f"{_CLUSTERED} flis_dc flis_hc pacfl",
     ("PACFL", "Tables 3.11, 5.6 (MIX-4)"): f"{_CLUSTERED} cfl pacfl",
     ("Morafah's thesis", "Table 5.4 (SC-NIID, SC-Dir; global methods with +)"): _CLUSTERED,

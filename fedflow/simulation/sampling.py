@@ -18,7 +18,10 @@ from fedflow.seeding import generator
 
 
 def cohort_size(rate: float, clients: int) -> int:
-    """m, the usual size of a cohort at participation ``rate`` of ``clients``."""
+    """m = max(1, floor(R N)), the usual size of a cohort at participation ``rate`` of ``clients``.
+
+    R N is rounded down, as in the code of PFLDyn; another reading of FedDyn rounds to the nearest number.
+    """
     return max(1, int(rate * clients + 1e-9))
 
 

@@ -10,8 +10,9 @@ theta_{t+1} = mean of the cohort's m models theta_k - h / alpha. Initially g_k =
 *Reduces to* uniform FedProx with mu = alpha, in the clients' first step.
 *Invariant*: h is the mean of g_k over all N clients, at any participation rate; with weighting: samples, the
 mean of omega_k g_k, omega_k = n_k / mean n.
-*State*: server theta, h; client g_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model, g_k = 0.
-Clients cannot leave: h would become (N h - g_k) / (N - 1), and g_k is on the client.
+*State*: server theta, h, mean (of the last cohort's models); client g_k. *Traffic*: 1 P down, 1 P up.
+*Newcomer*: the global model, g_k = 0. Clients cannot leave: h would become (N h - g_k) / (N - 1), and g_k is
+on the client.
 *Ambiguous*: h is a mean and moves by 1/N (the text once calls it a sum); with weighting: samples, alpha_k =
 alpha / omega_k, as in the authors' code, so that the sum of n_k F_k is minimized. Gradients are clipped
 together with the regularizer, before weight decay; the authors' code adds alpha to the weight decay and thus

@@ -7,9 +7,11 @@ Client: u <- argmin f_k(u) + 1/(2s) ||u - (2 x - z_k)||^2, approximately, by E e
 z_k <- z_k + 2 gamma (u - x); sends the difference. Server: x <- mean of z_k over all N clients, absent ones
 included; or, with server: active, clients send z_k, and x is the mean over the cohort. Initially z_k = x; in
 the limit z_k = x - s grad f_k(x).
-*Reduces to* uniform FedProx with mu = 1/s in its first round, with weighting: uniform and gamma = 1/2.
+*Reduces to* uniform FedProx with mu = 1/s in its first round, with weighting: uniform, gamma = 1/2, and all
+clients in the cohort or server: active.
 *Invariant*: x is the mean of all z_k, or of the cohort's.
-*State*: server x; client z_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model, z_k = x.
+*State*: server x; client z_k, with reg > 0 also the first model. *Traffic*: 1 P down, 1 P up.
+*Newcomer*: the global model, z_k = x.
 *Differs from the paper in*: partial participation, with the two server rules that FedDyn's authors compare
 ("FedSplit All", and "FedSplit Act", which does not stay at the optimum); and gamma < 1 for losses that are
 not convex (gamma = 1/2 is Douglas-Rachford, 1 Peaceman-Rachford). The argmin is exact in the limit of many

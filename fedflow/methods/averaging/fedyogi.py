@@ -5,7 +5,8 @@ Optimization", ICLR 2021, arXiv 2003.00295, Algorithm 2.
 
 Client: as FedAvg. Server: d = sum_k p_k w_k - w_t; m <- beta1 m + (1 - beta1) d;
 v <- v - (1 - beta2) d^2 sign(v - d^2); w_{t+1} = w_t + eta_s m / (sqrt(v) + tau), entry by entry.
-*Reduces to* FedAvg when beta1 = 0 and eta_s = tau -> infinity.
+*Reduces to* FedAvg when beta1 = v_0 = 0 and eta_s = tau -> infinity. With the default v_0 = tau^2, the step
+tends to d / 2 instead.
 *State*: server w, m, v; clients none. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
 *Differs from the paper in*: weights n_k instead of 1/m (weighting: uniform gives 1/m). As in
 the paper, there is no bias correction.

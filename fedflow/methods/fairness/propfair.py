@@ -8,7 +8,8 @@ replaces it: plain has slope 1/M, as in the authors' code; huber has slope 1/eps
 Server: as FedAvg. With applied: weights, clients train as in FedAvg and have weights n_k / (M - F_k), the
 slope at their loss F_k over all their data at w_t (1/M or 1/eps where M - F_k < eps).
 *Reduces to* FedAvg when M -> infinity with eta M fixed (applied: weights: with eta fixed).
-*State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
+*State*: as FedAvg. *Traffic*: 1 P down, 1 P up. With applied: weights, also one scalar up.
+*Newcomer*: the global model.
 *Ambiguous*: the slope beyond M - eps, where paper and code differ; the default follows the code. Gradients
 are about M times shorter than FedAvg's, so the learning rate needs tuning.
 """

@@ -16,7 +16,8 @@ Server: as uniform FedAvg. A client is served the global model after a step of s
 nor does alpha, which belongs to the objective.
 *Ambiguous*: the three batches come from separate shuffles, so that a round has as many steps as with FedAvg
 (other code takes consecutive batches, and half as many steps), but with order: second, D is disjoint from D'
-where there are enough samples, as in PFL; momentum applies to the meta-gradient.
+where there are enough samples, as in PFL; momentum applies to the meta-gradient. The step before a client is
+served uses dropout and the statistics of its batch, as in training, but with order: second it does not.
 """
 
 from typing import ClassVar
