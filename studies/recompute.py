@@ -29,7 +29,7 @@ from fedflow.stages.procedure import ProcedureRun, run_procedure
 from fedflow.stages.report import record_verdicts
 
 HERE = Path(__file__).parent
-SAMPLE = 3
+SAMPLE = 2
 FOLDER = Path(".fedflow") / "recompute"
 CODE = ("kind", "registered", "networks", "code")
 NAMES = ("partition", "method", "seed", "variant")
