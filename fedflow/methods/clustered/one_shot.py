@@ -10,11 +10,12 @@ the models, the best of ten k-means++ starts. Then as FedAvg within every cluste
 model.
 *Reduces to* FedAvg when k = 1, to Local with all clients when k = N.
 *State*: server the clusters' models, the assignment, centers; clients none.
-*Traffic*: 1 P down, 1 P up. Before the first round also 1 P down and 1 P up.
+*Traffic*: 1 P down, 1 P up. Before the first round also 1 P down and 1 P up; with features: logistic, nothing
+down and [classes, F] numbers up.
 *Newcomer*: trains alone, and joins the cluster with the nearest center.
-*Ambiguous*: the paper names no clustering method. ``features: logistic`` is the authors' code for FEMNIST:
-logistic regressions of one class against the rest on the pixels; coefficients [classes, F] of classes that a
-client lacks are zero.
+*Ambiguous*: the paper names no clustering method, and no order of batches: the five trainings repeat one.
+``features: logistic`` is the authors' code for FEMNIST: logistic regressions of one class against the rest on
+the pixels; coefficients [classes, F] of classes that a client lacks are zero.
 """
 
 from dataclasses import dataclass, replace
