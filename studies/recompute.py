@@ -37,14 +37,24 @@ NAMES = ("partition", "method", "seed", "variant")
 Row = dict[str, str]
 
 
+def code_of(row: Row) -> tuple[str, ...]:
+    return tuple(row[name] for name in CODE)
+
+
 def outdated(studies: Iterable[Path]) -> dict[tuple[str, ...], list[tuple[Path, Row]]]:
     """The rows that do not hold, with their studies, by the code that made them."""
     groups = defaultdict(list)
     for study in studies:
         for row in read_results(study):
             if not holds(row):
-                groups[tuple(row[name] for name in CODE)].append((study, row))
+                groups[code_of(row)].append((study, row))
     return groups
+
+
+def equal_codes() -> set[tuple[str, ...]]:
+    """The earlier code of which a sample has shown that it gives the numbers of the code of now."""
+    rows = [row for file in HERE.glob(f"*/{RESULTS}") for row in read_results(file.parent)]
+    return {code_of(row) for row in rows if row.get(EQUAL) and holds(row)}
 
 
 def sample(rows: list[tuple[Path, Row]], seconds: float) -> list[tuple[Path, Row]]:
@@ -91,8 +101,8 @@ def differences(before: Row, now: Row) -> list[str]:
 
 def main(names: list[str], seconds: float = float("inf")) -> None:
     studies = [HERE / name for name in names] or sorted(file.parent for file in HERE.glob(f"*/{RESULTS}"))
-    groups = outdated(studies)
-    samples = {code: sample(rows, seconds) for code, rows in groups.items()}
+    groups, shown = outdated(studies), equal_codes()
+    samples = {code: sample(rows, seconds) for code, rows in groups.items() if code not in shown}
     wanted = defaultdict(list)
     for items in samples.values():
         for study, row in items:
@@ -103,8 +113,8 @@ def main(names: list[str], seconds: float = float("inf")) -> None:
     made = {(study, key_of(row)): row for study, rows in wanted.items() for row in recomputed(study, rows)}
     changed: dict[tuple[Path, tuple[str, ...]], Row] = {}
     for code, rows in groups.items():
-        equal = bool(samples[code])
-        for study, row in samples[code]:
+        equal = code in shown or bool(samples[code])
+        for study, row in samples.get(code, ()):
             now = made.get((study, key_of(row)))
             differ = differences(row, now) if now else ["no result"]
             if now and not differ:
