@@ -5,6 +5,7 @@ process, or on another machine.
 """
 
 import socket
+import sysconfig
 import threading
 import traceback
 import warnings
@@ -34,7 +35,10 @@ from fedflow.simulation.updates.sending import Sending
 
 RETRIES = 1  # of a client whose training raised an error; NaN would recur, from the same seed
 WARNED_METHODS: set[str] = set()  # methods that fell back to the loop in this process
-PACKAGE = Path(__file__).parents[1]
+INSTALLED = [
+    Path(__file__).parents[1],
+    *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+]
 GPU_LOCK = threading.RLock()  # of the threads of this process that train cohorts
 
 
@@ -152,7 +156,7 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _written_here(file: str) -> bool:
-    return "site-packages" not in file and not Path(file).is_relative_to(PACKAGE)
+    return not file.startswith("<frozen") and not any(map(Path(file).is_relative_to, INSTALLED))
 
 
 def _stackable(job: Job, federation: Federation, shard: Shard) -> list[list[int]]:

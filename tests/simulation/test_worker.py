@@ -1,5 +1,7 @@
 """Workers, when a vmapped cohort fails."""
 
+import json
+import re
 import warnings
 from typing import Any
 
@@ -60,6 +62,13 @@ def test_a_fallback_to_the_loop_warns_once(federation: Federation, monkeypatch: 
     assert not any(report.failed for report in fallen.rounds)
     loop = run("fedavg", federation, cohort="loop", rounds=2)
     assert torch.equal(fallen.servers[-1]["model"], loop.servers[-1]["model"])
+
+
+def test_an_error_names_the_line_of_the_caller_not_of_a_library() -> None:
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        json.loads("{")
+    said = r"JSONDecodeError: Expecting .* \(test_worker.py, line \d+\)"
+    assert re.fullmatch(said, worker._in_one_line(raised.value))
 
 
 def test_a_method_that_vmap_cannot_run_is_named_with_the_reason(federation, monkeypatch) -> None:
