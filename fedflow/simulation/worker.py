@@ -156,7 +156,8 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _written_here(file: str) -> bool:
-    return not file.startswith("<frozen") and not any(map(Path(file).is_relative_to, INSTALLED))
+    inside = any(Path(file).is_relative_to(folder) for folder in INSTALLED)
+    return not inside and not file.startswith("<frozen")
 
 
 def _stackable(job: Job, federation: Federation, shard: Shard) -> list[list[int]]:
