@@ -35,10 +35,8 @@ from fedflow.simulation.updates.sending import Sending
 
 RETRIES = 1  # of a client whose training raised an error; NaN would recur, from the same seed
 WARNED_METHODS: set[str] = set()  # methods that fell back to the loop in this process
-INSTALLED = [
-    Path(__file__).parents[1],
-    *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
-]
+PACKAGE = str(Path(__file__).parents[1])
+INSTALLED = [PACKAGE, *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))]
 GPU_LOCK = threading.RLock()  # of the threads of this process that train cohorts
 
 
