@@ -70,8 +70,8 @@ def recomputed(study: Path, rows: Iterable[Row]) -> list[Row]:
     """These rows of a study, computed by the code of now; the same call resumes."""
     root = study / FOLDER
     root.mkdir(parents=True, exist_ok=True)
-    for name in (PARAMS, CLAIMS):
-        shutil.copy(study / name, root)
+    for file in filter(Path.exists, (study / PARAMS, study / CLAIMS)):
+        shutil.copy(file, root)
     params = load_params(root / PARAMS)
     cells: dict[tuple[str, ...], Cell] = {}
     for row in rows:
