@@ -94,9 +94,17 @@ def key_of(row: Row) -> tuple[str, ...]:
 
 
 def differences(before: Row, now: Row) -> list[str]:
-    """Columns in which two rows differ, apart from their origin."""
-    names = {*before, *now} - {*ORIGIN, EQUAL, CHANGES}
-    return sorted(name for name in names if before.get(name, "") != now.get(name, ""))
+    """Columns of the earlier row that have other numbers now, to six digits, apart from the origin."""
+    names = [name for name, text in before.items() if text and name not in {*ORIGIN, EQUAL, CHANGES}]
+    return sorted(name for name in names if _rounded(before[name]) != _rounded(now.get(name, "")))
+
+
+def _rounded(text: str) -> str:
+    """A number to the digits of earlier rows; other text as it is."""
+    try:
+        return f"{float(text):.6g}"
+    except ValueError:
+        return text
 
 
 def main(names: list[str], seconds: float = float("inf")) -> None:
