@@ -8,8 +8,8 @@ Client: descends F_k(w) + mu sum_i ||w_i - w_t,i||, the sum over tensors i whose
 gradient at w = w_t is taken as 0. Server: as FedAvg.
 *Reduces to* FedAvg when mu = 0.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
-*Differs from the authors' code in*: biases, which there return to their initial values in every round
-(`superfed`: aggregation: official). Their networks have none but those of BatchNorm.
+*Differs from the authors' code in*: the biases, which there return to their initial values in every round, as
+with `superfed` and aggregation: official. In the authors' networks, only BatchNorm layers have biases.
 """
 
 import torch

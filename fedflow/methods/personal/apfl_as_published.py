@@ -8,7 +8,7 @@ As `apfl`, except in local steps: vbar = alpha v_k + (1 - alpha) w_t, with the r
 client's current w; alpha is fixed; weight decay leaves w alone; and clients count by their samples.
 *Reduces to* Local when alpha = 1; without weight decay, its global part is FedAvg. *State*: as APFL.
 *Traffic*: 1 P down, 1 P up. *Newcomer*: v = w_t, so the global model.
-*Differs from the authors' code in*: biases, as `fedprox_as_published`.
+*Differs from the authors' code in*: the biases, as described for `fedprox_as_published`.
 """
 
 from typing import ClassVar

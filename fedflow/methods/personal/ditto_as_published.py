@@ -8,7 +8,7 @@ As `ditto`, except that v_k descends F_k(v) + lambda sum_i ||v_i - w_i||, the su
 contain "weight". Its gradient at v = w_t, where the norm has none, is the one of F_k.
 *Reduces to* Local personal models when lambda = 0; its global part is always FedAvg. *State*: as Ditto.
 *Traffic*: 1 P down, 1 P up. *Newcomer*: v = w_t.
-*Differs from the authors' code in*: biases, as `fedprox_as_published`.
+*Differs from the authors' code in*: the biases, as described for `fedprox_as_published`.
 """
 
 from torch import Tensor
