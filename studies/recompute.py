@@ -1,38 +1,40 @@
-"""Computes a sample of the rows of results.csv again, after a change of code that should change no number.
+"""Compares the code of now with earlier code on a sample of rows, after a change that should alter no number.
 
-``python studies/recompute.py`` takes all studies; names of studies after it, only these. A change of a module
-makes the rows of all runs that import it outdated. Of all rows of the same methods, network and code, the
-quickest `SAMPLE` of different settings are computed again and replace theirs, without those that took more
-than ``--seconds N``. If all of their numbers are equal, the other rows hold again: the column ``equal_code``
-gets the digest of the code of now. If one number differs, it is printed, and rows of this code stay outdated:
-run the study again.
+``git worktree add ../earlier COMMIT; python studies/recompute.py ../earlier`` takes all studies; names of
+studies after it, only these. A change of a module makes the rows of ``results.csv`` of all runs that import
+it outdated. Of all rows of the same methods, network and code, the quickest `SAMPLE` of different settings
+are computed by both codes side by side, without those that took more than ``--seconds N``. If all of their
+numbers of every round and client are equal, the rows of this code hold again: the column ``equal_code`` gets
+the digest of the code of now. If one number differs, it is named, the rows stay outdated, and both results
+stay in ``.fedflow/recompute`` of the study: run it again. ``--set KEY=VALUE`` changes ``params.yaml`` for
+both codes, such as fewer rounds of slow runs.
 """
 
 import argparse
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from fedflow.claims.results import CHANGES, EQUAL, ORIGIN, RUN, read_results
-from fedflow.claims.sources import CLAIMS, RESULTS
-from fedflow.config import PARAMS, load_params
-from fedflow.errors import FedflowError
+from fedflow.claims.results import CHANGES, DIGITS, EQUAL, RUN, read_results
+from fedflow.claims.sources import RESULTS
+from fedflow.config import PARAMS
 from fedflow.finished.tables import write_csv
-from fedflow.stages.all_stages import run_experiment
+from fedflow.project.identity import Identity
 from fedflow.stages.current import current_code, holds
-from fedflow.stages.experiment import Experiment
-from fedflow.stages.grid import Cell, to_do
-from fedflow.stages.procedure import ProcedureRun, run_procedure
-from fedflow.stages.report import record_verdicts
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 SAMPLE = 2
 FOLDER = Path(".fedflow") / "recompute"
 CODE = ("kind", "registered", "networks", "code")
-NAMES = ("partition", "method", "seed", "variant")
+CELL = ("kind", "partition", "method", "seed")
 
 Row = dict[str, str]
 
@@ -66,48 +68,58 @@ def sample(rows: list[tuple[Path, Row]], seconds: float) -> list[tuple[Path, Row
     return [*chosen.values()][:SAMPLE]
 
 
-def recomputed(study: Path, rows: Iterable[Row]) -> list[Row]:
-    """These rows of a study, computed by the code of now; the same call resumes."""
-    root = study / FOLDER
-    root.mkdir(parents=True, exist_ok=True)
-    for file in filter(Path.exists, (study / PARAMS, study / CLAIMS)):
-        shutil.copy(file, root)
-    params = load_params(root / PARAMS)
-    cells: dict[tuple[str, ...], Cell] = {}
-    for row in rows:
-        name, method, seed = row["partition"], row["method"], int(row["seed"])
-        if row["kind"] == RUN:
-            cells[name, method, row["seed"]] = Experiment(params, name, method, seed, root)
-        else:
-            cells[name, row["seed"]] = ProcedureRun(params, name, seed, root)
-    for cell in to_do(params, root, [*cells.values()]):
-        try:
-            run_experiment(cell) if isinstance(cell, Experiment) else run_procedure(cell)
-        except FedflowError as error:
-            print(f"{study.name}: {cell.title}: {error}")
-    record_verdicts(root)
-    return read_results(root)
+def compute(study: Path, checkout: Path, rows: Iterable[Row], changes: Iterable[str]) -> list[Path]:
+    """Compute rows of a study by the earlier code and by the code of now; returns both roots.
+
+    The same call resumes. Raises `SystemExit` if one of the two stops.
+    """
+    cells = json.dumps([[row[name] for name in CELL] for row in rows])
+    roots, processes = [], []
+    for name, code in (("earlier", checkout), ("now", HERE.parent)):
+        root = study / FOLDER / name
+        root.mkdir(parents=True, exist_ok=True)
+        shutil.copy(study / PARAMS, root)
+        command = [sys.executable, str(HERE / "compute.py"), str(root), cells, *changes]
+        processes.append(subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(code.resolve())}))
+        roots.append(root)
+    stopped = [process.wait() for process in processes]
+    if any(stopped):
+        raise SystemExit(f"{study.name}: not computed")
+    return roots
 
 
-def key_of(row: Row) -> tuple[str, ...]:
-    return tuple(row.get(name, "") for name in NAMES)
+def folder_of(root: Path, row: Row) -> Path | None:
+    """The folder of the results of a row; None if its run failed."""
+    cell = "/".join(row[name] for name in CELL[1:] if row["kind"] == RUN or name != "method")
+    return next((file.parent for file in root.glob(f"*/{cell}/metrics.json")), None)
 
 
-def differences(before: Row, now: Row) -> list[str]:
-    """Columns of the earlier row that have other numbers now, to six digits, apart from the origin."""
-    names = [name for name, text in before.items() if text and name not in {*ORIGIN, EQUAL, CHANGES}]
-    return sorted(name for name in names if _rounded(before[name]) != _rounded(now.get(name, "")))
+def numbers(folder: Path) -> dict[str, Any]:
+    """The metrics of a result and the columns of its tables, by file and name."""
+    metrics = json.loads((folder / "metrics.json").read_text())
+    facts = {f"metrics.json: {name}": value for name, value in metrics.items()}
+    for file in folder.iterdir():
+        if file.suffix in (".csv", ".parquet"):
+            table = pd.read_csv(file) if file.suffix == ".csv" else pd.read_parquet(file)
+            facts |= {f"{file.name}: {name}": table[name].tolist() for name in table}
+    return {name: repr(value) for name, value in facts.items()}  # NaN equals itself
 
 
-def _rounded(text: str) -> str:
-    """A number to the digits of earlier rows; other text as it is."""
-    try:
-        return f"{float(text):.6g}"
-    except ValueError:
-        return text
+def differences(row: Row, earlier: Path, now: Path) -> list[str]:
+    """Columns and metrics of a row that the code of now computes differently; empty if none."""
+    before, after = folder_of(earlier, row), folder_of(now, row)
+    made = before and Identity.read(before)
+    if not (before and made and after):
+        return ["no result"]
+    if made.code[:DIGITS] != row["code"]:
+        return [f"its code is {row['code']}, and that of {earlier} {made.code[:DIGITS]}"]
+    old, new = numbers(before), numbers(after)
+    return sorted(name for name in old | new if old.get(name) != new.get(name))
 
 
-def main(names: list[str], seconds: float = float("inf")) -> None:
+def main(
+    checkout: Path, names: list[str], seconds: float = float("inf"), changes: Iterable[str] = ()
+) -> None:
     studies = [HERE / name for name in names] or sorted(file.parent for file in HERE.glob(f"*/{RESULTS}"))
     groups, shown = outdated(studies), equal_codes()
     samples = {code: sample(rows, seconds) for code, rows in groups.items() if code not in shown}
@@ -115,32 +127,32 @@ def main(names: list[str], seconds: float = float("inf")) -> None:
     for items in samples.values():
         for study, row in items:
             wanted[study].append(row)
-    print(
-        f"{sum(map(len, wanted.values()))} of {sum(map(len, groups.values()))} outdated rows to compute again"
-    )
-    made = {(study, key_of(row)): row for study, rows in wanted.items() for row in recomputed(study, rows)}
-    changed: dict[tuple[Path, tuple[str, ...]], Row] = {}
-    for code, rows in groups.items():
-        equal = code in shown or bool(samples[code])
-        for study, row in samples.get(code, ()):
-            now = made.get((study, key_of(row)))
-            differ = differences(row, now) if now else ["no result"]
-            if now and not differ:
-                changed[study, key_of(row)] = now
-            else:
-                equal = False
-                print(f"{study.name}: {' · '.join(key_of(row))}: {', '.join(differ)}")
-        for study, row in rows if equal else ():
-            changed.setdefault((study, key_of(row)), row | {EQUAL: current_code(*code[:3])})
-    for study in {study for study, _ in changed}:
-        table = [changed.get((study, key_of(row)), row) for row in read_results(study)]
+    print(f"{sum(map(len, wanted.values()))} of {sum(map(len, groups.values()))} outdated rows to compute")
+    roots = {study: compute(study, checkout, rows, changes) for study, rows in wanted.items()}
+    equal = {code for code in groups if code in shown or samples[code]}
+    kept = set()
+    for code, items in samples.items():
+        for study, row in items:
+            if differ := differences(row, *roots[study]):
+                equal.discard(code)
+                kept.add(study)
+                print(f"{study.name}: {' · '.join(row[name] for name in CELL[1:])}: {', '.join(differ)}")
+    held = [(study, row) for code in equal for study, row in groups[code]]
+    for study in {study for study, _ in held}:
+        table = [
+            row | {EQUAL: current_code(*code_of(row)[:3])} if (study, row) in held else row
+            for row in read_results(study)
+        ]
         write_csv(pd.DataFrame(table, dtype=object).fillna(""), study / RESULTS)
-    for study in wanted:
+    print(f"{len(held)} rows hold")
+    for study in wanted.keys() - kept:
         shutil.rmtree(study / FOLDER)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("checkout", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    main(**vars(parser.parse_args()))
+    parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE")
+    main(**vars(parser.parse_intermixed_args()))
