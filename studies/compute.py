@@ -1,7 +1,8 @@
 """Computes rows of ``results.csv`` by the fedflow that Python finds first; `recompute.py` calls it.
 
 ``python studies/compute.py ROOT CELLS [KEY=VALUE ...]``: CELLS is a JSON list of [kind, partition, method,
-seed]; changes of the ``params.yaml`` in ROOT follow. It uses only functions that earlier commits have, too.
+seed]; changes of the ``params.yaml`` in ROOT follow. ``folders.json`` in ROOT gets the folder of results of
+every cell. It uses only functions that earlier commits have, too.
 """
 
 import json
@@ -18,13 +19,15 @@ from fedflow.stages.procedure import ProcedureRun, run_procedure
 if __name__ == "__main__":
     root, rows, *changes = sys.argv[1:]
     params = load_params(Path(root) / "params.yaml", changes)
-    cells: dict[tuple[str, ...], Cell] = {}
-    for kind, partition, method, seed in json.loads(rows):
-        if kind == "run":
-            cells[partition, method, seed] = Experiment(params, partition, method, int(seed), Path(root))
-        else:
-            cells[partition, seed] = ProcedureRun(params, partition, int(seed), Path(root))
-    for cell in to_do(params, Path(root), [*cells.values()]):
+    cells: list[Cell] = [
+        Experiment(params, partition, method, int(seed), Path(root))
+        if kind == "run"
+        else ProcedureRun(params, partition, int(seed), Path(root))
+        for kind, partition, method, seed in json.loads(rows)
+    ]
+    folders = [str(cell.results_folder) for cell in cells]
+    (Path(root) / "folders.json").write_text(json.dumps(folders))
+    for cell in to_do(params, Path(root), [*dict(zip(folders, cells, strict=True)).values()]):
         try:
             run_experiment(cell) if isinstance(cell, Experiment) else run_procedure(cell)
         except FedflowError as error:

@@ -7,7 +7,7 @@ are computed by both codes side by side, without those that took more than ``--s
 numbers of every round and client are equal, the rows of this code hold again: the column ``equal_code`` gets
 the digest of the code of now. If one number differs, it is named, the rows stay outdated, and both results
 stay in ``.fedflow/recompute`` of the study: run it again. ``--set KEY=VALUE`` changes ``params.yaml`` for
-both codes, such as fewer rounds of slow runs.
+both codes, such as fewer rounds of slow runs, or as the sweep of rows with changed settings.
 """
 
 import argparse
@@ -17,13 +17,13 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from fedflow.claims.results import CHANGES, DIGITS, EQUAL, RUN, read_results
+from fedflow.claims.results import CHANGES, DIGITS, EQUAL, read_results
 from fedflow.claims.sources import RESULTS
 from fedflow.config import PARAMS
 from fedflow.finished.tables import write_csv
@@ -37,6 +37,7 @@ CODE = ("kind", "registered", "networks", "code")
 CELL = ("kind", "partition", "method", "seed")
 
 Row = dict[str, str]
+Pairs = Iterator[tuple[Path, Path]]
 
 
 def code_of(row: Row) -> tuple[str, ...]:
@@ -59,17 +60,17 @@ def equal_codes() -> set[tuple[str, ...]]:
     return {code_of(row) for row in rows if row.get(EQUAL) and holds(row)}
 
 
-def sample(rows: list[tuple[Path, Row]], seconds: float) -> list[tuple[Path, Row]]:
-    """The quickest rows of different settings, without those that other settings than params.yaml's made."""
+def sample(rows: list[tuple[Path, Row]], seconds: float, changed: bool) -> list[tuple[Path, Row]]:
+    """The quickest rows of different settings; with settings that are not in params.yaml if ``changed``."""
     chosen: dict[tuple[Path, str, str], tuple[Path, Row]] = {}
     for study, row in sorted(rows, key=lambda item: float(item[1]["seconds"] or "inf")):
-        if not row.get(CHANGES) and float(row["seconds"] or 0) <= seconds:
+        if bool(row.get(CHANGES)) <= changed and float(row["seconds"] or 0) <= seconds:
             chosen.setdefault((study, row["settings"], row["method"]), (study, row))
     return [*chosen.values()][:SAMPLE]
 
 
-def compute(study: Path, checkout: Path, rows: Iterable[Row], changes: Iterable[str]) -> list[Path]:
-    """Compute rows of a study by the earlier code and by the code of now; returns both roots.
+def compute(study: Path, checkout: Path, rows: list[Row], changes: Iterable[str]) -> Pairs:
+    """Compute rows of a study by the earlier code and by that of now; returns their two folders of results.
 
     The same call resumes. Raises `SystemExit` if one of the two stops.
     """
@@ -85,13 +86,8 @@ def compute(study: Path, checkout: Path, rows: Iterable[Row], changes: Iterable[
     stopped = [process.wait() for process in processes]
     if any(stopped):
         raise SystemExit(f"{study.name}: not computed")
-    return roots
-
-
-def folder_of(root: Path, row: Row) -> Path | None:
-    """The folder of the results of a row; None if its run failed."""
-    cell = "/".join(row[name] for name in CELL[1:] if row["kind"] == RUN or name != "method")
-    return next((file.parent for file in root.glob(f"*/{cell}/metrics.json")), None)
+    earlier, now = (map(Path, json.loads((root / "folders.json").read_text())) for root in roots)
+    return zip(earlier, now, strict=True)
 
 
 def numbers(folder: Path) -> dict[str, Any]:
@@ -106,34 +102,35 @@ def numbers(folder: Path) -> dict[str, Any]:
 
 
 def differences(row: Row, earlier: Path, now: Path) -> list[str]:
-    """Columns and metrics of a row that the code of now computes differently; empty if none."""
-    before, after = folder_of(earlier, row), folder_of(now, row)
-    made = before and Identity.read(before)
-    if not (before and made and after):
+    """Columns and metrics of a row that are not equal in both folders of results; empty if all are."""
+    made = Identity.read(earlier)
+    if not made or not Identity.read(now):
         return ["no result"]
     if made.code[:DIGITS] != row["code"]:
-        return [f"its code is {row['code']}, and that of {earlier} {made.code[:DIGITS]}"]
-    old, new = numbers(before), numbers(after)
+        return [f"its code is {row['code']}, and that of the checkout {made.code[:DIGITS]}"]
+    old, new = numbers(earlier), numbers(now)
     return sorted(name for name in old | new if old.get(name) != new.get(name))
 
 
 def main(
-    checkout: Path, names: list[str], seconds: float = float("inf"), changes: Iterable[str] = ()
+    checkout: Path, names: list[str], seconds: float = float("inf"), changes: Sequence[str] = ()
 ) -> None:
     studies = [HERE / name for name in names] or sorted(file.parent for file in HERE.glob(f"*/{RESULTS}"))
     groups, shown = outdated(studies), equal_codes()
-    samples = {code: sample(rows, seconds) for code, rows in groups.items() if code not in shown}
+    samples = {
+        code: sample(rows, seconds, bool(changes)) for code, rows in groups.items() if code not in shown
+    }
     wanted = defaultdict(list)
     for items in samples.values():
         for study, row in items:
             wanted[study].append(row)
     print(f"{sum(map(len, wanted.values()))} of {sum(map(len, groups.values()))} outdated rows to compute")
-    roots = {study: compute(study, checkout, rows, changes) for study, rows in wanted.items()}
+    pairs = {study: compute(study, checkout, rows, changes) for study, rows in wanted.items()}
     equal = {code for code in groups if code in shown or samples[code]}
     kept = set()
     for code, items in samples.items():
         for study, row in items:
-            if differ := differences(row, *roots[study]):
+            if differ := differences(row, *next(pairs[study])):
                 equal.discard(code)
                 kept.add(study)
                 print(f"{study.name}: {' · '.join(row[name] for name in CELL[1:])}: {', '.join(differ)}")
