@@ -70,7 +70,7 @@ def sample(rows: list[tuple[Path, Row]], seconds: float, changed: bool) -> list[
 
 
 def compute(study: Path, checkout: Path, rows: list[Row], changes: Iterable[str]) -> Pairs:
-    """Compute rows of a study by the earlier code and by that of now; returns their two folders of results.
+    """Compute rows of a study by both codes; returns the folders of results, the earlier code's first.
 
     The same call resumes. Raises `SystemExit` if one of the two stops.
     """
@@ -107,7 +107,7 @@ def differences(row: Row, earlier: Path, now: Path) -> list[str]:
     if not made or not Identity.read(now):
         return ["no result"]
     if made.code[:DIGITS] != row["code"]:
-        return [f"its code is {row['code']}, and that of the checkout {made.code[:DIGITS]}"]
+        return [f"its code is {row['code']}, the checkout's {made.code[:DIGITS]}"]
     old, new = numbers(earlier), numbers(now)
     return sorted(name for name in old | new if old.get(name) != new.get(name))
 
