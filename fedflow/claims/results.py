@@ -59,9 +59,9 @@ def write_results(
     rows = [_row(run, names, measures, recorded) | {CHANGES: changes(run)} for run in runs]
     filled = {name for row in rows for name, value in row.items() if value != ""}
     others = sorted(
-        {name for row in rows for name in row} - {*NAMES, *SIZES, CHANGES, *names, *measures, *ORIGIN}
+        {name for row in rows for name in row} - {*NAMES, *SIZES, CHANGES, *names, *measures, *ORIGIN, EQUAL}
     )
-    ordered = dict.fromkeys((*NAMES, *SIZES, *names, *measures, *others, CHANGES, *ORIGIN))
+    ordered = dict.fromkeys((*NAMES, *SIZES, *names, *measures, *others, CHANGES, *ORIGIN, EQUAL))
     rows.sort(key=lambda row: tuple(row[name] for name in NAMES))
     shown = [name for name in ordered if name in filled or name in ORIGIN]
     table = pd.DataFrame(rows, columns=shown, dtype=object).fillna("")
