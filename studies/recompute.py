@@ -94,7 +94,7 @@ def numbers(folder: Path) -> dict[str, Any]:
     """The metrics of a result and the columns of its tables, by file and name."""
     metrics = json.loads((folder / "metrics.json").read_text())
     facts = {f"metrics.json: {name}": value for name, value in metrics.items()}
-    for file in folder.iterdir():
+    for file in folder.rglob("*"):
         if file.suffix in (".csv", ".parquet"):
             table = pd.read_csv(file) if file.suffix == ".csv" else pd.read_parquet(file)
             facts |= {f"{file.name}: {name}": table[name].tolist() for name in table}
