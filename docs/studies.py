@@ -16,7 +16,7 @@ from mkdocs.structure.pages import Page
 from fedflow.claims.claims import Claim, load_claims
 from fedflow.claims.matching import Shown, compare, full, numbered
 from fedflow.claims.recorded import UNRECORDED, Entry, read_verdicts
-from fedflow.claims.results import read_results
+from fedflow.claims.results import EQUAL, read_results
 from fedflow.claims.sources import CLAIMS, COMPARISONS, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_RUN, VERDICTS
 from fedflow.config import PARAMS, load_params
@@ -39,6 +39,7 @@ COLUMNS = (
     "commit",
 )
 CURRENT, STALE, ABSENT, TYPED = "current", "stale", "results not committed", "typed by hand"
+SAMPLE = "of earlier code, with equal numbers in a sample"
 CHANGED = "full, with a change"  # the scale
 NO_RESULTS = (NOT_RUN, UNRECORDED, *BY_TESTS)  # verdicts without results to commit
 INTRODUCTION = """Built from [results.csv](%s-results.csv): cells of published tables whose data set,
@@ -142,6 +143,7 @@ def table() -> str:
     planned = sum(row.entry.basis == "as planned" and row.entry.verdict == CONFIRMED for row in based)
     scales = Counter(row.scale for row in based)
     stale = sum(row.state == STALE for row in based)
+    sampled = sum(row.reason == SAMPLE for row in based)
     causes = Counter(row.entry.was.partition("; ")[2] for row in rows if row.entry.was)
     changed = ", ".join(f"{number} by {cause}" for cause, number in causes.most_common())
     return "\n".join(
@@ -149,7 +151,8 @@ def table() -> str:
             '<link rel="stylesheet" href="verdicts.css">',
             f"<p>{len(rows)} claims. {len(based)} verdicts follow from committed results: {_counted(based)}. "
             f"{planned} are confirmed as planned; {scales['full'] or 'none'} at full scale, "
-            f"{scales[CHANGED]} with the published sizes but another setting changed; {stale} are stale. "
+            f"{scales[CHANGED]} with the published sizes but another setting changed; "
+            f"{stale or 'none'} are stale, and {sampled} rest on rows of earlier code, which gives the same numbers in a sample. "
             f"{causes.total()} verdicts have changed: {changed}. {len(copied)} are copied from notes: "
             f"{_counted(copied)}. The others: {_counted(row for row in rows if not row.state)}.</p>",
             '<table class="verdicts">',
@@ -215,7 +218,7 @@ def shown(study: Path) -> list[Row]:
 
 
 def _state(entry: Entry, claim: Claim | None, results: list[dict[str, str]]) -> tuple[str, str]:
-    """The state of a verdict, and why it is stale."""
+    """The state of a verdict, and why it is stale, or still current."""
     if claim is None and entry.verdict in (*VERDICTS, *BY_TESTS) and entry.verdict != NOT_RUN:
         return TYPED, ""
     if claim is None or entry.verdict in NO_RESULTS:
@@ -224,7 +227,9 @@ def _state(entry: Entry, claim: Claim | None, results: list[dict[str, str]]) -> 
     if not entry.commit or {(row["partition"], row["method"]) for row in used} < claim.sides:
         return ABSENT, ""
     old = sum(not holds(row) for row in used)
-    return (STALE, f"the code of {old} of {len(used)} results has changed since") if old else (CURRENT, "")
+    if old:
+        return STALE, f"the code of {old} of {len(used)} results has changed since"
+    return CURRENT, SAMPLE if any(row.get(EQUAL) for row in used) else ""
 
 
 def _row(row: Row) -> str:

@@ -17,7 +17,7 @@ from support import refused
 
 from fedflow.claims.claims import load_claims
 from fedflow.claims.recorded import UNRECORDED, Entry, read_verdicts
-from fedflow.claims.results import registered, registered_names
+from fedflow.claims.results import EQUAL, registered, registered_names
 from fedflow.claims.sources import CLAIMS, COMPARISONS, RECORDED, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged, judge
 from fedflow.config import PARAMS, load_params
@@ -172,6 +172,11 @@ def test_a_verdict_on_results_of_other_code_is_stale(site: ModuleType, tmp_path:
     assert row[2:] == ("stale", "the code of 10 of 10 results has changed since")
     assert "<p>stale: the code of 10 of 10" in site._row(row) and 'data-results="stale"' in site._row(row)
     lines = (tmp_path / RESULTS).read_text().splitlines(keepends=True)
+    now = current_code("run", "aaggff_s fedavg", "mlp")
+    (tmp_path / RESULTS).write_text(
+        "".join(line.strip() + f",{end}\n" for line, end in zip(lines, [EQUAL] + 10 * [now]))
+    )
+    assert site.shown(tmp_path)[0][2:] == ("current", site.SAMPLE)
     (tmp_path / RESULTS).write_text("".join(lines[:6]))  # none of y
     assert site.shown(tmp_path)[0].state == "results not committed"
     (tmp_path / RESULTS).unlink()
