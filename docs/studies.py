@@ -152,7 +152,8 @@ def table() -> str:
             f"<p>{len(rows)} claims. {len(based)} verdicts follow from committed results: {_counted(based)}. "
             f"{planned} are confirmed as planned; {scales['full'] or 'none'} at full scale, "
             f"{scales[CHANGED]} with the published sizes but another setting changed; "
-            f"{stale or 'none'} are stale, and {sampled} rest on rows of earlier code, which gives the same numbers in a sample. "
+            f"{stale or 'none'} are stale, and {sampled} rest on rows of earlier code, "
+            "which gives the same numbers in a sample. "
             f"{causes.total()} verdicts have changed: {changed}. {len(copied)} are copied from notes: "
             f"{_counted(copied)}. The others: {_counted(row for row in rows if not row.state)}.</p>",
             '<table class="verdicts">',
