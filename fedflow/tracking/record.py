@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from filelock import FileLock, Timeout
 
 from fedflow import __version__
+from fedflow.claims.sources import COMPARISONS, RECORDED, RESULTS
 from fedflow.errors import FedflowError, reason
 from fedflow.metrics.table import heading, headlines, metric_of, printed, recorded_name
 from fedflow.project.digest import digest
@@ -528,7 +529,7 @@ def _source(root: Path, params_file: Path | None, engine: Mapping[str, Any]) -> 
     """Tags with the version, the parameter file, the command, the machine, the user and the commit of a run.
 
     ``engine`` are its settings, or all parameters of a record without an engine. MLflow's pages hide the
-    commit of a run without a source.
+    commit of a run without a source. Files that `fedflow report` writes into a study do not count as changes.
     """
     program, *arguments = sys.argv or [""]
     tags = {
@@ -544,7 +545,8 @@ def _source(root: Path, params_file: Path | None, engine: Mapping[str, Any]) -> 
         tags["mlflow.user"] = user
     if revision := _git(root, "rev-parse", "HEAD"):
         tags["mlflow.source.git.commit"] = revision
-        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+        outputs = (f":(top,exclude,glob)**/{name}" for name in (RESULTS, RECORDED, COMPARISONS))
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", ":/", *outputs)
         tags["fedflow.git_dirty"] = str(bool(changed)).lower()
     return tags
 

@@ -1,5 +1,6 @@
 import json
 import re
+import subprocess
 import time
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from support import finish, open_run, refused
 from fedflow.errors import FedflowError
 from fedflow.project.machine import processor
 from fedflow.tracking.pages import TAG
-from fedflow.tracking.record import described
+from fedflow.tracking.record import _source, described
 from fedflow.tracking.store import open_store
 
 PARAMS = {"run": {"rounds": 11, "lrs": [0.1, 0.01]}, "method": {"name": "fedavg", "note": "x" * 9000}}
@@ -201,6 +202,24 @@ def test_the_parent_of_a_sweep_has_its_grid_and_what_its_newest_run_was_made_wit
             record.fail("enough")
         assert json.loads(api.get_run(record.parent).data.tags.get("fedflow.changed_params", "{}")) == changed
     assert parent.tags["mlflow.note.content"].startswith("The runs of `grid`;")
+
+
+def test_files_that_the_report_writes_are_no_changes_of_the_code(tmp_path):
+    study = tmp_path / "studies" / "mine"
+    study.mkdir(parents=True)
+    for name in ("params.yaml", "results.csv", "verdicts.yaml", "claims.csv"):
+        (study / name).write_text("before")
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(tmp_path))
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "Start")):
+        subprocess.run([*git, *words], check=True)
+    for name, dirty in (
+        ("results.csv", "false"),
+        ("verdicts.yaml", "false"),
+        ("claims.csv", "false"),
+        ("params.yaml", "true"),
+    ):
+        (study / name).write_text("after")
+        assert _source(study, None, {})["fedflow.git_dirty"] == dirty, name
 
 
 def test_a_store_that_is_deleted_during_a_run_is_one_line(tmp_path, rounds, capfd):
