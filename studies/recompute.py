@@ -23,7 +23,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedflow.claims.results import CHANGES, DIGITS, EQUAL, read_results
+from fedflow.claims.results import CHANGES, CODE, DIGITS, EQUAL, read_results
 from fedflow.claims.sources import RESULTS
 from fedflow.config import PARAMS
 from fedflow.finished.tables import write_csv
@@ -33,7 +33,6 @@ from fedflow.stages.current import current_code, holds
 HERE = Path(__file__).resolve().parent
 SAMPLE = 2
 FOLDER = Path(".fedflow") / "recompute"
-CODE = ("kind", "registered", "networks", "code")
 CELL = ("kind", "partition", "method", "seed")
 
 Row = dict[str, str]
