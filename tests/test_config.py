@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -374,6 +375,18 @@ def test_set_value_makes_sections_on_the_way():
     values: dict = {"a": "one"}
     set_value(values, "a.b.c=[x, 1]")
     assert values == {"a": {"b": {"c": ["x", 1]}}}
+
+
+def test_a_new_mapping_says_which_fields_it_drops():
+    values: dict = {"grid": {"seeds": [0], "redraw": "both", "methods": []}}
+    with pytest.warns(
+        UserWarning, match=r"^--set grid: the new value drops redraw, methods; --set grid\.FIELD="
+    ):
+        set_value(values, "grid={seeds: [1], central: []}")
+    with warnings.catch_warnings(action="error"):
+        set_value(values, "grid={seeds: [2], central: [], redraw: both}")
+        set_value(values, "grid.seeds=[3]")
+    assert values == {"grid": {"seeds": [3], "central": [], "redraw": "both"}}
 
 
 @pytest.mark.parametrize("section", ["data", "partitions"])

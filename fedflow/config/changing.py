@@ -1,6 +1,7 @@
 """Values of ``params.yaml`` before they are typed: read from YAML, and changed by ``--set``."""
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -12,6 +13,7 @@ from fedflow.methods.registry import method_name
 from fedflow.project.yaml_text import YamlError, yaml_file, yaml_value
 
 WORD = r'"[^"]+"|[^".]+'
+NAMED = 6  # dropped fields that a warning names
 SETTING = re.compile(rf"({WORD})(\.({WORD}))*")
 
 
@@ -94,7 +96,7 @@ def set_value(values: dict, override: str) -> None:
     """Apply one ``a.b.c=value`` (value in YAML) to nested mappings, in place.
 
     Existing names may have dots, as in ``partitions.my.part.alpha=1``; new names with dots need quotes:
-    ``partitions."my.part"={...}``.
+    ``partitions."my.part"={...}``. Warns of fields that a new mapping drops.
     """
     name, sign, text = override.partition("=")
     if not sign or not SETTING.fullmatch(name):
@@ -103,11 +105,15 @@ def set_value(values: dict, override: str) -> None:
         value = yaml_value(text)
     except YamlError as error:
         raise BadInput("--set", override, f"a value in YAML after the = sign ({error.problem})") from None
-    put(values, [word.strip('"') for word in re.findall(WORD, name)], value)
+    before = put(values, [word.strip('"') for word in re.findall(WORD, name)], value)
+    if isinstance(value, Mapping) and (dropped := [str(f) for f in _section(before) if f not in value]):
+        what = ", ".join(dropped) if len(dropped) <= NAMED else f"{len(dropped)} entries"
+        keeping = f"--set {name}.FIELD=VALUE changes one field"
+        warnings.warn(f"--set {name}: the new value drops {what}; {keeping}", stacklevel=2)
 
 
-def put(values: dict, words: Sequence[str], value: Any) -> None:
-    """Set one value of nested mappings, in place; missing mappings are added.
+def put(values: dict, words: Sequence[str], value: Any) -> Any:
+    """Set one value of nested mappings, in place, and return the one before; missing mappings are added.
 
     A name, such as a network without options, gives way to a mapping; raises `BadInput` for other values.
     """
@@ -116,8 +122,9 @@ def put(values: dict, words: Sequence[str], value: Any) -> None:
         count = next((n for n in range(len(words), 0, -1) if ".".join(words[:n]) in values), 1)
         key, words = ".".join(words[:count]), words[count:]
         if not words:
-            values[key] = value
-        elif not isinstance(inner := values.get(key), dict):
+            before, values[key] = values.get(key), value
+            return before
+        if not isinstance(inner := values.get(key), dict):
             if inner is not None and not (isinstance(inner, str) and inner):
                 raise BadInput(".".join([*outer, key]), inner, "a mapping of field names to values")
             values[key] = {}
