@@ -57,11 +57,11 @@ WRONG = {
     "ff.Dito()": 'Module has no attribute "Dito"',
     "ff.run().model('a')": 'Argument 1 to "model" of "Result" has incompatible type "str"',
 }
-# Without the types of torch and pandas, which take half a minute to read; so not all of fedflow's fit.
+# Without the types of large libraries, which take half a minute to read; so not all of fedflow's fit.
 CONFIG = """
 [mypy]
 ignore_missing_imports = True
-[mypy-torch.*,torchvision.*,pandas.*,matplotlib.*,scipy.*,numpy.*]
+[mypy-torch.*,torchvision.*,pandas.*,matplotlib.*,scipy.*,numpy.*,mlflow.*,IPython.*,sqlalchemy.*,pydantic.*]
 follow_imports = skip
 follow_imports_for_stubs = True
 [mypy-fedflow.*]
