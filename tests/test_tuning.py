@@ -193,6 +193,28 @@ def test_tuning_again_takes_the_place_of_what_was_tuned(file):
     assert yaml.safe_load(file.read_text())["tuned"] == {"iid": {"fedavg": {"training": {"lr": 0.1}}}}
 
 
+@pytest.mark.parametrize("before", ["", "tuned:\n  iid:\n    # by hand\n    ditto: {}\n", "tuned: {}\n"])
+def test_lines_that_tuning_does_not_change_stay_as_they_are(tmp_path, before):
+    first = "a: {b: 1,\n    c: 2}\nlong: [" + ", ".join(["one"] * 40) + "]\n"
+    rest = "\n# of the grid\ngrid:   {seeds: [0]}\n"
+    file = tmp_path / "params.yaml"
+    file.write_text(first + before + (rest if before else ""))
+    write_choice(file, "iid", "fedavg", {"training.lr": 0.1})
+    text = file.read_text()
+    assert text.startswith(first) and text.endswith(rest if before else "lr: 0.1\n")
+    assert ("# by hand" in text) == ("# by hand" in before)
+    assert yaml.safe_load(text)["tuned"]["iid"]["fedavg"] == {"training": {"lr": 0.1}}
+
+
+@pytest.mark.parametrize("text", ["{a: 1, tuned: {iid: {}}}\n", "tuned: {iid: {\n}}\na: 1\n"])
+def test_tuning_of_a_file_in_braces(tmp_path, text):
+    file = tmp_path / "params.yaml"
+    file.write_text(text)
+    write_choice(file, "iid", "fedavg", {"training.lr": 0.1})
+    tuned = {"iid": {"fedavg": {"training": {"lr": 0.1}}}}
+    assert yaml.safe_load(file.read_text()) == {"a": 1, "tuned": tuned}
+
+
 def test_tuning_replaces_an_entry_under_a_label(file):
     file.write_text(f"{FILE}tuned: {{iid: {{FedAvg: {{training: {{lr: 0.5}}}}}}}}\n")
     write_choice(file, "iid", "fedavg", {"training.lr": 0.1})

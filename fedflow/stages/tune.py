@@ -11,14 +11,17 @@ used. The choice is written to ``params.yaml`` under ``tuned``, by partition and
 """
 
 import contextlib
+import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 from filelock import FileLock
 
 from fedflow.config import Loaded, MethodParams
@@ -35,6 +38,8 @@ from fedflow.simulation.sampling import cohort_size
 from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.experiment import Experiment
 
+# the section in a document: blank lines and comments at its end belong to what follows
+TUNED = re.compile(r"^tuned[ \t]*:.*(?:(?:\n[ \t]*(?:#.*)?)*\n[ \t]+[^ \t\n#].*)*", re.M)
 Federate = Callable[[Experiment, Path], dict[str, Any]]  # runs an experiment, with results in a folder
 
 
@@ -363,26 +368,46 @@ def import_optuna() -> Any:
 
 
 def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str, Any]) -> None:
-    """Put ``chosen`` under ``tuned`` in params.yaml, replacing earlier values; keeps comments and order."""
+    """Put ``chosen`` under ``tuned`` in params.yaml, replacing earlier values; nothing else changes."""
     from ruamel.yaml import YAML
 
-    editor, section = YAML(), dict[str, Any]()
-    editor.width, editor.preserve_quotes = 110, True
+    editor, edited, section = YAML(), io.StringIO(), dict[str, Any]()
+    editor.preserve_quotes = True
     for name, value in chosen.items():
         put(section, name.split("."), value)
     lock = params.parent / ".fedflow" / "params.lock"
     lock.parent.mkdir(exist_ok=True)
     with held(FileLock(lock), f"another process that writes {params}"):  # it tunes another partition
-        document = editor.load(params.read_text())
+        text = params.read_text()
+        document = editor.load(text)
         known = {method, *(document.get("methods") or ())}  # not labels
         document["tuned"] = document.get("tuned") or {}
         entries = document["tuned"][partition] = document["tuned"].get(partition) or {}
         labeled = (name for name in entries if name not in known and method_name(name) == method)
         entries[next(labeled, method)] = section
+        editor.dump(document, edited)
         partial = params.with_suffix(".partial")
-        with naming(partial), partial.open("w") as file:
-            editor.dump(document, file)
+        with naming(partial):
+            partial.write_text(spliced(text, edited.getvalue()))
         partial.replace(params)
+
+
+def spliced(text: str, edited: str) -> str:
+    """``text`` with the section ``tuned`` of ``edited``, whose other lines may be wrapped elsewhere.
+
+    Where that does not give the values of ``edited``, as in a document in braces, ``edited``.
+    """
+    new = TUNED.search(edited)
+    if new is None:
+        return edited
+    section = new[0].rstrip("\n")
+    made, replaced = TUNED.subn(lambda _: section, text, count=1)
+    made = made if replaced else f"{text.rstrip()}\n{section}\n"
+    try:
+        same = yaml.safe_load(made) == yaml.safe_load(edited)
+    except yaml.YAMLError:
+        same = False
+    return made if same else edited
 
 
 def _words(tried: Mapping[str, Any]) -> str:
