@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from threading import RLock
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
@@ -81,6 +82,16 @@ class Fields(TypedDict, total=False):
     updates: Sequence[UpdateStep | Mapping[str, Any]]
 
 
+RUNNING = RLock()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Runs in other threads wait: a run uses the generators of the process, and sets its threads."""
+    with RUNNING, undisturbed():
+        yield
+
+
 @overload
 def run(
     data: Data = ...,
@@ -118,7 +129,7 @@ def run(
     record: str | Path | None = ...,
     **settings: Unpack[Fields],
 ) -> list[Result]: ...
-@undisturbed()
+@_alone()
 def run(
     data: Data = "mnist5k",
     partition: Division | None = None,
@@ -166,6 +177,7 @@ def run(
         settings: fields of `run` in params.yaml, such as ``fine_tune=False``; ``evaluate_every`` is a
             twentieth of the rounds by default
 
+    Calls in several threads run one after the other; several processes run side by side.
     Raises `fedflow.errors.FedflowError` (one line) for values that are not accepted.
     """
     choices = (("device", device, DEVICES), ("compile", compile, COMPILE), ("redraw", redraw, REDRAW))

@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,14 @@ def drawing() -> nn.Module:
     """A network whose maker draws from all global generators."""
     random.random(), np.random.rand()  # noqa: NPY002
     return two_layers()
+
+
+def test_runs_in_threads_are_those_of_one_thread() -> None:
+    def final(seed: int) -> dict[str, Any]:
+        return ff.run(own(), ff.iid(clients=3), seed=seed, **SMALL).metrics
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(final, range(4))) == [final(seed) for seed in range(4)]
 
 
 def states() -> list[Any]:
