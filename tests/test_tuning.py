@@ -215,6 +215,17 @@ def test_tuning_of_a_file_in_braces(tmp_path, text):
     assert yaml.safe_load(file.read_text()) == {"a": 1, "tuned": tuned}
 
 
+def test_tuning_keeps_the_file_and_the_ends_of_its_lines(tmp_path):
+    real, link = tmp_path / "real.yaml", tmp_path / "params.yaml"
+    real.write_bytes(b"a: 1\r\n")
+    real.chmod(0o664)
+    link.symlink_to(real)
+    write_choice(link, "on", "fedavg", {"server": "no"})
+    assert link.is_symlink() and real.stat().st_mode & 0o777 == 0o664
+    assert real.read_bytes().count(b"\r\n") == real.read_bytes().count(b"\n") == 5
+    assert yaml.safe_load(link.read_text())["tuned"] == {"on": {"fedavg": {"server": "no"}}}
+
+
 def test_tuning_replaces_an_entry_under_a_label(file):
     file.write_text(f"{FILE}tuned: {{iid: {{FedAvg: {{training: {{lr: 0.5}}}}}}}}\n")
     write_choice(file, "iid", "fedavg", {"training.lr": 0.1})

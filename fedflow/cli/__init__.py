@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import warnings
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -87,7 +88,8 @@ def main() -> None:
     warnings.formatwarning = _warning
     Unanswered.seen = False  # by this command, not by an earlier one of this process
     try:
-        code = app(sys.argv[1:] or ["--help"], prog_name="fedflow", standalone_mode=False)
+        given = [_at_home(text) for text in sys.argv[1:]]
+        code = app(given or ["--help"], prog_name="fedflow", standalone_mode=False)
     except FedflowError as error:
         _fail(str(error))
     except typer.TyperException as error:
@@ -105,6 +107,12 @@ def main() -> None:
         _fail("stopped; the same command resumes from the last checkpoint", code)
     if code:
         sys.exit(code)
+
+
+def _at_home(text: str) -> str:
+    """An argument with the home folder in place of ~, which shells leave in --out=~/x."""
+    head, sign, value = text.partition("=") if text.startswith("--") else ("", "", text)
+    return head + sign + (str(Path(value).expanduser()) if f"{value}/".startswith("~/") else value)
 
 
 def _setting(option: str) -> str:

@@ -12,19 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedflow.data import (
-    SOURCES,
-    Dataset,
-    DatasetParams,
-    Examples,
-    is_current,
-    load_prepared,
-    need_classes,
-    prepare,
-    within,
-)
+from fedflow.data import SOURCES, Dataset, DatasetParams, Examples, need_classes, within
 from fedflow.errors import BadInput, reason
-from fedflow.files import cache, intact
+from fedflow.files import cache
 from fedflow.front.arrays import OWN, instead
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.protocols import server_data
@@ -38,6 +28,7 @@ from fedflow.project.terminal import say
 from fedflow.settings import Words
 from fedflow.simulation.federation import Federation, random_examples
 from fedflow.simulation.fits import LEAST, channels_last, need_fit
+from fedflow.stages.prepare import current_or_prepared
 from fedflow.stages.started import start_files, started
 
 Data = str | Mapping[str, Any] | Dataset | DatasetParams
@@ -71,12 +62,11 @@ def prepared(data: Source, telling: bool = False) -> Dataset:
     """
     if isinstance(data, Dataset):
         return data
-    folder = cache() / "notebook" / f"{data.source}-{digest(data.as_dict(), 12)}"
-    samples = intact(lambda: load_prepared(folder, verify=True)) if is_current(folder, data) else None
-    if samples is None:
-        telling = True
-        with within("data"):
-            samples = prepare(data, folder)
+    files = sorted(str(file.absolute()) for file in data.files().values() if file)  # in this folder
+    folder = cache() / "notebook" / f"{data.source}-{digest([data.as_dict(), files], 12)}"
+    with within("data"):
+        samples, made = current_or_prepared(data, folder, folder.with_suffix(".lock"))
+    telling = telling or made
     need_classes(samples, "data")
     for note in samples.notes if telling else ():
         say(f"{samples.name}: {note}")

@@ -30,6 +30,7 @@ from fedflow.stages.federate import Listener, perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 
+PATHS = ("path", "test_path", "table")  # fields of an entry of `data`
 HEAD = "# Written by fedflow.run(record=...), which adds the settings of every further run.\n"
 
 
@@ -118,9 +119,7 @@ def _added(
     seed: int,
 ) -> tuple[str, str]:
     """Add missing entries to the sections, in place; returns the names of partition and method."""
-    entry = _given(data.flat(), DatasetParams, type(data.parameters))
-    if data.path:
-        entry["path"] = str(Path(data.path).resolve())
+    entry = _absolute(_given(data.flat(), DatasetParams, type(data.parameters)))
     source = _put(values, data.title, data=entry, models=network)
     if public := server_data(method).dataset:
         values["data"].setdefault(public, {"source": public})
@@ -139,6 +138,14 @@ def _added(
     name = _method(values, method, training, run)
     grid["methods"] = list(dict.fromkeys([*(n for n in grid["methods"] if n in values["methods"]), name]))
     return partition, name
+
+
+def _absolute(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry of ``data``, also with those within it, whose files do not depend on the working directory."""
+    paths = {name: str(Path(entry[name]).resolve()) for name in PATHS if entry.get(name)}
+    parts = {"parts": [_absolute(part) for part in entry["parts"]]} if entry.get("parts") else {}
+    rest = {"test_of": _absolute(entry["test_of"])} if entry.get("test_of") else {}
+    return entry | paths | parts | rest
 
 
 def _method(values: dict[str, Any], method: Method, training: LocalTraining, run: RunSettings) -> str:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # matplotlib takes a second
     from fedflow.pictures.drawing import Drawing
 
 WIDTH = 560  # pixels of a picture in a notebook
+FILES = {".csv", ".json", ".npz", ".parquet", ".pickle", ".pkl", ".pt", ".pth", ".safetensors", ".zip"}
 COLUMNS = 6  # numbers in a table in a notebook
 CELL = 'style="text-align:right;white-space:nowrap;padding:2px 8px"'
 COLORS = (  # pictures take the colors of the notebook, which may be dark
@@ -134,8 +135,8 @@ class Result:
         results of ``fedflow run``, and the models in ``models.safetensors``, each name after ``client/``,
         ``cluster/``, ``level/`` or ``global/`` and its number.
         """
-        folder = Path(folder)
-        if folder.suffix or folder.is_file():
+        folder = Path(folder).expanduser()
+        if folder.is_file() or (folder.suffix in FILES and not folder.is_dir()):
             raise BadInput("folder", str(folder), "a folder; pickle.dumps(result) is the result in one file")
         tensors = partial(save_file, self._models.tensors())
         files: dict[str, Write | None] = {
@@ -208,6 +209,8 @@ class Models:
                 given = f"a client, as the run has {len(known)} models, by {self.serves}"
                 raise BadInput("client", None, given)
             return self._module(known[0])
+        if type(client) is not int and not isinstance(client, np.integer):
+            raise BadInput("client", client, "a whole number")
         if not 0 <= client < len(self.numbers):
             raise BadInput("client", client, f"a whole number from 0 to {len(self.numbers) - 1}")
         if (number := int(self.numbers[client])) not in known:
@@ -339,10 +342,10 @@ def compare(
         for result, words in zip(group, _differences(group)):
             groups.setdefault(" · ".join([label, *words]), []).append(result)
     for name, given in [*((str(name), given) for name, given in names), *named.items()]:
-        group = _runs(name, given)
+        group = groups.setdefault(name, [])
+        group.extend(_runs(name, given))
         if differ := next((words for words in _differences(group) if words), None):
             raise BadInput(name, Words(differ[0]), "runs that differ only in their seeds")
-        groups.setdefault(name, []).extend(group)
     if not any(groups.values()):
         raise BadInput("results", None, "at least one result of fedflow.run")
     for label, group in groups.items():

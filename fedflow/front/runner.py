@@ -1,14 +1,17 @@
 """`run`: one federated run in this process."""
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import Any, Literal, TypedDict, Unpack, overload
 
+import numpy as np
 import torch
 
 from fedflow.config.sections import REDRAW
@@ -82,13 +85,29 @@ class Fields(TypedDict, total=False):
     updates: Sequence[UpdateStep | Mapping[str, Any]]
 
 
-RUNNING = RLock()
+_LOCKS = [RLock()]  # a list, so that a forked process, in which no run is active, can have another lock
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _LOCKS.__setitem__(0, RLock()))
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Runs in other threads wait: a run uses the generators of the process, and sets its threads."""
-    with RUNNING, undisturbed():
+    """Runs in other threads wait, and torch is as it was when it was imported: both are of the process."""
+    dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    elsewhere = torch.get_default_device().type != "cpu"
+    with ExitStack() as stack:
+        stack.enter_context(_LOCKS[0])
+        stack.enter_context(undisturbed())
+        stack.callback(torch.set_default_dtype, dtype)
+        stack.callback(torch.set_float32_matmul_precision, precision)
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+        stack.enter_context(torch.inference_mode(mode=False))
+        stack.enter_context(torch.enable_grad())
+        for device in ("cpu", "cuda"):
+            stack.enter_context(torch.autocast(device, enabled=False))
+        if elsewhere:  # this context makes every call slower
+            stack.enter_context(torch.device("cpu"))
         yield
 
 
@@ -185,11 +204,12 @@ def run(
         if value not in accepted:
             raise BadInput(name, value, f"one of {', '.join(accepted)}")
     if record is not None:
-        if not isinstance(record, str | Path):
+        if not isinstance(record, str | Path) or not str(record):
             raise BadInput("record", record, "a folder")
+        record = Path(record).expanduser()
         require("record", "mlflow")
     if seeds is not None:
-        if isinstance(seeds, int | str) or not (seeds := [*seeds]):
+        if not isinstance(seeds, Iterable) or isinstance(seeds, str) or not (seeds := [*seeds]):
             raise BadInput("seeds", seeds, "a list of whole numbers, such as range(3)")
         if seed:
             raise BadInput("seed", seed, "0 with seeds")
@@ -203,6 +223,7 @@ def run(
         with_seed = partial(run, data, partition, method, rounds=rounds, participation=participation, **more)
         return [with_seed(seed=number) for number in argument("seeds", seeds)]
     seed = argument("seed", seed)
+    rounds = int(rounds) if isinstance(rounds, np.integer) else rounds
     if type(rounds) is int:
         settings.setdefault("evaluate_every", max(1, rounds // 20))
     wanted = _run_settings({"rounds": rounds, "participation": participation, **settings})
@@ -224,6 +245,8 @@ def run(
         check_division(built, division.selects, division.public)
     model = with_start(model, Path(record or ""))
     label, reports, folder = titles(built)[1], list[RoundReport](), None
+    for start in (random.seed, np.random.seed, torch.manual_seed):  # for methods and networks that draw
+        start(seed % 2**32)
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
         listeners += [] if is_registered(built) else [_refuse_lost_start]

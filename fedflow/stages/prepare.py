@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from filelock import FileLock
+
 from fedflow.config import Params
-from fedflow.data import is_current, load_prepared, need_classes, prepare, within
-from fedflow.files import intact, prepared_folder
+from fedflow.data import Dataset, is_current, load_prepared, need_classes, prepare, within
+from fedflow.data.params import DatasetParams
+from fedflow.files import intact, make_writable, prepared_folder
 from fedflow.project.terminal import say
+from fedflow.project.waiting import held
 
 
 def prepare_dataset(
@@ -17,11 +21,24 @@ def prepare_dataset(
     ``tell`` receives the notes of a dataset that is made. Returns the folder.
     """
     folder, wanted = prepared_folder(root, name), params.dataset(name)
-    dataset = intact(lambda: load_prepared(folder, verify=True)) if is_current(folder, wanted) else None
-    if dataset is None:
-        with within(f"data.{name}"):
-            dataset = prepare(wanted, folder)
-        for note in dataset.notes:
-            tell(f"{name}: {note}")
+    with within(f"data.{name}"):
+        dataset, made = current_or_prepared(wanted, folder, root / ".fedflow" / f"prepare-{name}.lock")
+    for note in dataset.notes if made else ():
+        tell(f"{name}: {note}")
     need_classes(dataset, f"data.{name}")
     return folder
+
+
+def current_or_prepared(wanted: DatasetParams, folder: Path, lock: Path) -> tuple[Dataset, bool]:
+    """The samples in ``folder``, and whether they had to be prepared, by one process at a time."""
+
+    def current() -> Dataset | None:
+        return intact(lambda: load_prepared(folder, verify=True)) if is_current(folder, wanted) else None
+
+    if (dataset := current()) is not None:
+        return dataset, False
+    make_writable(lock.parent)
+    with held(FileLock(lock), f"another process that prepares {folder}"):
+        if (dataset := current()) is not None:
+            return dataset, False
+        return prepare(wanted, folder), True

@@ -15,6 +15,7 @@ import io
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -374,11 +375,12 @@ def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str,
     editor, edited, section = YAML(), io.StringIO(), dict[str, Any]()
     editor.preserve_quotes = True
     for name, value in chosen.items():
-        put(section, name.split("."), value)
+        put(section, name.split("."), _quoted(value))
     lock = params.parent / ".fedflow" / "params.lock"
     lock.parent.mkdir(exist_ok=True)
+    params, partition, method = params.resolve(), _quoted(partition), _quoted(method)
     with held(FileLock(lock), f"another process that writes {params}"):  # it tunes another partition
-        text = params.read_text()
+        text, ends = params.read_text(), "\r\n" if b"\r\n" in params.read_bytes() else "\n"
         document = editor.load(text)
         known = {method, *(document.get("methods") or ())}  # not labels
         document["tuned"] = document.get("tuned") or {}
@@ -387,9 +389,18 @@ def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str,
         entries[next(labeled, method)] = section
         editor.dump(document, edited)
         partial = params.with_suffix(".partial")
-        with naming(partial):
-            partial.write_text(spliced(text, edited.getvalue()))
+        with naming(partial), partial.open("w", newline=ends) as file:
+            file.write(spliced(text, edited.getvalue()))
+        shutil.copymode(params, partial)
         partial.replace(params)
+
+
+def _quoted(value: Any) -> Any:
+    """A value for ruamel.yaml, which leaves text without quotes that YAML 1.1 reads as something else: on."""
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+    ambiguous = isinstance(value, str) and yaml.safe_load(value) != value
+    return DoubleQuotedScalarString(value) if ambiguous else value
 
 
 def spliced(text: str, edited: str) -> str:

@@ -4,6 +4,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from support import refused
 
 from fedflow.data import Dataset, DatasetParams, load_prepared, prepare
 from fedflow.errors import FedflowError
+from fedflow.stages import prepare as stage
 
 FILES = ("meta.json", "test.safetensors", "train.safetensors")
 
@@ -227,3 +229,21 @@ def test_verify_finds_a_changed_pixel(make, tmp_path):
     load_prepared(tmp_path / "out")
     with refused("train.safetensors: wrong checksum", FedflowError):
         load_prepared(tmp_path / "out", verify=True)
+
+
+def test_one_process_at_a_time_prepares_data(tmp_path, monkeypatch):
+    """Threads with locks of their own stand for processes."""
+    made = []
+
+    def counted(*given):
+        made.append(given)
+        return prepare(*given)
+
+    monkeypatch.setattr(stage, "prepare", counted)
+    params = DatasetParams.parse({"source": "digits"}, section="data")
+    with ThreadPoolExecutor(4) as threads:
+        again = threads.map(
+            lambda _: stage.current_or_prepared(params, tmp_path / "d", tmp_path / "lock")[1], range(4)
+        )
+        assert sorted(again) == [False] * 3 + [True]
+    assert len(made) == 1

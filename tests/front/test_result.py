@@ -58,6 +58,9 @@ def test_models_that_do_not_exist(runs: dict[str, Result]) -> None:
         runs["ditto"].model()
     with one_line_error("client: 4 .* from 0 to 3", BadInput):
         runs["ditto"].model(client=4)
+    for wrong in (1.5, "x"):
+        with one_line_error("client: .* a whole number", BadInput):
+            runs["ditto"].model(client=wrong)  # type: ignore[arg-type]
 
 
 def test_a_client_of_a_cluster(runs: dict[str, Result]) -> None:
@@ -142,7 +145,7 @@ def test_a_model_of_a_pickled_result_is_a_copy(runs: dict[str, Result]) -> None:
 
 def test_a_saved_result(runs: dict[str, Result], tmp_path: Path) -> None:
     for run in (runs["ditto"], pickled(runs["ditto"])):
-        folder = run.save(tmp_path / "kept")
+        folder = run.save(tmp_path / "lr0.1")
         names = ["clients.parquet", "metrics.json", "models.safetensors", "params.json", "rounds.csv"]
         assert sorted(path.name for path in folder.iterdir()) == names
         numbers = json.loads((folder / "metrics.json").read_text())
@@ -163,6 +166,8 @@ def test_a_saved_result(runs: dict[str, Result], tmp_path: Path) -> None:
 def test_runs_that_must_not_be_averaged(runs: dict[str, Result]) -> None:
     with one_line_error("base: lr 0.05 .* differ only in their seeds", BadInput):
         ff.compare(base=[runs["fedavg"], runs["slow"]])
+    with one_line_error("FedAvg: lr 0.05 .* differ only in their seeds", BadInput):
+        ff.compare(runs["again"], FedAvg=runs["slow"])
     with one_line_error("results: FedAvg twice with seed 0", BadInput):
         ff.compare(runs["fedavg"], go())
     with one_line_error("results: None .* at least one result", BadInput):

@@ -1,24 +1,30 @@
 """`fedflow.run`: data, divisions, networks and methods of all kinds, its errors, and what it imports."""
 
+import multiprocessing
 import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from command import one_line_error
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedflow as ff
-from fedflow.errors import BadInput, RoundFailed
+from fedflow.errors import BadInput, FedflowError, RoundFailed
+from fedflow.front import runner
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.methods.averaging.fedavg import FedAvg
@@ -274,6 +280,107 @@ def test_runs_in_threads_are_those_of_one_thread() -> None:
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(final, range(4))) == [final(seed) for seed in range(4)]
+
+
+def forked() -> None:
+    ff.run(own(), ff.iid(clients=3), **SMALL)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_process_that_is_forked_during_a_run_does_not_wait_for_it() -> None:
+    active, ended = Event(), Event()
+
+    def run() -> None:
+        with runner._alone():
+            active.set()
+            ended.wait(60)
+
+    thread = Thread(target=run)
+    thread.start()
+    active.wait(60)
+    child = multiprocessing.get_context("fork").Process(target=forked)
+    child.start()
+    child.join(60)
+    ended.set()
+    thread.join()
+    assert child.exitcode == 0
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        torch.no_grad,
+        torch.inference_mode,
+        partial(torch.autocast, "cpu", dtype=torch.bfloat16),
+        partial(torch.device, "meta"),
+    ],
+)
+def test_what_torch_does_here_changes_no_run(setting: Callable[[], Any]) -> None:
+    expected = ff.run(own(), ff.iid(clients=3), **SMALL).metrics
+    with setting():
+        assert ff.run(own(), ff.iid(clients=3), **SMALL).metrics == expected
+
+
+def test_what_torch_is_set_to_changes_no_run() -> None:
+    expected = ff.run(own(), ff.iid(clients=3), **SMALL).metrics
+    torch.set_default_dtype(torch.float64), torch.set_float32_matmul_precision("medium")
+    try:
+        assert ff.run(own(), ff.iid(clients=3), **SMALL).metrics == expected
+        assert (torch.get_default_dtype(), torch.get_float32_matmul_precision()) == (torch.float64, "medium")
+    finally:
+        torch.set_default_dtype(torch.float32), torch.set_float32_matmul_precision("highest")
+
+
+def test_a_method_that_draws_is_reproducible() -> None:
+    class Noisy(FedAvg):
+        def local(self, client: Any) -> Any:
+            drawn = torch.randn(()) + np.random.rand() + random.random()  # noqa: NPY002
+            return client.update(model=client.received["model"] + drawn, weight=self.weight(client))
+
+    def loss(before: int, seed: int) -> Any:
+        random.seed(before), np.random.seed(before), torch.manual_seed(before)  # noqa: NPY002
+        return ff.run(own(), ff.iid(clients=3), Noisy, seed=seed, **SMALL)["loss"]
+
+    assert loss(1, 0) == loss(2, 0) != loss(2, 1)
+
+
+def table_of(rows: int) -> pd.DataFrame:
+    return pd.DataFrame({"x": np.random.default_rng(0).normal(size=rows), "y": [0, 1] * (rows // 2)})
+
+
+def test_a_relative_path_is_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {"source": "table", "path": "t.csv", "target": "y"}
+    for name, rows in (("a", 60), ("b", 40)):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        table_of(rows).to_csv("t.csv", index=False)
+    sizes = []
+    for name in ("a", "b"):
+        monkeypatch.chdir(tmp_path / name)
+        sizes.append(sum(ff.run(table, ff.iid(clients=2), **SMALL).partition.sizes))
+    assert sizes[0] > sizes[1]
+    monkeypatch.chdir(tmp_path)
+    with one_line_error("no file 't.csv'", FedflowError):
+        ff.run(table, ff.iid(clients=2), **SMALL)
+
+
+def test_recorded_tables_have_paths_that_hold_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("a.csv", "b.csv"):
+        table_of(40).to_csv(name, index=False)
+    table = {"source": "table", "path": "a.csv", "test_path": "b.csv", "target": "y"}
+    run = ff.run(table, ff.iid(clients=2), record="~/study", **SMALL)
+    assert run.folder is not None and run.folder.is_relative_to(tmp_path / "study")
+    entry = yaml.safe_load((tmp_path / "study" / "params.yaml").read_text())["data"]["a"]
+    assert (entry["path"], entry["test_path"]) == (str(tmp_path / "a.csv"), str(tmp_path / "b.csv"))
+
+
+def test_rounds_of_numpy_are_numbers() -> None:
+    runs = [ff.run(own(), ff.iid(clients=3), **SMALL | {"rounds": rounds}) for rounds in (40, np.int64(40))]
+    assert runs[0].settings == runs[1].settings
 
 
 def states() -> list[Any]:

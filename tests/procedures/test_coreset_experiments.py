@@ -265,6 +265,16 @@ def test_edges_between_neighbors_have_gaussian_weights(
         choose(adjacency=plain.adjacency, k=3, edge_weights="gaussian")
 
 
+def test_a_file_in_the_home_folder(
+    houses: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(houses))
+    for given in (["--out=~/home.csv"], ["--out", "~/home.csv"]):
+        assert fedflow(capsys, "coreset", houses / "houses.csv", *IGNORED, "--k", 4, *given).code == 0
+        for name in ("home.csv", "home.png"):
+            (houses / name).unlink()
+
+
 def test_tables_of_other_kinds_and_graphs(houses: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = pd.read_csv(houses / "houses.csv")[["area", "rooms", "year"]]
     table.to_parquet(houses / "t.parquet")
