@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from fedflow.claims.results import read_results
@@ -136,8 +137,11 @@ def traffic_drawn(table: pd.DataFrame) -> Drawing:
         best = by_traffic[by_traffic > by_traffic.cummax().shift(fill_value=-1)]
         axes.plot(table["MB"], scores, "o", ms=4, color=MUTED)
         axes.plot(table["MB"][best.index], best, "o-", ms=5, color=SERIES[0])
-        for name, score in best.items():
-            axes.annotate(name, (table["MB"][name], score), (3, 4), textcoords="offset points")
+        sent = table["MB"][best.index]
+        for name, score, after in zip(best.index, best, [*sent[1:], np.inf]):
+            left = after < 2 * sent[name]  # the next name is on the right of a point close to this one
+            away = {"xytext": (-5, 4), "ha": "right"} if left else {"xytext": (3, 4)}
+            axes.annotate(name, (sent[name], score), textcoords="offset points", **away)
         axes.set_xscale("symlog", linthresh=1)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set(xlabel="MB of a run", ylabel="Local accuracy, %", xlim=(-0.1, None))
