@@ -32,9 +32,9 @@ if TYPE_CHECKING:  # matplotlib takes a second
     from fedflow.pictures.drawing import Drawing
 
 WIDTH = 560  # pixels of a picture in a notebook
-FILES = {".csv", ".json", ".npz", ".parquet", ".pickle", ".pkl", ".pt", ".pth", ".safetensors", ".zip"}
 COLUMNS = 6  # numbers in a table in a notebook
 CELL = 'style="text-align:right;white-space:nowrap;padding:2px 8px"'
+FILES = {*".csv .json .npz .parquet .pickle .pkl .pt .pth .safetensors .zip".split()}  # not of folders
 COLORS = (  # pictures take the colors of the notebook, which may be dark
     "stroke-linejoin:round;stroke-linecap:butt;--ink:currentColor;--card:transparent"
     ";--muted:color-mix(in srgb,currentColor 65%,transparent)"

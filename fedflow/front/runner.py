@@ -93,20 +93,18 @@ if hasattr(os, "register_at_fork"):
 @contextmanager
 def _alone() -> Iterator[None]:
     """Runs in other threads wait, and torch is as it was when it was imported: both are of the process."""
-    dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
-    elsewhere = torch.get_default_device().type != "cpu"
     with ExitStack() as stack:
         stack.enter_context(_LOCKS[0])
         stack.enter_context(undisturbed())
-        stack.callback(torch.set_default_dtype, dtype)
-        stack.callback(torch.set_float32_matmul_precision, precision)
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         torch.set_default_dtype(torch.float32)
         torch.set_float32_matmul_precision("highest")
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
         for device in ("cpu", "cuda"):
             stack.enter_context(torch.autocast(device, enabled=False))
-        if elsewhere:  # this context makes every call slower
+        if torch.get_default_device().type != "cpu":  # this context makes every call slower
             stack.enter_context(torch.device("cpu"))
         yield
 
