@@ -282,12 +282,25 @@ def test_runs_in_threads_are_those_of_one_thread() -> None:
         assert list(threads.map(final, range(4))) == [final(seed) for seed in range(4)]
 
 
+def apart(preloaded: Path, function: str, *arguments: object) -> None:
+    """Call a function of this file in a process that no library of earlier tests has threads in."""
+    code = f"import sys, test_run; test_run.{function}(*sys.argv[1:])"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [str(preloaded / "python"), "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_process_that_is_forked_during_a_run_does_not_wait_for_it(preloaded: Path) -> None:
+    apart(preloaded, "fork_during_a_run")
+
+
 def forked() -> None:
     ff.run(own(), ff.iid(clients=3), **SMALL)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_process_that_is_forked_during_a_run_does_not_wait_for_it() -> None:
+def fork_during_a_run() -> None:
     active, ended = Event(), Event()
 
     def run() -> None:
@@ -331,7 +344,11 @@ def test_what_torch_is_set_to_changes_no_run() -> None:
         torch.set_default_dtype(torch.float32), torch.set_float32_matmul_precision("highest")
 
 
-def test_a_method_that_draws_is_reproducible() -> None:
+def test_a_method_that_draws_is_reproducible(preloaded: Path) -> None:
+    apart(preloaded, "draw_in_a_method")
+
+
+def draw_in_a_method() -> None:
     class Noisy(FedAvg):
         def local(self, client: Any) -> Any:
             drawn = torch.randn(()) + np.random.rand() + random.random()  # noqa: NPY002
@@ -388,15 +405,10 @@ def states() -> list[Any]:
 
 
 def test_generators_of_the_caller_are_as_before(tmp_path: Path, preloaded: Path) -> None:
-    """In a separate process, because library threads of earlier tests draw from Python's generator, too."""
-    code = "import sys, test_run; test_run.draw_nothing(test_run.Path(sys.argv[1]))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [str(preloaded / "python"), "-c", code, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    apart(preloaded, "draw_nothing", tmp_path)
 
 
-def draw_nothing(folder: Path) -> None:
+def draw_nothing(folder: str) -> None:
     random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
     before = states()
     data = own()
