@@ -232,7 +232,7 @@ def test_verify_finds_a_changed_pixel(make, tmp_path):
 
 
 def test_one_process_at_a_time_prepares_data(tmp_path, monkeypatch):
-    """Threads with locks of their own stand for processes."""
+    """Four threads, each of which opens the lock file itself, act like four processes."""
     made = []
 
     def counted(*given):
