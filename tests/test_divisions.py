@@ -53,29 +53,30 @@ def division(root: Path, name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def repeated(tmp_path_factory: pytest.TempPathFactory, preloaded: Path) -> Iterator[Path]:
-    """A project in which `dvc repro` ran the grid."""
+def swept(tmp_path_factory: pytest.TempPathFactory, preloaded: Path) -> Iterator[Path]:
+    """A project in which a sweep ran the grid."""
     root = make_project(tmp_path_factory.mktemp("divisions") / "project", PARAMS)
-    for name in (".dvcignore", "dvc.yaml"):
-        text = (HOME / name).read_text().replace("--name repro", "--name repro --jobs 1")
-        (root / name).write_text(text)
-    (root / ".dvc").mkdir()
-    (root / ".dvc" / "config").write_text(CONFIG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{preloaded}:{Path(sys.executable).parent}", prepend=":")
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        named = [f"mixed · {method} · seed {seed}" for method in ("fedavg", "local") for seed in (0, 1)]
-        assert repro(root) == sorted([*named, "partition@mixed", "prepare@digits"])
+        subprocess.run(["fedflow", "sweep", "--jobs", "1"], cwd=root, check=True, capture_output=True)
         yield root
 
 
 @pytest.fixture
-def project(repeated: Path, tmp_path: Path) -> Path:
+def project(swept: Path, tmp_path: Path) -> Path:
     """A copy without the record, whose store would know that it was moved."""
-    return Path(shutil.copytree(repeated, tmp_path / "project", ignore=shutil.ignore_patterns("mlruns")))
+    return Path(shutil.copytree(swept, tmp_path / "project", ignore=shutil.ignore_patterns("mlruns")))
 
 
+@pytest.mark.full
 def test_a_further_seed_makes_its_division_and_its_runs_and_nothing_else(project: Path) -> None:
+    for name in (".dvcignore", "dvc.yaml"):
+        text = (HOME / name).read_text().replace("--name repro", "--name repro --jobs 1")
+        (project / name).write_text(text)
+    (project / ".dvc").mkdir()
+    (project / ".dvc" / "config").write_text(CONFIG)
+    assert repro(project) == ["partition@mixed", "prepare@digits"]  # the runs are there
     first = [division(project, name) for name in ("mixed", "mixed/1")]
     assert len(set(first)) == 2 and not (project / "data/partitions/mixed/0").exists()
     before = {file: file.stat().st_mtime_ns for file in project.glob("results/mixed/*/[01]/metrics.json")}
@@ -90,7 +91,7 @@ def test_a_further_seed_makes_its_division_and_its_runs_and_nothing_else(project
     assert (project / "data/partitions/mixed/5/labels.png").is_file() and repro(project) == []
 
 
-def test_runs_of_a_seed_share_its_division_and_are_paired(project: Path, repeated: Path, capsys) -> None:
+def test_runs_of_a_seed_share_its_division_and_are_paired(project: Path, swept: Path, capsys) -> None:
     runs = collect_runs(project / "results")
     assert [(run.seed, run.division) for run in runs] == [(0, "mixed"), (1, "mixed@1")] * 2
     hashes = {(run.seed, run.metrics["partition_hash"]) for run in runs}
@@ -107,7 +108,7 @@ def test_runs_of_a_seed_share_its_division_and_are_paired(project: Path, repeate
     assert "mixed@1  " in fedflow(capsys, "show", "mixed/local/1", "--root", project).out
     table = fedflow(capsys, "compare", "mixed/*", "--root", project).out
     assert "divisions" in table and re.search(r"mixed/fedavg +2 +2 ", table)
-    with closing(sqlite3.connect(repeated / "mlruns" / "mlflow.db")) as record:
+    with closing(sqlite3.connect(swept / "mlruns" / "mlflow.db")) as record:
         (tags,) = zip(*record.execute("select value from tags where key = 'division' order by value"))
     assert tags == ("mixed", "mixed", "mixed@1", "mixed@1")
 

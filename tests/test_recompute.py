@@ -5,6 +5,7 @@ import runpy
 import shutil
 from pathlib import Path
 
+import pytest
 from command import PARAMS, fedflow, make_project
 
 import fedflow as package
@@ -16,6 +17,7 @@ GRID = PARAMS.replace("methods: [fedavg], seeds: [0]", "methods: [fedavg, ifca],
 main = runpy.run_path(str(Path(__file__).parents[1] / "studies" / "recompute.py"))["main"]
 
 
+@pytest.mark.full
 def test_a_sample_with_equal_numbers_decides_for_all_rows_of_its_code(capfd, tmp_path):
     earlier = tmp_path / "earlier"
     shutil.copytree(Path(package.__file__).parent, earlier / "fedflow")

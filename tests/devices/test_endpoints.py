@@ -36,6 +36,7 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
 
 
+@pytest.mark.by_profile
 @pytest.mark.parametrize("name", NAMES)
 def test_ends_have_the_results_of_one_process(name: str) -> None:
     method = METHODS[name].parse({"channel_rate": 0} if name == "subfedavg_hy" else {})

@@ -58,6 +58,7 @@ def test_the_numbers_without_a_record(project: tuple[Path, list[Result]]) -> Non
         assert a.equal(b)
 
 
+@pytest.mark.full
 def test_a_system_without_fcntl_and_a_folder_with_any_name(tmp_path: Path) -> None:
     """Windows lacks fcntl; in a URL, `#` and `%20` would name another folder."""
     root = tmp_path / "größe 1 a#c%20d"

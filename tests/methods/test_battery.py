@@ -308,7 +308,7 @@ def test_cohorts_of_a_sampler_are_the_same_for_all(name: str, federation: Federa
     assert sampling == "bernoulli" or all(len(r.cohort) == 2 for r in ours.rounds)
 
 
-@engine
+@common
 def test_a_client_curriculum_is_the_same_with_any_workers(name: str, federation: Federation) -> None:
     """Or is refused; a neutral one is a sweep, bit for bit."""
     settings: dict[str, Any] = {"participation": 0.25, "rounds": 6, "training": SGD}
@@ -539,7 +539,7 @@ def test_hooks_change_nothing_in_place(name: str, federation: Federation) -> Non
 # Clients that fail
 
 
-@engine
+@common
 def test_a_client_that_returns_nan_is_left_out(name: str, federation: Federation) -> None:
     cohorts = [[0, 2, 3, 5], [1, 3, 4, 6]]
     without = [[k for k in round if k != 3] for round in cohorts]
@@ -554,7 +554,7 @@ def test_a_client_that_returns_nan_is_left_out(name: str, federation: Federation
     assert ran.outcome().metrics["failed_clients"] == 2
 
 
-@engine
+@common
 def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -631,7 +631,7 @@ def test_too_small_a_cohort_stops_the_run(name: str, federation: Federation) -> 
         run(method, federation, min_cohort=2, **HALF)
 
 
-@engine
+@common
 def test_a_round_in_which_every_client_fails_changes_nothing(
     name: str, federation: Federation, tmp_path: Path
 ) -> None:
@@ -660,7 +660,7 @@ def test_a_round_in_which_every_client_fails_changes_nothing(
 # Cohorts and clients of all sizes
 
 
-@engine
+@common
 @pytest.mark.parametrize("client", [0, LARGEST], ids=["one sample", "most samples"])
 @ways
 def test_a_cohort_of_one(name: str, federation: Federation, client: int, cohort: str) -> None:
@@ -676,7 +676,7 @@ BY_NUMBER: dict[str, dict[str, Any]] = {"fedcluster": {"grouping": "similar"}}
 KEYED = {"superfed"}  # first models and draws depend on client numbers
 
 
-@engine
+@common
 def test_renumbering_clients_changes_nothing(name: str, digits: Dataset) -> None:
     """With full batches, which are not shuffled, and equal speeds; in float64, where order hardly matters."""
     if name in KEYED or trains_alone(name) or issubclass(METHODS[name], Leveled):
@@ -739,7 +739,7 @@ WORK: dict[str, list[dict[str, Any]]] = {  # other settings in which a method co
 }
 
 
-@engine
+@common
 def test_simulated_time_counts_the_work_that_is_done(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def allocated(name: str, clients: int) -> int:
     return counted.bytes
 
 
+@pytest.mark.by_profile
 @pytest.mark.parametrize("name", NAMES)
 def test_a_round_costs_what_its_cohort_costs(name: str) -> None:
     few, many = (20, 100) if isinstance(build_method(name), Onboarding) else (200, 1600)

@@ -26,7 +26,7 @@ NORMED = [
 SLOW = ("preact_resnet34_gn", "resnet34_bn", "resnet18_bn", "resnet32x4", "wrn40_2")
 MARKS: dict[str, pytest.MarkDecorator] = dict.fromkeys(SLOW, pytest.mark.slow)
 LARGE = "preact_resnet18_exit preact_resnet18_gn resnet18_gn resnet9 resnet9_bn resnet10_bn".split()
-LARGE += ["mobilenet_v2", "shufflenet_v2"]
+LARGE += ["mobilenet_v2", "shufflenet_v2", "wrn40_1", "resnet10_l", "resnet10_m", "resnet10_s", "resnet10_xs"]
 MARKS |= dict.fromkeys(LARGE, pytest.mark.full)  # others have the same blocks
 
 

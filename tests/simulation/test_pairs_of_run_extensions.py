@@ -243,18 +243,17 @@ def test_every_extension_of_a_run_has_a_variant(laboratory: Laboratory) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_changes_what_a_run_finds(name: str, laboratory: Laboratory) -> None:
+    """Any workers and a resume give the same bits."""
     plain, alone = laboratory.alone(), laboratory.alone(name)
     assert kinds(alone) - kinds(plain) or (VARIANTS[name].changes and differences(plain, alone))
+    assert differences(alone, laboratory.resumed(name)) == []
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)
 def test_two_run_extensions_work_together_or_one_refuses_the_other(
     pair: tuple[str, str], laboratory: Laboratory
 ) -> None:
-    """Each finds what it finds alone, where the other one cannot change it.
-
-    Any workers and a resume give the same bits.
-    """
+    """Each finds what it finds alone, where the other one cannot change it."""
     if line := laboratory.refusal(*pair):
         assert line.startswith("run.") and "\n" not in line
         return
@@ -268,7 +267,15 @@ def test_two_run_extensions_work_together_or_one_refuses_the_other(
             assert changes == "training" or among(both, alone)
         else:
             assert differences(alone, both) == []
-    assert differences(both, laboratory.resumed(*pair)) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)
+def test_two_run_extensions_find_the_same_with_any_workers_and_after_a_resume(
+    pair: tuple[str, str], laboratory: Laboratory
+) -> None:
+    if not laboratory.refusal(*pair):
+        assert differences(laboratory.facts(*pair), laboratory.resumed(*pair)) == []
 
 
 @pytest.mark.full

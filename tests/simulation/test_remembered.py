@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from profiles import abilities
 from support import (
     Ran,
     Workers,
@@ -88,6 +89,7 @@ def same_facts(one: list[Any], other: list[Any]) -> bool:
     return repr(one) == repr(other)  # NaN included
 
 
+@pytest.mark.by_profile(kind=abilities)
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("name", [*UNCHANGED, *CHANGING])
 @pytest.mark.filterwarnings("ignore")  # of runs that are short

@@ -56,11 +56,12 @@ def wide(digits: Dataset) -> Federation:
 LIGHT = sorted(name for name, method in METHODS.items() if not issubclass(method, Generative))
 
 
-@pytest.mark.parametrize("method", [name for name in LIGHT if name not in NETWORKS])
-def test_a_shard_has_the_size_of_its_vectors(wide: Federation, method: str) -> None:
+@pytest.mark.by_profile
+@pytest.mark.parametrize("name", [name for name in LIGHT if name not in NETWORKS])
+def test_a_shard_has_the_size_of_its_vectors(wide: Federation, name: str) -> None:
     """Rows of a stack too: pickle alone writes the whole stack for each of its rows."""
     post = Post()
-    run(method, suited(method, wide), rounds=1, evaluate_every=1, executor=post).outcome()
+    run(name, suited(name, wide), rounds=1, evaluate_every=1, executor=post).outcome()
     assert any(vectors for _, vectors in post.sent)
     assert [each for each in post.sent if each[0] > 1.1 * each[1]] == []
 
