@@ -189,3 +189,32 @@ def test_tables_that_ship_inside_packages(
     for name in ("diabetes", "boston"):
         variance = pd.read_csv(f"{name}.csv")["target"].var()
         assert found[f"{name}-iid"]["loss"] < 0.7 * variance, name
+
+
+def test_a_relative_path_is_in_the_folder_of_params_yaml(tmp_path, capsys, monkeypatch):
+    """Not in the working directory, also within a mix."""
+    project, rng = tmp_path / "project", np.random.default_rng(0)
+    project.mkdir()
+    for folder, rows in ((project, 100), (tmp_path, 40)):
+        for name in ("a.csv", "b.csv"):
+            table = pd.DataFrame({"x": rng.normal(size=rows), "y": [0, 1] * (rows // 2)})
+            table.to_csv(folder / name, index=False)
+    entry = "{source: table, path: a.csv, test_path: b.csv, target: y}"
+    mix = f"{{source: mix, parts: [{entry}]}}"
+    sections = [
+        f"data: {{d: {entry}, m: {mix}}}",
+        "models: {d: mlp, m: mlp}",
+        "partitions: {p: {dataset: d, scheme: iid, clients: 2}}",
+        "grid: {datasets: [d], partitions: [p], methods: [fedavg], seeds: [0]}",
+    ]
+    (project / "params.yaml").write_text("\n".join(sections))
+    monkeypatch.chdir(tmp_path)
+    for name in ("d", "m"):
+        assert fedflow(capsys, "prepare", name, "--root", "project").code == 0
+        meta = json.loads((project / "data" / "prepared" / name / "meta.json").read_text())
+        assert {split: shape[0] for split, shape in meta["shapes"].items()} == {"train": 100, "test": 100}
+        assert sorted(meta["origin_files"]) == ["a.csv", "b.csv"]
+    before = (project / "data" / "prepared" / "d" / "meta.json").read_bytes()
+    monkeypatch.chdir(project)
+    assert fedflow(capsys, "prepare", "d").code == 0
+    assert (project / "data" / "prepared" / "d" / "meta.json").read_bytes() == before

@@ -59,7 +59,10 @@ def load_params(path: Path = PARAMS, changes: Sequence[str] = ()) -> Loaded:
         with contextlib.suppress(BadInput):  # the file may need the changes to be valid
             plain = Loaded.parse(unchanged)
     Params.check_names(values, "")
-    return Loaded.parse({**values, "file": plain, "changes": changes})
+    loaded = Loaded.parse({**values, "file": plain, "changes": changes})
+    for entry in loaded.data.values():
+        entry.start_from(path.parent)
+    return loaded
 
 
 def check_dvc(root: Path) -> None:

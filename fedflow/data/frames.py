@@ -26,6 +26,8 @@ def read_frames(
         raise BadInput("missing", missing, f"one of refuse, {', '.join(FILLS)}")
     if encode not in (None, "onehot", "codes"):
         raise BadInput("encode", encode, "None, 'onehot' or 'codes'")
+    for name, table in (("x", x), ("x_test", x_test)):
+        need_names(name, table)
     x, x_test = (_typed(table, missing) for table in (x, x_test))
     for name, table in (("x", x), ("x_test", x_test)):
         need_features(name, table, encode)
@@ -48,8 +50,16 @@ def _typed(table: "pd.DataFrame", missing: str) -> "pd.DataFrame":
     return table.assign(**{name: as_numbers(table[name], LIKE_A_FILE, lenient=True) for name in odd})
 
 
+def need_names(name: str, table: "pd.DataFrame") -> None:
+    """Refuse columns of one name."""
+    names = names_of(table)
+    if twice := [column for column in dict.fromkeys(names) if names.count(column) > 1]:
+        raise BadInput(name, Words(f"two columns {twice[0]!r}"), "different names")
+
+
 def need_features(name: str, table: "pd.DataFrame", encode: str | None = None) -> None:
     """Refuse the columns that a table in a file may not have as features either."""
+    need_names(name, table)
     without = [f"{column!r} (an index)" for column in unnamed(names_of(table))]
     if reasons := unfit(table, text=encode is not None) or without:
         ways = f"; leave other columns out with {name}.drop(columns=[...])"

@@ -15,6 +15,7 @@ from fedflow.settings import Settings, option
 
 NORMALIZE = ("source", "train", "none")
 LEFT_TO_MIX = ("pad", "channels")  # no defaults: the mix chooses them if a part does not
+PATHS = ("test_path", "table")  # parameters of sources that are files
 FOR_IMAGES = ("resize", "crop", "pad", "channels", "rotations", "normalize")
 
 
@@ -37,6 +38,7 @@ class DatasetParams(Choice):
     section = "data"
     key: ClassVar[str] = "source"
     command: ClassVar[str] = "fedflow datasets"
+    base = Path()  # see `start_from`
 
     source: str = option(doc="a named source", choices=SOURCES)
     path: str | None = option(None, "file or folder of the sources that read one")
@@ -138,21 +140,40 @@ class DatasetParams(Choice):
         These are the ones that the user names and, for each source, its file in the data root (see
         `data_root`), None if there is none.
         """
-        return _files(self.flat(), root)
+        return _files(self.flat(), root, self.base)
+
+    def start_from(self, base: Path) -> Self:
+        """Let relative paths start from the folder ``base``, which is no setting."""
+        object.__setattr__(self, "base", base)
+        return self
+
+    @property
+    def opened(self) -> tuple[str | None, Settings]:
+        """The path and the parameters of the source, with the paths of files that can be opened."""
+        if self.base == Path():
+            return self.path, self.parameters
+        paths = {name: str(self.base / name) for name in _named(self.flat())}
+        there = SOURCES[self.source].by_name and not (self.base / (self.path or "")).exists()
+        path = self.path if there else paths.get(self.path or "")
+        other = {name: paths[value] for name in PATHS if (value := getattr(self.parameters, name, None))}
+        return path, replace(self.parameters, **other) if other else self.parameters  # type: ignore[type-var]
 
 
-def _files(entry: Mapping[str, Any], root: Path | str | None) -> dict[str, Path | None]:
+def _named(entry: Mapping[str, Any]) -> list[str]:
+    return [entry[name] for name in ("path", *PATHS) if entry.get(name)]
+
+
+def _files(entry: Mapping[str, Any], root: Path | str | None, base: Path) -> dict[str, Path | None]:
     origin = SOURCES[entry["source"]]
-    named = [entry[field] for field in ("path", "test_path", "table") if entry.get(field)]
-    files: dict[str, Path | None] = {name: Path(name) for name in named}
+    files: dict[str, Path | None] = {name: base / name for name in _named(entry)}
     if Path(entry.get("images") or "").is_absolute():  # else within the folder `path`
         files[entry["images"]] = Path(entry["images"])
     if origin.kind in ("download", "root"):
         files[f"data root: {origin.name}"] = origin.file(root)
     for part in (*entry.get("parts", ()), *([entry["test_of"]] if "test_of" in entry else ())):
-        files |= _files(part, root)
+        files |= _files(part, root, base)
     if entry.get("of"):  # the source whose images are transformed
-        files |= _files({"source": entry["of"]}, root)
+        files |= _files({"source": entry["of"]}, root, base)
     return files
 
 

@@ -22,7 +22,7 @@ def transformed(params: DatasetParams, root: Path | str | None = None) -> RawDat
     kept, before they are resized or padded. With a column ``domain``, they are computed for each domain.
     Raises `FedflowError` if the source cannot be read, `BadInput` for what cannot be done to its samples.
     """
-    raw = SOURCES[params.source].load(root, params.path, params.parameters, _parts(params, root), params.loss)
+    raw = SOURCES[params.source].load(root, *params.opened, _parts(params, root), params.loss)
     if raw.kind != "images":
         for name in FOR_IMAGES:
             if (value := getattr(params, name)) and value != "source":
@@ -41,7 +41,7 @@ def _parts(params: DatasetParams, root: Path | str | None) -> list[tuple[str, Ra
     parts = []
     for name, entry in params.entries.items():
         with within(f"data.{name}"):
-            parts.append((entry.title, transformed(entry, root)))
+            parts.append((entry.title, transformed(entry.start_from(params.base), root)))
     return parts
 
 

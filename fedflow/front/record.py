@@ -11,6 +11,7 @@ from filelock import FileLock
 from fedflow.config import PARAMS, Params, load_params, read_yaml
 from fedflow.config.sections import REDRAW
 from fedflow.data import Dataset, DatasetParams
+from fedflow.data.params import PATHS
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import make_writable, naming
 from fedflow.front.inputs import Division, Network, Source, default_network, network_entry, prepared
@@ -30,7 +31,6 @@ from fedflow.stages.federate import Listener, perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 
-PATHS = ("path", "test_path", "table")  # fields of an entry of `data`
 HEAD = "# Written by fedflow.run(record=...), which adds the settings of every further run.\n"
 
 
@@ -142,7 +142,7 @@ def _added(
 
 def _absolute(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of ``data``, also with those within it, whose files do not depend on the working directory."""
-    paths = {name: str(Path(entry[name]).resolve()) for name in PATHS if entry.get(name)}
+    paths = {name: str(Path(entry[name]).resolve()) for name in ("path", *PATHS) if entry.get(name)}
     parts = {"parts": [_absolute(part) for part in entry["parts"]]} if entry.get("parts") else {}
     rest = {"test_of": _absolute(entry["test_of"])} if entry.get("test_of") else {}
     return entry | paths | parts | rest

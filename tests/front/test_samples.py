@@ -331,3 +331,10 @@ def test_samples_of_clients_are_divided_as_they_came() -> None:
         ff.dataset([(X, Y), (X[:, :4], Y)], test_share=0.2)
     with one_line_error(r"x\[1\]: samples that are a tuple of 3", BadInput):
         ff.dataset([train[0], Three(X, Y)], test_share=0.2)
+
+
+def test_columns_of_one_name_are_refused() -> None:
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(6, 3)), columns=list("aab"))
+    for encode in (None, "codes"):
+        with one_line_error("x: two columns 'a' .*different names", BadInput):
+            ff.dataset(table, [0, 1] * 3, table, [0, 1] * 3, encode=encode)
