@@ -16,6 +16,7 @@ from fedflow.cli.experiments import start
 from fedflow.cli.sweep import _run
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
+from fedflow.methods.personal.ditto import Ditto
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.fingerprints import MAY_BE_EMPTY
 from fedflow.stages.grid import cells, finished_metrics
@@ -80,6 +81,55 @@ def test_a_run_that_another_sweep_has_finished_meanwhile_is_not_repeated(project
     for cell in cells(load_params(project / "params.yaml"), project, "sweep"):
         assert _run(cell) == (cell.title, finished_metrics(cell), "")
     assert metrics.stat().st_mtime_ns == before
+
+
+def test_a_procedure_with_a_named_folder_deletes_nothing_else_there(project: Path, capsys) -> None:
+    ring = "procedure", "ring", "--root", project, "--out"
+    folder = project / "notes"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "mine.csv").write_text("kept")
+    for _ in range(2):  # the second time over its own results
+        assert fedflow(capsys, *ring, folder, "--again").code == 0
+    (folder / "tables").mkdir(exist_ok=True)
+    (folder / "tables" / "old.csv").write_text("of an earlier outcome")
+    assert fedflow(capsys, *ring, folder, "--again").code == 0
+    assert (folder / "data" / "mine.csv").read_text() == "kept"
+    assert not (folder / "tables" / "old.csv").exists() and (folder / "summary.csv").exists()
+    done = fedflow(capsys, *ring, folder, "--seed", 1)
+    assert done.code == 2 and "notes holds results of another run (other seed): name another" in done.err
+    before = files_below(project / "results")
+    done = fedflow(capsys, *ring, project / "results/even/fedavg/0")
+    assert done.code == 2 and "holds results of another run (other procedure" in done.err
+    assert files_below(project / "results") == before
+
+
+def test_a_run_that_raises_is_listed_and_the_others_go_on(project: Path, capsys, monkeypatch) -> None:
+    def aggregate(*_: object) -> None:
+        raise RuntimeError("a mistake in a method")
+
+    monkeypatch.setattr(Ditto, "aggregate", aggregate)
+    lines = ("sweep", "--jobs", 1, "--set", "grid.seeds=[3]", "--root", project)
+    done = fedflow(capsys, *lines)
+    assert done.code == 2 and "even · ditto · seed 3, failed: RuntimeError: a mistake in a method" in done.out
+    assert done.out.count(" of 3: ") == 3 and "in aggregate" in done.err
+    assert done.err.endswith("fedflow: 1 of 3 runs failed: even · ditto · seed 3\n")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("--executor dask", "executor dask"),
+        ("--executor processes", "executor processes"),
+        ("--workers 3", "3 workers"),
+        ("--set engine.executor=ray", "executor ray"),
+    ],
+)
+def test_side_by_side_runs_refuse_what_they_would_drop(asked, words, project: Path, capsys) -> None:
+    done = fedflow(capsys, "sweep", "--root", project, "--jobs", 2, *asked.split())
+    assert done.code == 2 and done.err.startswith(
+        f"fedflow: --jobs: 2 is not accepted; expected 1 with {words}: "
+    )
+    assert fedflow(capsys, "sweep", "--root", project, "--dry-run", *asked.split()).code == 0
 
 
 def test_a_dry_run_says_why_and_makes_nothing(project: Path, capsys) -> None:

@@ -56,6 +56,15 @@ print(json.dumps(run.metrics))
     assert not any(tmp_path.iterdir())
 
 
+def test_the_core_imports_no_yaml() -> None:
+    packages = ", ".join(
+        f"fedflow.{name}" for name in ("simulation.loop", "methods", "partition", "procedures")
+    )
+    subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules['yaml'] = None; import {packages}"], check=True
+    )
+
+
 @pytest.mark.parametrize(
     ("command", "needs"),
     [("ui", "the record of runs needs mlflow"), ("init new", r"fedflow init \(without --no-dvc\) needs dvc")],

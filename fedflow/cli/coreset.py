@@ -98,7 +98,7 @@ def coreset(
         print_line(f"and {len(rows) - PRINTED} more")
     count = len(chosen.selection.picks)
     if count < k:
-        reason = "nothing to improve" if budget is None else "budget spent"
+        reason = "nothing to improve" if chosen.selection.stopped else "budget spent"
         print_line(f"stopped after {count} picks: {reason}")
     if len(rows) < count:
         print_line(f"{count} picks: some gave more weight to a row chosen before, or replaced rows")

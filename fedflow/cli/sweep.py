@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -23,7 +24,8 @@ from fedflow.cli.experiments import load_flow, server_for, start
 from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import print_line
 from fedflow.cli.startup import importing
-from fedflow.errors import FedflowError, Unanswered
+from fedflow.errors import BadInput, FedflowError, Unanswered
+from fedflow.naming import counted
 
 if TYPE_CHECKING:
     from fedflow.config import Loaded
@@ -42,7 +44,13 @@ def sweep(
     workers: Workers = None,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", "-j", min=1, help="Runs in parallel; default: what cores and memory allow."),
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=1,
+            help="Runs in parallel, which train one client at a time; default: what cores and memory allow, "
+            "or 1 with a GPU, --executor processes, dask or ray, or --workers.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would run, and why; nothing is made.")
@@ -66,6 +74,11 @@ def sweep(
 
     check_arguments(name=name)
     params = load(root, [*(settings or []), *engine(executor, workers)])
+    if alone := _alone(params.engine, executor, workers):
+        if (jobs or 1) > 1:
+            side_by_side = "runs side by side train one client at a time, in their own processes"
+            raise BadInput("--jobs", jobs, f"1 with {alone}: {side_by_side}")
+        jobs = 1
     every = grid.cells(params, root, name)
     if rest:
         left = not_elsewhere(params, root, every)
@@ -151,6 +164,9 @@ def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
         return cell.title, start(cell.params, flow, partial(compute, cell, makers={}), **cell.parameters), ""
     except (FedflowError, OSError) as error:
         return cell.title, {}, f"failed: {error}"
+    except Exception as error:  # of a method or an extension: the other runs go on
+        traceback.print_exc()
+        return cell.title, {}, f"failed: {type(error).__name__}: {error}"
 
 
 def _end(processes: list[BaseProcess]) -> None:
@@ -169,13 +185,20 @@ def _end(processes: list[BaseProcess]) -> None:
         process.kill()
 
 
+def _alone(engine: Any, executor: str | None, workers: int | None) -> str:
+    """What only a run that has the command to itself can have, if it was asked for."""
+    if engine.executor in ("dask", "ray") or executor == "processes":
+        return f"executor {engine.executor}"
+    return counted(workers, "worker") if workers and workers > 1 else ""
+
+
 def _jobs(engine: Any) -> int:
-    """Number of parallel runs: one per core as memory allows, or one if a GPU or a cluster is shared."""
+    """Number of parallel runs: one per core as memory allows, or one if a GPU is shared."""
     import psutil
 
     from fedflow.stages.experiment import pick_device
 
-    if pick_device(engine.device) == "cuda" or engine.executor in ("dask", "ray"):
+    if pick_device(engine.device) == "cuda":
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, psutil.virtual_memory().available // MEMORY))

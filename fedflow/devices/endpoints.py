@@ -103,6 +103,8 @@ class ServerEnd:
         seed: int = 0,
     ) -> None:
         check_remote(method)
+        if training.stragglers:
+            raise BadInput("training.stragglers", training.stragglers, "0: devices are as slow as they are")
         self.method, self.model, self.seed = method, model, seed
         self.sizes = np.asarray(sizes, dtype=np.int64)
         self.settings = RunSettings.parse({"rounds": rounds, "participation": participation})

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import yaml
 
 from fedflow.data import Dataset
 from fedflow.data.files import reading
@@ -131,6 +130,8 @@ def _json(path: Path) -> Lists:
 
 
 def _yaml(path: Path) -> Lists:
+    import yaml  # here, because the core needs no YAML
+
     return parse_lists(yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
@@ -235,8 +236,13 @@ def write_lists(lists: Lists, path: Path, form: str, data: Dataset) -> None:
         content = (
             _plain({name: [rows.tolist() for rows in part] for name, part in parts.items()}, form) | rest
         )
-        text = json.dumps(content) if suffix == ".json" else yaml.safe_dump(content, default_flow_style=None)
-        path.write_text(text)
+        path.write_text(json.dumps(content) if suffix == ".json" else _as_yaml(content))
+
+
+def _as_yaml(content: dict[str, Any]) -> str:
+    import yaml
+
+    return yaml.safe_dump(content, default_flow_style=None)
 
 
 def _plain(parts: dict[str, list[list[int]]], form: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from fedflow.project.arguments import argument
 from fedflow.project.code import ASIDE
 from fedflow.project.identity import Identity, versions
 from fedflow.simulation.executors import Executor, Inline
-from fedflow.stages.driver import Description, Result
+from fedflow.stages.driver import Description, Result, check_replaced
 from fedflow.stages.experiment import Cell, contents, pick_device, recorded_inputs
 from fedflow.stages.inputs import MAKERS, Makers, make_inputs
 from fedflow.stages.started import start_files
@@ -156,8 +156,11 @@ def run_procedure(
 
     Writes the files of the outcome (`write_outcome`) and one MLflow run. ``executor`` computes the parts
     (default: this process). ``opened`` is called with the record before the first step.
-    Raises `FedflowError`, also if the same procedure is already running.
+    Raises `FedflowError`, also if the same procedure is already running, or if ``run.out`` holds results of
+    another run.
     """
+    facts = {"procedure": run.name, "seed": run.seed, "settings": run.digest}
+    check_replaced(run.folder, facts, named=run.out is not None)
     make_inputs([run], makers)
     try:
         shared = run.job.open().shared

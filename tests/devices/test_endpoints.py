@@ -81,6 +81,15 @@ def test_a_client_with_only_its_own_samples_trains_the_same() -> None:
         torch.testing.assert_close((there.vectors | kept)[name], vector, rtol=0, atol=0)
 
 
+def test_stragglers_are_refused() -> None:
+    training = LocalTraining.parse({"epochs": 2, "stragglers": 0.5})
+    whole = federation(
+        data(), ff.scheme("iid", clients=2), "mlp", METHODS["fedavg"].parse({}), "cpu", "matmul"
+    )
+    with pytest.raises(ff.BadInput, match=r"training\.stragglers: 0\.5 is not accepted; expected 0: devices"):
+        ServerEnd(METHODS["fedavg"].parse({}), whole.model, [80, 40], training=training, rounds=2)
+
+
 def test_methods_that_need_more_than_one_exchange_are_refused() -> None:
     for name in ("pacfl", "fedbuff", "fedhen", "fedevg"):
         with pytest.raises(ff.BadInput, match=f"method: '{name}' is not accepted; expected a method without"):
