@@ -63,7 +63,7 @@ serve: $(SETUP) ## start the Prefect server with its UI, the deployments and a w
 docs: $(SETUP) ## write the docs site to site/
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict -q
 
-# The version is in pyproject.toml and CITATION.cff; CONTRIBUTING.md has the steps around this one.
+# The version is in pyproject.toml, fedflow/__init__.py and CITATION.cff; CONTRIBUTING.md has the steps around this one.
 release: $(SETUP) ## build a wheel and a source archive in dist/ and check them
 	rm -rf dist
 	python -m build

@@ -186,7 +186,7 @@ def _end(processes: list[BaseProcess]) -> None:
 
 
 def _alone(engine: Any, executor: str | None, workers: int | None) -> str:
-    """What only a run that has the command to itself can have, if it was asked for."""
+    """The request that only a run alone can meet, if there is one."""
     if engine.executor in ("dask", "ray") or executor == "processes":
         return f"executor {engine.executor}"
     return counted(workers, "worker") if workers and workers > 1 else ""

@@ -72,7 +72,7 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Final numbers by name (docs/reference/measures.md lists them); accuracies are shares of 1."""
+        """Final numbers by name (page reference/metrics of the docs site); accuracies are shares of 1."""
         return self._metrics
 
     def __contains__(self, name: object) -> bool:

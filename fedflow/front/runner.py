@@ -178,7 +178,8 @@ def run(
         method: an object such as ``Ditto(lam=1.0)``, its class, its name, or a mapping of ``method`` and
             hyper-parameters
         model: the name of a network, a mapping of ``name`` and options, a ``torch.nn.Module``, or a function
-            that makes one; default: LeNet-5 for images from 28x28, one hidden layer for other inputs
+            that makes one; default: LeNet-5 for images from 28x28, an LSTM for tokens, a linear model for one
+            real target, one hidden layer for other data
         rounds: number of rounds
         participation: share of the clients in a round
         seed: seed of every random choice except the division of the data, whose scheme has another
@@ -189,8 +190,8 @@ def run(
         device: "auto", "cpu" or "cuda"
         compile: "auto", "always" or "never": compile local steps on a CPU
         progress: print the progress
-        record: a project folder: write the settings to its params.yaml and record the run in MLflow and
-            ``results``, as ``fedflow run`` does; only with what params.yaml can name
+        record: a new folder, or one of an earlier call: write the settings to its params.yaml, and the run
+            to MLflow and ``results``, as ``fedflow run`` does; only with what params.yaml can name
         settings: fields of `run` in params.yaml, such as ``fine_tune=False``; ``evaluate_every`` is a
             twentieth of the rounds by default
 
