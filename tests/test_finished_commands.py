@@ -314,6 +314,27 @@ def test_a_running_run_is_listed_and_stopped_and_resumes(
     assert "no run of this project is running" in fedflow(capsys, "stop").err
 
 
+def test_a_process_that_ignores_signals_is_not_called_stopped(capsys, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("fedflow.cli.finished.PATIENCE", 0.5)
+    ignores = (
+        "import signal, time\nfor s in (signal.SIGINT, signal.SIGTERM): signal.signal(s, signal.SIG_IGN)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{ignores}print(flush=True)\ntime.sleep(60)"], stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout and process.stdout.readline()
+        note = tmp_path / ".fedflow" / "locks" / "run.json"
+        note.parent.mkdir(parents=True)
+        note.write_text(json.dumps({"name": "walk/0", "pid": process.pid, "since": time.time()}))
+        done = fedflow(capsys, "stop", "walk/0", "--root", tmp_path)
+        assert done.code == 2 and "stopped" not in done.out
+        assert f"walk/0 does not end; process {process.pid} is still running" in done.err
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_notes_of_killed_processes_are_not_running(tmp_path: Path) -> None:
     """A process with a number that is used again has started after the note."""
     locks = tmp_path / ".fedflow" / "locks"

@@ -24,7 +24,7 @@ from fedflow.files import check_output, finished_folders
 from fedflow.metrics.table import first_headlines, heading, headlines, metric_of, printed
 from fedflow.naming import counted, flat, say, text
 from fedflow.project.identity import changed
-from fedflow.project.running import running
+from fedflow.project.running import Running, running
 
 COLUMNS, SHOWN = 6, 4  # most numbers in JSON and in a table
 SIDE_BY_SIDE = 4  # most runs with a column each in a table of settings
@@ -194,11 +194,20 @@ def stop(
         run.interrupt()
     end = time.monotonic() + PATIENCE
     for run in wanted:
-        while run in running(root) and time.monotonic() < end:
-            time.sleep(0.2)
-        if run in running(root):
+        if not _ended(run, root, end):
             run.terminate()
+            if not _ended(run, root, time.monotonic() + PATIENCE):
+                raise FedflowError(f"{run.name} does not end; process {run.pid} is still running")
         print_line(f"stopped: {run.name}; the same command resumes it")
+
+
+def _ended(run: Running, root: Path, latest: float) -> bool:
+    """Wait for the end of a run until the moment ``latest``; False if it is still running then."""
+    while run in running(root):
+        if time.monotonic() > latest:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def export(
