@@ -6,8 +6,9 @@ from typing import Any
 from prefect import flow
 
 from fedflow.config import Changes, Loaded, load_params
+from fedflow.errors import FedflowError
 from fedflow.project.arguments import check_arguments
-from fedflow.project.terminal import counted
+from fedflow.project.terminal import counted, say
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.grid import cells, finished_metrics, is_finished, to_do
 from flows.central import central
@@ -29,6 +30,8 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """Run all unfinished cells of a grid (default: the grid of params.yaml); returns all metrics.
 
+    Raises `FedflowError` at the end if cells failed.
+
     The runs of a partition or of a procedure share an MLflow parent run. Procedures are left out of a grid
     with other partitions or methods.
     """
@@ -38,9 +41,17 @@ def sweep(
         )
         params = load_params(Path(root) / "params.yaml", settings or [])
         grid = cells(params, Path(root), name, partitions, methods, seeds)
-    for cell in counted(to_do(params, Path(root), grid, TASKS | {"networks": _train})):
-        if not is_finished(cell, cell.results_folder):  # another process may have run it since
+    todo, failed = to_do(params, Path(root), grid, TASKS | {"networks": _train}), []
+    for cell in counted(todo):
+        if is_finished(cell, cell.results_folder):  # by another process, since the sweep began
+            continue
+        try:
             federate(**cell.parameters) if isinstance(cell, Experiment) else procedure(**cell.parameters)
+        except Exception as error:  # the other runs go on
+            say(f"{cell.title}, failed: {type(error).__name__}: {error}")
+            failed.append(cell.title)
+    if failed:
+        raise FedflowError(f"{len(failed)} of {len(todo)} runs failed: {', '.join(failed)}")
     metrics = [finished_metrics(cell) for cell in grid]
     if runs := [m for m, cell in zip(metrics, grid, strict=True) if isinstance(cell, Experiment)]:
         comparison(name, runs)

@@ -1,5 +1,6 @@
 """The grid: where results go, which are finished, and what the grid no longer has."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -101,6 +102,13 @@ def test_a_procedure_with_a_named_folder_deletes_nothing_else_there(project: Pat
     done = fedflow(capsys, *ring, project / "results/even/fedavg/0")
     assert done.code == 2 and "holds results of another run (other procedure" in done.err
     assert files_below(project / "results") == before
+
+
+@pytest.mark.parametrize("command", ["procedure ring", "run --partition even --method fedavg"])
+def test_a_named_folder_that_holds_the_project_is_refused(command: str, project: Path, capsys) -> None:
+    for folder in (project, project.parent):
+        done = fedflow(capsys, *command.split(), "--root", project, "--out", folder)
+        assert done.code == 2 and "is not accepted; expected a folder without the project" in done.err
 
 
 def test_a_run_that_raises_is_listed_and_the_others_go_on(project: Path, capsys, monkeypatch) -> None:
@@ -234,11 +242,50 @@ def test_results_come_back_with_the_grid(project: Path, capsys) -> None:
     assert [files_below(folder) for folder in folders] == before
 
 
+def test_results_of_entries_with_equal_settings_are_kept_apart(project: Path, capsys) -> None:
+    file = project / "params.yaml"
+    text = file.read_text().replace(
+        "methods: {fedavg: {}, ", "methods: {fedavg: {}, twin: {method: fedavg}, "
+    )
+    both = text.replace("methods: [fedavg, ditto]", "methods: [fedavg, twin]")
+    file.write_text(both)
+    assert fedflow(capsys, "sweep", "--jobs", 1, "--root", project).code == 0
+    file.write_text(text.replace("methods: [fedavg, ditto]", "methods: [ditto]"))
+    assert fedflow(capsys, "sweep", "--root", project).out.count("set aside") == 2
+    file.write_text(both)
+    assert fedflow(capsys, "sweep", "--root", project).out.count("taken back") == 2
+    made = [
+        json.loads(path.read_text())["method"] for path in sorted(project.glob("results/*/*/0/metrics.json"))
+    ]
+    assert made == ["fedavg", "twin"]
+
+
+def test_what_comes_back_replaces_no_finished_results(project: Path, capsys) -> None:
+    file, text = project / "params.yaml", (project / "params.yaml").read_text()
+    for lam in (1.0, 0.5):
+        file.write_text(text.replace("lam: 1.0", f"lam: {lam}"))
+        assert fedflow(capsys, "sweep", "--jobs", 1, "--root", project).code == 0
+        if lam == 1.0:
+            file.write_text(text.replace("methods: [fedavg, ditto]", "methods: [fedavg]"))
+            assert fedflow(capsys, "sweep", "--root", project).out.count("set aside") == 1
+    for lam, words in ((1.0, "taken back"), (0.5, "taken back")):
+        file.write_text(text.replace("lam: 1.0", f"lam: {lam}"))
+        assert words in fedflow(capsys, "sweep", "--root", project).out
+
+
+def test_a_cell_whose_inputs_another_command_has_changed_fails(project: Path, capsys) -> None:
+    grid = cells(load_params(project / "params.yaml", ["grid.seeds=[4]"]), project, "sweep")
+    changed = ["--set", "partitions.even.clients=3", "--root", project]
+    assert fedflow(capsys, "partition", "even", *changed).code == 0
+    failed = "failed: another command has changed partition even since the sweep began"
+    assert [_run(cell)[2] for cell in grid[:2]] == [failed] * 2
+
+
 def test_damaged_results_do_not_come_back(project: Path, capsys) -> None:
     text = (project / "params.yaml").read_text()
     (project / "params.yaml").write_text(text.replace("methods: [fedavg, ditto]", "methods: [fedavg]"))
     fedflow(capsys, "sweep", "--root", project)
-    (aside,) = project.glob(".fedflow/aside/*")
+    (aside,) = project.glob(".fedflow/aside/results/even/ditto/0-*")
     (aside / "clients.parquet").unlink()
     (project / "params.yaml").write_text(text)
     assert dry_run(capsys, project) == ["even · ditto · seed 0: missing", "1 of 3 runs to do, 2 up to date"]

@@ -34,7 +34,7 @@ def project(tmp_path_factory):
 
 
 def table(project, name: str) -> pd.DataFrame:
-    return pd.read_csv(project / "report" / "landscapes" / f"{name}.csv")
+    return pd.read_csv(project / "landscapes" / f"{name}.csv")
 
 
 def test_planes_around_models_are_drawn_written_and_logged(capsys, project):
@@ -51,7 +51,7 @@ def test_planes_around_models_are_drawn_written_and_logged(capsys, project):
     np.testing.assert_allclose(center["loss"], [float(line[1]) for line in lines], rtol=1e-3)
     metrics = json.loads((project / "results" / "skewed" / "fedavg" / "0" / "metrics.json").read_text())
     assert center["accuracy"].iloc[0] == pytest.approx(metrics["global_accuracy"])
-    folder = project / "report" / "landscapes"
+    folder = project / "landscapes"
     assert imread(folder / "planes.png").std() > 0.05
     assert "FedAvg" in (folder / "planes.svg").read_text()
     api = open_store(project).client()

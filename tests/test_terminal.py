@@ -1,5 +1,8 @@
 """What is printed holds text of others as it is: square brackets are no markup."""
 
+import subprocess
+import sys
+from subprocess import PIPE
 from types import SimpleNamespace
 
 import pytest
@@ -23,6 +26,32 @@ def test_the_reason_of_a_failed_client_is_printed_in_full(capsys, reason):
         f"part[a] · fedavg: round 1: client 1 left out: {reason}",
         "part[a] · fedavg: round 1/2, local accuracy 0.500",
     ]
+
+
+def test_work_goes_on_when_its_output_is_gone() -> None:
+    """A pipe whose reader has ended, and a terminal that was closed."""
+    code = """
+import os, sys
+from fedflow.project.terminal import RoundBar, say
+from fedflow.simulation.outcome import RoundReport
+if sys.argv[1] == "closed": os.close(1)
+else: sys.stdin.readline()
+with RoundBar("p · m") as bar:
+    for t in range(1, 9):
+        say("x" * 9000)
+        bar.round(RoundReport(t, [0], {1: "reason"}, values={"local_accuracy": 0.5}), 9)
+print("all rounds", file=sys.stderr)
+"""
+    for how in ("piped", "closed"):
+        work = subprocess.Popen(
+            [sys.executable, "-c", code, how], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True
+        )
+        assert work.stdin and work.stdout and work.stderr
+        work.stdout.close()
+        work.stdin.write("go\n")
+        work.stdin.close()
+        said = work.stderr.read()
+        assert work.wait() == 0 and said == "all rounds\n", said
 
 
 def test_lines_say_how_long_the_rest_takes_if_that_is_long(capsys, monkeypatch):

@@ -13,6 +13,7 @@ from command import one_line_error
 from fedflow.config import load_params
 from fedflow.config.tuning import Tuning, combinations
 from fedflow.errors import BadInput, FedflowError, RoundFailed
+from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.tune import Search, beyond, scores, tune, write_choice
 
 FILE = """\
@@ -360,6 +361,31 @@ def test_a_try_that_diverges_does_not_end_the_tuning(file):
     changes = ["tuning={grid: {training.lr: [1.0e+30, 0.1]}, rounds: 1}", "engine.executor=inline"]
     params = load_params(file, changes)
     assert tune(params, "iid", methods=["fedavg"], root=file.parent) == {"fedavg": {"training.lr": 0.1}}
+
+
+def test_tries_that_are_finished_are_not_repeated(file, monkeypatch):
+    changes = ["tuning={grid: {training.lr: [0.1, 0.3]}, rounds: 1, widen: 0}", "engine.executor=inline"]
+    params, done = load_params(file, changes), []
+
+    def run(experiment, out):
+        done.append(out)
+        return run_experiment(experiment, out)
+
+    first, second = (tune(params, "iid", run, ["fedavg"], file.parent, write=False) for _ in range(2))
+    assert first == second and len(done) == 2
+
+
+def test_a_method_that_cannot_be_tuned_does_not_end_the_others(file, capsys):
+    def run(experiment, out):
+        if experiment.method == "fedavg":
+            raise FedflowError("a mistake in a method")
+        return Runs(lambda lr, _: lr)(experiment, out)
+
+    params = load_params(file, [f"tuning={ {'grid': LR, 'widen': 0} }"])
+    with pytest.raises(FedflowError, match=r"^not tuned: fedavg$"):
+        tune(params, "iid", run, ["fedavg", "ditto"], file.parent)
+    assert "fedavg: not tuned: a mistake in a method" in capsys.readouterr().out
+    assert load_params(file).tuned["iid"]["ditto"].training == {"lr": 0.1}
 
 
 def test_other_searches_try_as_many_samples_of_every_method(file):

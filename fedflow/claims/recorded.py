@@ -105,8 +105,10 @@ def write_verdicts(
         entries[entry.id] = entry
     file, heads = study / RECORDED, _given(replace(recorded, verdicts=[]))
     texts = [_text(heads) if heads else "", "verdicts:\n", *(_text([_given(e)]) for e in entries.values())]
-    with naming(file):
-        file.write_text(HEAD + "\n".join(texts), encoding="utf-8")
+    partial = file.with_suffix(".partial")  # a full disk must not cut the file
+    with naming(partial):
+        partial.write_text(HEAD + "\n".join(texts), encoding="utf-8")
+    partial.replace(file)
     return file
 
 

@@ -64,7 +64,7 @@ def run(
             return prepare_network(*arguments)
 
         changes = [_full_name(change, method) for change in settings or []] + engine(executor, workers)
-        check_arguments(out=out, sweep=sweep)
+        check_arguments(root=root, out=out, sweep=sweep)
         params = load(root, changes)
         experiment = Experiment(params, partition, method, seed, root, sweep)
         experiment.check()

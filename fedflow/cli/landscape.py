@@ -33,7 +33,7 @@ def landscape(
     directions: Annotated[int, typer.Option(help="Random directions for sharpness.", min=1)] = 10,
     seed: Annotated[int, typer.Option(help="Seed of directions and test samples.", min=0)] = 0,
     name: Annotated[
-        str | None, typer.Option(help="Name of the files in report/landscapes; default: from the runs.")
+        str | None, typer.Option(help="Name of the files in landscapes; default: from the runs.")
     ] = None,
     root: Root = Path(),
 ) -> None:

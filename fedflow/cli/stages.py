@@ -89,7 +89,7 @@ def procedure(
         from fedflow.project.arguments import check_arguments
         from fedflow.stages.procedure import ProcedureRun, read_summary, run_procedure
 
-    check_arguments(sweep=sweep, out=out)
+    check_arguments(sweep=sweep, root=root, out=out)
     params = load(root, [*(settings or []), *engine(executor, workers)])
     run = ProcedureRun(params, name, seed, root, sweep, out)
     params.procedure(name)

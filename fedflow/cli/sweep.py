@@ -25,7 +25,7 @@ from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import print_line
 from fedflow.cli.startup import importing
 from fedflow.errors import BadInput, FedflowError, Unanswered
-from fedflow.naming import counted
+from fedflow.naming import counted, listed
 
 if TYPE_CHECKING:
     from fedflow.config import Loaded
@@ -152,7 +152,7 @@ def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
     """Run one cell, whose inputs `grid.to_do` has made, in a flow unless the executor is inline."""
     from fedflow.stages.all_stages import run_experiment
     from fedflow.stages.experiment import Experiment
-    from fedflow.stages.grid import finished_metrics, is_finished
+    from fedflow.stages.grid import finished_metrics, is_finished, outdated_inputs
     from fedflow.stages.procedure import run_procedure
 
     run = isinstance(cell, Experiment)
@@ -160,6 +160,8 @@ def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
     try:
         if is_finished(cell, cell.results_folder):  # by another process, since the sweep began
             return cell.title, finished_metrics(cell), ""
+        if changed := outdated_inputs(cell.params, cell.root, [cell]):
+            raise FedflowError(f"another command has changed {listed(changed)} since the sweep began")
         flow = "federate" if run else "procedure"
         return cell.title, start(cell.params, flow, partial(compute, cell, makers={}), **cell.parameters), ""
     except (FedflowError, OSError) as error:

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.files import Write, replace_files, write_json
+from fedflow.files import Write, read_fact, replace_files, write_json
 from fedflow.finished.results import CLIENTS, MARKER, PARAMS, ROUNDS, clients_table, rounds_table
 from fedflow.front.inputs import titles
 from fedflow.metrics.table import first_headlines, heading, metric_of, printed
@@ -22,6 +22,7 @@ from fedflow.models.flat import FlatModel
 from fedflow.naming import flat, say
 from fedflow.partition import Partition
 from fedflow.project.digest import digest
+from fedflow.project.identity import FILE as IDENTITY
 from fedflow.settings import Words
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
@@ -138,6 +139,13 @@ class Result:
         folder = Path(folder).expanduser()
         if folder.is_file() or (folder.suffix in FILES and not folder.is_dir()):
             raise BadInput("folder", str(folder), "a folder; pickle.dumps(result) is the result in one file")
+        known = {"method": self.settings["method"]["name"], "seed": self.seed} | self.metrics
+        held = {name: read_fact(folder / MARKER, name) for name in ("method", "seed")}
+        if (folder / IDENTITY).exists():
+            raise BadInput("folder", str(folder), "another folder; this one has a recorded run")
+        if (folder / MARKER).exists() and held.items() - known.items():
+            here = f"{held['method']} with seed {held['seed']}"
+            raise BadInput("folder", str(folder), f"another folder; this one has results of {here}")
         tensors = partial(save_file, self._models.tensors())
         files: dict[str, Write | None] = {
             PARAMS: partial(write_json, value=self.settings),
@@ -145,7 +153,6 @@ class Result:
             CLIENTS: partial(self.clients.to_parquet, index=False),
             "models.safetensors": tensors,
         }
-        known = {"method": self.settings["method"]["name"], "seed": self.seed} | self.metrics
         files[MARKER] = partial(write_json, value=known | {"files": sorted(files)})
         replace_files(folder, files, MARKER)
         return folder

@@ -3,7 +3,7 @@
 import inspect
 import os
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from functools import partial
@@ -220,7 +220,7 @@ def run(
         }
         more |= {"model": model, "redraw": redraw, "record": record, **settings}
         with_seed = partial(run, data, partition, method, rounds=rounds, participation=participation, **more)
-        return [with_seed(seed=number) for number in argument("seeds", seeds)]
+        return _in_turn(with_seed, argument("seeds", seeds))
     seed = argument("seed", seed)
     rounds = int(rounds) if isinstance(rounds, np.integer) else rounds
     if type(rounds) is int:
@@ -270,6 +270,21 @@ def run(
             )
     inputs = described(source, division, model, whole, redraw)
     return Result(label, seed, simulation, reports, outcome, inputs, folder)
+
+
+def _in_turn(with_seed: Callable[..., Result], seeds: Sequence[int]) -> list[Result]:
+    """The results of all seeds; an exception keeps those before it, in its attribute ``results``."""
+    results: list[Result] = []
+    for seed in seeds:
+        try:
+            results.append(with_seed(seed=seed))
+        except BaseException as error:
+            if results:
+                error.results = results  # type: ignore[attr-defined]
+                done = ", ".join(str(result.seed) for result in results)
+                error.add_note(f"of seed {seed}; `results` of this exception has those of seeds {done}")
+            raise
+    return results
 
 
 def _refuse_lost_start(report: RoundReport, rounds: int) -> None:

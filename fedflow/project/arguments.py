@@ -60,6 +60,8 @@ def check_arguments(**given: Any) -> None:
     """Raise `BadInput` for the first parameter with a value that is not accepted."""
     for name, value in given.items():
         argument(name, value)
+    if (out := given.get("out")) and Path(given["root"]).resolve().is_relative_to(Path(out).resolve()):
+        raise BadInput("out", str(out), "a folder without the project, whose files would be recorded, too")
 
 
 def check_name(field: str, value: Any) -> str:

@@ -3,17 +3,34 @@
 Text may contain anything (reasons of failures, names), so rich does not interpret brackets and colons.
 """
 
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, Self, TypeVar
+from contextlib import suppress
+from typing import Any, Protocol, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 
+class Terminal(Console):
+    """A console on which work goes on after the terminal, or the reader of a pipe, is gone."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with suppress(OSError):
+            super().print(*objects, **options)
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more; rich would end the process."""
+        self.quiet = True
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def plain() -> Console:
     """A console that prints text as it is."""
-    return Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+    return Terminal(markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def say(line: str) -> None:

@@ -22,7 +22,7 @@ from fedflow.stages.procedure import ProcedureRun, procedure_runs
 Cell = Experiment | ProcedureRun
 INPUTS = {"datasets": "data of", "networks": "central network", "partitions": "partition"}  # in words
 RESULTS, OUTCOMES = Experiment.home, ProcedureRun.home
-ASIDE = Path(".fedflow") / "aside"  # results that the grid no longer has, by key
+ASIDE = Path(".fedflow") / "aside"  # results that the grid no longer has, by folder and key
 
 
 def cells(
@@ -56,14 +56,17 @@ def to_do(params: Loaded, root: Path, grid: Sequence[Cell], makers: Makers = MAK
         (root / home).mkdir(exist_ok=True)
         (root / home / ".gitkeep").touch()
     for folder, identity in left_over(params, root).items():
-        _move(folder, root / ASIDE / identity.key)
+        _move(folder, _aside(root, folder, identity))
         say(f"{folder}: set aside, not in the grid")
     todo = []
     for cell in grid:
         if not outdated(root, cell.results_folder, cell.identity):
             continue
         if _is_aside(cell):
-            _move(root / ASIDE / cell.identity.key, cell.results_folder)
+            folder = cell.results_folder
+            if other := Identity.read(folder):
+                _move(folder, _aside(root, folder, other))
+            _move(_aside(root, folder, cell.identity), folder)
             say(f"{cell.results_folder}: taken back, in the grid again")
         else:
             todo.append(cell)
@@ -81,7 +84,7 @@ def expected(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[tuple[Cel
 
     A cell whose only reason is an outdated input does not run if that input turns out unchanged.
     """
-    old, reasons = _outdated_inputs(params, root, grid), []
+    old, reasons = outdated_inputs(params, root, grid), []
     for cell in grid:
         first = [f"{words}, if it changes" for words in old if words in _inputs(cell)]
         why = outdated(root, cell.results_folder, cell.identity) or first
@@ -92,7 +95,7 @@ def expected(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[tuple[Cel
 def is_finished(cell: Cell, folder: Path) -> bool:
     """True if ``folder`` has the results of this cell, and of its inputs as they are now."""
     made = (folder / "metrics.json").exists() and not outdated(cell.root, folder, cell.identity)
-    return made and not _outdated_inputs(cell.params, cell.root, [cell])
+    return made and not outdated_inputs(cell.params, cell.root, [cell])
 
 
 def _inputs(cell: Cell) -> dict[str, tuple[str, str]]:
@@ -100,7 +103,7 @@ def _inputs(cell: Cell) -> dict[str, tuple[str, str]]:
     return {f"{words} {name}": (kind, name) for kind, words in INPUTS.items() for name in getattr(cell, kind)}
 
 
-def _outdated_inputs(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[str]:
+def outdated_inputs(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[str]:
     """The inputs of the grid that are missing, or would be made again, in words."""
     checks: dict[str, Callable[[str], bool]] = {
         "datasets": lambda name: is_current(prepared_folder(root, name), params.dataset(name)),
@@ -132,8 +135,13 @@ def left_over(params: Loaded, root: Path) -> dict[Path, Identity]:
 
 def _is_aside(cell: Cell) -> bool:
     """True if the results of this cell were set aside."""
-    folder = cell.root / ASIDE / cell.identity.key
+    folder = _aside(cell.root, cell.results_folder, cell.identity)
     return folder.is_dir() and not outdated(cell.root, folder, cell.identity)
+
+
+def _aside(root: Path, folder: Path, identity: Identity) -> Path:
+    """Where results of ``folder`` are set aside. Entries with equal settings have equal identities."""
+    return root / ASIDE / folder.relative_to(root).with_name(f"{folder.name}-{identity.key}")
 
 
 def _move(folder: Path, to: Path) -> None:

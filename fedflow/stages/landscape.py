@@ -28,7 +28,7 @@ from fedflow.settings import Settings, option
 from fedflow.stages.experiment import pick_device
 from fedflow.tracking.models import attach, load_served
 
-FOLDER = Path("report") / "landscapes"
+FOLDER = Path("landscapes")  # DVC empties its outputs, such as report
 FORM = "PARTITION/METHOD/SEED, as below results/ or runs/, with :CLIENT for the model of a cluster or client"
 
 
@@ -75,7 +75,7 @@ def draw_landscape(
     name: str | None = None,
     root: Path = Path(),
 ) -> tuple[list[Sharpness], list[Path]]:
-    """Write a picture (PNG, SVG) and its numbers (CSV) to report/landscapes, and log them with every run.
+    """Write a picture (PNG, SVG) and its numbers (CSV) to landscapes, and log them with every run.
 
     It shows a plane around the model of each of ``runs``, side by side; or, ``between`` two or three models,
     the segment or the plane through them, scored on the test samples of the first. With ``own``, models are

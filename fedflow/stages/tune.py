@@ -32,12 +32,14 @@ from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.files import naming
 from fedflow.methods.registry import method_name
 from fedflow.metrics.table import METRICS
+from fedflow.naming import listed
 from fedflow.project.distribution import extra
 from fedflow.project.terminal import say
 from fedflow.project.waiting import held
 from fedflow.simulation.sampling import cohort_size
 from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.experiment import Experiment
+from fedflow.stages.grid import is_finished
 
 # the section in a document: blank lines and comments at its end belong to what follows
 TUNED = re.compile(r"^tuned[ \t]*:.*(?:(?:\n[ \t]*(?:#.*)?)*\n[ \t]+[^ \t\n#].*)*", re.M)
@@ -58,11 +60,19 @@ def tune(
     choice under ``tuned`` in ``params.yaml``. Raises `FedflowError` before the first run if a grid is invalid
     or its values give the same settings, and after the first runs if they give the same results.
     """
-    chosen = {}
-    for search in searches(params, partition, methods, root):
-        chosen[search.method] = search.run(federate)
+    chosen, failed, every = {}, dict[str, FedflowError](), searches(params, partition, methods, root)
+    for search in every:
+        try:
+            chosen[search.method] = search.run(federate)
+        except FedflowError as error:  # the other methods go on
+            failed[search.method] = error
+            say(f"{search.method}: not tuned: {error}")
+            continue
         if write:
             write_choice(root / "params.yaml", partition, search.method, chosen[search.method])
+    if failed:
+        first = next(iter(failed.values()))
+        raise first if len(every) == 1 else FedflowError(f"not tuned: {listed([*failed])}")
     return chosen
 
 
@@ -200,7 +210,8 @@ class Search:
         tuning, experiment = self.params.tuning, self.experiment(tried)
         out = self.root / "tuning" / self.partition / self.method / experiment.results_folder.name
         try:
-            metrics = federate(experiment, out)
+            done = is_finished(experiment, out)  # by an earlier call, which did not end
+            metrics = json.loads((out / "metrics.json").read_text()) if done else federate(experiment, out)
         except RoundFailed as error:  # it diverged
             say(f"{self.method}, {_words(tried)}: {error}")
             return Score(tried, experiment.digest)

@@ -4,6 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from support import refused
+
+from fedflow.errors import FedflowError
+from fedflow.methods.personal.ditto import Ditto
 
 
 def test_a_sweep_lists_its_runs_under_one_parent(api, root, mlflow_runs, seen):
@@ -19,6 +23,21 @@ def test_a_sweep_lists_its_runs_under_one_parent(api, root, mlflow_runs, seen):
     assert sorted(run.data.tags["method"] for run in children) == ["ditto", "fedavg"]
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     assert [(a.key, a.type) for a in seen("sweep").artifacts] == [("both-comparison", "table")]
+
+
+def test_a_cell_that_raises_does_not_end_the_others(api, root, monkeypatch, mlflow_runs):
+    from flows.sweep import sweep
+
+    def aggregate(*_):
+        raise RuntimeError("a mistake in a method")
+
+    monkeypatch.setattr(Ditto, "aggregate", aggregate)
+    with refused("^1 of 2 runs failed: digits-6 · ditto · seed 0$", FedflowError):
+        sweep(root=str(root), name="both", settings=["run.rounds=1"])
+    ends = {
+        run.data.tags["method"]: run.info.status for run in mlflow_runs(root) if "method" in run.data.tags
+    }
+    assert ends == {"ditto": "FAILED", "fedavg": "FINISHED"}
 
 
 @pytest.mark.full

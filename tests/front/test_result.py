@@ -157,6 +157,12 @@ def test_a_saved_result(runs: dict[str, Result], tmp_path: Path) -> None:
         for client in range(4):
             for key, values in run.model(client).state_dict().items():
                 assert torch.equal(tensors[f"client/{client}/{key}"], values)
+    with one_line_error("folder: .*lr0.1.*; this one has results of ditto with seed 0", BadInput):
+        runs["fedavg"].save(folder)
+    (tmp_path / "recorded").mkdir()
+    (tmp_path / "recorded" / "identity.json").touch()
+    with one_line_error("folder: .*another folder; this one has a recorded run", BadInput):
+        runs["fedavg"].save(tmp_path / "recorded")
     (tmp_path / "file").touch()
     for path in ("run.pkl", tmp_path / "file"):
         with one_line_error("folder: .* a folder; pickle.dumps", BadInput):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedflow as ff
 from fedflow.errors import BadInput, FedflowError, RoundFailed
+from fedflow.front.runner import _in_turn
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.methods.averaging.fedavg import FedAvg
@@ -611,3 +613,15 @@ assert not list(pathlib.Path().iterdir())
     done = subprocess.run(command_line, check=False, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("FedAvg: round 1/1, local accuracy 0.")
+
+
+def test_seeds_before_an_error_are_kept() -> None:
+    def seeded(seed: int) -> Any:
+        if seed == 2:
+            raise ValueError("a mistake in a method")
+        return SimpleNamespace(seed=seed)
+
+    with pytest.raises(ValueError, match="a mistake") as error:
+        _in_turn(seeded, [0, 1, 2, 3])
+    assert [result.seed for result in error.value.results] == [0, 1]  # type: ignore[attr-defined]
+    assert "`results` of this exception has those of seeds 0, 1" in error.value.__notes__[0]
