@@ -305,6 +305,8 @@ def test_a_running_run_is_listed_and_stopped_and_resumes(
         assert one_run.code == 0 and one_run.out.startswith("running: skewed/fedavg/7")
         assert "running: skewed/fedavg/7" in fedflow(capsys, "stop").out and process.poll() is None
         assert "did you mean 'skewed/fedavg/7'" in fedflow(capsys, "stop", "skewed/fedavg/8").err
+        for words in (["skewed/fedavg/7", "skewed/fedavg/8"], ["--all", "skewed/fedavg/7"]):
+            assert fedflow(capsys, "stop", *words).code == 2 and process.poll() is None
         assert "stopped: skewed/fedavg/7" in fedflow(capsys, "stop", "skewed/*").out
         assert process.wait(90) == 130
     finally:

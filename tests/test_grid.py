@@ -1,6 +1,7 @@
 """The grid: where results go, which are finished, and what the grid no longer has."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -102,6 +103,17 @@ def test_a_procedure_with_a_named_folder_deletes_nothing_else_there(project: Pat
     done = fedflow(capsys, *ring, project / "results/even/fedavg/0")
     assert done.code == 2 and "holds results of another run (other procedure" in done.err
     assert files_below(project / "results") == before
+
+
+def test_empty_lists_are_those_of_the_file(project: Path) -> None:
+    params = load_params(project / "params.yaml")
+    assert len(cells(params, project, "sweep", partitions=[], methods=[])) == 3
+
+
+def test_options_before_a_subcommand_are_refused(project: Path, capsys) -> None:
+    for option in (["--root", project], ["--json"]):
+        done = fedflow(capsys, "partitions", *option, "compare", "even")
+        assert done.code == 2 and re.match(r"fedflow: --(root|json): 'before compare' is not", done.err)
 
 
 @pytest.mark.parametrize("command", ["procedure ring", "run --partition even --method fedavg"])

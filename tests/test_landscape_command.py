@@ -93,6 +93,7 @@ def test_a_client_is_scored_on_its_own_test_samples(capsys, project):
         (("skewed/fedavg/0", "skewed/fedavg/0"), "expected different runs"),
         (("skewed/fedavg/0", "skewed/wide/0", "--between"), "different networks"),
         (("skewed/fedavg/0", "--radius", "0"), "radius: 0.0 is not accepted; expected a number > 0"),
+        (("skewed/fedavg/0", "skewed/fedavg/1", "--between", "--radius", "2"), "--radius: 2.0 .* no radius"),
         (("skewed/fedavg/0", "--rho", "nan"), "rho: nan is not accepted"),
         (("skewed/fedavg/0", "--points", "2"), "--points"),
         (("skewed/fedavg/0", "--name", "a/b"), "--name: 'a/b' is not accepted"),

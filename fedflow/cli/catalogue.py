@@ -230,6 +230,9 @@ def _schemes() -> dict[str, Any]:
 def partitions(context: typer.Context, as_json: Json = False, root: Root = Path()) -> None:
     """List the partitions of params.yaml, or compare some: `fedflow partitions compare A B`."""
     if context.invoked_subcommand is not None:
+        if as_json or root != Path():
+            given, command = "--json" if as_json else "--root", context.invoked_subcommand
+            raise BadInput(given, f"before {command}", f"it after {command}, if {command} has it")
         return
     params = root / "params.yaml"
     content = params.read_bytes() if params.is_file() else b""

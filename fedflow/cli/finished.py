@@ -183,11 +183,14 @@ def stop(
     Example: `fedflow stop mnist5k-dir/ditto/0`. Without a name, it lists all running runs.
     """
     live = running(root)
+    if everything and runs:
+        raise BadInput("--all", "with names", "either --all or names")
     if not live:
         raise FedflowError("no run of this project is running on this machine")
     wanted = [run for run in live if everything or any(_matches(run.name, pattern) for pattern in runs or [])]
-    if not wanted and runs:
-        raise unknown_name("run", runs[0], [run.name for run in live])
+    for pattern in runs or ():
+        if not any(_matches(run.name, pattern) for run in live):
+            raise unknown_name("run", pattern, [run.name for run in live])
     for run in live if not wanted else ():
         print_line(f"running: {run.name}, process {run.pid}, since {run.started}")
     for run in wanted:

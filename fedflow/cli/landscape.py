@@ -7,6 +7,7 @@ import typer
 
 from fedflow.cli.options import Root
 from fedflow.cli.printing import print_line
+from fedflow.errors import BadInput
 
 
 def landscape(
@@ -26,8 +27,11 @@ def landscape(
     ] = False,
     points: Annotated[int, typer.Option(help="Points along each axis.", min=3)] = 21,
     radius: Annotated[
-        float, typer.Option(help="Half the width of a plane, relative to the norm of every filter.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            help="Half the width of a plane around a model, relative to the norms of its filters; 1."
+        ),
+    ] = None,
     samples: Annotated[int, typer.Option(help="Test on at most this many samples; 0: on all.", min=0)] = 1000,
     rho: Annotated[float, typer.Option(help="Relative distance at which sharpness is measured.")] = 0.2,
     directions: Annotated[int, typer.Option(help="Random directions for sharpness.", min=1)] = 10,
@@ -44,6 +48,9 @@ def landscape(
     """
     from fedflow.stages.landscape import Grid, draw_landscape
 
+    if between and radius is not None:
+        raise BadInput("--radius", radius, "no radius with --between, as the models are the corners")
+    radius = 1.0 if radius is None else radius
     grid = Grid(points=points, radius=radius, samples=samples, rho=rho, directions=directions, seed=seed)
     measured, files = draw_landscape(runs, grid, between, own, name, root)
     for model in measured:

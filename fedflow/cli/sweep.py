@@ -83,6 +83,8 @@ def sweep(
     if rest:
         left = not_elsewhere(params, root, every)
         print_line(f"{len(every) - len(left)} of {len(every)} runs left out, as results.csv has them")
+        if params.grid.central:
+            print_line(f"central networks that no run needs left out: {', '.join(params.grid.central)}")
         every, params = left, params.replace(grid=replace(params.grid, central=[]))
     if not dry_run:
         _compute(params, root, grid.to_do(params, root, every), jobs)

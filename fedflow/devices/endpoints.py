@@ -251,6 +251,7 @@ class ClientEnd:
             self.seed,
             cohort="loop",
             rounds=orders.rounds,
+            clients=orders.clients,
             keep_trained=training.compares,
         )
 

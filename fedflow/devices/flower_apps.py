@@ -104,7 +104,10 @@ class Clients:
                 OPENED[key] = Own(flat_model(self.model, data, CPU, CONVOLUTION), data)
             else:
                 division, method = as_division(self.partition), built_method(self.method)
-                OPENED[key] = federation(data, division, self.model, method, "cpu", CONVOLUTION)
+                made = federation(data, division, self.model, method, "cpu", CONVOLUTION)
+                if late := made.partition.newcomers:
+                    raise BadInput("partition.newcomers", late, "0, as Flower chooses among all clients")
+                OPENED[key] = made
         return OPENED[key]
 
 

@@ -79,7 +79,14 @@ def scheme(name: str, **settings: Any) -> PartitionParams:
 
     `fedflow.dirichlet(alpha=0.1, clients=20)` is ``scheme("dirichlet", alpha=0.1, clients=20)``.
     """
-    return PartitionParams.parse({"dataset": OWN, "scheme": name, **settings})
+    return _own_data({"scheme": name, **settings})
+
+
+def _own_data(entry: Mapping[str, Any]) -> PartitionParams:
+    """An entry of ``partitions`` that divides the data of the call."""
+    if (dataset := entry.get("dataset", OWN)) != OWN:
+        raise BadInput("partition.dataset", dataset, "no dataset, as the division is of `data`")
+    return PartitionParams.parse({**entry, "dataset": OWN})
 
 
 def divided(division: Division, data: Dataset) -> Partition:
@@ -118,7 +125,7 @@ def as_division(given: Any) -> Any:
     if "scheme" not in given:
         accepted = "rows by client, as {0: [0, 1], 1: [2]}, or a mapping with `scheme`"
         raise BadInput("partition", Words(f"a {type(given).__name__} without `scheme`"), accepted)
-    return PartitionParams.parse({"dataset": OWN, **given})
+    return _own_data(given)
 
 
 def _lists(division: Any, count: int) -> list[np.ndarray]:

@@ -101,7 +101,7 @@ def _by_client(given: Given, train: Any, test: Any) -> Given:
     pairs = [_pair(f"x[{name}]", part) for name, part in zip(names, parts)]
     known = pairs[0][2] if all(pair[2] == pairs[0][2] for pair in pairs) else ()
     x, y, owner = _joined("x", pairs)
-    given = replace(given, x=x, y=y, x_test=None, y_test=None, notes=pairs[0][3])
+    given = replace(given, x=x, y=y, x_test=None, y_test=None, notes=(*given.notes, *pairs[0][3]))
     if given.classes is None and _complete(known, y):
         given = replace(given, classes=known)
     tested = np.empty(0, np.int64)

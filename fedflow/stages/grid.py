@@ -39,7 +39,7 @@ def cells(
     or methods.
     """
     runs = experiments(params, root, name, partitions, methods, seeds)
-    part = partitions is not None or methods is not None
+    part = bool(partitions or methods)
     return [*runs, *([] if part else procedure_runs(params, root, name, seeds))]
 
 

@@ -50,8 +50,8 @@ def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
         now=_current(params, root) if params else None,
         join=(lambda here: joined(params, root, here)[0]) if params else None,
     )
-    if sweep is not None:
-        attach_to_sweep(sweep, [page], "report", root)
+    if sweep is not None and not attach_to_sweep(sweep, [page], "report", root):
+        say(f"no parent run in MLflow is named {sweep}: the page is attached to none")
     return page
 
 

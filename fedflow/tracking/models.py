@@ -207,6 +207,9 @@ def _recorded(
         )
         card = _card(card_file)
     if card["serves"] != "personal":
+        if client is not None and client not in card["clients"]:
+            served = f"a client that {which!r} of run {run_id} serves: {ranges(card['clients'])}"
+            raise BadInput("client", client, served)
         return card, weights, 0
     if client not in card["ids"]:
         raise BadInput(

@@ -81,6 +81,23 @@ def test_a_client_with_only_its_own_samples_trains_the_same() -> None:
         torch.testing.assert_close((there.vectors | kept)[name], vector, rtol=0, atol=0)
 
 
+def test_attackers_attack_on_devices_too() -> None:
+    method, ends = METHODS["fedavg"].parse({}), []
+    for share in (0.5, 0.0):
+        flips = {"label_flip": {"share": share, "classes": 3}} if share else {}
+        training = LocalTraining.parse({"lr": 0.1, "extensions": flips})
+        whole = federation(data(), ff.scheme("iid", clients=6), "mlp", method, "cpu", "matmul")
+        run = RunSettings.parse({"rounds": 1, "evaluate_every": 1, "participation": 1.0, "fine_tune": False})
+        simulation = Simulation(Job(whole, method, training, 0), run)
+        assert len([*simulation.rounds()]) == 1
+        server = ServerEnd(method, whole.model, simulation.sizes, training=training, rounds=1)
+        client = ClientEnd(whole, method, training, 0)
+        server.receive(1, [client.train(*server.message(1, k), {})[0] for k in server.cohort(1)])
+        ends.append(server.state.tensors()["model"])
+        assert torch.equal(ends[-1], simulation.state.server.tensors()["model"])
+    assert not torch.equal(*ends)
+
+
 def test_stragglers_are_refused() -> None:
     training = LocalTraining.parse({"epochs": 2, "stragglers": 0.5})
     whole = federation(

@@ -129,6 +129,7 @@ def test_masks_are_lists_of_rows() -> None:
         (lambda: ff.dirichlet(0.1, clients=10), "^fedflow.dirichlet: 0.1 .* alpha=0.1$"),
         (lambda: ff.dirichlet(10), "^fedflow.dirichlet: 10 .* clients=10$"),
         (lambda: ff.iid(10), "^fedflow.iid: 10 .* clients=10$"),
+        (lambda: ff.scheme("iid", dataset="cifar10"), "^partition.dataset: 'cifar10' .* no dataset, as"),
     ],
 )
 def test_values_of_a_scheme_have_names(call: Any, match: str) -> None:

@@ -49,6 +49,8 @@ def test_a_recorded_model_is_loaded_with_one_call(record_of, root, outcome, vect
     run_id = record_of(serves, "round-trip")
     for (which, client), number in calls.items():
         module = load_model(run_id, which, client=client, root=root)
+        with refused(f"client: 99 is not accepted; expected a client that '{which}' of run"):
+            load_model(run_id, which, client=99, root=root)
         assert not module.training
         assert torch.equal(vectors(module), outcome(serves).models[number])
 
