@@ -212,6 +212,8 @@ def test_data_sets_of_hugging_face(capsys: pytest.CaptureFixture) -> None:
     assert "x: img, labels: label; left out: id" in capsys.readouterr().out
     ff.dataset({"train": hub(6), "test": hub(4), "validation": hub(2)})
     assert "x: left out: validation" in capsys.readouterr().out
+    ff.dataset({"train": [(X, Y), (X, Y)], "validation": [(X, Y)], "test": [(X, Y), (X, Y)]})
+    assert "x: left out: validation" in capsys.readouterr().out
     for splits in ({"train": hub(6), "validation": hub(4)}, {"train": hub(6)}):
         with one_line_error(
             r"x: splits train.* two of them: fedflow.dataset\(data\['train'\], data", BadInput
