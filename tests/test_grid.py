@@ -85,16 +85,18 @@ def test_a_run_that_another_sweep_has_finished_meanwhile_is_not_repeated(project
     assert metrics.stat().st_mtime_ns == before
 
 
-def test_a_procedure_takes_no_folder_with_other_files(project: Path, capsys) -> None:
+def test_a_procedure_with_a_named_folder_deletes_nothing_else_there(project: Path, capsys) -> None:
     ring = "procedure", "ring", "--root", project, "--out"
-    folder, other = project / "notes", project / "mine"
+    folder = project / "notes"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "mine.csv").write_text("kept")
     for _ in range(2):  # the second time over its own results
         assert fedflow(capsys, *ring, folder, "--again").code == 0
-    (other / "data").mkdir(parents=True)
-    (other / "data" / "mine.csv").write_text("kept")
-    done = fedflow(capsys, *ring, other)
-    assert done.code == 2 and "mine holds other files: name another folder with --out" in done.err
-    assert (other / "data" / "mine.csv").read_text() == "kept"
+    (folder / "tables").mkdir(exist_ok=True)
+    (folder / "tables" / "old.csv").write_text("of an earlier outcome")
+    assert fedflow(capsys, *ring, folder, "--again").code == 0
+    assert (folder / "data" / "mine.csv").read_text() == "kept"
+    assert not (folder / "tables" / "old.csv").exists() and (folder / "summary.csv").exists()
     done = fedflow(capsys, *ring, folder, "--seed", 1)
     assert done.code == 2 and "notes holds results of another run (other seed): name another" in done.err
     before = files_below(project / "results")

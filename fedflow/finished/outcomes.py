@@ -10,7 +10,7 @@ import pandas as pd
 from safetensors.torch import save_file
 
 from fedflow.errors import FedflowError
-from fedflow.files import PARTIAL, Write, replace_files, write_json
+from fedflow.files import Write, read_fact, replace_files, write_json
 from fedflow.procedures.interface import Findings, Row
 from fedflow.project.identity import FILE as IDENTITY
 from fedflow.project.identity import Identity
@@ -28,7 +28,7 @@ def write_outcome(
     numbers: Mapping[str, float | None],
     identity: Identity | None = None,
 ) -> None:
-    """Write the files of an outcome in place of an earlier one.
+    """Write the files of an outcome in place of an earlier outcome; other files in the folder stay.
 
     ``metrics.json``, written last, has the ``facts`` that identify the outcome and its final ``numbers``;
     ``summary.csv`` has the same numbers as a table, ``steps.csv`` the ``rows`` by part and step,
@@ -37,8 +37,10 @@ def write_outcome(
     steps = [{"part": part, "step": i} | row for part, some in rows.items() for i, row in enumerate(some, 1)]
     summary = pd.DataFrame.from_dict(findings.summary, orient="index").rename_axis("row")
     facts = facts | {"steps": max(map(len, rows.values())), "metrics": numbers}
-    older = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
-    files: dict[str, Write | None] = {str(path): None for path in older if PARTIAL not in path.parts}
+    earlier = [*folder.glob("tables/*.csv"), *folder.glob("pictures/*.svg")]
+    if read_fact(folder / MARKER, "procedure") is None:
+        earlier = []
+    files: dict[str, Write | None] = {str(path.relative_to(folder)): None for path in earlier}
     files |= {
         PARAMS: partial(write_json, value=params),
         IDENTITY: partial(write_json, value=identity.as_dict()) if identity else None,

@@ -84,7 +84,8 @@ class Stored:
     """A data folder: its path on the machine that started the run, and the hash of its content.
 
     A worker on another machine also looks in its own data folder, `FEDFLOW_CACHE` (default: ``data`` in its
-    working directory), by hash and by the last two names of the path (``prepared/digits``).
+    working directory), by hash and by the last names of the path (``prepared/digits``,
+    ``partitions/digits-dir/3``).
     """
 
     path: str
@@ -93,7 +94,8 @@ class Stored:
     def folders(self) -> list[Path]:
         """Folders that may hold the content, the likeliest first."""
         cache, path = Path(os.environ.get("FEDFLOW_CACHE") or "data").resolve(), Path(self.path)
-        return list(dict.fromkeys([path, cache / self.hash, cache.joinpath(*path.parts[-2:])]))
+        named = [cache.joinpath(*path.parts[-count:]) for count in (2, 3)]
+        return list(dict.fromkeys([path, cache / self.hash, *named]))
 
 
 @dataclass(frozen=True)

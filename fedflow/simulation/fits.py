@@ -46,7 +46,7 @@ def need_fit(model: FlatModel, train: Examples, name: str, classes: int = 0) -> 
                 _tried(model, w, train.inputs(rows, model.dtype), train.targets(rows), classes)
                 for rows in (few, few[:1])
             ]
-        if _generators(model.device) != before:
+        if _generators(model.device) != before and not _is_named(model):  # other threads draw, too
             raise Misfit(DRAWS)
         if not torch.allclose(first, again):
             raise Misfit("its loss changes when it is called again: it draws random numbers, or counts calls")
@@ -73,7 +73,12 @@ def channels_last(shape: tuple[int, ...]) -> bool:
 def _reads_images(model: FlatModel) -> bool:
     """True for a named network with convolutions, which would take rows of pixels for channels."""
     module = model.to_module(model.init(0))
-    return hasattr(module, "architecture") and any(isinstance(part, nn.Conv2d) for part in module.modules())
+    return _is_named(model) and any(isinstance(part, nn.Conv2d) for part in module.modules())
+
+
+def _is_named(model: FlatModel) -> bool:
+    """True for a network of `fedflow.models`."""
+    return hasattr(model.to_module(model.init(0)), "architecture")
 
 
 def _tried(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,18 +100,24 @@ def _tried(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, classes: int) -> t
 @contextmanager
 def _without_draws() -> Iterator[None]:
     """Raise `Misfit` if this thread draws from Python's generator. Threads of a Dask worker always do."""
-    drawn, ours, before = list[str](), getattr(random.random, "__self__", None), sys.getprofile()
+    drawn, ours = list[str](), getattr(random.random, "__self__", None)
+    before: Any = sys.getprofile()
 
     def watch(frame: FrameType, event: str, called: Any) -> None:
         if event == "c_call" and getattr(called, "__self__", None) is ours:
             drawn.append(called.__name__)
 
+    profiled = hasattr(before, "enable")  # by cProfile, which cannot be set like a function
+    if profiled:
+        before.disable()
     sys.setprofile(watch)
     try:
         yield
     finally:
-        sys.setprofile(before)
-    if {*drawn} - {"getstate"}:
+        sys.setprofile(None if profiled else before)
+        if profiled:
+            before.enable()
+    if {*drawn} - {"getstate", "setstate"}:  # as torch.compile calls them
         raise Misfit(DRAWS)
 
 

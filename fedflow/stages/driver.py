@@ -16,6 +16,7 @@ from torch import Tensor
 from fedflow.errors import FedflowError
 from fedflow.files import locked, make_writable, read_fact
 from fedflow.project.identity import FILE, Identity
+from fedflow.project.terminal import say
 from fedflow.tracking.models import ModelCard
 from fedflow.tracking.record import Record, open_record
 
@@ -126,6 +127,22 @@ def drive(
         unrecorded.unlink()
         work.forget()
     return result
+
+
+def check_replaced(folder: Path, facts: Mapping[str, Any], named: bool) -> None:
+    """Refuse to replace results of another run in a folder that the user named; otherwise say so.
+
+    ``facts`` in ``metrics.json`` identify the run.
+    """
+    file = folder / "metrics.json"
+    differs = [name for name in facts if file.exists() and read_fact(file, name) != facts[name]]
+    if differs and named:
+        raise FedflowError(
+            f"{folder} holds results of another run (other {', '.join(differs)}): "
+            "name another folder with --out, or delete this one"
+        )
+    if differs:
+        say(f"{folder}: replacing results of another run (other {', '.join(differs)})")
 
 
 def outdated(root: Path, folder: Path, now: Identity) -> list[str]:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedflow.data import load_prepared
-from fedflow.errors import FedflowError
-from fedflow.files import cache, read_fact
+from fedflow.files import cache
 from fedflow.finished.results import write_results
 from fedflow.methods.protocols import Leveled
 from fedflow.metrics.table import completed
@@ -18,7 +17,7 @@ from fedflow.simulation.executors import Executor
 from fedflow.simulation.levels import clients_by_level
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
-from fedflow.stages.driver import Description, Result, drive
+from fedflow.stages.driver import Description, Result, check_replaced, drive
 from fedflow.stages.experiment import Experiment, recorded_inputs
 from fedflow.stages.started import started
 from fedflow.tracking.drawings import drawn
@@ -48,7 +47,7 @@ def perform(
     """
     experiment.check()
     work, folder = FederatedWork(experiment, executor), out or experiment.results_folder
-    _check_replaced(folder, work.facts, named=out is not None)
+    check_replaced(folder, {name: work.facts[name] for name in RUN}, named=out is not None)
     if work.compiled.startswith("yes"):
         say(f"{experiment.title}: local steps are compiled ({work.compiled.removeprefix('yes: ')})")
     drive(
@@ -173,19 +172,6 @@ class FederatedWork:
     def forget(self) -> None:
         """Delete the checkpoint."""
         self.simulation.forget()
-
-
-def _check_replaced(folder: Path, facts: dict[str, Any], named: bool) -> None:
-    """Refuse to replace results of another run in a folder that the user named; otherwise say so."""
-    file = folder / "metrics.json"
-    differs = [name for name in RUN if file.exists() and read_fact(file, name) != facts[name]]
-    if differs and named:
-        raise FedflowError(
-            f"{folder} holds results of another run (other {', '.join(differs)}): "
-            "name another folder with --out, or delete this one"
-        )
-    if differs:
-        say(f"{folder}: replacing results of another run (other {', '.join(differs)})")
 
 
 def _card(experiment: Experiment) -> ModelCard:

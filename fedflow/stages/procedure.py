@@ -12,9 +12,8 @@ import pandas as pd
 
 from fedflow.config import Changes, Loaded
 from fedflow.data.prepared import file_sum
-from fedflow.errors import BadInput, FedflowError
-from fedflow.files import read_fact
-from fedflow.finished.outcomes import MARKER, SUMMARY, final_numbers, read_parts, write_outcome
+from fedflow.errors import BadInput
+from fedflow.finished.outcomes import SUMMARY, final_numbers, read_parts, write_outcome
 from fedflow.models.registry import adapted
 from fedflow.procedures import Column, End, Procedure
 from fedflow.procedures.job import ProcedureJob
@@ -22,7 +21,7 @@ from fedflow.project.arguments import argument
 from fedflow.project.code import ASIDE
 from fedflow.project.identity import Identity, versions
 from fedflow.simulation.executors import Executor, Inline
-from fedflow.stages.driver import Description, Result
+from fedflow.stages.driver import Description, Result, check_replaced
 from fedflow.stages.experiment import Cell, contents, pick_device, recorded_inputs
 from fedflow.stages.inputs import MAKERS, Makers, make_inputs
 from fedflow.stages.started import start_files
@@ -157,9 +156,11 @@ def run_procedure(
 
     Writes the files of the outcome (`write_outcome`) and one MLflow run. ``executor`` computes the parts
     (default: this process). ``opened`` is called with the record before the first step.
-    Raises `FedflowError`, also if the same procedure is already running, or ``run.out`` holds other files.
+    Raises `FedflowError`, also if the same procedure is already running, or if ``run.out`` holds results of
+    another run.
     """
-    _check_replaced(run)
+    facts = {"procedure": run.name, "seed": run.seed, "settings": run.digest}
+    check_replaced(run.folder, facts, named=run.out is not None)
     make_inputs([run], makers)
     try:
         shared = run.job.open().shared
@@ -176,16 +177,6 @@ def run_procedure(
         if re.split(r"[.\[]", name)[0] not in {field.name for field in fields(run.procedure)}:
             raise
         raise error.renamed(f"procedures.{run.name}.{name}") from error
-
-
-def _check_replaced(run: ProcedureRun) -> None:
-    """Refuse a folder named by the user that holds anything else: an outcome replaces all files there."""
-    if run.out is None or not run.folder.is_dir() or not any(run.folder.iterdir()):
-        return
-    file, facts = run.folder / MARKER, {"procedure": run.name, "seed": run.seed, "settings": run.digest}
-    if differs := [name for name in facts if read_fact(file, name) != facts[name]]:
-        what = f"results of another run (other {', '.join(differs)})" if file.exists() else "other files"
-        raise FedflowError(f"{run.folder} holds {what}: name another folder with --out, or delete this one")
 
 
 def _described(run: ProcedureRun) -> Description:

@@ -1,8 +1,10 @@
 """The trial of a network before the first round, and losses by the kind of the targets."""
 
+import cProfile
 import random
 from collections.abc import Callable
-from threading import Thread
+from pstats import Stats
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from torch.nn import functional
 
 import fedflow as ff
 from fedflow.data import Examples
+from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.fits import need_fit
@@ -138,6 +141,36 @@ def test_random_numbers_of_other_threads_do_not_count() -> None:
     fit(Ends(drawn), LABELS)
     with refused(DRAWS):
         fit(Ends(lambda o: drawn(o) * (random.uniform(0, 1) < 2)), LABELS)
+
+
+def test_a_compiled_module_draws_nothing() -> None:
+    fit(torch.compile(nn.Linear(6, 2), backend="eager"), LABELS)
+
+
+def test_another_thread_that_draws_does_not_spoil_a_named_network() -> None:
+    ended = Event()
+
+    def draw() -> None:
+        while not ended.is_set():
+            np.random.rand(10)  # noqa: NPY002
+
+    thread = Thread(target=draw)
+    thread.start()
+    try:
+        fit(build("mlp", (6,), 2), LABELS)
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_profiled_run_is_checked_and_profiled_further() -> None:
+    with cProfile.Profile() as profile:
+        fit(nn.Linear(6, 2), LABELS)
+        "after".upper()
+        with refused(DRAWS):
+            fit(Ends(lambda o: o * (random.random() < 2)), LABELS)
+    names = {name for _, _, name in Stats(profile).stats}
+    assert any("upper" in name for name in names)
 
 
 def test_layers_of_dropout_and_functions_without_it_are_accepted() -> None:

@@ -107,6 +107,12 @@ def test_each_machine_gets_what_it_lacks_once(job, machine, monkeypatch):
     assert replace(job, start=None, inputs=()).open().partition.hash == job.partition.hash
 
 
+def test_a_division_of_a_seed_is_found_below_the_data_folder(monkeypatch):
+    monkeypatch.setenv("FEDFLOW_CACHE", "/data")
+    for name in ("prepared/digits", "partitions/digits-dir/3"):
+        assert Path(f"/data/{name}") in Stored(f"/elsewhere/data/{name}", "0").folders()
+
+
 def test_damage_on_the_way_ends_in_one_line_and_leaves_nothing(job, machine):
     lacking = machine.ask(job)
     machine.damage = lambda part: part[:-1] + bytes([part[-1] ^ 1])
