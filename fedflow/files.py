@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -164,6 +165,10 @@ def user_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedflow"
 
 
+def _note(name: str) -> dict[str, Any]:
+    return {"name": name, "pid": os.getpid(), "since": time.time(), "host": socket.gethostname()}
+
+
 @contextmanager
 def locked(path: Path, busy: Callable[[], None], name: str = "") -> Iterator[None]:
     """Hold the lock at ``path``. If another process holds it, ``busy`` may raise an error, or else wait.
@@ -181,7 +186,7 @@ def locked(path: Path, busy: Callable[[], None], name: str = "") -> Iterator[Non
     try:
         if name:
             with naming(note):
-                note.write_text(json.dumps({"name": name, "pid": os.getpid(), "since": time.time()}))
+                note.write_text(json.dumps(_note(name)))
         yield
     finally:
         note.unlink(missing_ok=True)

@@ -158,7 +158,11 @@ def _splits(
 ) -> tuple[Part, Part | None, list[str]]:
     """The training samples, the test samples unless a share of the only split is drawn, and other splits."""
     if len(parts) == 1:
-        return next(iter(parts.values())), None, []
+        ((only, part),) = parts.items()
+        if options.train != only:
+            options.refuse_unused(f"as the only split of {path} is {only}", "train")
+        options.refuse_unused(f"as {path} has one split, {only}", "test")
+        return part, None, []
     for field in ("train", "test"):
         if (name := getattr(options, field)) not in parts or options.train == options.test:
             raise BadInput(

@@ -66,6 +66,8 @@ class TableOptions(FileOptions):
 
     def validate(self) -> None:
         super().validate()
+        if self.split is not None or self.test_path is not None:
+            self.refuse_unused("with test rows in split or test_path", "test_share", "seed")
         if not self.targets:
             raise BadInput("data.target", self.target, "one column or more")
         if self.within == "user" and self.user is None:

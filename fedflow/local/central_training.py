@@ -83,6 +83,9 @@ class SmoothedModel(FlatModel):
         self.smoothing = smoothing
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        if y.dtype != torch.int64:
+            accepted = "0, as samples of these data have no single label"
+            raise BadInput("central.label_smoothing", self.smoothing, accepted)
         return nn.functional.cross_entropy(outputs, y, reduction="none", label_smoothing=self.smoothing)
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:

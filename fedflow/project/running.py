@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+HOST = socket.gethostname()
 STARTED = 1.0  # seconds; clocks may date the start of a process after its note
 
 
@@ -42,6 +44,8 @@ def running(root: Path) -> list[Running]:
         with suppress(OSError, ValueError, KeyError, TypeError, psutil.Error):
             facts = json.loads(note.read_text())
             run = Running(str(facts["name"]), int(facts["pid"]), float(facts["since"]))
+            if facts.get("host", HOST) != HOST:  # another machine or container, with its own processes
+                continue
             if psutil.Process(run.pid).create_time() <= run.since + STARTED:
                 runs.append(run)
     return sorted(runs, key=lambda run: run.name)

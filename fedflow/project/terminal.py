@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Terminal(Console):
-    """A console on which work goes on after the terminal, or the reader of a pipe, is gone."""
+    """A console that prints and raises nothing once its terminal, or the reader of a pipe, is gone."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         with suppress(OSError):

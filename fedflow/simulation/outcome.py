@@ -83,9 +83,15 @@ class Outcome:
         for new, old in ((findings.metrics, self.metrics), (findings.files, self.files)):
             if taken := new.keys() & old.keys():
                 raise FedflowError(f"two parts of the run have a result {', '.join(sorted(taken))}")
-        self.metrics |= findings.metrics
+        self.metrics |= {name: _plain(value) for name, value in findings.metrics.items()}
         self.files |= findings.files
         self.newcomers = findings.newcomers or self.newcomers
+
+
+def _plain(value: Any) -> Any:
+    """A number that JSON can hold: of Python, and None if it is not finite."""
+    value = value.item() if isinstance(value, np.generic | Tensor) else value
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def mean_or_none(values: np.ndarray) -> float | None:

@@ -185,6 +185,9 @@ def check_settings(
         if value != default:
             accepted = f"{written(default)} with {method.name}, which trains on full gradients"
             raise BadInput(f"training.{name}", shown(value), accepted)
+    if not streams and training.stragglers and not training.drop_stragglers:
+        accepted = f"0 with {method.name}, which trains on full gradients, or drop_stragglers"
+        raise BadInput("training.stragglers", training.stragglers, accepted)
     if training.steps is not None and {*streams.values()} != {training.epochs}:
         accepted = f"null with {method.name}, which sets numbers of epochs itself"
         raise BadInput("training.steps", training.steps, accepted)

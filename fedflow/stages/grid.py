@@ -140,7 +140,7 @@ def _is_aside(cell: Cell) -> bool:
 
 
 def _aside(root: Path, folder: Path, identity: Identity) -> Path:
-    """Where results of ``folder`` are set aside. Entries with equal settings have equal identities."""
+    """The folder for results that are set aside. Entries with equal settings share an identity."""
     return root / ASIDE / folder.relative_to(root).with_name(f"{folder.name}-{identity.key}")
 
 

@@ -127,6 +127,13 @@ def choose(
     if edge_weights not in EDGE_WEIGHTS or (adjacency is not None and edge_weights != "binary"):
         accepted = " or ".join(EDGE_WEIGHTS) if adjacency is None else "binary, as the edges are given"
         raise BadInput("edge_weights", edge_weights, accepted)
+    unused = {"columns": columns, "ignore": [*ignore], "scaled": not scaled, "neighbors": neighbors != 10}
+    for name in [name for name, given in unused.items() if given and adjacency is not None]:
+        raise BadInput(name, locals()[name], "its default, as the edges are given")
+    if columns and ignore:
+        raise BadInput("ignore", [*ignore], "no columns, where columns are named")
+    if cost is None and kappa != 1:
+        raise BadInput("kappa", kappa, "1 without costs")
     if table is None:
         assert adjacency is not None
         table = pd.DataFrame(index=range(adjacency.shape[0]))

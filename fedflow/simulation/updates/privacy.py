@@ -87,6 +87,8 @@ class Privacy(UpdateStep):
     )
 
     def validate(self) -> None:
+        if self.quantile is None:
+            self.refuse_unused("without quantile", "norm_lr", "count_noise")
         if self.noise is not None and self.epsilon is not None:
             raise BadInput("run.updates.noise", self.noise, "null where epsilon is given")
         if self.noise is None and self.epsilon is None:
