@@ -6,11 +6,10 @@ from typing import Any
 from prefect import flow
 
 from fedflow.config import Changes, Loaded, load_params
-from fedflow.errors import FedflowError
 from fedflow.project.arguments import check_arguments
 from fedflow.project.terminal import counted, say
 from fedflow.stages.experiment import Experiment
-from fedflow.stages.grid import cells, finished_metrics, is_finished, to_do
+from fedflow.stages.grid import cells, finished_metrics, is_finished, raise_failed, to_do
 from flows.central import central
 from flows.federate import federate
 from flows.procedure import procedure
@@ -47,11 +46,10 @@ def sweep(
             continue
         try:
             federate(**cell.parameters) if isinstance(cell, Experiment) else procedure(**cell.parameters)
-        except Exception as error:  # the other runs go on
+        except Exception as error:  # a bug in a method must not end the other runs
             say(f"{cell.title}, failed: {type(error).__name__}: {error}")
             failed.append(cell.title)
-    if failed:
-        raise FedflowError(f"{len(failed)} of {len(todo)} runs failed: {', '.join(failed)}")
+    raise_failed(failed, len(todo))
     metrics = [finished_metrics(cell) for cell in grid]
     if runs := [m for m, cell in zip(metrics, grid, strict=True) if isinstance(cell, Experiment)]:
         comparison(name, runs)

@@ -103,6 +103,7 @@ def _compute(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: int | N
     Procedures come first, because a long one at the end would leave other cores idle.
     """
     from fedflow.project.terminal import time_left
+    from fedflow.stages.grid import raise_failed
     from fedflow.stages.procedure import ProcedureRun
 
     todo = sorted(todo, key=lambda cell: not isinstance(cell, ProcedureRun))
@@ -116,8 +117,7 @@ def _compute(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: int | N
                 failed += [title] if error else []
                 left = time_left(began, done, len(todo))
                 print_line(f"{done} of {len(todo)}: {title}, {error or _headline(metrics)}{left}")
-    if failed:
-        raise FedflowError(f"{len(failed)} of {len(todo)} runs failed: {', '.join(failed)}")
+    raise_failed(failed, len(todo))
 
 
 def _in_turn(todo: Sequence["Cell"]) -> Ended:
@@ -168,7 +168,7 @@ def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
         return cell.title, start(cell.params, flow, partial(compute, cell, makers={}), **cell.parameters), ""
     except (FedflowError, OSError) as error:
         return cell.title, {}, f"failed: {error}"
-    except Exception as error:  # of a method or an extension: the other runs go on
+    except Exception as error:  # a bug in a method or an extension must not end the other runs
         traceback.print_exc()
         return cell.title, {}, f"failed: {type(error).__name__}: {error}"
 

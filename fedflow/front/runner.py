@@ -282,7 +282,7 @@ def _in_turn(with_seed: Callable[..., Result], seeds: Sequence[int]) -> list[Res
             if results:
                 error.results = results  # type: ignore[attr-defined]
                 done = ", ".join(str(result.seed) for result in results)
-                error.add_note(f"of seed {seed}; `results` of this exception has those of seeds {done}")
+                error.add_note(f"Seed {seed} failed. The attribute `results` holds these seeds: {done}")
             raise
     return results
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedflow.config import Loaded
 from fedflow.data import is_current
+from fedflow.errors import FedflowError
 from fedflow.files import prepared_folder
 from fedflow.project.identity import Identity
 from fedflow.project.terminal import say
@@ -96,6 +97,12 @@ def is_finished(cell: Cell, folder: Path) -> bool:
     """True if ``folder`` has the results of this cell, and of its inputs as they are now."""
     made = (folder / "metrics.json").exists() and not outdated(cell.root, folder, cell.identity)
     return made and not outdated_inputs(cell.params, cell.root, [cell])
+
+
+def raise_failed(titles: Sequence[str], count: int) -> None:
+    """Raise `FedflowError` if any of ``count`` runs failed; ``titles`` names those."""
+    if titles:
+        raise FedflowError(f"{len(titles)} of {count} runs failed: {', '.join(titles)}")
 
 
 def _inputs(cell: Cell) -> dict[str, tuple[str, str]]:

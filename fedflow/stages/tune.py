@@ -64,7 +64,7 @@ def tune(
     for search in every:
         try:
             chosen[search.method] = search.run(federate)
-        except FedflowError as error:  # the other methods go on
+        except FedflowError as error:  # it must not end the tuning of other methods
             failed[search.method] = error
             say(f"{search.method}: not tuned: {error}")
             continue

@@ -1,4 +1,4 @@
-"""What `fedflow.run` takes from its process and leaves in it: threads, generators, settings of torch."""
+"""`fedflow.run` and the state of its process: threads, random generators, torch settings."""
 
 import multiprocessing
 import os

@@ -625,4 +625,4 @@ def test_seeds_before_an_error_are_kept() -> None:
     with pytest.raises(ValueError, match="a mistake") as error:
         _in_turn(seeded, [0, 1, 2, 3])
     assert [result.seed for result in error.value.results] == [0, 1]  # type: ignore[attr-defined]
-    assert "`results` of this exception has those of seeds 0, 1" in error.value.__notes__[0]
+    assert "The attribute `results` holds these seeds: 0, 1" in error.value.__notes__[0]
