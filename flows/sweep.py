@@ -5,11 +5,11 @@ from typing import Any
 
 from prefect import flow
 
-from fedflow.config import Changes, Loaded, load_params
+from fedflow.config import Changes, Loaded, load_params, warn_of_kept
 from fedflow.project.arguments import check_arguments
 from fedflow.project.terminal import counted, say
 from fedflow.stages.experiment import Experiment
-from fedflow.stages.grid import cells, finished_metrics, is_finished, raise_failed, to_do
+from fedflow.stages.grid import cells, finished_metrics, is_finished, pairs, raise_failed, to_do
 from flows.central import central
 from flows.federate import federate
 from flows.procedure import procedure
@@ -40,7 +40,9 @@ def sweep(
         )
         params = load_params(Path(root) / "params.yaml", settings or [])
         grid = cells(params, Path(root), name, partitions, methods, seeds)
-    todo, failed = to_do(params, Path(root), grid, TASKS | {"networks": _train}), []
+        warn_of_kept(params, pairs(grid))
+    todo, failed = to_do(params, Path(root), grid, TASKS | {"networks": _train})
+    count = len(todo) + len(failed)
     for cell in counted(todo):
         if is_finished(cell, cell.results_folder):  # by another process, since the sweep began
             continue
@@ -49,7 +51,7 @@ def sweep(
         except Exception as error:  # a bug in a method must not end the other runs
             say(f"{cell.title}, failed: {type(error).__name__}: {error}")
             failed.append(cell.title)
-    raise_failed(failed, len(todo))
+    raise_failed(failed, count)
     metrics = [finished_metrics(cell) for cell in grid]
     if runs := [m for m, cell in zip(metrics, grid, strict=True) if isinstance(cell, Experiment)]:
         comparison(name, runs)

@@ -113,7 +113,7 @@ def test_a_finished_run_is_repeated_on_request_only(capsys, tmp_path):
 
     begun, numbers = call()
     assert begun == "2 rounds, this process, cpu; Ctrl-C stops, the same command resumes"
-    for more in ((), ("--workers", 2), ("--sweep", "s")):
+    for more in ((), ("--set", "engine.workers=2"), ("--sweep", "s")):
         first, again = call(*more)
         assert re.fullmatch(r"finished already \(20..-..-.. ..:..\); --again repeats it", first)
         assert again == numbers

@@ -227,6 +227,28 @@ def test_pictures_of_the_partition_and_of_what_grows_are_recorded(root: Path, co
     ]
 
 
+def test_a_picture_that_cannot_be_drawn_costs_no_results_and_no_rounds(root, go, monkeypatch) -> None:
+    def damaged(*_: Any) -> Any:
+        raise ValueError("no colors\nare left")
+
+    folder = root / "results" / "digits-4" / "fedavg" / "0"
+    with (
+        monkeypatch.context() as patch,
+        pytest.warns(UserWarning, match=r"missing \(ValueError: no colors\);"),
+    ):
+        patch.setattr("fedflow.stages.federate.drawn", damaged)
+        go()
+    files, (run,) = contents(folder), runs(root)
+    assert "metrics.json" in files and run.info.status == "FINISHED"
+    assert run.data.tags["fedflow.incomplete"] == "pictures are missing (ValueError: no colors)"
+    replayed: list[bool] = []
+    go(listeners=[lambda report, rounds: replayed.append(report.replayed)])
+    assert replayed == [True, True] and contents(folder) == files
+    (run,) = runs(root)
+    assert run.info.status == "FINISHED" and "fedflow.incomplete" not in run.data.tags
+    assert not any((root / ".fedflow" / "checkpoints").iterdir())
+
+
 def test_a_run_too_short_for_its_method_is_refused_before_it_is_recorded(root: Path) -> None:
     short = experiment(root, "methods.cfl.warm_up=9", "run.rounds=9", method="cfl")
     for refused in (short.check, lambda: perform(short, Inline())):
@@ -276,6 +298,17 @@ def test_a_second_process_is_refused_before_it_reads_the_checkpoint(root, go, mo
 
     go(listeners=[again])
     assert [run.info.status for run in runs(root)] == ["FINISHED"]
+
+
+def test_two_runs_at_once_never_share_a_folder(root: Path, go: Callable) -> None:
+    folder = root / "mine"
+
+    def other(report: Any, rounds: int) -> None:
+        with one_line_error("mine is the folder of another run, which is still running"):
+            perform(experiment(root, "training.lr=0.05"), Inline(), out=folder)
+
+    go(out=folder, listeners=[other])
+    assert len(runs(root)) == 1 and not list(folder.glob("*lock*"))
 
 
 # Settings and where results go

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from rich.console import Console
 
 from fedflow.cli import finished, printing
 from fedflow.cli.finished import ls
+from fedflow.files import locked
 from fedflow.project.running import running
 from fedflow.tracking.lineage import recorded_runs
 from fedflow.tracking.models import import_model, load_model
@@ -338,7 +340,7 @@ def test_a_process_that_ignores_signals_is_not_called_stopped(capsys, tmp_path: 
 
 
 def test_notes_of_killed_processes_are_not_running(tmp_path: Path) -> None:
-    """A process with a number that is used again has started after the note."""
+    """A process with a number that is used again has started after the note; numbers are of one machine."""
     locks = tmp_path / ".fedflow" / "locks"
     locks.mkdir(parents=True)
     now = time.time()
@@ -346,11 +348,15 @@ def test_notes_of_killed_processes_are_not_running(tmp_path: Path) -> None:
         "gone": {"name": "gone", "pid": 2**22 + 1, "since": now},
         "reused": {"name": "reused", "pid": os.getpid(), "since": psutil.Process().create_time() - 60},
         "mine": {"name": "mine", "pid": os.getpid(), "since": now},
+        "elsewhere": {"name": "elsewhere", "pid": os.getpid(), "since": now, "host": "another machine"},
         "damaged": {"pid": "x"},
     }
     for name, note in notes.items():
         (locks / f"{name}.json").write_text(json.dumps(note))
     assert [one.name for one in running(tmp_path)] == ["mine"]
+    with locked(locks / "held", lambda: None, "held"):
+        assert json.loads((locks / "held.json").read_text())["host"] == socket.gethostname()
+        assert [one.name for one in running(tmp_path)] == ["held", "mine"]
 
 
 def test_a_model_is_exported_for_a_client(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """The grid: where results go, which are finished, and what the grid no longer has."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pandas as pd
@@ -19,6 +22,7 @@ from fedflow.cli.sweep import _run
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
 from fedflow.methods.personal.ditto import Ditto
+from fedflow.partition import Partition, PartitionParams, make_partition
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.fingerprints import MAY_BE_EMPTY
 from fedflow.stages.grid import cells, finished_metrics
@@ -116,11 +120,36 @@ def test_options_before_a_subcommand_are_refused(project: Path, capsys) -> None:
         assert done.code == 2 and re.match(r"fedflow: --(root|json): 'before compare' is not", done.err)
 
 
+@pytest.mark.parametrize("words", ["methods ditto", "procedures coreset", "schemes iid"])
+def test_a_whole_catalogue_is_in_one_format(words: str, capsys) -> None:
+    command, name = words.split()
+    done = fedflow(capsys, command, "--markdown", "--json")
+    assert (done.code, done.out, done.err) == (2, "", "fedflow: --markdown or --json, not both\n")
+    done = fedflow(capsys, command, name, "--markdown")
+    assert (done.code, done.out) == (2, "") and "either --markdown, which writes the whole" in done.err
+
+
 @pytest.mark.parametrize("command", ["procedure ring", "run --partition even --method fedavg"])
 def test_a_named_folder_that_holds_the_project_is_refused(command: str, project: Path, capsys) -> None:
     for folder in (project, project.parent):
         done = fedflow(capsys, *command.split(), "--root", project, "--out", folder)
         assert done.code == 2 and "is not accepted; expected a folder without the project" in done.err
+
+
+@pytest.mark.parametrize(
+    ("command", "mine"),
+    [("procedure ring", "tables/mine.csv"), ("run --partition even --method fedavg", "rounds.csv")],
+)
+def test_a_named_folder_with_files_of_the_user_is_refused(command, mine, project: Path, capsys) -> None:
+    file = project / "mine" / mine
+    file.parent.mkdir(parents=True)
+    file.write_text("kept")
+    options = [*command.split(), "--again", "--root", project, "--out", project / "mine"]
+    done = fedflow(capsys, *options)
+    assert done.code == 2 and f"files that no run has written, such as {mine}: name another" in done.err
+    assert files_below(project / "mine") == {mine: b"kept"}
+    file.rename(project / "mine" / "README.md")  # which no run replaces
+    assert fedflow(capsys, *options).code == 0
 
 
 def test_a_run_that_raises_is_listed_and_the_others_go_on(project: Path, capsys, monkeypatch) -> None:
@@ -135,12 +164,70 @@ def test_a_run_that_raises_is_listed_and_the_others_go_on(project: Path, capsys,
     assert done.err.endswith("fedflow: 1 of 3 runs failed: even · ditto · seed 3\n")
 
 
+def _ended_by_ditto(cell: Experiment) -> tuple[str, dict, str]:
+    """Stands for `_run` in a worker process."""
+    if (cell.method, cell.seed) == ("ditto", 3):
+        os._exit(1)
+    return cell.title, {}, ""
+
+
+def test_a_process_that_dies_fails_its_cell_alone(project: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("fedflow.cli.sweep._run", _ended_by_ditto)
+    monkeypatch.setattr("fedflow.cli.sweep._prepare_process", print)
+    grid = "grid={datasets: [digits], partitions: [even], methods: [fedavg, ditto], seeds: [3, 4]}"
+    done = fedflow(capsys, "sweep", "--jobs", 2, "--set", grid, "--root", project)
+    assert done.code == 2 and done.out.count(", done") == 3
+    assert "even · ditto · seed 3, failed: its process ended, perhaps out of memory; " in done.out
+    assert done.err.endswith("fedflow: 1 of 4 runs failed: even · ditto · seed 3\n")
+
+
+def test_a_scheme_that_raises_fails_its_runs_alone(project: Path, capsys, monkeypatch) -> None:
+    def broken(entry: PartitionParams, *rest: Any) -> Partition:
+        if entry.clients == 3:
+            raise RuntimeError("a mistake in a scheme")
+        return make_partition(entry, *rest)
+
+    monkeypatch.setattr("fedflow.stages.partition.make_partition", broken)
+    odd = "partitions.odd={dataset: digits, scheme: iid, clients: 3}"
+    grid = "grid={datasets: [digits], partitions: [odd, even], methods: [fedavg], seeds: [3]}"
+    sweep = "sweep", "--jobs", 1, "--root", project, "--set", odd, "--set"
+    done = fedflow(capsys, *sweep, grid)
+    assert done.code == 2 and "partition odd, failed: RuntimeError: a mistake in a scheme" in done.out
+    assert "2 of 2 runs to do" in done.out and "1 of 1: even · fedavg · seed 3, " in done.out
+    assert "in broken" in done.err and done.err.endswith("1 of 2 runs failed: odd · fedavg · seed 3\n")
+    with pytest.raises(RuntimeError, match="a mistake in a scheme"):  # no run is left
+        fedflow(capsys, *sweep, grid.replace(", even", ""))
+
+
+def test_methods_that_keep_their_value_are_named(project: Path, capsys) -> None:
+    file = project / "params.yaml"
+    own = "ditto: {lam: 1.0, training: {lr: 0.3}}"
+    file.write_text(file.read_text().replace("ditto: {lam: 1.0}", own))
+    said = "^--set training.lr: ditto keeps 0.3; use --set methods.NAME.training.lr=VALUE$"
+    sweep = "sweep", "--dry-run", "--root", project, "--set", "training.lr=0.5", "--set"
+    with pytest.warns(UserWarning, match=said):
+        assert fedflow(capsys, *sweep, "grid.seeds=[0, 1]").code == 0
+    with warnings.catch_warnings(action="error"):
+        for change in ("methods.ditto.training.lr=0.5", "grid.methods=[fedavg]"):
+            assert fedflow(capsys, *sweep, change).code == 0
+    run = "run", "--partition", "even", "--root", project, "--set", "training.lr=0.5", "--method"
+    with pytest.warns(UserWarning, match=said):
+        assert fedflow(capsys, *run, "ditto").code == 0
+
+
+@pytest.mark.parametrize("options", [["--executor", "inline"], []])
+def test_workers_that_would_have_no_effect_are_refused(options: list, project: Path, capsys) -> None:
+    done = fedflow(capsys, "sweep", *options, "--workers", 3, "--root", project)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("fedflow: --workers: 3 is not accepted; expected 1 with executor inline, ")
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
         ("--executor dask", "executor dask"),
         ("--executor processes", "executor processes"),
-        ("--workers 3", "3 workers"),
+        ("--executor threads --workers 3", "3 workers"),
         ("--set engine.executor=ray", "executor ray"),
     ],
 )

@@ -19,7 +19,7 @@ from fedflow.methods.protocols import Dissimilarity
 from fedflow.metrics.table import METRICS
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.extensions.clustering import cluster_files
-from fedflow.simulation.outcome import Outcome, RoundReport
+from fedflow.simulation.outcome import Outcome, RoundReport, RunFindings
 
 FACTS = {"partition": "p", "method": "ifca", "seed": 0}
 PARAMS = {"settings": "1a2b3c", "seed": 0, "method": {"name": "ifca", "clusters": 2}}
@@ -79,6 +79,14 @@ def test_metrics_name_their_run_and_rounds_have_gaps_where_not_evaluated(tmp_pat
     assert table["method/step"].tolist() == [0.5, 0.5] and table["bytes_up"].tolist() == [40, 60]
     assert table["round"].tolist() == [1, 2] and table["failed"].tolist() == [0, 0]
     assert np.isnan(table["local_accuracy"][0]) and table["local_accuracy"][1] == 0.3
+
+
+def test_numbers_of_extensions_become_plain_ones_that_json_can_hold():
+    measured = {"a": np.float32(0.5), "b": np.int64(3), "c": torch.tensor(0.25), "d": np.float64("nan")}
+    outcome = Outcome(None, np.zeros(1), {}, {})
+    outcome.add(RunFindings(measured | {"e": float("inf"), "f": "text", "g": None}))
+    assert json.loads(json.dumps(outcome.metrics, allow_nan=False)) == outcome.metrics
+    assert outcome.metrics == {"a": 0.5, "b": 3, "c": 0.25, "d": None, "e": None, "f": "text", "g": None}
 
 
 def test_series_have_a_row_per_number(tmp_path):

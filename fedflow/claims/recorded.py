@@ -104,12 +104,36 @@ def write_verdicts(
             entry = entry if entry == made else replace(made, date=date, was=_was(entry, made))
         entries[entry.id] = entry
     file, heads = study / RECORDED, _given(replace(recorded, verdicts=[]))
-    texts = [_text(heads) if heads else "", "verdicts:\n", *(_text([_given(e)]) for e in entries.values())]
+    top, *above, end = _comments(file)
+    notes = dict(zip((entry.id for entry in recorded.verdicts), above))  # keeps what a person wrote
+    listed = [notes.get(entry.id, "") + _text([_given(entry)]) for entry in entries.values()]
+    texts = [top + (_text(heads) if heads else ""), "verdicts:\n", *listed, *([end] if end else [])]
     partial = file.with_suffix(".partial")  # a full disk must not cut the file
     with naming(partial):
         partial.write_text(HEAD + "\n".join(texts), encoding="utf-8")
     partial.replace(file)
     return file
+
+
+def _comments(file: Path) -> list[str]:
+    """The lines of comments at the top of the file, above or in each of its entries, and at its end."""
+    text = file.read_text(encoding="utf-8-sig") if file.exists() else ""
+    lines, end = [""], 0
+    for token in yaml.scan(text):
+        if isinstance(token, yaml.BlockEndToken | yaml.BlockSequenceStartToken):
+            continue  # of no length: what follows tells to which entry a comment belongs
+        behind, *below = text[end : token.start_mark.index].split("\n")
+        lines[-1] += _commented([behind])
+        if isinstance(token, yaml.BlockEntryToken | yaml.StreamEndToken):
+            lines.append("")
+        lines[-1] += _commented(below)
+        end = len(text[: token.end_mark.index].rstrip())
+    return lines
+
+
+def _commented(lines: Iterable[str]) -> str:
+    """The lines with a comment, except the first one of the file, which the command writes."""
+    return "".join(f"{line.strip()}\n" for line in lines if "#" in line and line.strip() != HEAD.strip())
 
 
 def _computed(judged: Judged) -> dict[str, Any]:

@@ -36,6 +36,7 @@ def methods(
     Example: `fedflow methods ifca`.
     """
     if markdown:
+        _need_whole("--markdown", name, as_json)
         from fedflow.methods.catalogue import catalogue
 
         print(catalogue(), end="")
@@ -102,6 +103,7 @@ def procedures(
     Example: `fedflow procedures coreset`. Entries are the names under `procedures` in params.yaml.
     """
     if markdown:
+        _need_whole("--markdown", name, as_json)
         from fedflow.procedures.catalogue import catalogue
 
         print(catalogue(), end="")
@@ -183,6 +185,9 @@ def schemes(
 
     Example: `fedflow schemes dirichlet`.
     """
+    for option, given in (("--markdown", markdown), ("--pictures", pictures is not None)):
+        if given:
+            _need_whole(option, name, as_json)
     if markdown:
         from fedflow.partition.catalogue import catalogue
 
@@ -437,6 +442,14 @@ def _published() -> dict[str, Any]:
         }
         for name, book in books().items()
     }
+
+
+def _need_whole(option: str, name: str | None, as_json: bool) -> None:
+    """Refuse a name and --json with an option that writes the whole catalogue in its format."""
+    if as_json:
+        raise FedflowError(f"{option} or --json, not both")
+    if name is not None:
+        raise BadInput(option, "with a name", f"either {option}, which writes the whole catalogue, or a name")
 
 
 def _print_list(title: str, columns: Sequence[str], rows: list[Any], as_json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from fedflow.cli.options import Again, Executor, Root, Set, Workers, engine, load
+from fedflow.cli.options import Again, Executor, Root, Set, Workers, load_engine
 from fedflow.cli.printing import console, print_line, print_metrics, print_table
 from fedflow.cli.startup import importing
 from fedflow.errors import BadInput, FedflowError, asking_prefect
@@ -52,6 +52,7 @@ def run(
     """
     with ExitStack() as imports:
         imports.enter_context(importing())
+        from fedflow.config import warn_of_kept
         from fedflow.finished.reading import read_json
         from fedflow.project.arguments import check_arguments
         from fedflow.stages.all_stages import run_experiment
@@ -63,11 +64,12 @@ def run(
             imports.close()
             return prepare_network(*arguments)
 
-        changes = [_full_name(change, method) for change in settings or []] + engine(executor, workers)
+        changes = [_full_name(change, method) for change in settings or []]
         check_arguments(root=root, out=out, sweep=sweep)
-        params = load(root, changes)
+        params = load_engine(root, changes, executor, workers)
         experiment = Experiment(params, partition, method, seed, root, sweep)
         experiment.check()
+        warn_of_kept(params, [experiment.names])
         folder = Path(out) if out else None
         home = folder or experiment.results_folder
         if not again and finished_already(experiment, home):
@@ -117,7 +119,7 @@ def tune(
     from fedflow.config import Changes
     from fedflow.stages import tune as stage
 
-    params = load(root, [*(settings or []), *engine(executor, workers)])
+    params = load_engine(root, settings, executor, workers)
     stage.searches(params, partition, method, root)  # checked before a server starts
     chosen = start(
         params,

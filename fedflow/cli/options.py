@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedflow.errors import BadInput
+
 if TYPE_CHECKING:
     from fedflow.config import Loaded
 
@@ -29,14 +31,19 @@ Workers = Annotated[
 Again = Annotated[bool, typer.Option("--again", help="Repeat it if it is finished and nothing has changed.")]
 
 
-def engine(executor: str | None, workers: int | None) -> list[str]:
-    """These two options as changes to params.yaml."""
-    given = {"executor": executor, "workers": workers}
-    return [f"engine.{name}={value}" for name, value in given.items() if value is not None]
-
-
 def load(root: Path, changes: list[str] | None = None) -> "Loaded":
     """The parameters of a project."""
     from fedflow.config import load_params
 
     return load_params(root / "params.yaml", changes or [])
+
+
+def load_engine(root: Path, changes: list[str] | None, executor: str | None, workers: int | None) -> "Loaded":
+    """The parameters of a project, with these two options. Raises `BadInput` for workers of `inline`."""
+    given = {"executor": executor, "workers": workers}
+    options = [f"engine.{name}={value}" for name, value in given.items() if value is not None]
+    params = load(root, [*(changes or []), *options])
+    if (workers or 1) > 1 and params.engine.executor == "inline":
+        accepted = "1 with executor inline, a plain loop in this process; --executor chooses another"
+        raise BadInput("--workers", workers, accepted)
+    return params

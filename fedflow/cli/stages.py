@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedflow.cli.options import Again, Executor, Root, Set, Workers, engine, load
+from fedflow.cli.options import Again, Executor, Root, Set, Workers, load, load_engine
 from fedflow.cli.printing import print_line, print_numbers, print_table
 from fedflow.cli.startup import importing
 from fedflow.errors import called, unknown_name
@@ -90,7 +90,7 @@ def procedure(
         from fedflow.stages.procedure import ProcedureRun, read_summary, run_procedure
 
     check_arguments(sweep=sweep, root=root, out=out)
-    params = load(root, [*(settings or []), *engine(executor, workers)])
+    params = load_engine(root, settings, executor, workers)
     run = ProcedureRun(params, name, seed, root, sweep, out)
     params.procedure(name)
     if again or not finished_already(run, run.folder):

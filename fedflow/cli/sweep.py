@@ -5,9 +5,8 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import replace
@@ -16,12 +15,13 @@ from multiprocessing import active_children, get_context
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from pathlib import Path
+from queue import Queue
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedflow.cli.experiments import load_flow, server_for, start
-from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
+from fedflow.cli.options import Executor, Root, Set, Workers, load_engine
 from fedflow.cli.printing import print_line
 from fedflow.cli.startup import importing
 from fedflow.errors import BadInput, FedflowError, Unanswered
@@ -68,18 +68,20 @@ def sweep(
     come back when it has them again.
     """
     with importing():
+        from fedflow.config import warn_of_kept
         from fedflow.project.arguments import check_arguments
         from fedflow.stages import grid
         from fedflow.stages.elsewhere import not_elsewhere
 
     check_arguments(name=name)
-    params = load(root, [*(settings or []), *engine(executor, workers)])
+    params = load_engine(root, settings, executor, workers)
     if alone := _alone(params.engine, executor, workers):
         if (jobs or 1) > 1:
             side_by_side = "runs side by side train one client at a time, in their own processes"
             raise BadInput("--jobs", jobs, f"1 with {alone}: {side_by_side}")
         jobs = 1
     every = grid.cells(params, root, name)
+    warn_of_kept(params, grid.pairs(every))
     if rest:
         left = not_elsewhere(params, root, every)
         print_line(f"{len(every) - len(left)} of {len(every)} runs left out, as results.csv has them")
@@ -87,7 +89,8 @@ def sweep(
             print_line(f"central networks that no run needs left out: {', '.join(params.grid.central)}")
         every, params = left, params.replace(grid=replace(params.grid, central=[]))
     if not dry_run:
-        _compute(params, root, grid.to_do(params, root, every), jobs)
+        todo, failed = grid.to_do(params, root, every)
+        _compute(params, root, todo, failed, jobs)
         return
     for cell, why in (expected := grid.expected(params, root, every)):
         more = f" and {len(why) - SHOWN} more" if len(why) > SHOWN else ""
@@ -97,8 +100,10 @@ def sweep(
     print_line(grid.counts(expected, every))
 
 
-def _compute(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: int | None) -> None:
-    """Run all cells, then raise `FedflowError` if any failed.
+def _compute(
+    params: "Loaded", root: Path, todo: Sequence["Cell"], lost: Sequence[str], jobs: int | None
+) -> None:
+    """Run all cells, then raise `FedflowError` if any failed; ``lost`` names those without inputs.
 
     Procedures come first, because a long one at the end would leave other cores idle.
     """
@@ -107,9 +112,9 @@ def _compute(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: int | N
     from fedflow.stages.procedure import ProcedureRun
 
     todo = sorted(todo, key=lambda cell: not isinstance(cell, ProcedureRun))
-    failed, began = [], time.monotonic()
+    failed, began = [*lost], time.monotonic()
     if not todo:
-        return
+        return raise_failed(lost, len(lost))
     with server_for(params):
         jobs = min(jobs or _jobs(params.engine), len(todo))
         with closing(_side_by_side(params, root, todo, jobs) if jobs > 1 else _in_turn(todo)) as ended:
@@ -117,7 +122,7 @@ def _compute(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: int | N
                 failed += [title] if error else []
                 left = time_left(began, done, len(todo))
                 print_line(f"{done} of {len(todo)}: {title}, {error or _headline(metrics)}{left}")
-    raise_failed(failed, len(todo))
+    raise_failed(failed, len(todo) + len(lost))
 
 
 def _in_turn(todo: Sequence["Cell"]) -> Ended:
@@ -132,29 +137,45 @@ def _side_by_side(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: in
     if not inline:
         single = replace(params.engine, executor="threads", workers=1)
         params = params.replace("engine.executor=threads", "engine.workers=1", engine=single)
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _start_process) as pool:
-        for _ in range(jobs):
-            pool.submit(_prepare_process, root, not inline)
+    free: Queue[ProcessPoolExecutor] = Queue()
+    for _ in range(jobs):
+        free.put(pool := _process())
+        pool.submit(_prepare_process, root, not inline)
+    with ThreadPoolExecutor(jobs) as threads:
         try:
-            futures = [pool.submit(_run, replace(cell, params=params)) for cell in todo]
+            futures = [threads.submit(_run_in, free, replace(cell, params=params)) for cell in todo]
             for future in as_completed(futures):
                 yield future.result()
-        except BrokenProcessPool as error:
-            raise FedflowError(
-                "a worker process was killed, probably out of memory; try `fedflow sweep --jobs 1`"
-            ) from error
+            threads.map(ProcessPoolExecutor.shutdown, [*free.queue])
         except BaseException:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not keep the processes alive
-            pool.shutdown(wait=False, cancel_futures=True)
+            threads.shutdown(wait=False, cancel_futures=True)
             _end(active_children())
             raise
+
+
+def _process() -> ProcessPoolExecutor:
+    """A process that is started when it is used. A pool of several would end with any of them."""
+    return ProcessPoolExecutor(1, get_context("spawn"), _start_process)
+
+
+def _run_in(free: "Queue[ProcessPoolExecutor]", cell: "Cell") -> tuple[str, dict[str, Any], str]:
+    """Run one cell in one of the free processes; if the process ends, another one replaces it."""
+    pool = free.get()
+    try:
+        return pool.submit(_run, cell).result()
+    except BrokenProcessPool:
+        pool = _process()
+        return cell.title, {}, "failed: its process ended, perhaps out of memory; --jobs 1 needs less of it"
+    finally:
+        free.put(pool)
 
 
 def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
     """Run one cell, whose inputs `grid.to_do` has made, in a flow unless the executor is inline."""
     from fedflow.stages.all_stages import run_experiment
     from fedflow.stages.experiment import Experiment
-    from fedflow.stages.grid import finished_metrics, is_finished, outdated_inputs
+    from fedflow.stages.grid import failure, finished_metrics, is_finished, outdated_inputs
     from fedflow.stages.procedure import run_procedure
 
     run = isinstance(cell, Experiment)
@@ -166,11 +187,8 @@ def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
             raise FedflowError(f"another command has changed {listed(changed)} since the sweep began")
         flow = "federate" if run else "procedure"
         return cell.title, start(cell.params, flow, partial(compute, cell, makers={}), **cell.parameters), ""
-    except (FedflowError, OSError) as error:
-        return cell.title, {}, f"failed: {error}"
     except Exception as error:  # a bug in a method or an extension must not end the other runs
-        traceback.print_exc()
-        return cell.title, {}, f"failed: {type(error).__name__}: {error}"
+        return cell.title, {}, failure(error)
 
 
 def _end(processes: list[BaseProcess]) -> None:

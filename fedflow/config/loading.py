@@ -1,7 +1,8 @@
 """``params.yaml``, read and checked, and the changes that a run makes."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +11,7 @@ from fedflow.config.changing import changed, read_yaml, with_registered_names
 from fedflow.config.params import Params
 from fedflow.config.sections import MAY_BE_EMPTY
 from fedflow.errors import BadInput, FedflowError
-from fedflow.settings import option
+from fedflow.settings import option, written
 
 PARAMS = Path("params.yaml")
 
@@ -63,6 +64,35 @@ def load_params(path: Path = PARAMS, changes: Sequence[str] = ()) -> Loaded:
     for entry in loaded.data.values():
         entry.start_from(path.parent)
     return loaded
+
+
+def warn_of_kept(params: Loaded, runs: Iterable[tuple[str, ...]]) -> None:
+    """Warn, in one line, of changes such as ``training.lr=0.5`` that the entry of a method overrides.
+
+    ``runs`` are pairs of a partition and a method.
+    """
+    names = [change.partition("=")[0] for change in params.changes]
+    shared, kept = {"training": params.training, "run": params.run}, dict[str, list[str]]()
+    for partition, method in dict.fromkeys(runs):
+        ours = {"training": params.method(method, partition)[1], "run": params.run_of(method, partition)}
+        entries = {method, params.registered(method)}
+        for section, *path in (name.split(".") for name in dict.fromkeys(names)):
+            name = ".".join([section, *path])
+            if not path or section not in ours or {f"methods.{entry}.{name}" for entry in entries} & {*names}:
+                continue
+            used = _at(ours[section].as_dict(), path)
+            if used != _at(shared[section].as_dict(), path):
+                kept.setdefault(name, []).append(f"{method} keeps {written(used)}")
+    if kept:
+        methods = "; ".join(f"--set {name}: {', '.join(dict.fromkeys(kept[name]))}" for name in kept)
+        warnings.warn(f"{methods}; use --set methods.NAME.{next(iter(kept))}=VALUE", stacklevel=2)
+
+
+def _at(values: Any, path: Sequence[str]) -> Any:
+    """The value at a path in nested mappings, or the value that ends the path early."""
+    for name in path:
+        values = values.get(name) if isinstance(values, Mapping) else values
+    return values
 
 
 def check_dvc(root: Path) -> None:

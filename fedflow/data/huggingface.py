@@ -168,6 +168,7 @@ def _splits(
             raise BadInput(
                 f"data.{field}", name, f"another split of {path} than the other one: {', '.join(parts)}"
             )
+    options.refuse_unused(f"as the split {options.test} of {path} is the test set", "test_share")
     others = [name for name in parts if name not in (options.train, options.test)]
     return parts[options.train], parts[options.test], others
 

@@ -29,6 +29,7 @@ from fedflow.data.params import DatasetParams
 from fedflow.data.sources import source
 from fedflow.data.transform import transformed
 from fedflow.errors import BadInput, FedflowError, reason
+from fedflow.project.code import plugin_code
 from fedflow.settings import Words
 
 META = "meta.json"
@@ -194,22 +195,44 @@ def need_classes(dataset: Dataset, field: str) -> None:
 def is_current(path: Path | str, params: DatasetParams, root: Path | str | None = None) -> bool:
     """Return whether ``path`` was prepared with these parameters, from files that have not changed since.
 
-    A file that no longer exists counts as unchanged: prepared data suffice. ``root`` is the data root.
+    A file that no longer exists counts as unchanged: prepared data suffice. The code of a plug-in's source
+    counts like a file; code that is in no file may always have changed. ``root`` is the data root.
     """
     try:
-        meta = json.loads((Path(path) / META).read_text())
-        return (
-            meta["params"] == params.as_dict()
-            and origin_sums(params, root).items() <= meta["origin_files"].items()
-        )
+        meta, sums = json.loads((Path(path) / META).read_text()), origin_sums(params, root)
+        same = meta["params"] == params.as_dict() and sums.items() <= meta["origin_files"].items()
+        return same and all(sums.values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
+def changed_code(path: Path | str, params: DatasetParams) -> list[str]:
+    """The sources of plug-ins with other code than when ``path`` was prepared, as "code of source NAME"."""
+    try:
+        sums = json.loads((Path(path) / META).read_text())["origin_files"]
+        return [name for name, code in _source_code(params).items() if code != sums.get(name)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
 def origin_sums(params: DatasetParams, root: Path | str | None = None) -> dict[str, str]:
-    """SHA-256 of every existing file that the data are read from, by its name in `DatasetParams.files`."""
+    """SHA-256 of every existing file that the data are read from, by its name in `DatasetParams.files`.
+
+    Sources of plug-ins have a digest of their code too; those of fedflow do not, so that an upgrade prepares
+    nothing again.
+    """
     files = params.files(root).items()
-    return {name: path_sum(path) for name, path in files if path is not None and path.exists()}
+    sums = {name: path_sum(path) for name, path in files if path is not None and path.exists()}
+    return sums | _source_code(params)
+
+
+def _source_code(params: DatasetParams) -> dict[str, str]:
+    """The code of the plug-ins' sources of an entry and the entries within it."""
+    code = plugin_code(*source(params.source).modules)
+    codes = {} if code is None else {f"code of source {params.source}": code}
+    for entry in params.entries.values():
+        codes |= _source_code(entry)
+    return codes
 
 
 def path_sum(path: Path) -> str:

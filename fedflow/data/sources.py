@@ -107,6 +107,11 @@ class Source:
     by_name: bool = False
 
     @property
+    def modules(self) -> list[str]:
+        """The modules that define how samples are made or read, and the options."""
+        return [_module(self), *([self.options.__module__] if self.options else [])]
+
+    @property
     def needs_network(self) -> bool:
         """True if the images are downloaded unless the data root has them."""
         return self.kind == "download"
@@ -403,4 +408,5 @@ def register_source(source: Source) -> Source:
 
 def _module(source: Source) -> str:
     """The module of the function that makes or reads the samples."""
-    return getattr(source.fetch or source.read or source.join, "__module__", __name__)
+    function = source.fetch or source.read or source.join
+    return getattr(getattr(function, "func", function), "__module__", __name__)  # also of a partial

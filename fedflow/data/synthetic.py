@@ -35,6 +35,11 @@ class ConvexOptions(Settings):
     gamma3: float = option(1.0, "standard deviation of the log size of a device", ge=0, source="a guess")
     seed: int = option(0, "seed of all draws", ge=0)
 
+    def validate(self) -> None:
+        used = {"parameters": "gamma1", "inputs": "gamma2", "sizes": "gamma3"}.get(self.heterogeneity)
+        unused = {"gamma1", "gamma2", "gamma3"} - {used}
+        self.refuse_unused(f"with heterogeneity: {self.heterogeneity}", *unused)
+
 
 class RegressionOptions(Settings):
     """The mixture of ``mixed_regression``."""

@@ -67,7 +67,7 @@ class TableOptions(FileOptions):
     def validate(self) -> None:
         super().validate()
         if self.split is not None or self.test_path is not None:
-            self.refuse_unused("with test rows in split or test_path", "test_share", "seed")
+            self.refuse_unused("with test rows in split or test_path", "test_share")
         if not self.targets:
             raise BadInput("data.target", self.target, "one column or more")
         if self.within == "user" and self.user is None:
@@ -155,6 +155,8 @@ def _rows(path: Path, options: TableOptions) -> tuple["pd.DataFrame", np.ndarray
     """All rows, and which of them are test rows [n] if a file has these."""
     import pandas as pd
 
+    if all(file.suffix == ".parquet" for file in (path, Path(options.test_path or path))):
+        options.refuse_unused("with a Parquet file", "names", "separator", "comment", "encoding")
     table = read_frame(path, options)
     if options.test_path is None:
         return table, None

@@ -70,8 +70,6 @@ def read_frame(path: Path, options: FileOptions) -> "pd.DataFrame":
 
     Raises `FedflowError` for a file that cannot be read, that has no rows, or two columns of one name.
     """
-    if path.suffix == ".parquet":
-        options.refuse_unused("with a Parquet file", "names", "separator", "comment", "encoding")
     with reading(regular(path, folders=False)):
         try:
             table = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path, options)

@@ -207,6 +207,8 @@ def run(
             raise BadInput("record", record, "a folder")
         record = Path(record).expanduser()
         require("record", "mlflow")
+    elif (every := settings.get("checkpoint_every")) is not None:
+        raise BadInput("checkpoint_every", every, "no value without record=, whose folder has checkpoints")
     if seeds is not None:
         if not isinstance(seeds, Iterable) or isinstance(seeds, str) or not (seeds := [*seeds]):
             raise BadInput("seeds", seeds, "a list of whole numbers, such as range(3)")

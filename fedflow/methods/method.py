@@ -75,7 +75,7 @@ class Conditions:
     """Settings of a run that a method checks; ``clients`` (N) is None until the partition is known.
 
     ``several``: the samples can have several labels each, which is known with the data. ``participation``
-    and ``sampling`` are the settings of the run.
+    and ``sampling`` are the settings of the run. ``rule`` names the step of updates that replaces means.
     """
 
     rounds: int
@@ -84,6 +84,12 @@ class Conditions:
     several: bool = False
     participation: float = 1.0
     sampling: str = "uniform"
+    rule: str = ""
+
+    def need_means(self, by: str, why: str) -> None:
+        """Raise `BadInput` if a step of updates replaces means, which are not all that ``by`` averages."""
+        if self.rule:
+            raise BadInput("run.updates", self.rule, f"{self.rule} without {by}, {why}")
 
     def need_clients(self, field: str, number: int | None) -> None:
         """Raise `BadInput` if ``number``, the value of ``field``, exceeds the number of clients."""

@@ -64,6 +64,7 @@ class Given(Scheme):
         need_rows(field, lists.validation or [], len(samples.labels), "training")
         _need_apart(field, lists.train, lists.validation or [], "validation")
         if lists.test is None:
+            self.refuse_unused("without test rows", "test_rows")
             return Split(lists.train, selection=lists.validation)
         held_out = (self.test_rows or lists.test_rows) == "train"
         tested = samples.labels if held_out else samples.test_labels

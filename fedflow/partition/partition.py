@@ -353,7 +353,9 @@ def _refuse_shared(train: Indices, params: PartitionParams) -> None:
 
 
 def _refuse_again(split: Split, params: PartitionParams) -> None:
-    """Refuse to hold out samples again that the scheme holds out."""
+    """Refuse to hold out samples again that the scheme holds out, and in place of test rows that it names."""
+    if params.holdout and params.parameters.by_row and split.pools is not None and not split.held_out:
+        raise BadInput("partition.holdout", params.holdout, "0, because the scheme names test rows")
     for name, done in (("selection", split.selection is not None), ("holdout", split.held_out)):
         if done and (value := getattr(params, name)):
             raise BadInput(f"partition.{name}", value, "0, because the scheme holds out samples itself")

@@ -39,6 +39,18 @@ def code_digest(*modules: str, aside: tuple[str, ...] = ASIDE) -> str:
     return code
 
 
+def plugin_code(*modules: str) -> str | None:
+    """Like `code_digest`, but of the code outside fedflow only.
+
+    Returns None for modules of fedflow, and "" if a module is in no file, such as a notebook.
+    """
+    outside = {name for name in modules if _top(name) != PUBLIC}
+    if not outside:
+        return None
+    files = {name: file for name, file in closure(*outside).items() if _top(name) != PUBLIC}
+    return digest({name: _content(file) for name, file in files.items()}, 16) if outside <= {*files} else ""
+
+
 def modules_of(*settings: object) -> list[str]:
     """The modules that define these settings and the settings in their fields."""
     modules: set[str] = set()

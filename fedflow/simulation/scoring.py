@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
-from fedflow.errors import FedflowError
+from fedflow.errors import BadInput, FedflowError
 from fedflow.methods.method import Message
 from fedflow.methods.protocols import Serving
 from fedflow.metrics.distribution import summarize
@@ -44,7 +44,8 @@ class Scoring:
         personal = self.method.serves == "personal"  # N models on the complete test set: only at the end
         title = f"round {report.round} · evaluate"
         scores = self.scores(title, report.round, self.scored, ROUND, full=not personal)
-        local = summarize(scores.local_accuracy, scores.test_samples)
+        summary = summarize(scores.local_accuracy, scores.test_samples)
+        local = {name: None if np.isnan(value) else value for name, value in summary.items()}
         measured: dict[str, float | None] = {
             "local_accuracy": local.pop("mean"),
             **{name: value for what, value in local.items() if METRICS[name := f"local_{what}"].rounds},
@@ -56,6 +57,9 @@ class Scoring:
             measured |= extension.evaluate(report, scores)
         if (stop := self.run.settings.stop_at) is not None:
             stop.need({"train_loss": None, **report.values, **measured})
+        target = self.run.settings.target_accuracy
+        if target is not None and measured["local_accuracy"] is None:
+            raise BadInput("run.target_accuracy", target, "null, as the scores of clients have no accuracy")
         report.values |= {
             name: value for name, value in measured.items() if value is not None and np.isfinite(value)
         }

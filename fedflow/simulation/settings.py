@@ -26,7 +26,7 @@ from fedflow.simulation.extensions.client_curriculum import ClientCurriculum
 from fedflow.simulation.extensions.trained_means import MEANS, REPORTS
 from fedflow.simulation.stop import StopAt
 from fedflow.simulation.timing import Timing
-from fedflow.simulation.updates import UpdateStep, check_steps
+from fedflow.simulation.updates import UpdateStep, check_steps, replaces_means
 
 STREAMED = ("steps", "lr_within", "optimizer")  # settings of training that only batches follow
 
@@ -151,7 +151,8 @@ def conditions_of(
 ) -> Conditions:
     """The settings of a run that methods and steps of updates check."""
     participation, sampling = settings.participation, settings.sampling
-    return Conditions(settings.rounds, training, clients, several, participation, sampling)
+    rule = next((step.name for step in settings.updates if replaces_means(step)), "")
+    return Conditions(settings.rounds, training, clients, several, participation, sampling, rule)
 
 
 def check_settings(

@@ -3,8 +3,9 @@
 A run steps by rounds, a procedure and a central network by steps of their parts (`fedflow.stages.steps`).
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,8 +14,9 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from fedflow.errors import FedflowError
-from fedflow.files import locked, make_writable, read_fact
+from fedflow.errors import FedflowError, reason
+from fedflow.files import PARTIAL, locked, make_writable, read_fact
+from fedflow.project.digest import digest
 from fedflow.project.identity import FILE, Identity
 from fedflow.project.terminal import say
 from fedflow.tracking.models import ModelCard
@@ -23,6 +25,8 @@ from fedflow.tracking.record import Record, open_record
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 R = TypeVar("R", bound=Record)
+
+WRITTEN = ("*.json", "*.csv", "*.parquet", "*.safetensors", "tables/*.csv", "pictures/*.svg")  # by runs
 
 Pictures = Callable[[Path], Iterable[tuple[str, Iterable[Path]]]]  # made in a folder; by folder of the record
 
@@ -71,7 +75,7 @@ class Description:
 
     ``identity`` decides the results; ``key`` also depends on this machine, and names the lock and the MLflow
     run. ``lock`` names the experiment for others that find it locked, or is None if it is locked already.
-    ``record`` are further arguments of `open_record`.
+    ``record`` are further arguments of `open_record`. ``facts`` and ``named`` are as for `check_replaced`.
     """
 
     title: str
@@ -81,6 +85,8 @@ class Description:
     key: str
     lock: str | None
     record: dict[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    named: bool = False
 
 
 def drive(
@@ -96,17 +102,13 @@ def drive(
 
     ``step`` records one; ``listeners`` are called after it, with the number of all steps. ``begun`` is called
     with the record before the first step. ``blocks`` iterates over the steps, for example in Prefect tasks.
-    Raises `FedflowError`, also if the experiment is already running.
+    An error in a picture is a warning; the checkpoint then stays, so that `--again` only draws.
+    Raises `FedflowError`, also if the experiment is already running, or another one with the same folder.
     """
     torch.set_num_threads(1)
     root, folder, key = described.root, described.folder, described.key
     make_writable(folder)
-
-    def busy() -> None:
-        raise FedflowError(f"{described.title} is already running in another process")
-
-    name = described.lock
-    with nullcontext() if name is None else locked(root / ".fedflow" / "locks" / key, busy, name):
+    with _alone(described):
         usual = {"key": key, "params_file": root / "params.yaml", "resumes": work.resumes}
         record = open_record(kind, root, **{**usual, **described.record})
         with record:
@@ -121,18 +123,54 @@ def drive(
             unrecorded.touch()
             result.write(folder)
             with TemporaryDirectory() as temporary:
-                for target, files in result.pictures(Path(temporary)):
+                undrawn: list[Exception] = []
+                for target, files in _drawn(result.pictures(Path(temporary)), undrawn):
                     record.attach(files, target)
+            if undrawn:
+                lacks = f"pictures are missing ({type(undrawn[0]).__name__}: {reason(undrawn[0])})"
+                record.lack(lacks)
+                warnings.warn(f"{described.title}: {lacks}; --again only draws them", stacklevel=2)
             record.end(result.metrics, result.steps, folder, result.card, result.models, result.clusters)
         unrecorded.unlink()
-        work.forget()
+        if not undrawn:
+            work.forget()
     return result
+
+
+def _drawn(
+    pictures: Iterable[tuple[str, Iterable[Path]]], undrawn: list[Exception]
+) -> Iterator[tuple[str, Iterable[Path]]]:
+    """The pictures up to an error, which is added to ``undrawn``: the results are complete without them."""
+    try:
+        yield from pictures
+    except Exception as error:
+        undrawn.append(error)
+
+
+@contextmanager
+def _alone(described: Description) -> Iterator[None]:
+    """Hold the locks of an experiment and of its folder, unless it is locked already."""
+    if described.lock is None:
+        yield
+        return
+    folder, locks = described.folder, described.root / ".fedflow" / "locks"
+
+    def busy() -> None:
+        raise FedflowError(f"{described.title} is already running in another process")
+
+    def taken() -> None:
+        raise FedflowError(f"{folder} is the folder of another run, which is still running; name another one")
+
+    of_folder = locks / f"folder-{digest(str(folder.resolve()))}"
+    with locked(locks / described.key, busy, described.lock), locked(of_folder, taken):
+        check_replaced(folder, described.facts, described.named)
+        yield
 
 
 def check_replaced(folder: Path, facts: Mapping[str, Any], named: bool) -> None:
     """Refuse to replace results of another run in a folder that the user named; otherwise say so.
 
-    ``facts`` in ``metrics.json`` identify the run.
+    ``facts`` in ``metrics.json`` identify the run. Files of the user in such a folder are refused too.
     """
     file = folder / "metrics.json"
     differs = [name for name in facts if file.exists() and read_fact(file, name) != facts[name]]
@@ -141,8 +179,20 @@ def check_replaced(folder: Path, facts: Mapping[str, Any], named: bool) -> None:
             f"{folder} holds results of another run (other {', '.join(differs)}): "
             "name another folder with --out, or delete this one"
         )
+    if named and (others := _of_the_user(folder)):
+        raise FedflowError(
+            f"{folder} holds files that no run has written, such as {others[0]}: "
+            "name another folder with --out, or move them"
+        )
     if differs:
         say(f"{folder}: replacing results of another run (other {', '.join(differs)})")
+
+
+def _of_the_user(folder: Path) -> list[str]:
+    """Files that a run may replace, in a folder to which no run has written, not even a killed one."""
+    if (folder / "metrics.json").exists() or (folder / PARTIAL).exists() or Identity.read(folder):
+        return []
+    return sorted(str(file.relative_to(folder)) for kind in WRITTEN for file in folder.glob(kind))
 
 
 def outdated(root: Path, folder: Path, now: Identity) -> list[str]:

@@ -17,7 +17,7 @@ from fedflow.simulation.executors import Executor
 from fedflow.simulation.levels import clients_by_level
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
-from fedflow.stages.driver import Description, Result, check_replaced, drive
+from fedflow.stages.driver import Description, Result, drive
 from fedflow.stages.experiment import Experiment, recorded_inputs
 from fedflow.stages.started import started
 from fedflow.tracking.drawings import drawn
@@ -43,15 +43,15 @@ def perform(
     ``blocks`` iterates over the rounds, for example in Prefect tasks. ``begun`` is called before the first
     round. Writes the result files to ``out`` (default: the experiment's ``results_folder``) and one MLflow
     run. Raises `FedflowError` for errors that can be found before training, if the same experiment is already
-    running, and if ``out`` holds results of another run; in these cases no MLflow run is created.
+    running, and if ``out`` holds results of another run or files of the user; in these cases no MLflow run is
+    created.
     """
     experiment.check()
     work, folder = FederatedWork(experiment, executor), out or experiment.results_folder
-    check_replaced(folder, {name: work.facts[name] for name in RUN}, named=out is not None)
     if work.compiled.startswith("yes"):
         say(f"{experiment.title}: local steps are compiled ({work.compiled.removeprefix('yes: ')})")
     drive(
-        work.description(folder),
+        work.description(folder, named=out is not None),
         work,
         RunRecord,
         RunRecord.round,
@@ -117,8 +117,8 @@ class FederatedWork:
         """The facts and the final numbers."""
         return self.facts | self.outcome.metrics
 
-    def description(self, folder: Path) -> Description:
-        """The run as `drive` needs it, with results in ``folder``."""
+    def description(self, folder: Path, named: bool) -> Description:
+        """The run as `drive` needs it, with results in ``folder``, which the user ``named`` or not."""
         experiment, key = self.experiment, self.simulation.fingerprint
         engine = experiment.params.engine.as_dict() | {"compiled": self.compiled}
         more = {"run": experiment.run.as_dict(), "engine": engine, "seed": experiment.seed}
@@ -133,8 +133,10 @@ class FederatedWork:
             "grid": experiment.grid,
         }
         lock = f"{experiment.partition}/{experiment.method}/{experiment.seed}"
-        identity = self.simulation.identity
-        return Description(experiment.title, experiment.root, folder, identity, key, lock, record)
+        identity, facts = self.simulation.identity, {name: self.facts[name] for name in RUN}
+        return Description(
+            experiment.title, experiment.root, folder, identity, key, lock, record, facts, named
+        )
 
     def result(self) -> Result:
         """The result, after the last round."""

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import traceback
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedflow.project.terminal import say
 from fedflow.stages.central_network import CentralRun
 from fedflow.stages.driver import outdated
 from fedflow.stages.experiment import Experiment, experiments
-from fedflow.stages.inputs import MAKERS, Makers, make_inputs
+from fedflow.stages.inputs import MAKERS, Makers
 from fedflow.stages.partition import is_divided
 from fedflow.stages.procedure import ProcedureRun, procedure_runs
 
@@ -44,15 +45,21 @@ def cells(
     return [*runs, *([] if part else procedure_runs(params, root, name, seeds))]
 
 
-def to_do(params: Loaded, root: Path, grid: Sequence[Cell], makers: Makers = MAKERS) -> list[Cell]:
-    """Make the inputs of the grid and set `left_over` results aside; returns the cells that are not finished.
+def pairs(grid: Sequence[Cell]) -> list[tuple[str, ...]]:
+    """Partition and method of every run of the grid."""
+    return list(dict.fromkeys(cell.names for cell in grid if isinstance(cell, Experiment)))
 
-    Results come back when the grid has them again. All central networks of the grid are trained. ``makers``
-    are as for `make_inputs`.
+
+def to_do(
+    params: Loaded, root: Path, grid: Sequence[Cell], makers: Makers = MAKERS
+) -> tuple[list[Cell], list[str]]:
+    """Make the inputs of the grid and set `left_over` results aside.
+
+    Returns the cells that are not finished, and the titles of those whose inputs cannot be made. Results come
+    back when the grid has them again. All central networks of the grid are trained. ``makers`` are as for
+    `make_inputs`.
     """
-    for name in params.grid.central:
-        makers["networks"](params, name, root)
-    make_inputs(grid, makers)
+    unread, lost = _make_inputs(params, root, grid, makers)
     for home in (RESULTS, OUTCOMES):  # outputs of a stage of dvc.yaml; DVC warns of empty ones
         (root / home).mkdir(exist_ok=True)
         (root / home / ".gitkeep").touch()
@@ -61,7 +68,7 @@ def to_do(params: Loaded, root: Path, grid: Sequence[Cell], makers: Makers = MAK
         say(f"{folder}: set aside, not in the grid")
     todo = []
     for cell in grid:
-        if not outdated(root, cell.results_folder, cell.identity):
+        if cell.title in lost or not outdated(root, cell.results_folder, cell.identity):
             continue
         if _is_aside(cell):
             folder = cell.results_folder
@@ -71,8 +78,46 @@ def to_do(params: Loaded, root: Path, grid: Sequence[Cell], makers: Makers = MAK
             say(f"{cell.results_folder}: taken back, in the grid again")
         else:
             todo.append(cell)
-    say(counts(todo, grid))
-    return todo
+    say(counts([*todo, *lost], grid))
+    return todo, [*lost, *unread]
+
+
+def _make_inputs(
+    params: Loaded, root: Path, grid: Sequence[Cell], makers: Makers
+) -> tuple[list[str], list[str]]:
+    """Make all central networks and the inputs of the grid, once each, unless they are current.
+
+    Returns networks that failed and that no cell reads, in words, and the titles of cells with an input that
+    failed, whose further inputs are left out. Raises the first error if no cell is left.
+    """
+    readers: dict[tuple[str, str], list[str]] = {("networks", name): [] for name in params.grid.central}
+    for kind, cell in product(makers, grid):
+        for name in getattr(cell, kind):
+            readers.setdefault((kind, name), []).append(cell.title)
+    errors: dict[str, Exception] = {}
+    unread, lost = list[str](), dict[str, None]()
+    for (kind, name), titles in readers.items():
+        if titles and lost.keys() >= {*titles}:
+            continue
+        try:
+            makers[kind](params, name, root)
+        except Exception as error:  # a bug in a scheme must not end runs that do not read it
+            errors[f"{INPUTS[kind]} {name}"] = error
+            unread += [] if titles else [f"{INPUTS[kind]} {name}"]
+            lost |= dict.fromkeys(titles)
+    if errors and len(lost) == len(grid):
+        raise next(iter(errors.values()))
+    for words, reason in errors.items():
+        say(f"{words}, {failure(reason)}")
+    return unread, [*lost]
+
+
+def failure(error: Exception) -> str:
+    """An error in words. The traceback of a bug in a method, a scheme or an extension is printed."""
+    if isinstance(error, FedflowError | OSError):
+        return f"failed: {error}"
+    traceback.print_exception(error)
+    return f"failed: {type(error).__name__}: {error}"
 
 
 def counts(todo: Sequence[object], grid: Sequence[Cell]) -> str:

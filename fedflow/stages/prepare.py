@@ -8,6 +8,7 @@ from filelock import FileLock
 from fedflow.config import Params
 from fedflow.data import Dataset, is_current, load_prepared, need_classes, prepare, within
 from fedflow.data.params import DatasetParams
+from fedflow.data.prepared import changed_code
 from fedflow.files import intact, make_writable, prepared_folder
 from fedflow.project.terminal import say
 from fedflow.project.waiting import held
@@ -41,4 +42,6 @@ def current_or_prepared(wanted: DatasetParams, folder: Path, lock: Path) -> tupl
     with held(FileLock(lock), f"another process that prepares {folder}"):
         if (dataset := current()) is not None:
             return dataset, False
+        if changed := changed_code(folder, wanted):
+            say(f"{folder}: prepared again, other {', '.join(changed)}")
         return prepare(wanted, folder), True

@@ -157,10 +157,10 @@ def run_procedure(
     Writes the files of the outcome (`write_outcome`) and one MLflow run. ``executor`` computes the parts
     (default: this process). ``opened`` is called with the record before the first step.
     Raises `FedflowError`, also if the same procedure is already running, or if ``run.out`` holds results of
-    another run.
+    another run or files of the user.
     """
-    facts = {"procedure": run.name, "seed": run.seed, "settings": run.digest}
-    check_replaced(run.folder, facts, named=run.out is not None)
+    if run.out is not None:  # before the inputs are made
+        check_replaced(run.folder, _tags(run), named=True)
     make_inputs([run], makers)
     try:
         shared = run.job.open().shared
@@ -179,18 +179,24 @@ def run_procedure(
         raise error.renamed(f"procedures.{run.name}.{name}") from error
 
 
+def _tags(run: ProcedureRun) -> dict[str, Any]:
+    """The facts that identify it among others, in files and in MLflow."""
+    return {"procedure": run.name, "seed": run.seed, "settings": run.digest}
+
+
 def _described(run: ProcedureRun) -> Description:
+    tags, named = _tags(run), run.out is not None
     record = {
         "experiment": f"procedures/{run.name}",
         "name": f"{run.name} seed {run.seed}",
         "params": run.effective | {"engine": run.params.engine.as_dict(), "seed": run.seed},
-        "tags": {"procedure": run.name, "seed": run.seed, "settings": run.digest},
+        "tags": tags,
         "datasets": recorded_inputs(run.root, run.job.datasets, run.partitions),
         "sweep": run.sweep,
         "grid": run.grid,
     }
     lock = f"{run.name}/{run.seed}"
-    return Description(run.title, run.root, run.folder, run.identity, run.job.key, lock, record)
+    return Description(run.title, run.root, run.folder, run.identity, run.job.key, lock, record, tags, named)
 
 
 def _result(run: ProcedureRun, shared: Any, progress: Progress) -> Result:

@@ -60,7 +60,7 @@ FLUSH_STEPS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many steps o
 AGAIN, PATIENCE = 10.0, 120.0  # seconds until a store that is away is asked again, and for it at the end
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
 BATCH, METRICS_BATCH = 100, 1000  # parameters or tags, and metrics, in one request
-CHANGED, RESUMED = "fedflow.changed_params", "fedflow.resumed"  # tags
+CHANGED, RESUMED, INCOMPLETE = "fedflow.changed_params", "fedflow.resumed", "fedflow.incomplete"  # tags
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
 
 
@@ -229,6 +229,11 @@ class Record:
             for file in sorted(files):
                 self.api.log_artifact(self.run_id, str(file), folder)
 
+    def lack(self, reason: str) -> None:
+        """Tag the run as incomplete."""
+        with reporting(self.store.uri):
+            self.api.set_tag(self.run_id, INCOMPLETE, reason[:TAG_LENGTH])
+
     def end(
         self,
         metrics: Mapping[str, Any],
@@ -283,8 +288,8 @@ class Record:
         if resumed:
             self.recorded = {m.step for m in self.api.get_metric_history(self.run_id, self.ALWAYS)}
             tags[RESUMED] = int(number(had, RESUMED) or 0) + 1
-            if "fedflow.error" in had:
-                self.api.delete_tag(self.run_id, "fedflow.error")
+            for name in {"fedflow.error", INCOMPLETE} & had.keys():
+                self.api.delete_tag(self.run_id, name)
         _log_start(self.api, self._run, params, tags)
         self._log_inputs(datasets)
 

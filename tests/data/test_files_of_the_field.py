@@ -239,8 +239,14 @@ def test_shards_of_hugging_face(read, tmp_path):
         "data.test: 'validation' is not accepted; expected another split of .* than .*: test, train"
     ):
         read("shards", test="validation")
-    one = read("shards", path="mnist-parquet/data/test-00000-of-00001.parquet", user=None)
+    only = {"path": "mnist-parquet/data/test-00000-of-00001.parquet", "user": None}
+    one = read("shards", **only)
     assert len(one.x_train) + len(one.x_test) == 20 and "one split" in one.notes[-1]
+    for field in "train", "test":
+        with refused(f"data.{field}: 'validation' .* {field}, its default, as .* split"):
+            read("shards", **only, **{field: "validation"})
+    with refused("data.test_share: 0.5 .* 0.2, its default, as the split test of mnist-parquet is the test"):
+        read("shards", test_share=0.5)
 
 
 def test_lists_of_numbers_and_images_of_several_sizes_in_parquet(read, tmp_path):
@@ -278,7 +284,7 @@ def test_folders_of_save_to_disk(read, tmp_path):
     for split, rows in (("train", slice(0, 40)), ("test", slice(40, 60))):
         save_to_disk(tmp_path / "both" / split, hugging_face(rows), FEATURES)
     (tmp_path / "both" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
-    raw = read("saved", path=str(tmp_path / "both"))
+    raw = read("saved", path=str(tmp_path / "both"), test_share=None)
     np.testing.assert_array_equal(raw.x_test, IMAGES[40:])
     (tmp_path / "both" / "test" / "data-00000-of-00001.arrow").write_bytes(b"cut")
     with refused("data-00000-of-00001.arrow: cannot be read", FedflowError):
@@ -313,7 +319,7 @@ def test_names_on_the_hub_are_left_to_datasets(read, monkeypatch):
 
     monkeypatch.setattr("fedflow.project.distribution.find_spec", lambda name: True)
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    raw = read("saved", path="ylecun/mnist", revision="v1")
+    raw = read("saved", path="ylecun/mnist", revision="v1", test_share=None)
     assert asked == [("ylecun/mnist", None, "v1")] and len(raw.x_test) == 60
 
 

@@ -1,3 +1,4 @@
+import importlib
 import json
 import os
 import resource
@@ -12,8 +13,9 @@ import pytest
 import torch
 from support import refused
 
-from fedflow.data import Dataset, DatasetParams, load_prepared, prepare
+from fedflow.data import SOURCES, Dataset, DatasetParams, is_current, load_prepared, prepare
 from fedflow.errors import FedflowError
+from fedflow.project import code
 from fedflow.stages import prepare as stage
 
 FILES = ("meta.json", "test.safetensors", "train.safetensors")
@@ -247,3 +249,45 @@ def test_one_process_at_a_time_prepares_data(tmp_path, monkeypatch):
         )
         assert sorted(again) == [False] * 3 + [True]
     assert len(made) == 1
+
+
+PLUGIN = """
+import fedflow as ff
+import numpy as np
+
+def levels(root):
+    x = np.full((6, 8, 8), 3, np.uint8)
+    return ff.RawData(x, np.arange(6) % 2, x, np.arange(6) % 2)
+
+ff.register_source(
+    ff.Source(name="levels", title="Levels", about="one", origin="here", kind="made", fetch=levels)
+)
+"""
+
+
+@pytest.mark.parametrize("part", [False, True], ids=["itself", "part of a mix"])
+def test_data_are_outdated_once_the_code_of_a_plugin_changes(tmp_path, monkeypatch, capsys, part):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setitem(SOURCES, "levels", None)
+    entry: dict = {"source": "levels"}
+    if part:
+        entry = {"source": "mix", "parts": [entry]}
+
+    def prepared(text: str) -> tuple[int, bool, str]:
+        """The level, whether it was prepared now, and the line said, as in a new process."""
+        for cached in (code._source, code._file, code._imports, code._home):
+            cached.cache_clear()
+        monkeypatch.delitem(sys.modules, "plugin_of_a_test", raising=False)
+        (tmp_path / "plugin_of_a_test.py").write_text(text)
+        importlib.import_module("plugin_of_a_test")
+        params = DatasetParams.parse(entry)
+        data, made = stage.current_or_prepared(params, tmp_path / "d", tmp_path / "lock")
+        return int(data.x_train.max()), made, capsys.readouterr().out.replace("\n", "")
+
+    said = f"{tmp_path / 'd'}: prepared again, other code of source levels"
+    assert prepared(PLUGIN) == (3, True, "")
+    assert prepared(f"# a comment{PLUGIN}") == (3, False, "")
+    assert prepared(PLUGIN.replace("3", "4")) == (4, True, said)
+    SOURCES["levels"].fetch.__module__ = "in_no_file"
+    assert not is_current(tmp_path / "d", DatasetParams.parse(entry))

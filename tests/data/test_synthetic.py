@@ -107,3 +107,12 @@ def test_the_default_is_a_setting_of_the_paper():
 def test_more_groups_than_clients_are_refused():
     with refused(r"data.groups: 3 .* at most 2"):
         RegressionOptions(clients=2, groups=3)
+
+
+@pytest.mark.parametrize("heterogeneity", ["homogeneous", "parameters", "inputs", "sizes"])
+def test_only_the_variance_of_what_differs_is_accepted(heterogeneity):
+    used = {"parameters": "gamma1", "inputs": "gamma2", "sizes": "gamma3"}
+    for gamma in used.values():
+        if gamma != used.get(heterogeneity):
+            with refused(f"data.{gamma}: 2.0 .* 1.0, its default, with heterogeneity: {heterogeneity}"):
+                ConvexOptions.parse({"heterogeneity": heterogeneity, gamma: 2})

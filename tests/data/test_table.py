@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from support import refused
 
+from fedflow.data import DatasetParams
 from fedflow.data.files import RawData
 from fedflow.data.table import TableOptions, read_table
 from fedflow.errors import FedflowError
@@ -105,6 +106,26 @@ def test_parquet_gives_the_same_as_csv(read, table, tmp_path):
     raw = read_table(tmp_path / "houses.parquet", TableOptions(target="kind", user="town", ignore=["part"]))
     np.testing.assert_array_equal(raw.x_train, expected.x_train)
     np.testing.assert_array_equal(raw.y_test, expected.y_test)
+
+
+def test_options_of_text_files_are_refused_with_parquet(table, tmp_path):
+    table.to_parquet(tmp_path / "houses.parquet")
+    unused = {"names": "numbers", "separator": "tab", "comment": "#", "encoding": "latin-1"}
+    for field, value in unused.items():
+        with refused(f"data.{field}: '{value}' .*, its default, with a Parquet file"):
+            read_table(tmp_path / "houses.parquet", TableOptions.parse({"target": "kind", field: value}))
+    table.to_csv(tmp_path / "tests.csv", sep="\t", index=False)
+    both = {"target": "kind", "test_path": str(tmp_path / "tests.csv"), "separator": "tab"}
+    options = TableOptions.parse(both | {"features": ["age"]})
+    assert len(read_table(tmp_path / "houses.parquet", options).x_test) == ROWS
+
+
+def test_a_share_of_test_rows_that_are_given_is_refused():
+    entry = {"source": "table", "path": "a.csv", "target": "kind"}
+    for given in {"split": "part"}, {"test_path": "b.csv"}:
+        with refused("data.test_share: 0.3 .* 0.2, its default, with test rows in split or test_path"):
+            DatasetParams.parse(entry | given | {"test_share": 0.3})
+        assert DatasetParams.parse(entry | given | {"train_limit": 9, "seed": 1}).seed == 1  # of the limit
 
 
 def test_rows_of_each_user_are_split_and_standardized_by_themselves(read, table):

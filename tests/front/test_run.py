@@ -402,6 +402,7 @@ def test_a_mistake_in_a_method_in_development_ends_its_first_round() -> None:
         ({"seed": "a"}, "seed: 'a' .* a whole number >= 0"),
         ({"device": "gpu"}, "device: 'gpu' .* one of auto, cpu, cuda"),
         ({"compile": True}, "compile: True .* one of auto, always, never"),
+        ({"checkpoint_every": 2}, "^checkpoint_every: 2 .* no value without record="),
     ],
 )
 def test_errors_name_what_is_accepted(given: dict[str, Any], match: str) -> None:

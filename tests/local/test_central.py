@@ -109,6 +109,12 @@ def test_a_regression_has_a_loss_and_no_accuracy() -> None:
         SmoothedModel(partial(build, "linear", (1,), 1), smoothing=0.1)
 
 
+def test_samples_with_several_labels_are_not_smoothed() -> None:
+    model, y = SmoothedModel(partial(build, "mlp", (1,), 3), smoothing=0.1), torch.ones(2, 3).bool()
+    with refused(r"^central.label_smoothing: 0.1 .*expected 0, as samples .* no single label"):
+        model.losses(torch.zeros(2, 3), y)
+
+
 @pytest.mark.parametrize("diverges", ["train", "test"])
 def test_a_diverging_training_is_refused_in_one_line(federation: Federation, diverges: str) -> None:
     both = {"train": federation.train, "test": federation.test}

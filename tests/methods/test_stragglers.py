@@ -125,3 +125,11 @@ def test_impossible_stragglers_are_refused(late: dict[str, Any], field: str) -> 
 def test_asynchronous_methods_have_no_stragglers(name: str, federation: Federation) -> None:
     with pytest.raises(BadInput, match=r"^training.stragglers: .* which is asynchronous"):
         run(name, federation, training=LATE)
+
+
+def test_methods_that_train_on_full_gradients_have_no_stragglers(federation: Federation) -> None:
+    with pytest.raises(
+        BadInput, match=r"^training.stragglers: .* trains on full gradients, or drop_stragglers"
+    ):
+        run("fedsgd", federation, training={"stragglers": 0.5})
+    run("fedsgd", federation, training={"stragglers": 0.5, "drop_stragglers": True}, rounds=1)

@@ -136,6 +136,10 @@ def test_what_is_no_division_is_refused_by_client_and_row(rows, message):
 
 
 def test_settings_that_do_not_fit_are_refused():
+    with refused("partition.holdout: 0.5 is not accepted; expected 0, because the scheme names test rows"):
+        given({"train": TRAIN, "test": TEST}, holdout=0.5)
+    with refused("partition.test_rows: 'train' is not accepted; expected null, its .*, without test rows"):
+        given(TRAIN, test_rows="train")
     with refused("partition.clients: 4 is not accepted; expected 3 or null, as many as are given"):
         given(TRAIN, clients=4)
     with refused("partition.path: None is not accepted; expected a file, or null with partition.rows"):

@@ -265,6 +265,25 @@ def test_edges_between_neighbors_have_gaussian_weights(
         choose(adjacency=plain.adjacency, k=3, edge_weights="gaussian")
 
 
+def test_options_of_choose_that_would_have_no_effect_are_refused() -> None:
+    table = pd.DataFrame({"x": range(30), "y": 0.0})
+    edges = knn_graph(table.to_numpy(), 4, "binary")
+    for given, message in (
+        (
+            {"adjacency": edges, "columns": ["x"]},
+            r"^columns: \['x'\] .*expected None, as the edges are given",
+        ),
+        ({"adjacency": edges, "ignore": ["x"]}, r"^ignore: \['x'\] .*expected \[\], as the edges are given"),
+        ({"adjacency": edges, "scaled": False}, "^scaled: False .*expected True, as the edges are given"),
+        ({"adjacency": edges, "neighbors": 3}, "^neighbors: 3 .*expected 10, as the edges are given"),
+        ({"columns": ["x"], "ignore": ["y"]}, r"^ignore: \['y'\] .*expected \[\] with columns"),
+        ({"kappa": 0.5}, "^kappa: 0.5 .*expected 1 without costs"),
+    ):
+        with one_line_error(message):
+            choose(table, 3, **given)
+    assert len(choose(table, 3, columns=table.columns[:1]).rows) <= 3
+
+
 def test_a_file_in_the_home_folder(
     houses: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -297,6 +297,10 @@ def test_findings_combine_experts_of_a_learner(tasks: Federation) -> None:
         ({"learners": {"bmoml": {"accept": 0.5}}}, "learners.bmoml.accept: 0.5 .* null without fifo_coin"),
         ({"learners": {"moml": {"buffer": 3}}}, "learners.moml.buffer"),
         ({"learners": {"mogd": {"alpha": [1.0]}}}, "learners.mogd.alpha: .* no regularizer"),
+        (
+            {"learners": {"fs": {"gradient_steps": [3]}}},
+            "learners.fs.gradient_steps: .* null: fs never trains",
+        ),
         ({"learners": {"moml": {"alpha": []}}}, "learners.moml.alpha: .* one or more different"),
         ({"alpha": [0.0]}, r"alpha\[0\]: 0.0 .* > 0"),
         ({"gradient_steps": [5, 5]}, "gradient_steps: .* different"),

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from fedflow.claims.claims import load_claims
 from fedflow.claims.matching import matches, scale
-from fedflow.claims.recorded import read_verdicts, write_verdicts
+from fedflow.claims.recorded import HEAD, read_verdicts, write_verdicts
 from fedflow.claims.results import read_results, write_results
 from fedflow.claims.sources import RECORDED
 from fedflow.claims.verdicts import judge
@@ -529,3 +529,18 @@ def test_a_verdict_that_changes_names_the_earlier_one_and_the_cause(earlier, was
         write_verdicts(tmp_path, judge(claims, runs), "2026-01-02", {})
         (entry,) = read_verdicts(tmp_path).verdicts
         assert (entry.verdict, entry.was, entry.date) == ("confirmed", was, "2026-01-02")
+
+
+def test_comments_in_verdicts_are_kept(tmp_path):
+    file = tmp_path / RECORDED
+    file.write_text(
+        "# of us\npaper: P\n# all\nverdicts:\n# first\n- id: a\n  ours: 'a # b'  # behind\n  # within\n"
+        "  note: long\n# second\n- {id: b, note: '#1'}\n# end\n"
+    )
+    for _ in range(2):
+        write_verdicts(tmp_path, [], "2026-01-02", {})
+        lines = [line for line in file.read_text().splitlines() if "#" in line]
+        assert lines[0] == HEAD.strip() and lines.count(lines[0]) == 1
+        above = ["# of us", "# all", "# first", "# behind", "# within", "  ours: 'a # b'", "# second"]
+        assert lines[1:] == [*above, "  note: '#1'", "# end"]
+    assert [entry.ours for entry in read_verdicts(tmp_path).verdicts] == ["a # b", ""]

@@ -284,6 +284,11 @@ def test_clients_pay_for_messages_that_they_missed(federation: Federation) -> No
         assert np.diff([0, *rounds.values("bytes_up")]).tolist() == [4 * 8 * n] * 3
 
 
+def test_messages_up_are_never_missed() -> None:
+    with refused("^run.updates.catch_up: 2.0 .*expected null, its default, with direction: up$"):
+        UpdateStep.parse({"step": "sign", "catch_up": 2})
+
+
 @pytest.mark.parametrize("name", SEVERAL)
 def test_messages_that_differ_between_clients_are_not_compressed(name: str, federation: Federation) -> None:
     for direction in ("down", "both"):

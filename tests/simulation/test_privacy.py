@@ -250,6 +250,11 @@ def test_what_the_guarantee_cannot_cover_is_refused(federation: Federation, dp: 
         ({"epsilon": 8}, r"^run.updates\[0\].noise: 1.0 .*null where epsilon is given"),
         ({"delta": None}, r"^run.updates\[0\].delta: None .*or noise: 0"),
         ({"mode": "local", "quantile": 0.5}, r"^run.updates\[0\].quantile: 0.5 .*null with mode: local"),
+        ({"norm_lr": 0.5}, r"^run.updates.*norm_lr: 0.5 .*expected 0.2, its default, without quantile"),
+        (
+            {"count_noise": 1},
+            r"^run.updates.*count_noise: 1.0 .*expected null, its default, without quantile",
+        ),
         ({"quantile": 0.5}, r"^run.updates.count_noise: 0.4 .*a number > 0.5, half of the noise"),
     ):
         with refused(message):

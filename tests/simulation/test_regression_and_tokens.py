@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import forbid_fallback, run, run_without_values
+from support import forbid_fallback, refused, run, run_without_values
 
 from fedflow.data import Examples
 from fedflow.data.files import DataColumn, RawData
@@ -73,6 +73,16 @@ def test_accuracies_of_a_regression_are_null(regression: Federation) -> None:
     assert metrics["loss"] > 0 and json.dumps(metrics, allow_nan=False)
     last = ran.rounds[-1].values
     assert not (accuracies | {"all_accuracy"}) & last.keys() and last["all_loss"] == last["global_loss"] > 0
+
+
+def test_a_regression_has_no_accuracy_to_reach(regression: Federation) -> None:
+    stop = {"metric": "local_accuracy", "value": 0.9}
+    for asked, message in (
+        ({"target_accuracy": 0.9}, "^run.target_accuracy: 0.9 .*expected null, as .* no accuracy$"),
+        ({"stop_at": stop}, "^run.stop_at.metric: 'local_accuracy' .*expected one of"),
+    ):
+        with refused(message):
+            run("fedavg", regression, rounds=2, evaluate_every=1, **asked)
 
 
 def language(length: int, next_word: bool) -> RawData:

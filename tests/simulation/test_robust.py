@@ -295,6 +295,17 @@ def test_rules_and_attacks_refuse_what_they_cannot_do(federation: Federation) ->
         step("alie").meet(Arrived([0, 1], [0, 0], [1, 1], [0, 1], 1, {"model": uneven}, [{}, {}], {}, drawn))
     with refused("^run.updates: 'median' .*without cfl, whose server takes no mean of updates"):
         ran("cfl", federation, {"step": "median"})
+    for name, reason in (
+        ("fedac", "averages single models in clusters"),
+        ("fedmgda", "weighs single updates"),
+    ):
+        with refused(f"^run.updates: 'median' .*expected median without {name}, which {reason} itself$"):
+            prepare_run(name, federation, updates=[{"step": "median"}])
+    for name, steps in (("local", []), ("fedavg", [{"step": "secure"}])):
+        with refused(
+            "'norm_bound' .*norm_bound without secure, with methods whose clients send vectors of real"
+        ):
+            ran(name, federation, {"step": "norm_bound"}, *steps)
 
 
 SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1}

@@ -21,7 +21,7 @@ import torch
 
 from fedflow.methods.averaging._averaging import weights
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.method import Cohort, GlobalModel, Next, Round
+from fedflow.methods.method import Cohort, Conditions, GlobalModel, Next, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -35,6 +35,10 @@ class FedMGDA(FedAvg):
         0.1, "largest |lambda_k - p_k|", symbol="eps", ge=0, le=1, grid=(0.1, 0.5, 1), source="grid of AAggFF"
     )
     normalize: bool = option(True, "scale every update to length 1", source="the + of FedMGDA+")
+
+    def check(self, run: Conditions) -> None:
+        super().check(run)
+        run.need_means(self.name, "which weighs single updates itself")
 
     def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> Next[GlobalModel]:
         w, mean, trained = server.model, cohort.mean("model"), now.model.parameters

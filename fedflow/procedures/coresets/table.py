@@ -124,14 +124,21 @@ def choose(
     """
     if table is None and adjacency is None:
         raise BadInput("table", None, "a table of points, or the edges of a graph")
-    if edge_weights not in EDGE_WEIGHTS or (adjacency is not None and edge_weights != "binary"):
-        accepted = " or ".join(EDGE_WEIGHTS) if adjacency is None else "binary, as the edges are given"
-        raise BadInput("edge_weights", edge_weights, accepted)
-    unused = {"columns": columns, "ignore": [*ignore], "scaled": not scaled, "neighbors": neighbors != 10}
-    for name in [name for name, given in unused.items() if given and adjacency is not None]:
-        raise BadInput(name, locals()[name], "its default, as the edges are given")
-    if columns and ignore:
-        raise BadInput("ignore", [*ignore], "no columns, where columns are named")
+    if edge_weights not in EDGE_WEIGHTS:
+        raise BadInput("edge_weights", edge_weights, " or ".join(EDGE_WEIGHTS))
+    columns, ignore = None if columns is None else [*columns], [*ignore]
+    if adjacency is not None:
+        for name, value, default in (  # of the graph that is made without edges
+            ("columns", columns, None),
+            ("ignore", ignore, []),
+            ("scaled", scaled, True),
+            ("neighbors", neighbors, 10),
+            ("edge_weights", edge_weights, "binary"),
+        ):
+            if value != default:
+                raise BadInput(name, value, f"{default}, as the edges are given")
+    if columns is not None and ignore:
+        raise BadInput("ignore", ignore, "[] with columns, which names all columns to use")
     if cost is None and kappa != 1:
         raise BadInput("kappa", kappa, "1 without costs")
     if table is None:

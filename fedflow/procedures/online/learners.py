@@ -59,6 +59,9 @@ class Learner(Choice):
     def validate(self) -> None:
         if self.alpha is not None and not self.has_alpha:
             raise BadInput(f"{self.section}.alpha", self.alpha, f"null: {self.name} has no regularizer")
+        if self.gradient_steps is not None and not self.trains:
+            accepted = f"null: {self.name} never trains"
+            raise BadInput(f"{self.section}.gradient_steps", self.gradient_steps, accepted)
 
     def begin(self, first: Tensor) -> State:
         """The vectors before the first round, from w^1 [D]. All count as memory."""

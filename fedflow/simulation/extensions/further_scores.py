@@ -19,7 +19,6 @@ from fedflow.metrics.predictions import by_client, summarized
 from fedflow.simulation.evaluation import Measure, Scores, Served
 from fedflow.simulation.extensions.extension import END, NEWCOMERS, Run, RunExtension
 from fedflow.simulation.extensions.trained_means import TrainedMeans
-from fedflow.simulation.job import ClientResult
 from fedflow.simulation.outcome import RoundReport, RunFindings, mean_or_none
 
 PREDICTIONS_FILE = "predictions.parquet"
@@ -130,10 +129,6 @@ class KeptModels(RunExtension):
         return bool(self.run.settings.keep_trained)
 
     stores = trains
-
-    def trained(self, sent: ClientResult) -> None:
-        if self.trains and TRAINED not in sent.keep:
-            raise BadInput("run.keep_trained", True, "false: the clients of this method train no model")
 
     def measures(self, when: str) -> Sequence[Measure]:
         return [LastTrained()] if when == END and self.trains else []

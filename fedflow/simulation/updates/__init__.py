@@ -25,5 +25,6 @@ from fedflow.simulation.updates import trimmed_mean as trimmed_mean
 from fedflow.simulation.updates.step import STEPS as STEPS
 from fedflow.simulation.updates.step import UpdateStep as UpdateStep
 from fedflow.simulation.updates.step import check_steps as check_steps
+from fedflow.simulation.updates.step import replaces_means as replaces_means
 
-__all__ = ["STEPS", "UpdateStep", "check_steps"]
+__all__ = ["STEPS", "UpdateStep", "check_steps", "replaces_means"]

@@ -65,6 +65,10 @@ class Compression(UpdateStep):
         ge=1,
     )
 
+    def validate(self) -> None:
+        if self.direction == UP:
+            self.refuse_unused("with direction: up", "catch_up")
+
     def code(self, u: Tensor, crosses: Tensor, draw: Draw) -> Code:
         """The code of ``u`` [C, n], whose entries are 0 where ``crosses`` [C, n] is false."""
         raise NotImplementedError
@@ -78,7 +82,8 @@ class Compression(UpdateStep):
             raise self.unfit(f"with direction: up and {method.name}, whose clients receive different vectors")
 
     def prepared(self, run: "Conditions") -> Self:
-        return replace(self, catch_up=1 / run.participation) if self.catch_up is None else self
+        given = self.direction == UP or self.catch_up is not None
+        return self if given else replace(self, catch_up=1 / run.participation)
 
     def change(self, sent: Outgoing) -> Changed:
         if self.direction == DOWN:

@@ -103,8 +103,7 @@ class Outgoing:
             difference = vector if reference is None else vector - reference
             differences[name] = difference if mask is None else difference.masked_fill(~mask, 0)
         if not differences:
-            accepted = f"{self.name} before secure, with methods whose clients send vectors of real numbers"
-            raise BadInput("run.updates", self.name, accepted)
+            raise without_numbers(self.name, "before secure")
         return differences
 
     def moved(self, differences: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -221,6 +220,12 @@ class Sent:
     numbers: Mapping[str, float]
 
 
+def without_numbers(step: str, order: str) -> BadInput:
+    """The error of a ``step`` on updates without real numbers; ``order`` is "before secure" or "without"."""
+    accepted = f"{step} {order}, with methods whose clients send vectors of real numbers"
+    return BadInput("run.updates", step, accepted)
+
+
 class UpdateStep(Choice):
     """One step, with its options as fields. Clients keep the vectors ``keeps`` for it from round to round."""
 
@@ -332,9 +337,14 @@ class UpdateStep(Choice):
         return state, {}
 
 
+def replaces_means(step: UpdateStep) -> bool:
+    """True if the step has its own `UpdateStep.combine`."""
+    return type(step).combine is not UpdateStep.combine
+
+
 def check_steps(steps: Sequence[UpdateStep]) -> None:
     """Raise `BadInput` for steps that exclude each other."""
-    combining = [i for i, step in enumerate(steps) if type(step).combine is not UpdateStep.combine]
+    combining = [i for i, step in enumerate(steps) if replaces_means(step)]
     if len(combining) > 1:
         first, second, *_ = combining
         accepted = f"none, as {steps[first].name} replaces means already"

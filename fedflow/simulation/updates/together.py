@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedflow.simulation.updates.rules import WholeUpdates, warn_of_memory
-from fedflow.simulation.updates.step import Arrived
+from fedflow.simulation.updates.step import Arrived, without_numbers
 
 
 class Differences:
@@ -55,6 +55,8 @@ class Meeting(WholeUpdates):
 
     def meet(self, got: Arrived) -> Mapping[str, Sequence[Tensor]]:
         differences = Differences(got)
+        if not differences.vectors:
+            raise without_numbers(self.name, "without secure")  # the server gets masked updates
         warn_of_memory(self, (row for rows in differences.vectors.values() for row in rows))
         for members in differences.groups:
             self.change_group(differences, members)
