@@ -60,7 +60,7 @@ def test_procedures_are_listed_and_explained(root: Path, capsys) -> None:
 
 
 def test_a_summary_is_printed_as_a_table(root: Path, capsys) -> None:
-    done = fedflow(capsys, "procedure", "far", "--seed", 1, "--workers", 3, "--root", root)
+    done = fedflow(capsys, "procedure", "far", "--seed", 1, "--root", root)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[0] == "far · seed 1: step 24/24, 3 of 3 parts"
     assert "Last place" in done.out and "Mean place" in done.out and "outcomes/far/1" in done.out
