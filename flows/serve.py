@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 PROJECT = "FEDFLOW_PROJECT"  # the variable in prefect.yaml
 RESTART = timedelta(minutes=1)  # from a crash to the next start; a worker may report a crash twice
+QUIET = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}  # no telemetry
 SILENCE = timedelta(minutes=10)  # of a run, which sends a heartbeat every three minutes
 
 
@@ -231,10 +232,11 @@ def prefect(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "prefect", *arguments]
 
 
-def serve(port: int | None, webhook: str | None = None) -> None:
+def serve(port: int | None, webhook: str | None = None) -> int:
     """Serve until Ctrl-C or SIGTERM; with a ``webhook``, `notify` it of failed runs.
 
-    Raises `BadInput` for a ``port`` if the server runs already, on another one.
+    Returns the exit code of a worker that ends earlier. Raises `BadInput` for a ``port`` if the server
+    runs already, on another one.
     """
     require("python -m flows.serve", "prefect")
     check_present(Path(), "prefect.yaml")
@@ -254,9 +256,10 @@ def serve(port: int | None, webhook: str | None = None) -> None:
             print(f"It asks for a password once; paste the line in {password_file(home())}", flush=True)
         worker = subprocess.Popen(prefect("worker", "start", "--pool", project(), "--type", "process"))
         try:
-            worker.wait()
+            code = worker.wait()
         finally:
             _end(worker)
+    return 128 - code if code < 0 else code  # a signal, as shells report it
 
 
 def _end(worker: subprocess.Popen) -> None:
@@ -284,8 +287,10 @@ def main() -> None:
     given = parser.parse_args()
     if given.project:
         return print(project())
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
     try:
-        serve(given.port, given.notify)
+        sys.exit(serve(given.port, given.notify))
     except FedflowError as error:
         print(f"fedflow: {error}", file=sys.stderr)
         sys.exit(2)

@@ -17,7 +17,9 @@ from prefect.artifacts import (
 )
 from prefect.runtime import flow_run
 
+from fedflow.methods import METHODS
 from fedflow.metrics.table import heading, headlines, metric_of, printed
+from fedflow.procedures import PROCEDURES
 from fedflow.project.digest import digest
 from fedflow.simulation.outcome import RoundReport
 from fedflow.stages.central_network import TABLE
@@ -40,9 +42,16 @@ def artifact_key(*parts: object) -> str:
     """
     text = "-".join(map(str, parts))
     key = re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")
-    if not re.fullmatch("[A-Za-z0-9_-]+", text):  # names may differ only in replaced characters
+    if not all(_plain(str(part)) for part in parts):  # names may differ only in replaced characters
         key = f"{key}-{digest(text, 6)}".strip("-")
     return key
+
+
+def _plain(name: str) -> bool:
+    """True for registered names, and for others that are keys themselves, but not of a registered name."""
+    registered = METHODS.keys() | PROCEDURES.keys()
+    dashed = re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name)
+    return name in registered or (dashed is not None and name.replace("-", "_") not in registered)
 
 
 class ProgressBar:

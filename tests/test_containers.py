@@ -55,6 +55,20 @@ def test_services_use_secrets_volumes_and_services_that_exist(compose: dict[str,
             assert source in compose["volumes"] or source.startswith("${") or (DOCKER / source).exists()
 
 
+def test_services_send_no_telemetry_and_keep_names_and_addresses(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    ours = [service["environment"] for service in services.values() if service.get("image") == "fedflow"]
+    assert len(ours) == 4
+    for environment in ours:
+        assert environment["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+        assert environment["DO_NOT_TRACK"] == environment["MLFLOW_DISABLE_TELEMETRY"] == "true"
+    assert services["worker"]["hostname"] == "fedflow"  # a part of `flows.serve.project`
+    (port,) = services["prefect"]["ports"]
+    page = f"http://{port.rpartition(':')[0]}"
+    assert services["prefect"]["environment"]["PREFECT_UI_API_URL"] == f"{page}/api"
+    assert services["worker"]["environment"]["PREFECT_UI_URL"] == page
+
+
 def test_scripts_parse(compose: dict[str, Any]) -> None:
     scripts = [file.read_text() for file in DOCKER.glob("*.sh")]
     commands = [service.get("command") for service in compose["services"].values()]

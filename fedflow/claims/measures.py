@@ -82,6 +82,7 @@ COSTS = {  # measure: field of `Reach`, and metric
 SWEEPS = {"sweep_best": 0, "sweep": 1, "sweep_plateau": 1, "sweep_most": 1}
 SWEPT = {"accuracy": "local_accuracy", "loss": "loss", "ece": "ece", "mce": "mce"}  # by column
 MASKS = {"mask_overlap": 0, "mask_iou": 1}
+ROUNDING = 1e-9  # of a mean accuracy
 OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2, "last": 2}
 
 
@@ -313,7 +314,7 @@ def _swept(text: str, name: str, field: str, argument: str = "0") -> Measure:
         if name == "sweep_best":
             return float(scores.groupby("client")["accuracy"].max().mean())
         if name == "sweep_plateau":
-            return float((by_share >= by_share.max() - wanted).mean())
+            return float((by_share >= by_share.max() - wanted - ROUNDING).mean())
         if wanted not in by_share.index:
             shares = ", ".join(f"{share:g}" for share in by_share.index)
             raise NotMeasured(f"{run.folder / 'sweep.parquet'} has no share {argument}, but {shares}")

@@ -101,6 +101,7 @@ class CheckResult:
     note: str = ""
     runs: tuple[Run, ...] = ()
     values: tuple[Values, ...] = ()
+    terms: int = 0  # values that the difference adds and subtracts
     difference: Stat | None = None
     open: tuple[bool, bool] = (False, False)  # the difference is only an upper, a lower bound
     low: float = math.nan
@@ -113,9 +114,14 @@ class CheckResult:
         return self.difference is not None and not self.reason
 
     @property
+    def spread(self) -> bool:
+        """True if its interval has a width: without one, seeds say nothing of chance."""
+        return self.testable and self.low != self.high
+
+    @property
     def kind(self) -> tuple[str, str, int]:
-        """The key of comparable results; the number is 1 for values, 2 for differences, 3 for slopes."""
-        return self.partition, self.measure.text, min(len(self.values), 3)
+        """The key of comparable results: values, differences, differences of these, and slopes."""
+        return self.partition, self.measure.text, 0 if self.check.trend else self.terms
 
     @property
     def numbers(self) -> str:
@@ -290,7 +296,7 @@ def _compare(
         reason = "no shared seeds" if all(side.stat.values for side in values) else "no values"
         return replace(blank, reason=reason)
     done = replace(blank, verdict=NOT_RESOLVED, note=_note(terms), difference=difference.stat)
-    done = replace(done, values=tuple(side.on(shared) for side in values))
+    done = replace(done, values=tuple(side.on(shared) for side in values), terms=len(terms))
     if len(shared) < SEEDS:
         seeds = f"{len(shared)} {'seed' if len(shared) == 1 else 'shared seeds'}"
         return replace(done, reason=f"{seeds}, of at least {SEEDS}")
@@ -305,9 +311,9 @@ def _decided(results: Sequence[CheckResult]) -> list[CheckResult]:
             kinds.setdefault(result.kind, []).append(result.difference)
     least = {kind: typical(differences) for kind, differences in kinds.items()}
     told = [_interval(result, least[result.kind]) if result.testable else result for result in results]
-    chances = [_chance(result, least[result.kind]) for result in told if result.testable]
+    chances = [_chance(result, least[result.kind]) for result in told if result.spread]
     left = iter(adjusted(chances))
-    return [_corrected(result, next(left), len(chances)) if result.testable else result for result in told]
+    return [_corrected(result, next(left), len(chances)) if result.spread else result for result in told]
 
 
 def _interval(result: CheckResult, least: float) -> CheckResult:

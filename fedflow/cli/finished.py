@@ -242,8 +242,10 @@ def export(
 
     metrics = exported.metrics
     tags = {name: metrics[name] for name in ("partition", "method", "seed", "settings")}
+    inputs = {name: metrics[f"{name}_hash"] for name in ("data", "partition")}
+    experiment = f"{metrics['dataset']}/{metrics['partition']}"
     try:
-        number, which = served_model(tags, f"{metrics['dataset']}/{metrics['partition']}", client, root)
+        number, which = served_model(tags, experiment, inputs, client, root)
     except BadInput as error:
         raise error.renamed("--client") from None
     size: Any = export_model(file, number, which, client, root).size

@@ -52,7 +52,7 @@ def ui(
     """
     from fedflow.project.arguments import check_port
     from fedflow.tracking.pages import runs_pages
-    from fedflow.tracking.store import ui_command
+    from fedflow.tracking.store import BACKEND, tracking_uri, ui_command
 
     command = ui_command(root, check_port("--port", port))
     pages = runs_pages(root, port)
@@ -63,6 +63,7 @@ def ui(
     if open_browser:
         first = next(iter(pages.values()), f"http://127.0.0.1:{port}/")
         subprocess.Popen([sys.executable, "-m", "fedflow.cli.browser", first])
+    os.environ[BACKEND] = tracking_uri(root)  # not in the command, which all users can list
     os.execv(command[0], command)  # so that signals reach MLflow, which ends its processes
 
 

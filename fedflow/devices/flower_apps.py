@@ -103,7 +103,7 @@ class Clients:
             if self.partition is None:
                 OPENED[key] = Own(flat_model(self.model, data, CPU, CONVOLUTION), data)
             else:
-                division, method = as_division(self.partition), built_method(self.method)
+                division, method = as_division(self.partition, data), built_method(self.method)
                 made = federation(data, division, self.model, method, "cpu", CONVOLUTION)
                 if late := made.partition.newcomers:
                     raise BadInput("partition.newcomers", late, "0, as Flower chooses among all clients")
@@ -154,10 +154,10 @@ def client_app(
 class Strategy(FlowerStrategy):
     """A method of fedflow as a Strategy of Flower.
 
-    `start` waits for ``clients`` nodes and takes the first model from ``model`` and ``seed``. ``model`` is a
-    network as `fedflow.run` takes it; one that is given by name needs ``like``, data with the shape of the
-    clients' samples. ``participation`` is the share of the clients in a round; a client that does not reply
-    counts as failed.
+    `start` waits for ``clients`` nodes, refuses more, and takes the first model from ``model`` and ``seed``.
+    ``model`` is a network as `fedflow.run` takes it; one that is given by name needs ``like``, data with the
+    shape of the clients' samples. ``participation`` is the share of the clients in a round; a client that
+    does not reply counts as failed.
 
     After `start`, ``server.state`` has the state of the method.
     """
@@ -178,6 +178,8 @@ class Strategy(FlowerStrategy):
             raise BadInput(
                 "like", None, "data with the shape of the clients' samples, or a module as `model`"
             )
+        if evaluate_every < 1:
+            raise BadInput("evaluate_every", evaluate_every, "a number of rounds >= 1")
         self.method, self.training = built_method(method), _training(training)
         self.participation, self.seed, self.evaluate_every = participation, seed, evaluate_every
         self.clients, self._network, self._like = clients, model, like
@@ -281,6 +283,8 @@ class Strategy(FlowerStrategy):
                     reason = f"{len(nodes)} of {self.clients} nodes are connected after {timeout:g} s"
                     raise FedflowError(reason)
                 time.sleep(0.2)
+        if len(nodes) > self.clients:
+            raise BadInput("clients", self.clients, f"the number of connected nodes, {len(nodes)}")
         asked = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in nodes]
         about = {}
         for reply in grid.send_and_receive(asked, timeout=timeout):

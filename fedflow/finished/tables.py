@@ -28,6 +28,8 @@ class Stat:
 
     @property
     def mean(self) -> float:
+        if self.low == self.high:  # exactly, so that the std is 0
+            return self.low
         return sum(self.values.values()) / len(self.values)
 
     @property

@@ -14,7 +14,7 @@ from fedflow.data.encoding import Encoding
 from fedflow.data.frames import need_features, read_frames
 from fedflow.data.labels import LOSSES, NUMBERED, binary_rows, labels_as_reals, misfit, several
 from fedflow.errors import BadInput
-from fedflow.front.samples import Given, gathered, kinds, split
+from fedflow.front.samples import Given, gathered, kinds, need_same_rows, split
 from fedflow.project.terminal import say
 from fedflow.settings import Words
 
@@ -57,7 +57,9 @@ def dataset(
     """
     if loss not in (None, *LOSSES):
         raise BadInput("loss", loss, f"None or one of {', '.join(LOSSES)}")
-    read = gathered(Given(x, y, x_test, y_test, classes))
+    if test_share is None and seed:
+        raise BadInput("seed", seed, "0 without test_share, whose samples it draws")
+    read = gathered(Given(x, y, x_test, y_test, _names(classes)))
     for name, values in read.arrays().items():
         if (advice := instead(values)) and (name == "x" or values is not None):
             raise BadInput(name, Words(type(values).__name__), f"an array or tensor: {advice}")
@@ -71,7 +73,7 @@ def dataset(
             accepted = f"an array; all are needed: fedflow.dataset(x[:n], y[:n], x[n:], y[n:]){share}"
             raise BadInput(name, None, accepted)
     for part in ("", "_test"):
-        _need_same_rows(f"y{part}", given[f"x{part}"], given[f"y{part}"])
+        need_same_rows(f"y{part}", given[f"x{part}"], given[f"y{part}"])
     encoding = None
     if all(hasattr(given[name], "columns") for name in ("x", "x_test")):
         *frames, encoding, note = read_frames(given["x"], given["x_test"], encode, missing)
@@ -169,13 +171,6 @@ def _entry(path: Path) -> str:
     return f'{{"source": "{source}", "path": "{path}"{target}}}'
 
 
-def _need_same_rows(name: str, x: Any, y: Any) -> None:
-    """Refuse targets whose index differs from the index of the inputs: their rows would not match."""
-    indices = [getattr(values, "index", None) for values in (x, y)]
-    if all(hasattr(index, "equals") for index in indices) and not indices[0].equals(indices[1]):  # type: ignore[union-attr]
-        raise BadInput(name, Words("an index that differs from x.index"), "the rows of x: y.loc[x.index]")
-
-
 def _array(name: str, values: Any) -> np.ndarray:
     """The same numbers, with the same type, in the byte order of this machine."""
     if isinstance(values, Tensor):
@@ -242,10 +237,21 @@ def _need_several(name: str, y: np.ndarray) -> None:
         raise BadInput(name, Words(_layout(y)), 'an array [n, labels] of 0 and 1, with loss="bce"')
 
 
+def _names(classes: Any) -> list[str] | None:
+    """The names of the classes as text, in the order of their numbers, which a set does not have."""
+    if classes is None:
+        return None
+    array = getattr(classes, "ndim", 0) == 1 and not isinstance(classes, Tensor)
+    names = list(map(str, classes)) if isinstance(classes, list | tuple) or array else []
+    if not names or len(set(names)) < len(names):
+        raise BadInput("classes", names or classes, "a list of different names")
+    return names
+
+
 def _labels(y: Any, count: int, classes: Sequence[str] | None) -> tuple[str, ...]:
     """The names of several labels: given, or the names of a data frame's columns."""
     names = [*map(str, getattr(y, "columns", range(count)) if classes is None else classes)]
-    if isinstance(classes, str) or len(set(names)) != count:
+    if len(set(names)) != count:
         raise BadInput("classes", classes, f"different names of the {count} labels, the columns of y")
     return tuple(names)
 
@@ -274,7 +280,7 @@ def _need_targets(name: str, y: np.ndarray, sequence: tuple[int, ...], loss: str
 def _classes(arrays: dict[str, np.ndarray], classes: Sequence[str] | None, tokens: bool) -> tuple[str, ...]:
     """The names of the labels, or of the tokens where networks predict some."""
     y_train, y_test = (arrays[name].astype(np.int64, copy=False) for name in ("y", "y_test"))
-    if isinstance(classes, str) or (classes is not None and len(set(classes)) < len(classes)):
+    if classes is not None and len(set(classes)) < len(classes):
         raise BadInput("classes", classes, "a list of different names")
     if tokens:
         whole = arrays.values() if y_train.ndim == 2 else (y_train, y_test)

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,12 +23,15 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.models.tensors import need_plain
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
+from fedflow.partition.given import Given
+from fedflow.partition.lists import named_rows
+from fedflow.partition.natural import Natural
 from fedflow.partition.opened import opened
-from fedflow.project.digest import digest
+from fedflow.project.digest import SHORT, digest
 from fedflow.project.terminal import say
 from fedflow.settings import Words
 from fedflow.simulation.federation import Federation, random_examples
-from fedflow.simulation.fits import LEAST, channels_last, need_fit
+from fedflow.simulation.fits import LEAST, SAMPLES, channels_last, need_fit
 from fedflow.stages.prepare import current_or_prepared
 from fedflow.stages.started import start_files, started
 
@@ -114,18 +118,57 @@ def divided(division: Division, data: Dataset) -> Partition:
     return Partition.from_lists(rows, pools, pools_of, dataset_hash=data.hash)
 
 
-def as_division(given: Any) -> Any:
-    """The division: lists of rows as they are, a mapping of a scheme or of clients parsed."""
+def as_division(given: Any, data: Source) -> Any:
+    """The division of ``data``: lists of rows as they are, a mapping of a scheme or of clients parsed."""
     entries = list(given.values()) if isinstance(given, Mapping) else given if isinstance(given, list) else []
     by_client = entries and not any(isinstance(entry, str | int | float | None) for entry in entries)
     if by_client and (isinstance(given, Mapping) or any(isinstance(entry, Mapping) for entry in entries)):
-        return scheme("given", rows=given)
+        return scheme("given", rows=_unmasked(given, data))
     if not isinstance(given, Mapping):
         return given
     if "scheme" not in given:
         accepted = "rows by client, as {0: [0, 1], 1: [2]}, or a mapping with `scheme`"
         raise BadInput("partition", Words(f"a {type(given).__name__} without `scheme`"), accepted)
     return _own_data(given)
+
+
+def _unmasked(rows: Any, data: Source, part: str = "training") -> Any:
+    """Row numbers in place of masks of the training samples or, under ``test``, of the test samples."""
+    if isinstance(rows, Mapping):
+        parts = {name: "test" if name == "test" else part for name in rows}
+        return {name: _unmasked(value, data, parts[name]) for name, value in rows.items()}
+    listed = isinstance(rows, list | tuple) and any(hasattr(row, "__len__") for row in rows)
+    if listed or getattr(rows, "ndim", 1) > 1:
+        return [_unmasked(value, data, part) for value in rows]
+    if np.asarray(rows).dtype.kind != "b" or not np.ndim(rows):
+        return rows
+    samples = prepared(data)
+    count = len(samples.y_test if part == "test" else samples.y_train)
+    if len(rows) != count:
+        accepted = f"a truth value for each of the {count} {part} samples"
+        raise BadInput("partition", Words(f"a mask of {len(rows)}"), accepted)
+    return np.flatnonzero(rows)
+
+
+def client_names(division: Division, data: Dataset, partition: Partition) -> list[str]:
+    """The names that the caller gave the clients, as keys of a mapping or by the column of `natural`."""
+    scheme = division.parameters if isinstance(division, PartitionParams) else None
+    first = [int(partition.train(client)[0]) for client in range(len(partition.sizes))]
+    if isinstance(scheme, Natural):
+        column = data.columns[scheme.column]
+        names = [column.names[column.train[row]] for row in first] if column.names else []
+        return [] if names == list(map(str, range(len(names)))) else names
+    by_row = named_rows(scheme.rows) if isinstance(scheme, Given) else {}
+    return [by_row[row] for row in first] if by_row else []
+
+
+def need_draw(division: PartitionParams, data: Dataset, partition: Partition) -> None:
+    """Refuse a division that another seed would not change: all runs would be the same."""
+    other = None
+    with suppress(BadInput):  # of the other seed
+        other = divided(replace(division, seed=division.seed + 1), data)
+    if other is not None and other.hash == partition.hash:
+        raise BadInput("redraw", "division", "run, as no seed draws this division")
 
 
 def _lists(division: Any, count: int) -> list[np.ndarray]:
@@ -325,6 +368,8 @@ def federation(
     try:
         model = flat_model(network, samples, where, convolution)
         need_fit(model, train, model.title, len(samples.classes))
+        if not (network is None or isinstance(network, str | Mapping)):
+            _need_hits(model, train, len(samples.classes))
     except BadInput as error:
         if isinstance(network, str | Mapping) and error.field == "model.name":
             _need_layout(samples, network_entry(network)["name"], error)
@@ -337,6 +382,32 @@ def federation(
         _public(method, train, partition),
         own=None if examples.own is None else examples.own.to(where),
     )
+
+
+def _need_hits(model: FlatModel, train: Examples, classes: int) -> None:
+    """Refuse a network whose ``hits`` are not a number from 0 to 1 per sample, or NaN for real targets."""
+    rows = torch.arange(min(SAMPLES, len(train)), device=model.device)
+    y = train.targets(rows)
+    outputs = model.outputs(model.init(0), train.inputs(rows, model.dtype))
+    labels = y.dtype == torch.int64 and y.ndim == 1 and outputs.shape == (len(y), classes)
+    for target in (y, outputs.argmax(1)) if labels else (y,):  # the second ones are hits
+        try:
+            hits = model.hits(outputs, target)
+            given = _wrong_hits(hits, y)
+        except Exception as error:  # a network is anybody's code
+            given = f"hits(outputs, y) that raises {type(error).__name__}: {reason(error)}"
+        if given:
+            raise BadInput("model", Words(given), "hits(outputs, y) of a number from 0 to 1 per sample")
+
+
+def _wrong_hits(hits: Any, y: torch.Tensor) -> str:
+    """The reason why these are no hits of samples with the targets ``y``; empty if they are."""
+    if not isinstance(hits, torch.Tensor) or hits.shape != y.shape[:1]:
+        returned = list(hits.shape) if isinstance(hits, torch.Tensor) else f"a {type(hits).__name__}"
+        return f"hits(outputs, y) of {returned} for {len(y)} samples"
+    values = hits.detach().double()
+    right = (values >= 0) & (values <= 1) | (values.isnan() if y.is_floating_point() else False)
+    return "" if right.all() else f"hits(outputs, y) of {values[~right][0].item():g}"
 
 
 def _public(method: Method, train: Examples, partition: Partition) -> Examples | None:
@@ -365,6 +436,8 @@ def described(
         drawn = {} if redraw == "run" else {"redraw": redraw}
         left_out = ("dataset", "seed") if drawn else ("dataset",)
         settings["partition"] = {k: v for k, v in division.flat().items() if k not in left_out} | drawn
+        if isinstance(division.parameters, Given) and division.parameters.rows:
+            settings["partition"]["rows_hash"] = digest(settings["partition"].pop("rows"), SHORT)
     if network is None or isinstance(network, str | Mapping):
         entry = network_entry(whole.model.title if network is None else network)
         return settings | {"model": {"name": entry["name"], **entry["options"]}}

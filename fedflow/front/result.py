@@ -1,6 +1,8 @@
 """The result of `fedflow.run`: tables, models and pictures."""
 
 import copy
+import json
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -16,7 +18,8 @@ from torch import Tensor, nn
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.files import Write, read_fact, replace_files, write_json
 from fedflow.finished.results import CLIENTS, MARKER, PARAMS, ROUNDS, clients_table, rounds_table
-from fedflow.front.inputs import titles
+from fedflow.front.classes import code_of
+from fedflow.front.inputs import is_registered, titles
 from fedflow.metrics.table import first_headlines, heading, metric_of, printed
 from fedflow.models.flat import FlatModel
 from fedflow.naming import flat, say
@@ -24,6 +27,7 @@ from fedflow.partition import Partition
 from fedflow.project.digest import digest
 from fedflow.project.identity import FILE as IDENTITY
 from fedflow.settings import Words
+from fedflow.simulation.extensions.further_scores import PREDICTIONS_FILE
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
 
@@ -60,10 +64,12 @@ class Result:
         outcome: Outcome,
         inputs: Mapping[str, Mapping[str, Any]],
         folder: Path | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         self.label, self.seed, self.folder, self._inputs = label, seed, folder, inputs
         self._simulation, self._reports, self._outcome = simulation, list(reports), outcome
         self._metrics, self._partition = outcome.metrics, simulation.federation.partition
+        self._files, self._names = dict(outcome.files), list(names)
         self._models, self._settings = Models(simulation, outcome), self._described()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -96,12 +102,27 @@ class Result:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """A row per client: samples, scores, cluster, number of its rounds.
+        """A row per client: samples, scores, cluster, number of its rounds; its name, if the caller gave one.
 
         Columns that no client has are left out.
         """
         table = clients_table(self._outcome, self.partition.sizes, self.partition.groups)
+        if self._names:
+            table.insert(1, "name", [self._names[client] for client in table["client"]])
         return table.dropna(axis=1, how="all")
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """A row per client and test sample, for `fedflow.predictions`.
+
+        Raises `FedflowError` if they were not kept, with ``keep_predictions=True``.
+        """
+        if PREDICTIONS_FILE not in self._files:
+            raise FedflowError("predictions were not kept: run with keep_predictions=True")
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / PREDICTIONS_FILE
+            self._files[PREDICTIONS_FILE](file)
+            return pd.read_parquet(file)
 
     @property
     def partition(self) -> Partition:
@@ -115,9 +136,10 @@ class Result:
 
     def _described(self) -> dict[str, dict[str, Any]]:
         job = self._simulation.job
+        code = {} if is_registered(job.method) else {"code": code_of(type(job.method))}
         return {
             **{section: dict(values) for section, values in self._inputs.items()},
-            "method": {"name": titles(job.method)[0], **job.method.as_dict()},
+            "method": {"name": titles(job.method)[0], **job.method.as_dict(), **code},
             "training": job.training.as_dict(),
             "run": self._simulation.settings.as_dict(),
         }
@@ -132,9 +154,10 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Write the result into ``folder``, which it returns; `pickle` keeps the whole object in one file.
 
-        ``metrics.json``, ``params.json`` with the settings, ``rounds.csv`` and ``clients.parquet`` as in the
-        results of ``fedflow run``, and the models in ``models.safetensors``, each name after ``client/``,
-        ``cluster/``, ``level/`` or ``global/`` and its number.
+        ``metrics.json``, ``params.json`` with the settings, ``rounds.csv``, ``clients.parquet`` and further
+        files such as ``predictions.parquet`` as in the results of ``fedflow run``, and the models in
+        ``models.safetensors``, each name after ``client/``, ``cluster/``, ``level/`` or ``global/`` and its
+        number. Raises `BadInput` for a folder with results of other settings, data or seed.
         """
         folder = Path(folder).expanduser()
         if folder.is_file() or (folder.suffix in FILES and not folder.is_dir()):
@@ -146,8 +169,11 @@ class Result:
         if (folder / MARKER).exists() and held.items() - known.items():
             here = f"{held['method']} with seed {held['seed']}"
             raise BadInput("folder", str(folder), f"another folder; this one has results of {here}")
+        if (folder / MARKER).exists() and (words := _other_settings(folder / PARAMS, self.settings)):
+            raise BadInput("folder", str(folder), f"another folder; this one has results with {words}")
         tensors = partial(save_file, self._models.tensors())
         files: dict[str, Write | None] = {
+            **self._files,
             PARAMS: partial(write_json, value=self.settings),
             ROUNDS: partial(self.rounds.to_csv, index=False, float_format="%.9g"),
             CLIENTS: partial(self.clients.to_parquet, index=False),
@@ -244,15 +270,18 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """A row per label: seeds, mean and sample standard deviation (``_std``) of the headline metrics.
 
-        If seeds draw the division of the data, also the number of divisions.
+        NaN if a seed has no value, such as a target that it did not reach. If seeds draw the division of the
+        data, also the number of divisions.
         """
         rows = {}
         for label, group in self.results.items():
             row: dict[str, Any] = {"seeds": len(group)} | self._divisions(group)
             for name in self._columns:
-                values = [r.metrics[name] for r in group if r.metrics.get(name) is not None]
-                row[name] = float(np.mean(values)) if values else float("nan")
-                row[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
+                values = _values(group, name)
+                complete = len(values) == len(group)
+                row[name] = float(np.mean(values)) if complete else float("nan")
+                several = complete and len(values) > 1
+                row[f"{name}_std"] = float(np.std(values, ddof=1)) if several else float("nan")
             rows[label] = row
         return pd.DataFrame.from_dict(rows, orient="index")
 
@@ -292,7 +321,8 @@ class Comparison:
         return curve(lines, colors, metric, x, name, title=words)
 
     def __repr__(self) -> str:
-        return repr(self.table)
+        some = [f"{label}: {words} have {name}" for (label, name), words in self._incomplete.items()]
+        return "\n".join([repr(self.table), *some])
 
     def _repr_html_(self) -> str:
         from fedflow.pictures.drawing import SERIES
@@ -304,7 +334,8 @@ class Comparison:
             cells = [escape(str(label)), *(str(int(row[name])) for name in counts)]
             for name in self._columns:
                 mean, spread = (None if np.isnan(v) else v for v in (row[name], row[f"{name}_std"]))
-                cells.append(printed(name, mean) + ("" if spread is None else f" ± {printed(name, spread)}"))
+                text = printed(name, mean) + ("" if spread is None else f" ± {printed(name, spread)}")
+                cells.append(self._incomplete.get((str(label), name), text))
             lines.append("".join(f"<td {CELL}>{cell}</td>" for cell in cells))
         table = "".join(f"<tr>{line}</tr>" for line in lines)
         # All outputs of a notebook are one page, so that ids in a picture must be unique.
@@ -315,6 +346,16 @@ class Comparison:
             f'<div style="overflow-x:auto"><table>{table}</table></div>'
             f'<div style="max-width:{WIDTH}px;{colors}">{picture}</div>'
         )
+
+    @cached_property
+    def _incomplete(self) -> dict[tuple[str, str], str]:
+        """Labels and metrics that some seeds have and others not, as "2 of 3 seeds"."""
+        return {
+            (label, name): f"{count} of {len(group)} seeds"
+            for label, group in self.results.items()
+            for name in self._columns
+            if 0 < (count := len(_values(group, name))) < len(group)
+        }
 
     @cached_property
     def _columns(self) -> list[str]:
@@ -375,9 +416,28 @@ def _runs(name: str, given: Any) -> list[Result]:
 def _differences(results: Sequence[Result]) -> list[list[str]]:
     """For every run, the settings that differ between the runs, in words."""
     settings = [flat(result.settings, empty=True) for result in results]
+    names = _differing(settings)
+    return [[", ".join(say(name, v.get(name)) for name in names)] if names else [] for v in settings]
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the settings that are not the same in all of these."""
     names = dict.fromkeys(name for values in settings for name in values)
-    differ = [name for name in names if any(v.get(name) != settings[0].get(name) for v in settings)]
-    return [[", ".join(say(name, v.get(name)) for name in differ)] if differ else [] for v in settings]
+    return [name for name in names if any(v.get(name) != settings[0].get(name) for v in settings)]
+
+
+def _other_settings(file: Path, settings: Mapping[str, Any]) -> str:
+    """The settings in a saved ``params.json`` that differ from these, in words; empty if none do."""
+    if not file.exists():
+        return ""
+    saved, now = json.loads(file.read_text()), json.loads(json.dumps(settings))
+    held, ours = (flat(values, empty=True) for values in (saved, now))
+    return ", ".join(say(name, held.get(name)) for name in _differing([held, ours]))
+
+
+def _values(results: Sequence[Result], name: str) -> list[float]:
+    """The metric of all results that have it."""
+    return [r.metrics[name] for r in results if r.metrics.get(name) is not None]
 
 
 def _headline(results: Sequence[Result]) -> list[str]:

@@ -24,9 +24,11 @@ from fedflow.front.inputs import (
     as_data,
     as_division,
     built_method,
+    client_names,
     described,
     federation,
     is_registered,
+    need_draw,
     network_entry,
     prepared,
     scheme,
@@ -202,6 +204,8 @@ def run(
     for name, value, accepted in choices:
         if value not in accepted:
             raise BadInput(name, value, f"one of {', '.join(accepted)}")
+    if not isinstance(progress, bool):
+        raise BadInput("progress", progress, "True or False")
     if record is not None:
         if not isinstance(record, str | Path) or not str(record):
             raise BadInput("record", record, "a folder")
@@ -229,13 +233,18 @@ def run(
         settings.setdefault("evaluate_every", max(1, rounds // 20))
     wanted = _run_settings({"rounds": rounds, "participation": participation, **settings})
     built, target = built_method(method), pick_device(device)
-    source, division = as_data(data), as_division(partition)
+    source = as_data(data)
+    division = as_division(partition, source)
     if partition is None:
         division = scheme("dirichlet", alpha=0.5, clients=10)
     drawn = division
     if redraw != "run":
         if not isinstance(division, PartitionParams):
             raise BadInput("redraw", redraw, "run with lists of rows, which no seed draws")
+        if division.seed:
+            raise BadInput(
+                "partition.seed", division.seed, f"0 with redraw={redraw!r}, which draws with `seed`"
+            )
         drawn = replace(division, seed=seed)
     training = {} if training is None else training
     local = training if isinstance(training, LocalTraining) else LocalTraining.parse(training)
@@ -251,7 +260,10 @@ def run(
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
         listeners += [] if is_registered(built) else [_refuse_lost_start]
-        whole = federation(prepared(source, telling=progress), drawn, model, built, target, "matmul")
+        samples = prepared(source, telling=progress)
+        whole = federation(samples, drawn, model, built, target, "matmul")
+        if redraw == "division":
+            need_draw(drawn, samples, whole.partition)
         job = Job(whole, built, local, 0 if redraw == "division" else seed)
         simulation = Simulation(job, wanted)  # checks all of it
         if record is None:
@@ -270,8 +282,12 @@ def run(
             simulation, outcome, folder = recorded(
                 Path(record), source, division, model, built, local, wanted, seed, redraw, changes, listeners
             )
+    scores = outcome.scores
+    if not np.isfinite(scores.local_loss[~np.isnan(scores.local_accuracy)]).all():
+        say(f"{label}, seed {seed}: the final loss is not finite; the accuracies are of a diverged model")
     inputs = described(source, division, model, whole, redraw)
-    return Result(label, seed, simulation, reports, outcome, inputs, folder)
+    names = client_names(division, samples, whole.partition)
+    return Result(label, seed, simulation, reports, outcome, inputs, folder, names)
 
 
 def _in_turn(with_seed: Callable[..., Result], seeds: Sequence[int]) -> list[Result]:

@@ -98,20 +98,20 @@ def _unpacked(given: Given) -> Given:
 def _by_client(given: Given, train: Any, test: Any) -> Given:
     """The samples of all clients, whose numbers are the column "user"."""
     names, parts = _clients(train)
+    if test is not None and not (_is_clients(test) and _clients(test)[0] == names):
+        accepted = f"test samples of the {len(names)} clients of x, in the same order"
+        accepted += "; of one test set for all: join x, and name the rows of every client as partition"
+        raise BadInput("x_test", Words(f"a {type(test).__name__}"), accepted)
     pairs = [_pair(f"x[{name}]", part) for name, part in zip(names, parts)]
     known = pairs[0][2] if all(pair[2] == pairs[0][2] for pair in pairs) else ()
-    x, y, owner = _joined("x", pairs)
+    x, y, owner = _joined("x", names, pairs)
     given = replace(given, x=x, y=y, x_test=None, y_test=None, notes=(*given.notes, *pairs[0][3]))
     if given.classes is None and _complete(known, y):
         given = replace(given, classes=known)
     tested = np.empty(0, np.int64)
     if test is not None:
-        if not _is_clients(test) or _clients(test)[0] != names:
-            accepted = f"test samples of the {len(names)} clients of x, in the same order"
-            accepted += "; of one test set for all: join x, and name the rows of every client as partition"
-            raise BadInput("x_test", Words(f"a {type(test).__name__}"), accepted)
         pairs = [_pair(f"x_test[{name}]", part) for name, part in zip(names, _clients(test)[1])]
-        x_test, y_test, tested = _joined("x_test", pairs)
+        x_test, y_test, tested = _joined("x_test", names, pairs)
         given = replace(given, x_test=x_test, y_test=y_test)
     column = DataColumn(owner, tested, tuple(names))
     note = f"{counted(names, 'client')}: fedflow.natural() divides by them"
@@ -124,15 +124,46 @@ def _clients(data: Any) -> tuple[list[str], list[Any]]:
     return [str(name) for name, _ in pairs], list(data.values() if isinstance(data, Mapping) else data)
 
 
-def _joined(name: str, pairs: Sequence[tuple]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _joined(name: str, clients: Sequence[str], pairs: Sequence[tuple]) -> tuple[Any, np.ndarray, np.ndarray]:
     """Inputs and targets of all clients, and the number of the client of every row."""
-    inputs, targets = ([np.asarray(_plain(pair[i])) for pair in pairs] for i in (0, 1))
-    if len({(array.shape[1:], array.dtype) for array in inputs}) > 1:
-        raise BadInput(name, Words("clients of different inputs"), "inputs of one shape and type")
+    inputs = {f"{name}[{client}]": pair[0] for client, pair in zip(clients, pairs)}
+    targets = [np.asarray(_plain(pair[1])) for pair in pairs]
+    for (field, x), (_, y, *_) in zip(inputs.items(), pairs):
+        need_same_rows(_target(field), x, y)
+        if len(x) != len(y):
+            raise BadInput(field, Words(f"{len(x)} inputs"), f"as many as targets, {len(y)}")
     if len({(array.shape[1:], array.dtype.kind) for array in targets}) > 1:
         raise BadInput(_target(name), Words("clients of different targets"), "targets of one kind")
-    owner = np.repeat(np.arange(len(pairs)), [len(array) for array in inputs])
-    return np.concatenate(inputs), np.concatenate(targets), owner
+    owner = np.repeat(np.arange(len(pairs)), list(map(len, targets)))
+    frames = all(hasattr(x, "iloc") and hasattr(x, "columns") for x in inputs.values())
+    x = _stacked_frames(inputs) if frames else _stacked_arrays(name, inputs)
+    return x, np.concatenate(targets), owner
+
+
+def _stacked_arrays(name: str, inputs: Mapping[str, Any]) -> np.ndarray:
+    arrays = [np.asarray(_plain(x)) for x in inputs.values()]
+    if len({(array.shape[1:], array.dtype) for array in arrays}) > 1:
+        raise BadInput(name, Words("clients of different inputs"), "inputs of one shape and type")
+    return np.concatenate(arrays)
+
+
+def _stacked_frames(inputs: Mapping[str, Any]) -> Any:
+    """One data frame, whose columns all clients have in the same order."""
+    import pandas as pd
+
+    wanted = list(next(iter(inputs.values())).columns)
+    for field, frame in inputs.items():
+        if (names := list(frame.columns)) != wanted:
+            accepted = f"the columns of the first client in the same order: {listed(map(str, wanted))}"
+            raise BadInput(field, Words(f"the columns {listed(map(str, names))}"), accepted)
+    return pd.concat(inputs.values(), ignore_index=True)
+
+
+def need_same_rows(name: str, x: Any, y: Any) -> None:
+    """Refuse targets whose index differs from the index of the inputs: their rows would not match."""
+    indices = [getattr(values, "index", None) for values in (x, y)]
+    if all(hasattr(index, "equals") for index in indices) and not indices[0].equals(indices[1]):  # type: ignore[union-attr]
+        raise BadInput(name, Words("an index that differs from x.index"), "the rows of x: y.loc[x.index]")
 
 
 def _pair(name: str, data: Any) -> tuple[Any, Any, tuple[str, ...], tuple[str, ...]]:

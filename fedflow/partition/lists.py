@@ -90,6 +90,21 @@ def parse_lists(content: Any) -> Lists:
     return _lists({PARTS[name]: [client.get(name, ()) for client in clients] for name in names}, rest)
 
 
+def named_rows(content: Any) -> dict[int, str]:
+    """The client of every training row by name, if clients have other names than their numbers."""
+    if isinstance(content, Mapping) and "data_indices" in content:
+        content = content["data_indices"]
+    elif isinstance(content, Mapping) and content.keys() <= {*PARTS, "test_rows"}:
+        content = content["train"]
+    if not isinstance(content, Mapping):
+        return {}
+    clients = _by_client(content)
+    if list(clients) == list(map(str, range(len(clients)))):
+        return {}
+    rows = {name: part["train"] if isinstance(part, Mapping) else part for name, part in clients.items()}
+    return {row: name for name, part in rows.items() for row in part}
+
+
 def _by_client(content: Any) -> dict[str, Any]:
     """The entry of every client; names that are numbers in their order."""
     if isinstance(content, Mapping):

@@ -137,8 +137,9 @@ def _recorded(run: str, own: bool, grid: Grid, root: Path) -> RecordedModel:
     facts = read_json(facts_of[name])
     experiment = f"{facts['dataset']}/{facts['partition']}"
     tags = {name: facts[name] for name in ("partition", "method", "seed", "settings")}
+    inputs = {name: facts[f"{name}_hash"] for name in ("data", "partition")}
     try:
-        run_id, module = load_served(tags, experiment, client, root)
+        run_id, module = load_served(tags, experiment, inputs, client, root)
     except BadInput as error:
         raise BadInput("run", run, f"{FORM}: {error.accepted}") from error
     use_plain_products()

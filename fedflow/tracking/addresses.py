@@ -19,7 +19,9 @@ LIMITS = {  # arguments by which drivers limit how long they wait for an answer
     **dict.fromkeys(("pymysql", "mysqldb"), ("connect_timeout", "read_timeout")),
     "pyodbc": ("timeout",),
 }
-PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/]*@|(?<=[?&]password=)[^&]*")
+PASSWORD = re.compile(
+    r"(?<=://)([^/@:]*):[^/]*@|(?<![a-z])((?:ssl)?password|passwd|pwd|odbc_connect)=[^&]*", re.I
+)
 
 
 def absolute(folder: Path | str) -> Path:
@@ -73,7 +75,7 @@ def shown(uri: str) -> str:
     """A store for messages: without a password, and a file by its path."""
     if SQLITE.match(uri) and (file := database(uri)):
         return f"sqlite:///{file}"
-    return PASSWORD.sub(lambda match: f"{match[1]}:***@" if match[1] is not None else "***", uri)
+    return PASSWORD.sub(lambda match: f"{match[2]}=***" if match[2] else f"{match[1]}:***@", uri)
 
 
 def is_database(uri: str) -> bool:

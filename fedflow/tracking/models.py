@@ -30,16 +30,21 @@ from torch import Tensor, nn
 
 from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.models.channels import load_smaller, size_of, smaller
+from fedflow.models.external import LIBRARIES
 from fedflow.models.flat import FlatModel
+from fedflow.models.imported import is_path
 from fedflow.models.recorded import factory, rebuild
 from fedflow.models.registry import libraries
 from fedflow.models.start import without_start
 from fedflow.models.tensors import FROZEN
 from fedflow.project.terminal import say
+from fedflow.project.yaml_text import yaml_file
 from fedflow.tracking.addresses import database, is_server, shown
 from fedflow.tracking.shared import (
+    PROJECT,
     RUNS,
     SERVES,
+    USER,
     Owner,
     again,
     every,
@@ -129,6 +134,7 @@ def load_model(
     client: int | None = None,
     root: Path | str = ".",
     compact: bool = False,
+    code: bool = False,
 ) -> nn.Module:
     """The trained network of a run, in evaluation mode, on the CPU.
 
@@ -138,20 +144,26 @@ def load_model(
     [0, 1], minus the mean, divided by the standard deviation of the dataset (or of their domain). With
     ``compact``, its removed channels are left out, with the same outputs
     (`fedflow.models.channels.smaller`). Its attribute ``size`` has the number of its parameters, the share of
-    the parameters of the run's network, and its bytes.
+    the parameters of the run's network, and its bytes. A network at an import path is imported if
+    ``params.yaml`` names it, or with ``code``.
     Raises `FedflowError` for a run, model or client that is not in the store, and names those that are.
     """
-    return _loaded(*_recorded(run_id, which, client, root), compact)
+    return _loaded(*_recorded(run_id, which, client, root, code), compact)
 
 
 def export_model(
-    file: Path | str, run_id: str, which: str = "global", client: int | None = None, root: Path | str = "."
+    file: Path | str,
+    run_id: str,
+    which: str = "global",
+    client: int | None = None,
+    root: Path | str = ".",
+    code: bool = False,
 ) -> nn.Module:
     """Write the compact network of `load_model` to one safetensors ``file``; returns the network.
 
     The header of the file holds its card as JSON: how it is built, and how its inputs were normalized.
     """
-    card, weights, row = _recorded(run_id, which, client, root)
+    card, weights, row = _recorded(run_id, which, client, root, code)
     network = _loaded(card, weights, row, compact=True)
     facts = {name: value for name, value in card.items() if name not in ("ids", "clients")}
     state = {name: tensor.clone() for name, tensor in network.state_dict().items()}  # none shared
@@ -162,18 +174,44 @@ def export_model(
     return network
 
 
-def import_model(file: Path | str) -> nn.Module:
+def import_model(file: Path | str, code: bool = False) -> nn.Module:
     """The network, in evaluation mode, that `export_model` wrote; it needs no store.
 
+    A file may name its network by an import path, and so run any code: with ``code``, it is imported.
     Raises `FedflowError` for any other file.
     """
     try:
         with safe_open(file, "pt") as content:
             card = json.loads((content.metadata() or {})["model"])
+            architecture = str(card["architecture"])
             state = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
-    except (OSError, KeyError, ValueError, SafetensorError) as error:
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
         raise FedflowError(f"{file} is not a network that export_model wrote ({reason(error)})") from None
+    if _is_code(architecture) and not code:
+        raise BadInput("code", code, f"True, to import {architecture!r}, the network of {file}, and run it")
     return _sized(load_smaller(factory(card)(), state).eval(), card)
+
+
+def _is_code(architecture: str) -> bool:
+    """True for a network at an import path, which can be any function of any module."""
+    return is_path(architecture) and architecture.partition(":")[0] not in LIBRARIES
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts among nested values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(item)
+
+
+def _check_code(architecture: str, run_id: str, root: Path | str) -> None:
+    """Raise `BadInput` for an import path that params.yaml does not name: others may write to the store."""
+    params = Path(root) / "params.yaml"
+    if _is_code(architecture) and not (params.is_file() and architecture in _texts(yaml_file(params))):
+        network = f"{architecture!r}, the network of run {run_id}, and run it; {params} does not name it"
+        raise BadInput("code", False, f"True, to import {network}")
 
 
 def _loaded(card: Mapping[str, Any], weights: Path, row: int, compact: bool) -> nn.Module:
@@ -188,7 +226,7 @@ def _sized(network: Any, card: Mapping[str, Any]) -> nn.Module:
 
 
 def _recorded(
-    run_id: str, which: str, client: int | None, root: Path | str
+    run_id: str, which: str, client: int | None, root: Path | str, code: bool
 ) -> tuple[dict[str, Any], Path, int]:
     """The card of a recorded model, its weights file, and the row of ``client``."""
     store = open_store(root)
@@ -206,6 +244,8 @@ def _recorded(
             _artifact(logged[which], file, store) for file in ("model.json", "weights.safetensors")
         )
         card = _card(card_file)
+    if not code:
+        _check_code(str(card["architecture"]), run_id, root)
     if card["serves"] != "personal":
         if client is not None and client not in card["clients"]:
             served = f"a client that {which!r} of run {run_id} serves: {ranges(card['clients'])}"
@@ -219,28 +259,38 @@ def _recorded(
 
 
 def load_served(
-    tags: Mapping[str, Any], experiment: str, client: int | None = None, root: Path | str = "."
+    tags: Mapping[str, Any],
+    experiment: str,
+    inputs: Mapping[str, str],
+    client: int | None = None,
+    root: Path | str = ".",
 ) -> tuple[str, nn.Module]:
-    """The id of the newest finished run with these ``tags``, and the network that it serves to ``client``.
+    """The id of this project's newest finished run, and the network that it serves to ``client``.
 
-    A client must be given for the model of a cluster or client. Raises `FedflowError` if no such run has
-    recorded models, or none for this client.
+    The run has these ``tags``, and ``inputs`` (digests by kind) among the logged ones. A client must be given
+    for the model of a cluster or client. Raises `FedflowError` if no such run has recorded models, or only
+    another user's or project's, or none for this client.
     """
-    run_id, name = served_model(tags, experiment, client, root)
+    run_id, name = served_model(tags, experiment, inputs, client, root)
     return run_id, load_model(run_id, name, client, root)
 
 
 def served_model(
-    tags: Mapping[str, Any], experiment: str, client: int | None = None, root: Path | str = "."
+    tags: Mapping[str, Any],
+    experiment: str,
+    inputs: Mapping[str, str],
+    client: int | None = None,
+    root: Path | str = ".",
 ) -> tuple[str, str]:
     """The id of the run and the name of the model that `load_served` loads."""
     store = open_store(root)
     api = store.client()
     with reporting(store.uri):
-        run = _newest(api, experiment, tags)
+        run = _newest(api, experiment, tags, {*inputs.values()}, Owner.here(store, root))
         logged = recorded_models(api, run) if run else {}
         if run is None or not logged:
-            wanted = ", ".join(f"{name} {value}" for name, value in tags.items())
+            facts = [*tags.items(), *((f"{kind} with digest", value) for kind, value in inputs.items())]
+            wanted = ", ".join(f"{name} {value}" for name, value in facts)
             raise FedflowError(f"no model of a finished run with {wanted} is recorded in {shown(store.uri)}")
         cards = _cards(logged, store)
     everyone = {card["serves"] for card in cards.values()} == {"global"}
@@ -283,16 +333,36 @@ def _card(file: Path) -> dict[str, Any]:
         raise FedflowError(f"{file} is not a model of this version of fedflow ({reason(error)})") from None
 
 
-def _newest(api: "MlflowClient", experiment: str, tags: Mapping[str, Any]) -> "Run | None":
+def _newest(
+    api: "MlflowClient", experiment: str, tags: Mapping[str, Any], digests: set[str], owner: Owner
+) -> "Run | None":
+    """The owner's newest finished run with these tags and inputs.
+
+    Raises `FedflowError` if only others have recorded one.
+    """
     named = [entry for name in names(experiment, "/") if (entry := api.get_experiment_by_name(name))]
     query = " and ".join([RUNS, *(f"tags.`{name}` = {quoted(str(value))}" for name, value in tags.items())])
-    runs = named and api.search_runs(
+    if not named:
+        return None
+    runs = every(
+        api.search_runs,
         [entry.experiment_id for entry in named],
         f"{query} and attributes.status = 'FINISHED'",
-        max_results=1,
         order_by=["attributes.start_time DESC"],
     )
-    return runs[0] if runs else None
+    others = None
+    for run in runs:
+        if digests <= {data.dataset.digest for data in (run.inputs.dataset_inputs if run.inputs else ())}:
+            if owner.keeps(run.data.tags):
+                return run
+            others = others or run
+    if others:
+        user, folder = (others.data.tags.get(name, "an unknown one") for name in (USER, PROJECT))
+        raise FedflowError(
+            f"only user {user}, in project {folder}, has recorded this model, in run {others.info.run_id}; "
+            "fedflow.load_model and fedflow.export_model take this id"
+        )
+    return None
 
 
 def attach(run_id: str, files: Sequence[Path], folder: str, root: Path | str = ".") -> None:

@@ -19,6 +19,7 @@ from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
@@ -101,6 +102,7 @@ def open_record(
             api = store.client()
             with store.lock("experiments"):
                 number = experiment_id(api, store, experiment)
+                _reach_artifacts(api, store, number)
                 earlier = unfinished(api, number, key, owner, finished=resumes)
                 source = _source(Path(root), params_file, params.get("engine", params)) | owner.tags
                 parent = _parent(api, number, sweep, grid or {}, source, owner) if sweep else None
@@ -193,6 +195,8 @@ class Record:
             if not self._away:
                 say(f"{self._run.info.run_name}: {away}; training continues, and the record waits")
             self._flushed = time.monotonic()
+        elif (thread := getattr(self._monitor, "_process", None)) and not thread.is_alive():
+            self._monitor_system()  # its thread ends when the store does not answer
         self._away = bool(away)
 
     def _wait(self) -> None:
@@ -224,7 +228,8 @@ class Record:
         self._flushed = time.monotonic()
 
     def attach(self, files: Iterable[Path], folder: str) -> None:
-        """Log files as artifacts in ``folder``."""
+        """Log files as artifacts in ``folder``, when the store answers."""
+        self._wait()
         with reporting(self.store.uri):
             for file in sorted(files):
                 self.api.log_artifact(self.run_id, str(file), folder)
@@ -478,6 +483,18 @@ def described(metrics: Mapping[str, Any], folder: Path) -> str:
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if isinstance(v, Real) and not isinstance(v, bool)}
+
+
+def _reach_artifacts(api: "MlflowClient", store: Store, experiment: str) -> None:
+    """List artifacts that are not files, so that a wrong password or a missing package is an error now.
+
+    Otherwise it would be one after training, when the first artifact is logged.
+    """
+    location = api.get_experiment(experiment).artifact_location
+    if urlsplit(location).scheme not in ("", "file"):
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        get_artifact_repository(location, tracking_uri=store.uri).list_artifacts("none")
 
 
 def _parent(

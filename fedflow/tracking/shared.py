@@ -30,6 +30,7 @@ SERVES = ", serves "  # in the description of a registered version, before its c
 RUNS = f"tags.`{KEY}` LIKE '%'"  # filters
 FEDERATED = f"{RUNS} and tags.method LIKE '%'"
 RUNNING = "RUNNING"
+INSIDE = "."
 USER, HOST, PROCESS, PROJECT = (f"fedflow.{name}" for name in ("user", "host", "process", "project"))  # tags
 
 
@@ -39,13 +40,13 @@ class Owner:
 
     user: str
     host: str
-    project: str  # its folder, or "." for the project that the store is in
+    project: str  # its folder, or `INSIDE` for the project that the store is in
 
     @classmethod
     def here(cls, store: "Store", root: Path | str) -> "Owner":
         folder = absolute(root)
         inside = store.folder.is_relative_to(folder) and store.is_file
-        return cls(user_name() or str(os.getuid()), socket.gethostname(), "." if inside else str(folder))
+        return cls(user_name() or str(os.getuid()), socket.gethostname(), INSIDE if inside else str(folder))
 
     @property
     def tags(self) -> dict[str, str]:
@@ -55,6 +56,10 @@ class Owner:
     def has(self, tags: Mapping[str, str]) -> bool:
         """True for the tags of a run that this user started in this project."""
         return (tags.get(USER), tags.get(PROJECT)) == (self.user, self.project)
+
+    def keeps(self, tags: Mapping[str, str]) -> bool:
+        """True for a run of this project, also by another user in the store inside of it (after a copy)."""
+        return self.has(tags) or self.project == INSIDE == tags.get(PROJECT, INSIDE)
 
     def may_resume(self, run: "Run") -> bool:
         """True if no other process can be recording this run, whose lock in the project is held.

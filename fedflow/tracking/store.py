@@ -14,13 +14,10 @@ import logging
 import os
 import sqlite3
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
@@ -41,6 +38,9 @@ PORT = 5000  # of the pages that `ui_command` serves
 BUSY_TIMEOUT = 20.0  # seconds for another process to finish its transaction, as in MLflow
 REACH_TIMEOUT = 10.0  # seconds for a tracking server to answer
 ASKED = "/api/2.0/mlflow/experiments/get?experiment_id=0"  # needs the server's database
+
+BACKEND = "MLFLOW_BACKEND_STORE_URI"  # the variable of MLflow's server
+REMOTE = ("azure", "boto3", "botocore", "google", "s3transfer")  # packages with errors of their own kinds
 
 ADDRESSES = (  # all columns of MLflow's tables that say where artifacts are
     ("experiments", "artifact_location"),
@@ -213,13 +213,14 @@ def move_store(root: Path | str = ".") -> tuple[int, Path]:
 def ui_command(root: Path | str = ".", port: int = PORT) -> list[str]:
     """The command line of a server of MLflow's pages at http://127.0.0.1:<port>.
 
+    The server reads the address of the store, which may hold a password, from the variable `BACKEND`.
     Raises `FedflowError` for a store that is a server already.
     """
     store = open_store(root)
     if is_server(store.uri):
         raise FedflowError(f"the runs are recorded by a server; open {shown(store.uri)} in a browser")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--workers", "1", "--backend-store-uri", store.uri]
+    command += ["--workers", "1"]
     # MLflow's own list also takes names that begin like private addresses, such as 10.evil.example.
     command += ["--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]
     command += ["--cors-allowed-origins", f"http://127.0.0.1:{port}"]
@@ -238,9 +239,11 @@ def reporting(uri: str) -> Iterator[None]:
         raise _failed(uri, f"{file}{getattr(error, 'strerror', None) or error}") from error
     except Exception as error:
         from mlflow.exceptions import MlflowException
+        from safetensors import SafetensorError
         from sqlalchemy.exc import SQLAlchemyError
 
-        if not isinstance(error, MlflowException | SQLAlchemyError):
+        ours = isinstance(error, MlflowException | SQLAlchemyError | SafetensorError | ImportError)
+        if not ours and type(error).__module__.partition(".")[0] not in REMOTE:
             raise
         raise _failed(uri, _reason(error, database(uri))) from error
 
@@ -341,16 +344,28 @@ def _create(file: Path, store: Store) -> None:
 
 
 def _reach(uri: str) -> None:
-    """Raise `FedflowError` at once if no server answers, or if it has lost its database."""
+    """Raise `FedflowError` at once if no server answers, or if it has lost its database.
+
+    Certificates are checked as MLflow checks them.
+    """
+    require("the record of runs", "mlflow")
+    import requests
+
+    given = urlsplit(uri.rstrip("/"))
+    address = given._replace(netloc=given.netloc.rpartition("@")[2]).geturl()  # errors show it
+    insecure = os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1")
+    trusted = os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or True
+    certificate = os.environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH")
     try:
-        given = urlsplit(uri.rstrip("/"))
-        address = given._replace(netloc=given.netloc.rpartition("@")[2]).geturl()  # urllib knows no passwords
-        urllib.request.urlopen(f"{address}{ASKED}", timeout=REACH_TIMEOUT).close()
-    except urllib.error.HTTPError as error:
-        if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise _failed(uri, f"the server answers {error.code} {error.reason}") from error
-    except (OSError, ValueError, HTTPException) as error:
-        raise _failed(uri, f"no server answers ({getattr(error, 'reason', error)})") from error
+        verify: str | bool = not insecure and trusted
+        answer = requests.get(f"{address}{ASKED}", timeout=REACH_TIMEOUT, verify=verify, cert=certificate)
+    except (OSError, ValueError) as error:
+        cause: BaseException = error
+        while (deeper := cause.__cause__ or cause.__context__) is not None:
+            cause = deeper  # the socket's error is short, those around it are not
+        raise _failed(uri, f"no server answers ({cause})") from error
+    if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise _failed(uri, f"the server answers {answer.status_code} {answer.reason}")
 
 
 def _quiet() -> None:

@@ -3,9 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
+from support import refused
 
 import fedflow as ff
 
@@ -37,3 +42,31 @@ def test_without_flower_the_error_says_what_to_install(monkeypatch: pytest.Monke
         ff.FedflowError, match=r"^fedflow.flower needs flwr, not installed here: .*\[flower\]"
     ):
         _ = ff.flower.Strategy
+
+
+@pytest.fixture
+def strategy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The class `Strategy`, where Flower is not installed: its modules have empty classes."""
+    names = {
+        "flwr": "",
+        "flwr.app": "ArrayRecord ConfigRecord Context Message MetricRecord RecordDict",
+        "flwr.clientapp": "ClientApp",
+        "flwr.serverapp": "Grid",
+        "flwr.serverapp.strategy": "Result Strategy",
+    }
+    for module, classes in names.items():
+        stub = ModuleType(module)
+        for name in classes.split():
+            setattr(stub, name, type(name, (), {}))
+        monkeypatch.setitem(sys.modules, module, stub)
+    monkeypatch.delitem(sys.modules, "fedflow.devices.flower_apps", raising=False)
+    yield import_module("fedflow.devices.flower_apps").Strategy
+    sys.modules.pop("fedflow.devices.flower_apps")
+
+
+def test_evaluations_in_no_round_and_too_many_nodes_are_one_line(strategy: Any) -> None:
+    with refused("evaluate_every: 0 is not accepted; expected a number of rounds >= 1"):
+        strategy(clients=2, like="digits", evaluate_every=0)
+    grid = SimpleNamespace(get_node_ids=lambda: [1, 2, 3])
+    with refused("clients: 2 is not accepted; expected the number of connected nodes, 3"):
+        strategy(clients=2, like="digits").start(grid)

@@ -1,14 +1,17 @@
 """What ``make serve`` puts on the server really starts from its work pool."""
 
 import json
+import os
 import re
 import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
@@ -77,6 +80,26 @@ def test_the_names_on_a_server_are_of_one_folder(tmp_path, monkeypatch):
     deployments = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())["deployments"]
     assert all(each["name"].endswith("-{{ $FEDFLOW_PROJECT }}") for each in deployments)
     assert {each["work_pool"]["name"] for each in deployments} == {"{{ $FEDFLOW_PROJECT }}"}
+
+
+def test_the_exit_code_is_that_of_the_worker_and_nothing_is_sent(monkeypatch):
+    from flows import serve
+
+    for name in serve.QUIET:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("sys.argv", ["serve"])
+    monkeypatch.setattr(serve, "used", lambda home: True)
+    monkeypatch.setattr(serve, "prefect_api", lambda port: nullcontext("http://127.0.0.1:1/api"))
+    for step in ("check_present", "deploy", "restart", "_end"):
+        monkeypatch.setattr(serve, step, lambda *given: None)
+    for code, expected in ((0, 0), (3, 3), (-9, 137)):
+        worker = SimpleNamespace(wait=lambda code=code: code)
+        monkeypatch.setattr(serve.subprocess, "Popen", lambda *given, worker=worker: worker)
+        with pytest.raises(SystemExit) as end:
+            serve.main()
+        assert end.value.code == expected
+    assert os.environ["DO_NOT_TRACK"] == "1" and os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
 import fedflow as ff
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, FedflowError
 from fedflow.front.result import Comparison, Result
 
 
@@ -146,8 +146,8 @@ def test_a_model_of_a_pickled_result_is_a_copy(runs: dict[str, Result]) -> None:
 def test_a_saved_result(runs: dict[str, Result], tmp_path: Path) -> None:
     for run in (runs["ditto"], pickled(runs["ditto"])):
         folder = run.save(tmp_path / "lr0.1")
-        names = ["clients.parquet", "metrics.json", "models.safetensors", "params.json", "rounds.csv"]
-        assert sorted(path.name for path in folder.iterdir()) == names
+        names = ["clients.parquet", "clusters.json", "metrics.json", "models.safetensors", "params.json"]
+        assert sorted(path.name for path in folder.iterdir()) == [*names, "rounds.csv"]
         numbers = json.loads((folder / "metrics.json").read_text())
         assert numbers["local_accuracy"] == run["local_accuracy"] and numbers["method"] == "ditto"
         assert json.loads((folder / "params.json").read_text())["method"]["lam"] == 0.5
@@ -159,6 +159,8 @@ def test_a_saved_result(runs: dict[str, Result], tmp_path: Path) -> None:
                 assert torch.equal(tensors[f"client/{client}/{key}"], values)
     with one_line_error("folder: .*lr0.1.*; this one has results of ditto with seed 0", BadInput):
         runs["fedavg"].save(folder)
+    with one_line_error("folder: .*; this one has results with lr 0.05$", BadInput):
+        runs["slow"].save(runs["fedavg"].save(tmp_path / "lr0.05"))
     (tmp_path / "recorded").mkdir()
     (tmp_path / "recorded" / "identity.json").touch()
     with one_line_error("folder: .*another folder; this one has a recorded run", BadInput):
@@ -167,6 +169,47 @@ def test_a_saved_result(runs: dict[str, Result], tmp_path: Path) -> None:
     for path in ("run.pkl", tmp_path / "file"):
         with one_line_error("folder: .* a folder; pickle.dumps", BadInput):
             runs["ditto"].save(path)
+
+
+def test_predictions_are_kept(tmp_path: Path) -> None:
+    run = go(keep_predictions=True)
+    right = ff.predictions.by_client(pickled(run).predictions, "top1")
+    assert right.tolist() == pytest.approx(run.clients["local_accuracy"].tolist())
+    assert pd.read_parquet(run.save(tmp_path / "kept") / "predictions.parquet").equals(run.predictions)
+    with one_line_error("predictions were not kept: run with keep_predictions=True", FedflowError):
+        go(rounds=1).predictions  # noqa: B018
+
+
+def test_a_mean_over_some_seeds_is_none(runs: dict[str, Result]) -> None:
+    reached = runs["fedavg"], runs["again"]
+    both = sorted(run.rounds["local_accuracy"].max() for run in reached)
+    compared = ff.compare([go(seed=seed, target_accuracy=sum(both) / 2, fine_tune=False) for seed in (0, 1)])
+    assert compared.table[["rounds_to_target", "rounds_to_target_std"]].isna().all(axis=None)
+    assert "FedAvg: 1 of 2 seeds have rounds_to_target" in repr(compared)
+    assert ">1 of 2 seeds<" in compared._repr_html_()
+
+
+def variant(step: float) -> type[ff.FedAvg]:
+    class Moved(ff.FedAvg):
+        def local(self, client: ff.Client) -> ff.Update:
+            return client.update(model=client.received["model"] + step, weight=1.0)
+
+    return Moved
+
+
+def test_classes_of_one_name_and_other_code_are_two_methods() -> None:
+    first, same, other = (go(variant(step), seed=k, rounds=1) for k, step in enumerate((0.1, 0.1, 0.2)))
+    assert [*map(len, ff.compare(first, same, other).results.values())] == [2, 1]
+    with one_line_error("Moved: code .* differ only in their seeds", BadInput):
+        ff.compare(Moved=[first, other])
+    assert "code" not in go(rounds=1).settings["method"]
+
+
+def test_divisions_by_rows_have_short_names() -> None:
+    given = ({0: range(middle), 1: range(middle, 900)} for middle in (300, 400))
+    both = [ff.run("digits", rows, rounds=1, progress=False, compile="never") for rows in given]
+    for label in ff.compare(both).results:
+        assert re.fullmatch("FedAvg · partition rows [0-9a-f]{8}", label)
 
 
 def test_runs_that_must_not_be_averaged(runs: dict[str, Result]) -> None:

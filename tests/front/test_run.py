@@ -142,6 +142,55 @@ def test_a_division_as_a_mapping() -> None:
     assert named.metrics == mapping.metrics
 
 
+def test_clients_have_the_names_of_the_caller() -> None:
+    north = np.arange(60) < 20
+    run = ff.run(own(), {"north": north, "south": ~north}, **SMALL)
+    assert run.clients["name"].tolist() == ["north", "south"] and run.clients["samples"].tolist() == [20, 40]
+    tested = {"train": [north, ~north], "test": [np.arange(30) < 9, list(range(9, 30))]}
+    assert ff.run(own(), tested, **SMALL).clients["test_samples"].tolist() == [9, 21]
+    x, y = blobs()
+    data = ff.dataset({"b": (x[:40], y[:40]), "a": (x[40:], y[40:])}, test_share=0.2)
+    assert ff.run(data, ff.natural(), **SMALL).clients["name"].tolist() == ["b", "a"]
+    other = ff.scheme(
+        "given", rows={"u": range(9), "v": range(9, 30), "w": range(30, 60)}, newcomers=0.3, seed=3
+    )
+    clients = ff.run(own(), other, **SMALL).clients
+    assert dict(zip(clients["name"], clients["samples"])) == {"u": 9, "v": 21, "w": 30}
+
+
+def linear_with(hits: Any) -> nn.Module:
+    class Counting(nn.Linear):
+        def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
+            return hits(outputs, y)
+
+    return Counting(5, 3)
+
+
+@pytest.mark.parametrize(
+    ("hits", "match"),
+    [
+        (lambda outputs, y: (outputs.argmax(1) == y).float().mean(), r"of \[\] for 2 samples"),
+        (lambda outputs, y: 7 * (outputs.argmax(1) == y), "of 7 "),
+        (lambda outputs, y: outputs.argmax(1) / 0 * y, "of (nan|inf) "),
+        (lambda outputs, y: y.missing, "that raises AttributeError"),
+    ],
+)
+def test_hits_of_a_network_are_shares(hits: Any, match: str) -> None:
+    with one_line_error(rf"^model: hits\(outputs, y\) {match}.* a number from 0 to 1 per sample", BadInput):
+        ff.run(own(), ff.iid(clients=3), model=linear_with(hits), **SMALL)
+    top = linear_with(lambda outputs, y: (outputs.topk(2).indices == y[:, None]).any(1))
+    assert ff.run(own(), ff.iid(clients=3), model=top, **SMALL).metrics["global_accuracy"] <= 1
+
+
+def test_a_diverged_model_is_told(capsys: pytest.CaptureFixture) -> None:
+    class Far(FedAvg):
+        def aggregate(self, now: Any, server: Any, cohort: Any) -> Any:
+            return replace(server, model=server.model * 1e38), {}
+
+    ff.run(own(), ff.iid(clients=3), Far, fine_tune=False, **SMALL | {"rounds": 1})
+    assert capsys.readouterr().out.endswith("not finite; the accuracies are of a diverged model\n")
+
+
 def test_own_network() -> None:
     network = two_layers()
     before = [p.clone() for p in network.parameters()]
@@ -403,6 +452,16 @@ def test_a_mistake_in_a_method_in_development_ends_its_first_round() -> None:
         ({"device": "gpu"}, "device: 'gpu' .* one of auto, cpu, cuda"),
         ({"compile": True}, "compile: True .* one of auto, always, never"),
         ({"checkpoint_every": 2}, "^checkpoint_every: 2 .* no value without record="),
+        ({"progress": "no"}, "progress: 'no' .* True or False"),
+        (
+            {"partition": ff.iid(clients=3, seed=5), "redraw": "both"},
+            "partition.seed: 5 .* 0 with redraw='both'",
+        ),
+        (
+            {"partition": {"a": range(9), "b": range(9, 60)}, "seeds": [0, 1], "redraw": "division"},
+            "redraw: 'division' .* run, as no seed draws this division",
+        ),
+        ({"partition": {"a": [True] * 9, "b": range(9, 60)}}, "partition: a mask of 9 .* of the 60 training"),
     ],
 )
 def test_errors_name_what_is_accepted(given: dict[str, Any], match: str) -> None:

@@ -287,6 +287,7 @@ def test_test_shares_of_text_and_real_targets() -> None:
         ({"test_share": "0.2"}, "test_share: '0.2' .* a number > 0 and < 1"),
         ({"test_share": 0.01}, "test_share: 0.01 .* of which 40 samples leave one"),
         ({"test_share": 0.2, "seed": -1}, "seed: -1 .* a whole number >= 0"),
+        ({"seed": 5}, "seed: 5 .* 0 without test_share"),
         ({"test_share": 0.2, "x_test": X_TEST}, "test_share: 0.2 .* None with test samples"),
         ({"test_share": 0.2, "y": Y[1:]}, "x: 40 inputs .* as many as targets, 39"),
         ({"test_share": 0.2, "y": None}, "y: None .* an array"),
@@ -333,6 +334,36 @@ def test_samples_of_clients_are_divided_as_they_came() -> None:
         ff.dataset([(X, Y), (X[:, :4], Y)], test_share=0.2)
     with one_line_error(r"x\[1\]: samples that are a tuple of 3", BadInput):
         ff.dataset([train[0], Three(X, Y)], test_share=0.2)
+
+
+def test_data_frames_of_clients_are_joined_by_their_columns() -> None:
+    table = pd.DataFrame(X, columns=list("abcde"))
+    parts = [(table[:25], pd.Series(Y[:25])), (table[25:], pd.Series(Y[25:], index=range(25, 40)))]
+    test = [(table[:9], Y[:9]), (table[9:20], Y[9:20])]
+    assert torch.equal(ff.dataset(parts, test).x_train, RIGHT.x_train)
+    town = [(x.assign(town=name), y) for name, (x, y) in zip("uv", parts)]
+    data = ff.dataset(town, [(x.assign(town="u"), y) for x, y in test], encode="onehot")
+    assert data.x_train[[0, -1], -2:].tolist() == [[1, 0], [0, 1]]
+    (x, y), other = parts[1], parts[0]
+    for wrong, match in (
+        (
+            (x[list("bacde")], y),
+            r"x\[1\]: the columns b, a, c, d, e .* of the first client .*: a, b, c, d, e",
+        ),
+        ((x, y.sample(frac=1, random_state=0)), r"y\[1\]: an index that differs from x.index"),
+        ((x[1:], y.to_numpy()), r"x\[1\]: 14 inputs .* as many as targets, 15"),
+    ):
+        with one_line_error(match, BadInput):
+            ff.dataset([other, wrong], test)
+
+
+@pytest.mark.parametrize(
+    "classes", [{"a", "b", "c"}, {"a": 0, "b": 1, "c": 2}, 3, iter("abc"), ["0", 0, "c"], [], NAMES[None]]
+)
+def test_names_of_classes_have_an_order(classes: Any) -> None:
+    assert ff.dataset(X, Y, X_TEST, Y_TEST, pd.Index(NAMES)).classes == tuple(NAMES)
+    with one_line_error("classes: .* a list of different names", BadInput):
+        ff.dataset(X, Y, X_TEST, Y_TEST, classes)
 
 
 def test_columns_of_one_name_are_refused() -> None:

@@ -90,6 +90,7 @@ def test_the_interval_is_that_of_the_paired_t_test():
         ("within: [1, 2]", [], [1.5, 1.6, 1.7], "confirmed"),
         ("within: [2, null]", [], [1.5, 1.6, 1.7], "not confirmed"),
         ("within: [null, 1.6]", [], [1.5, 1.6, 1.7], "not resolved"),
+        ("within: [0.1, 0.2]", [], [0.1, 0.1, 0.1], "confirmed"),
         ("above: [fedavg, local]", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "not run"),
     ],
 )
@@ -113,6 +114,14 @@ def test_a_deviation_that_is_small_by_luck_does_not_narrow_an_interval(tmp_path)
     assert "difference +0.30100 [+0.29" in found[1][0] and found[0] == "confirmed"  # another measure
 
 
+def test_the_median_deviation_is_that_of_differences_and_not_of_values(tmp_path):
+    measured = {"fedavg": [1.0, 2.0, 3.0], "a": [1.3, 2.301, 3.302]}
+    advantage = "{measure: loss, of: {method: a, minus: fedavg}, within: [0.2, null]}"
+    values = ", ".join(f"{{measure: loss, of: {name}, within: [0, null]}}" for name in measured)
+    _, (numbers, *_) = verdict(tmp_path, f"all: [{advantage}, {values}]", **measured)
+    assert "[0.29" in numbers
+
+
 def test_p_values_are_adjusted_for_the_comparisons_of_all_claims(tmp_path):
     fedavg, others = [1.0, 1.0, 1.0], {name: [0.8, 1.0, 1.2] for name in "bcdefghijk"}
     measured = {"fedavg": fedavg, "a": [1.3, 1.45, 1.6], **others}
@@ -127,6 +136,9 @@ def test_p_values_are_adjusted_for_the_comparisons_of_all_claims(tmp_path):
     assert found == "confirmed" and f"(adjusted p {2 * alone:.2g})" in first
     found, (first, *_) = verdict(tmp_path, f"any: [{every}]", **measured)
     assert found == "not resolved" and "] (adjusted p 0." in first and "[+0." in first
+    exact = ", ".join([ABOVE % ("loss", "a"), "{measure: loss, of: fedavg, within: [1, 1]}"])
+    found, (first, second) = verdict(tmp_path, f"all: [{exact}]", **measured)
+    assert found == "confirmed" and "adjusted" not in first + second  # without spread nothing is tested
 
 
 def test_what_decides_is_printed(tmp_path):

@@ -259,6 +259,9 @@ def test_measures_of_mixtures(text, value, tmp_path):
     assert parse(text).unit.sign == "%"
     with refused(re.escape("sweep.parquet has no share 0.3, but 0, 0.5, 1"), NotMeasured):
         measure(run, "sweep(0.3)")
+    at_limit = table.assign(accuracy=[0.1, 0.8, 0.6, 0.3, 0.8, 0.8])  # 0.8 - 0.1 is above 0.7 in binary
+    at_limit.assign(loss=1.0, ece=ece, mce=0.1, samples=9).to_parquet(tmp_path / "sweep.parquet")
+    assert measure(replace(run), "sweep_plateau(0.1)") == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(

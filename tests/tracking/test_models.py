@@ -78,6 +78,22 @@ def test_a_pruned_model_is_loaded_and_exported_without_its_channels(root, outcom
     assert small.size.bytes < file.stat().st_size < small.size.bytes + 5000
 
 
+def test_a_file_with_code_is_imported_with_consent_only(tmp_path):
+    file, made = tmp_path / "model.safetensors", tmp_path / "made"
+    facts = {"input_shape": [4], "classes": ["a", "b"], "parameters": 10}
+
+    def write(architecture, options):
+        card = facts | {"architecture": architecture, "options": options}
+        save_file(torch.nn.Linear(4, 2).state_dict(), file, {"model": json.dumps(card)})
+
+    write("subprocess:getoutput", {"cmd": f"touch {made}"})
+    with refused(r"code: False .* to import 'subprocess:getoutput', the network of .*model.safetensors,"):
+        import_model(file)
+    assert not made.exists()
+    write("torch.nn:Linear", {"in_features": 4, "out_features": 2})
+    assert import_model(file, code=True).weight.shape == (2, 4)
+
+
 @pytest.mark.parametrize("compact", [False, True])
 def test_a_model_of_a_level_has_its_share_of_the_whole_network(root, outcome, card, compact, tmp_path):
     model = FlatModel(partial(build, "cnn_exit", (1, 16, 16), 3, filters=[4, 4, 6]))

@@ -13,7 +13,7 @@ from fedflow.errors import FedflowError
 from fedflow.project.machine import processor
 from fedflow.tracking.pages import TAG
 from fedflow.tracking.record import _source, described
-from fedflow.tracking.store import open_store
+from fedflow.tracking.store import Store, open_store
 
 PARAMS = {"run": {"rounds": 11, "lrs": [0.1, 0.01]}, "method": {"name": "fedavg", "note": "x" * 9000}}
 DATASETS = [
@@ -425,3 +425,25 @@ def test_a_run_on_a_gpu_names_the_gpu_before_the_processor(start, api, monkeypat
         record.fail("enough")
     name = api.get_run(record.run_id).data.tags["fedflow.processor"]
     assert name.startswith("Abacus 9, ") == named and name.endswith(processor())
+
+
+def test_pictures_wait_for_a_store_that_is_away(start, outcome, tmp_path, monkeypatch, capsys):
+    (tmp_path / "a.png").touch()
+    answers = iter(["no server answers", "no server answers"])
+    with start() as record:
+        monkeypatch.setattr(Store, "away", lambda _: next(answers, ""))
+        monkeypatch.setattr("fedflow.tracking.record.time.sleep", lambda _: None)
+        record.attach([tmp_path / "a.png"], "clusters")
+        finish(record, outcome())
+    assert "no server answers; waiting up to 2 min" in " ".join(capsys.readouterr().out.split())
+
+
+def test_system_metrics_continue_after_a_store_was_away(start, outcome, monkeypatch):
+    """The thread of MLflow ends when it cannot read the run."""
+    with start(system_metrics=True) as record:
+        first = record._monitor
+        first._shutdown_event.set()
+        first._process.join()
+        record._flush_or_keep()
+        assert record._monitor is not first and record._monitor._process.is_alive()
+        finish(record, outcome())

@@ -2,18 +2,22 @@
 
 import socket
 import sqlite3
+import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from support import finish, open_run, refused
 
 from fedflow.errors import FedflowError
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
 from fedflow.tracking.lineage import ends, recorded_runs
 from fedflow.tracking.models import attach_to_sweep, load_model, load_served
 from fedflow.tracking.pages import runs_pages
-from fedflow.tracking.shared import HOST, KEY, USER
+from fedflow.tracking.shared import HOST, KEY, MADE, USER
 from fedflow.tracking.store import open_store
 
 TAGS = {"partition": "p", "method": "fedavg", "seed": 0, "settings": "abc", "dataset": "d"}
@@ -141,7 +145,51 @@ def test_objects_of_others_with_our_names_are_left_alone(shared, outcome, card, 
     said = " ".join(capsys.readouterr().out.split())
     for name in (experiment, model):
         assert f"{name!r} in MLflow was not made by fedflow and is left alone" in said
-    assert load_served(TAGS, experiment, root=tmp_path / "one")[0] == record.run_id
+    assert load_served(TAGS, experiment, {}, root=tmp_path / "one")[0] == record.run_id
+
+
+def test_a_model_of_others_is_not_taken_for_ours(shared, outcome, card, tmp_path, monkeypatch):
+    """A later run of bob, and later inputs of ada, with the same settings."""
+    experiment, recorded = f"d/{tmp_path.name}", []
+    for user, content in (("ada", "first"), ("ada", "second"), ("bob", "first")):
+        inputs = [{"name": "d", "digest": content, "source": "d", "context": "data"}]
+        with shared[1](user, f"of-{user}", key=user + content, datasets=inputs) as record:
+            finish(record, outcome(), card=card("global", "served"))
+        recorded.append(record.run_id)
+    for user, run_id in (("ada", recorded[0]), ("bob", recorded[2])):
+        monkeypatch.setenv("LOGNAME", user)
+        folder = tmp_path / f"of-{user}"
+        assert load_served(TAGS, experiment, {"data": "first"}, root=folder)[0] == run_id
+    with refused(
+        rf"^only user ada, in project .*of-ada, has recorded .*, in run {recorded[1]};", FedflowError
+    ):
+        load_served(TAGS, experiment, {"data": "second"}, root=folder)
+    with refused("no model of a finished run with .*, data with digest third is recorded", FedflowError):
+        load_served(TAGS, experiment, {"data": "third"}, root=folder)
+
+
+def test_the_path_of_a_network_is_imported_if_params_name_it(shared, outcome, card, tmp_path):
+    path, options = "torch.nn:Linear", {"in_features": 4, "out_features": 3}
+    linear = replace(card("global", "linear"), architecture=path, options=options, input_shape=(4,))
+    w = FlatModel(partial(build, path, (4,), 3, **options)).init(0)
+    with shared[1](key="linear") as record:
+        finish(record, replace(outcome(), models={0: w}), card=replace(linear, mean=None, std=None))
+    folder = tmp_path / "one"
+    with refused(rf"code: False .* to import '{path}', the network of run {record.run_id}, .* does not name"):
+        load_model(record.run_id, root=folder)
+    assert load_model(record.run_id, root=folder, code=True).weight.shape == (3, 4)
+    (folder / "params.yaml").write_text(f"models: {{d: {{name: '{path}'}}}}\n")
+    assert load_model(record.run_id, root=folder) is not None
+
+
+def test_artifacts_that_cannot_be_reached_are_an_error_before_training(shared, monkeypatch):
+    api, start = shared
+    for package in ("boto3", "botocore"):
+        monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed
+    number = api.create_experiment("d/bucket", "s3://bucket/runs", {MADE: "experiment"})
+    with refused("^MLflow store sqlite.*'boto", FedflowError):
+        start(experiment="d/bucket")
+    assert not api.search_runs([number])
 
 
 def test_a_deleted_experiment_of_others_stays_deleted(shared):

@@ -8,15 +8,26 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
 from command import fedflow
+from safetensors import SafetensorError
 from support import finish, open_run, refused
 
 from fedflow.errors import FedflowError
+from fedflow.tracking.addresses import shown
 from fedflow.tracking.models import load_model
-from fedflow.tracking.store import Store, check_store, move_store, open_store, tracking_uri, ui_command
+from fedflow.tracking.store import (
+    Store,
+    check_store,
+    move_store,
+    open_store,
+    reporting,
+    tracking_uri,
+    ui_command,
+)
 
 
 def test_two_processes_make_one_store(other_process, root):
@@ -289,6 +300,49 @@ def test_no_message_holds_a_password(tmp_path, monkeypatch, uri):
     with pytest.raises(FedflowError) as error:
         open_store(tmp_path)
     assert not re.search("secret|se%2Fcr", str(error.value)) and "MLflow store" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "mysql+pymysql://h/runs?user=ada&passwd=secret&charset=utf8",
+        "mssql+pyodbc:///?odbc_connect=SERVER%3Dh%3BPWD%3Dsecret",
+        "cannot connect with SERVER=h;PWD=secret;",
+    ],
+)
+def test_other_names_of_a_password_are_hidden(uri):
+    assert "secret" not in shown(uri) and ("charset=utf8" in shown(uri)) == ("charset" in uri)
+
+
+def test_a_server_is_asked_with_the_certificates_of_mlflow(tmp_path, monkeypatch):
+    asked = {}
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://host")
+    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", "authority.pem")
+    monkeypatch.setenv("MLFLOW_TRACKING_CLIENT_CERT_PATH", "mine.pem")
+    monkeypatch.setattr(
+        "requests.get", lambda url, **given: asked.update(given) or SimpleNamespace(status_code=200)
+    )
+    open_store(tmp_path)
+    assert (asked["verify"], asked["cert"]) == ("authority.pem", "mine.pem")
+    monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
+    monkeypatch.delenv("MLFLOW_TRACKING_SERVER_CERT_PATH")
+    open_store(tmp_path)
+    assert asked["verify"] is False
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SafetensorError("IoError: No space left on device"),
+        ModuleNotFoundError("No module named 'boto3'"),
+        type("NoCredentialsError", (Exception,), {"__module__": "botocore.exceptions"})("no credentials"),
+    ],
+)
+def test_errors_of_artifacts_are_one_line(error):
+    with refused("^MLflow store s: .*(space|boto3|credentials)", FedflowError), reporting("s"):
+        raise error
+    with pytest.raises(RuntimeError, match="a defect"), reporting("s"):
+        raise RuntimeError("a defect")
 
 
 def test_a_link_from_the_old_place_to_the_new_one_will_do(recorded, tmp_path):

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from command import fedflow
 from support import finish, open_run
 
 from fedflow.tracking.pages import TAG, runs_pages
@@ -25,7 +26,17 @@ RUN = {"experiment": "digits/é", "name": "n", "key": "k", "params": {}, "system
 def test_the_ui_shows_this_store_on_localhost(root):
     command = ui_command(root, port=5123)
     assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
-    assert {"127.0.0.1", "5123", f"sqlite:///{root}/mlruns/mlflow.db"} <= set(command)
+    assert {"127.0.0.1", "5123"} <= set(command)
+
+
+def test_the_address_of_the_store_is_in_no_list_of_processes(root, capsys, monkeypatch):
+    """It may hold a password."""
+    started = []
+    monkeypatch.setenv("MLFLOW_BACKEND_STORE_URI", "")
+    monkeypatch.setattr(os, "execv", lambda _, command: started.extend(command))
+    assert fedflow(capsys, "ui", "--root", root).code == 0
+    uri = f"sqlite:///{root}/mlruns/mlflow.db"
+    assert os.environ["MLFLOW_BACKEND_STORE_URI"] == uri and started and uri not in started
 
 
 @pytest.mark.full

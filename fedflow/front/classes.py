@@ -1,0 +1,65 @@
+"""The code of classes that are not registered, from memory: a notebook has no file of it."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from types import CodeType, FunctionType
+from typing import Any
+
+from fedflow.methods import METHODS
+from fedflow.project.digest import SHORT, digest
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+WRAPPED = ("__func__", "func", "fget", "fset")  # the functions of class methods and properties
+ASIDE = ("abc", "builtins", "fedflow", "typing")  # packages whose classes do not count
+
+
+def code_of(cls: type) -> str:
+    """A digest of the functions and plain values of a class and of its bases that are not registered.
+
+    It is of bytecode, and the same in all processes of one version of Python. Functions outside of the
+    classes do not count.
+    """
+    bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in ASIDE]
+    return digest([_members(base) for base in bases if base not in METHODS.values()], SHORT)
+
+
+def _members(cls: type) -> dict[str, Any]:
+    """Functions and plain values by name."""
+    members = {}
+    for name, member in vars(cls).items():
+        if functions := list(_functions(member)):
+            members[name] = _form(functions)
+        elif isinstance(member, PLAIN) and not name.startswith("__"):
+            members[name] = _form(member)
+    return members
+
+
+def _functions(member: Any) -> Iterator[FunctionType]:
+    """The functions of a member of a class."""
+    for function in (member, *(getattr(member, name, None) for name in WRAPPED)):
+        if isinstance(function, FunctionType):
+            yield function
+
+
+def _enclosed(function: FunctionType) -> Iterator[Any]:
+    """The plain values of variables around a function."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # empty
+            if isinstance(cell.cell_contents, PLAIN):
+                yield cell.cell_contents
+
+
+def _form(value: Any) -> Any:
+    """A function or a constant as plain values; of other objects, whose text has addresses, the type."""
+    if isinstance(value, FunctionType):
+        parts = value.__code__, value.__defaults__, value.__kwdefaults__, list(_enclosed(value))
+        return [_form(part) for part in parts]
+    if isinstance(value, CodeType):
+        return [value.co_code.hex(), list(value.co_names), _form(value.co_consts)]
+    if isinstance(value, tuple | list):
+        return [_form(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): _form(item) for name, item in value.items()}
+    if isinstance(value, set | frozenset):  # in an order that depends on the process
+        return sorted(repr(_form(item)) for item in value)
+    return repr(value) if isinstance(value, PLAIN) else type(value).__qualname__
