@@ -8,6 +8,7 @@ every cell. It uses only functions that earlier commits have, too.
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
@@ -27,7 +28,8 @@ if __name__ == "__main__":
     ]
     folders = [str(cell.results_folder) for cell in cells]
     (Path(root) / "folders.json").write_text(json.dumps(folders))
-    for cell in to_do(params, Path(root), [*dict(zip(folders, cells, strict=True)).values()]):
+    left: Any = to_do(params, Path(root), [*dict(zip(folders, cells, strict=True)).values()])
+    for cell in left[0] if isinstance(left, tuple) else left:  # earlier commits return only the cells
         try:
             run_experiment(cell) if isinstance(cell, Experiment) else run_procedure(cell)
         except FedflowError as error:
