@@ -4,10 +4,11 @@
 studies after it, only these. A change of a module makes the rows of ``results.csv`` of all runs that import
 it outdated. Of all rows of the same methods, network and code, the quickest `SAMPLE` of different settings
 are computed by both codes side by side, without those that took more than ``--seconds N``. If all of their
-numbers of every round and client are equal, the rows of this code hold again: the column ``equal_code`` gets
-the digest of the code of now. If one number differs, it is named, the rows stay outdated, and both results
-stay in ``.fedflow/recompute`` of the study: run it again. ``--set KEY=VALUE`` changes ``params.yaml`` for
-both codes, such as fewer rounds of slow runs, or as the sweep of rows with changed settings.
+numbers of every round and client are equal, the rows of this code hold again: the column ``equal_code``
+gets the digest of the code of now. COMMIT has the code of the rows, or the one in their ``equal_code``. If
+one number differs, it is named, the rows stay outdated, and both results stay in ``.fedflow/recompute`` of
+the study: run it again. ``--set KEY=VALUE`` changes ``params.yaml`` for both codes, such as fewer rounds of
+slow runs, or as the sweep of rows with changed settings.
 """
 
 import argparse
@@ -105,7 +106,7 @@ def differences(row: Row, earlier: Path, now: Path) -> list[str]:
     made = Identity.read(earlier)
     if not made or not Identity.read(now):
         return ["no result"]
-    if made.code[:DIGITS] != row["code"]:
+    if made.code[:DIGITS] not in (row["code"], row.get(EQUAL)):
         return [f"its code is {row['code']}, the checkout's {made.code[:DIGITS]}"]
     old, new = numbers(earlier), numbers(now)
     return sorted(name for name in old | new if old.get(name) != new.get(name))
