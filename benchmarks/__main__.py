@@ -10,7 +10,7 @@ import subprocess
 import sys
 from importlib import import_module
 
-from benchmarks.machine import keep
+from benchmarks.machine import RESULTS, keep
 
 PARTS = (
     "engine compiled workers flow peers headline memory partition proximity curriculum levels scores scale "
@@ -21,6 +21,7 @@ OTHERS = ("first_gpu", "intervals", "kernels", "scaling", "table", "traffic")
 
 def main() -> None:
     wanted = sys.argv[1:] or list(PARTS)
+    RESULTS.mkdir(parents=True, exist_ok=True)  # fails before anything is measured
     if wanted[0] == "first_gpu":  # which has parts
         import_module("benchmarks.first_gpu").main(wanted[1:])
         return

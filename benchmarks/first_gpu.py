@@ -1,4 +1,4 @@
-"""The first checks on a GPU: ``python -m benchmarks first_gpu [PART ...]``, at most half an hour.
+"""The first checks on a GPU: ``python -m benchmarks first_gpu [PART ...]``, at most ten minutes a call.
 
 Checks what no CPU can show, then compares times with predictions. A time is predicted as the operations,
 bytes and launches that `benchmarks.counts` finds, one after the other, at the rates that the part
@@ -6,10 +6,15 @@ bytes and launches that `benchmarks.counts` finds, one after the other, at the r
 of memory loses nothing of the others. ``results/gpu-first-<part>.json`` has measurements, predictions,
 checks, and under "off" what differs by more than 30 %: find out why before anything is tuned.
 
+A part starts only if its time limit fits into what is left of BENCH_SECONDS (560, at least the 300 of the
+longest part). Later calls skip parts with a result of this machine and code, unless they are named. The exit
+status is 2 if parts are left for the next call, and otherwise 1 if something is to explain.
+
 Needs the core of fedflow only, not Prefect, MLflow or DVC. With BENCH_WORK=tiny every part that can
 runs on a CPU. BENCH_RESULTS is another folder for the results.
 """
 
+import functools
 import gc
 import json
 import multiprocessing
@@ -32,6 +37,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+import fedflow
 from benchmarks import cohorts, headline, machine
 from benchmarks.counts import WORKLOADS, Workload, count, prepared
 from benchmarks.workload import CLASSES, SHAPE, TRAINING, random_images, significant
@@ -44,15 +50,18 @@ from fedflow.methods.subnetworks._pruned import Pruned
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
+from fedflow.project.digest import SETTINGS, digest
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call, Captured, Cohorts, Pool
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.settings import RunSettings
+from fedflow.simulation.updates.step import STEPS
 from fedflow.simulation.worker import WARNED_METHODS
 
 Found = dict[str, Any]
+SECONDS = float(os.environ.get("BENCH_SECONDS") or 560)  # of a call
 TINY = os.environ.get("BENCH_WORK") == "tiny"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 OFF = 0.3  # a difference from the prediction that must be explained
@@ -60,8 +69,20 @@ NODE = 1.2e-6  # seconds per node of a graph, without its work [predicted]; 0.94
 SIZES = (1, 7, 12, 20, 33, 13, 5, 40)  # images of the clients with which methods are checked: ragged
 NETWORKS = ("lenet5", "lenet5_bn", "cnn_pfl", "simple_cnn", "resnet9", "resnet9_bn", "mlp")  # trained twice
 APART = 1e-6  # of the largest entry, between a loop and a vmapped cohort of the same run, in float64
+MOSTLY = 0.999  # share of the entries that are compared after update steps, whose thresholds amplify rounding
 KERNELS = 25  # kinds that are stored, those that take longest
 SIDE_BY_SIDE, METHOD_SECONDS = 12, 90  # methods that are checked at once, and the limit of each
+STEP_OPTIONS: dict[str, dict[str, Any]] = {  # of update steps; others are checked with their defaults
+    "bulyan": {"attackers": 0.1},
+    "centered_clipping": {"radius": 0.01},
+    "clip": {"norm": 0.01},
+    "norm_bound": {"factor": 0.9},
+    "privacy": {"norm": 0.1, "noise": 1.0, "delta": 1e-3},
+    "qsgd": {"levels": 4, "feedback": True},
+    "random_k": {"share": 0.1},
+    "sign": {"feedback": True, "direction": "both"},
+    "top_k": {"share": 0.1, "feedback": True, "direction": "both"},
+}
 
 
 def ceilings() -> Found:
@@ -182,9 +203,7 @@ def compared(name: str) -> Found:
         try:
             (loop, _), (vmapped, graphs) = (_trained(name, how) for how in ("loop", "vmap"))
         except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(frame.filename).name}:{frame.lineno}"
-            return {"reasons": [f"{type(error).__name__}: {error}".splitlines()[0] + f" ({place})"]}
+            return {"reasons": [_reason(error)]}
     apart = _most_apart(loop, vmapped)
     told: list[str] = []
     if not Noisy.of(METHODS[name]()).alone:  # whose clients train one by one
@@ -216,6 +235,22 @@ def _compared_alone(name: str) -> Found:
 def _send(sender: Connection, name: str) -> None:
     torch.set_num_threads(1)
     sender.send(compared(name))
+
+
+def updates() -> Found:
+    """Every step of `run.updates`: a loop and a vmapped cohort give the numbers of a CPU, in float64."""
+    apart, reasons = dict[str, float](), dict[str, list[str]]()
+    for step in sorted(STEPS):
+        run = {"rounds": 2, "updates": [{"step": step, **STEP_OPTIONS.get(step, {})}]}
+        trained = partial(_trained, "fedavg", network="logistic", given={"weighting": "uniform"}, run=run)
+        for how in ("loop", "vmap"):
+            try:
+                expected = trained(cohort="loop", device="cpu")[0]
+                apart[f"{step} {how}"] = _most_apart(expected, trained(cohort=how)[0], MOSTLY)
+            except Exception as error:
+                reasons[f"{step} {how}"] = [_reason(error)]
+    checks = {case: distance < APART for case, distance in apart.items()}
+    return {"checks": checks | dict.fromkeys(reasons, False), "apart": apart, "reasons": reasons}
 
 
 def repeats() -> Found:
@@ -291,17 +326,20 @@ def widths(model: str, seconds: float) -> Found:
     return {"measured": measured, "predicted": predicted, "checks": checks, "all": found}
 
 
-PARTS: dict[str, tuple[Callable[[], Found], int]] = {  # and seconds after which it is ended
+# And seconds after which it is ended. Those of most value come first.
+PARTS: dict[str, tuple[Callable[[], Found], int]] = {
     "ceilings": (ceilings, 90),
     "failed-capture": (failed_capture, 60),
     "pool": (pool, 60),
     "precision": (precision, 60),
     "sums": (sums, 60),
     "methods": (methods, 300),
+    "updates": (updates, 120),
     "repeats": (repeats, 120),
+    "headline-float32": (partial(rounds, "float32", 60), 120),
     "kernels": (kernels, 120),
-    **{f"headline-{kind}": (partial(rounds, kind, 60), 120) for kind in ("float32", "tf32", "bf16")},
     "cohorts-lenet5": (partial(widths, "lenet5", 120), 180),
+    **{f"headline-{kind}": (partial(rounds, kind, 60), 120) for kind in ("tf32", "bf16")},
     "cohorts-resnet9": (partial(widths, "resnet9", 150), 240),
     "headline-complete": (partial(rounds, "float32", 240), 300),
 }
@@ -313,21 +351,33 @@ def main(names: list[str] | None = None) -> None:
     if DEVICE != "cuda" and not TINY:
         print("no CUDA device here: no measurements (BENCH_WORK=tiny tries the parts on a CPU)")
         return
-    names = names or [name for name in PARTS if DEVICE == "cuda" or name not in GPU_ONLY]
-    if unknown := set(names) - PARTS.keys():
+    if unknown := set(names or []) - PARTS.keys():
         sys.exit(f"unknown part {min(unknown)!r}; one of {', '.join(PARTS)}")
     print("  ".join(f"{name}: {value}" for name, value in machine.describe().items()), flush=True)
-    started, lines = time.perf_counter(), []
-    for name in names:
-        print(f"== first_gpu {name}", flush=True)
-        _place(name).unlink(missing_ok=True)  # a result of another day says nothing about this one
-        ended = run(name)
-        found = _stored(name)
-        lines += [f"{name}: {line}" for line in [*([ended] if ended else []), *problems(found)]]
-        print(f"{time.perf_counter() - started:.0f} s so far", flush=True)
-    print("\n".join(["== to explain", *lines] if lines else ["== all as predicted"]), flush=True)
+    possible = [name for name in PARTS if DEVICE == "cuda" or name not in GPU_ONLY]
+    kept = [] if names else [name for name in possible if _stored(name).get("code") == code()]
+    if kept:
+        print(f"measured before, with the same code: {', '.join(kept)}", flush=True)
+    started, lines, skipped = time.perf_counter(), list[str](), list[str]()
+    for name in names or possible:
+        ended = ""
+        if name not in kept:
+            if PARTS[name][1] > SECONDS - (time.perf_counter() - started):
+                skipped.append(name)
+                continue
+            print(f"== first_gpu {name}", flush=True)
+            ended = run(name)
+            print(f"{time.perf_counter() - started:.0f} s so far", flush=True)
+        # The result of an earlier call says nothing about a part that failed in this one.
+        lines += [f"{name}: {line}" for line in ([ended] if ended else problems(_stored(name)))]
     if lines:
-        sys.exit(1)
+        print("\n".join(["== to explain", *lines]), flush=True)
+    if skipped:
+        listed = ", ".join(skipped)
+        print(f"== skipped, call again: {listed}, whose limits did not fit into {SECONDS:.0f} s", flush=True)
+    if lines or skipped:
+        sys.exit(2 if skipped else 1)
+    print("== all checks and predictions hold", flush=True)
 
 
 def run(name: str) -> str:
@@ -346,6 +396,7 @@ def part(name: str) -> None:
     if TINY:
         shrink()
     found = PARTS[name][0]()
+    found["code"] = code()
     found["off"] = off(found.get("measured", {}), found.get("predicted", {}))
     machine.keep(_kind(), f"first-{name}", found)
     for key, value in found.get("measured", {}).items():
@@ -363,9 +414,19 @@ def off(measured: dict[str, float], predicted: dict[str, float]) -> dict[str, fl
 
 
 def problems(found: Found) -> list[str]:
-    """A line for every check that failed and every measurement that is off."""
+    """A line for every check that failed and every measurement that is off, or if no rates are stored."""
     lines = [f"FAIL {name}" for name, fine in found.get("checks", {}).items() if not fine]
+    if "predicted" in found and not found["predicted"] and not _stored("ceilings"):
+        lines.append("no predictions: run ceilings first")
     return lines + [f"{name} is {ratio} times the prediction" for name, ratio in found.get("off", {}).items()]
+
+
+@functools.cache
+def code() -> str:
+    """A digest of the sources of fedflow and of the benchmarks, and of the size of the parts."""
+    folders = [Path(__file__).parent, Path(fedflow.__file__).parent]
+    sources = [file.read_text() for folder in folders for file in sorted(folder.rglob("*.py"))]
+    return digest([TINY, *sources], SETTINGS)
 
 
 def shrink() -> None:
@@ -398,13 +459,18 @@ def _trained(
     network: str | None = None,
     dtype: torch.dtype = torch.float64,
     width: int | None = None,
+    device: str | None = None,
+    given: Found | None = None,
+    run: Found | None = None,
     **training: Any,
 ) -> tuple[dict[str, Tensor], int]:
     """The server's tensors after five rounds with all clients, and how many graphs were captured.
 
-    The fourth and the fifth are replayed. ``network`` defaults to one that the method can train.
+    The fourth and the fifth are replayed. ``network`` defaults to one that the method can train. ``given``
+    are options of the method, and ``run`` other settings of the run.
     """
-    given = {"pretraining": 2} if name == "flt" else {}
+    device = device or DEVICE
+    given = given or ({"pretraining": 2} if name == "flt" else {})
     method, options = build_method(name, given), dict[str, Any]()
     network = network or getattr(method, "example", "lenet5")
     ends = np.cumsum(SIZES)
@@ -412,7 +478,7 @@ def _trained(
     partition = Partition.from_lists(
         lists, [np.arange(50)], [np.zeros(1, np.int64)] * len(SIZES), [rows[:2] for rows in lists]
     )
-    train, test, public = (random_images(n).to(DEVICE) for n in (int(ends[-1]), 50, 30))
+    train, test, public = (random_images(n).to(device) for n in (int(ends[-1]), 50, 30))
     if isinstance(method, Leveled):
         network, options = "cnn_exit", {"filters": [8, 8, 8]}
     elif isinstance(method, ImageMethod):  # its images have pixels in [0, 1], and are few here
@@ -421,13 +487,14 @@ def _trained(
     elif name == "subfedavg_hy":  # removes channels after a norm
         network, options = "cnn", {"filters": [8, 8], "groups": 8, "hidden": [16]}
     factory = partial(build, network, SHAPE, CLASSES, **options)
-    model = FlatModel(factory, device=DEVICE, dtype=dtype)
+    model = FlatModel(factory, device=device, dtype=dtype)
     work = Federation(model, train, test, partition, public)
     epochs = 2 if isinstance(method, Pruned) else 1
     local = LocalTraining.parse({"epochs": epochs, "batch_size": 10, "lr": 0.02, **training})
     job = Job(work, method, local, seed=0, cohort=cohort, width=width)
     last = 2 if TINY else 5
-    settings = RunSettings(rounds=last, participation=1.0, evaluate_every=last, fine_tune=False)
+    wanted = {"rounds": last, "participation": 1.0, "evaluate_every": last, "fine_tune": False}
+    settings = RunSettings.parse(wanted | (run or {}))
     simulation = Simulation(job, settings)
     for _ in simulation.rounds():
         pass
@@ -435,14 +502,24 @@ def _trained(
     return simulation.state.server.tensors(), sum(captured)
 
 
-def _most_apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    each = [_apart(own, other[key]) for key, own in one.items() if own.is_floating_point()]
+def _most_apart(one: dict[str, Tensor], other: dict[str, Tensor], share: float = 1.0) -> float:
+    """The largest distance of these tensors, without the entries above the ``share`` that differ most."""
+    each = [_apart(own, other[key], share) for key, own in one.items() if own.is_floating_point()]
     return float(np.max(each, initial=0.0))  # nan where one is
 
 
-def _apart(own: Tensor, other: Tensor) -> float:
-    largest = own.double().abs().max().clamp(min=1e-9) if own.numel() else 1.0
-    return float((own.double() - other.double()).abs().max() / largest) if own.numel() else 0.0
+def _apart(own: Tensor, other: Tensor, share: float) -> float:
+    if not own.numel():
+        return 0.0
+    distances = (own.double() - other.double().to(own.device)).abs().flatten().sort().values  # nan is last
+    largest = own.double().abs().max().clamp(min=1e-9)
+    return float(distances[int(share * (len(distances) - 1))] / largest)
+
+
+def _reason(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    line = f"{Path(frame.filename).name}:{frame.lineno}"
+    return f"{type(error).__name__}: {error}".splitlines()[0] + f" ({line})"
 
 
 def _tripled(inputs: dict[str, Tensor]) -> dict[str, Tensor]:

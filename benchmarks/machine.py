@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fedflow.files import replace_text
 from fedflow.project.machine import processor
 
 RESULTS = Path(os.environ.get("BENCH_RESULTS") or Path(__file__).parent / "results")
@@ -38,9 +39,8 @@ def describe() -> dict[str, Any]:
 
 def keep(kind: str, part: str, measured: Any) -> None:
     """Write ``results/<kind>-<part>.json`` (kind ``cpu`` or ``gpu``)."""
-    RESULTS.mkdir(exist_ok=True)
     text = json.dumps({"machine": describe(), "measured": measured}, indent=1)
-    (RESULTS / f"{kind}-{part}.json").write_text(text + "\n")
+    replace_text(RESULTS / f"{kind}-{part}.json", text + "\n")
 
 
 def _driver() -> str:

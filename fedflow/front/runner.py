@@ -4,7 +4,7 @@ import inspect
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from fedflow.front.pages import keywords, listed, parameters
 from fedflow.front.result import Result
 from fedflow.local.extensions.adaptation import Adaptation
 from fedflow.local.local_training import LocalTraining
+from fedflow.local.precision import use_plain_products
 from fedflow.methods.method import Method
 from fedflow.metrics.table import completed
 from fedflow.partition import SCHEMES, PartitionParams
@@ -93,15 +94,50 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextmanager
+def _plain_products() -> Iterator[None]:
+    """Products are in float32 and deterministic, and PyTorch's switches are the caller's again afterwards.
+
+    Old switches cannot be read if the caller mixed them with the new ones, whose value "none" inherits.
+    """
+    top: Any = torch.backends
+    cudnn, mkldnn = top.cudnn, top.mkldnn
+    inherited = [top, cudnn]
+    switches = [cudnn.conv, cudnn.rnn, top.cuda.matmul, mkldnn.conv, mkldnn.matmul, mkldnn.rnn]
+    before, values, old = cudnn.deterministic, [switch.fp32_precision for switch in switches], ExitStack()
+    with suppress(RuntimeError):
+        old.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+    with suppress(RuntimeError):
+        old.callback(setattr, cudnn, "allow_tf32", cudnn.allow_tf32)
+    defaults = []
+    for switch in inherited:  # the second inherits the first
+        defaults.append(switch.fp32_precision)
+        switch.fp32_precision = "none"
+    for switch in switches:
+        switch.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+    use_plain_products()
+    try:
+        yield
+    finally:
+        cudnn.deterministic = before
+        old.close()  # before the new ones, which it changes
+        for switch, value in zip(inherited, defaults):
+            switch.fp32_precision = value
+        for switch, value in zip(switches, values):
+            switch.fp32_precision = "none"
+            if switch.fp32_precision != value:
+                switch.fp32_precision = value
+
+
+@contextmanager
 def _alone() -> Iterator[None]:
     """Runs in other threads wait, and torch is as it was when it was imported: both are of the process."""
     with ExitStack() as stack:
         stack.enter_context(_LOCKS[0])
         stack.enter_context(undisturbed())
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        stack.enter_context(_plain_products())
         torch.set_default_dtype(torch.float32)
-        torch.set_float32_matmul_precision("highest")
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
         for device in ("cpu", "cuda"):

@@ -1,4 +1,4 @@
-"""The first hour on a GPU, as far as a CPU can show it: parts, predictions, and what one lost part costs."""
+"""The first checks on a GPU, as far as a CPU can show them: parts, predictions, lost parts."""
 
 import json
 import math
@@ -15,6 +15,7 @@ import torch
 from benchmarks import __main__ as entry
 from benchmarks import cohorts, first_gpu, headline, machine
 from benchmarks.counts import WORKLOADS
+from fedflow.simulation.updates.step import STEPS
 
 HOME = Path(__file__).parents[2]
 
@@ -72,6 +73,18 @@ def test_methods_are_compared_with_the_loop(tiny, monkeypatch) -> None:
     assert first_gpu.methods()["checks"] == {"fedavg": False, "fesem": False}
 
 
+def test_every_update_step_is_compared_with_a_cpu(tiny, monkeypatch) -> None:
+    found = first_gpu.updates()
+    assert all(found["checks"].values()), found["reasons"]
+    assert found["checks"].keys() == {f"{step} {how}" for step in STEPS for how in ("loop", "vmap")}
+
+    def other(name: str, cohort: str, device: str = "cuda", **_: object) -> tuple[dict, int]:
+        return {"model": torch.arange(4000) + 1.0 * (torch.arange(4000) < (8 if device == "cpu" else 0))}, 0
+
+    monkeypatch.setattr(first_gpu, "_trained", other)
+    assert not any(first_gpu.updates()["checks"].values())  # two entries in a thousand differ
+
+
 def found_or_lost(name: str) -> dict:
     """In the place of `first_gpu.compared`."""
     if name == "killed":
@@ -127,14 +140,64 @@ def test_a_part_that_crashes_or_hangs_loses_no_other(tiny, monkeypatch, capsys) 
 
     monkeypatch.setattr(first_gpu.subprocess, "run", instead)
     monkeypatch.setattr(machine, "describe", dict)
-    with pytest.raises(SystemExit):
+    machine.keep("cpu", "first-killed", {"off": {"old": 3.0}})
+    with pytest.raises(SystemExit, match="1"):
         first_gpu.main([*programs])
+    assert kept(tiny, "killed") == {"off": {"old": 3.0}}  # until there is a new result
     said = capsys.readouterr().out.partition("== to explain\n")[2].splitlines()
     assert said == [
         "killed: ended with exit status -9",
         "hangs: did not finish in 1 s",
         "stores: s is 2.0 times the prediction",
     ]
+
+
+def test_later_calls_measure_what_earlier_ones_left(tiny, monkeypatch, capsys) -> None:
+    ran: list[str] = []
+
+    def run(name: str) -> str:
+        ran.append(name)
+        machine.keep("cpu", f"first-{name}", {"code": first_gpu.code(), "checks": {"fine": name == "a"}})
+        return ""
+
+    monkeypatch.setattr(first_gpu, "PARTS", {"a": (dict, 5), "long": (dict, 50), "b": (dict, 5)})
+    monkeypatch.setattr(first_gpu, "run", run)
+    for seconds, status, last in [
+        (20, 2, "== skipped, call again: long, whose limits did not fit into 20 s"),
+        (60, 1, "long: FAIL fine"),
+        (60, 1, "long: FAIL fine"),
+    ]:
+        monkeypatch.setattr(first_gpu, "SECONDS", seconds)
+        with pytest.raises(SystemExit) as ended:
+            first_gpu.main()
+        said = capsys.readouterr().out
+        assert ended.value.code == status and last in said and "b: FAIL fine" in said
+    assert ran == ["a", "b", "long"]
+    monkeypatch.setattr(first_gpu, "code", lambda: "other")
+    with pytest.raises(SystemExit):
+        first_gpu.main()
+    assert ran == ["a", "b", "long", "a", "long", "b"]
+
+
+def test_without_rates_nothing_is_as_predicted(tiny, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(first_gpu, "PARTS", {"rounds": (dict, 5)})
+    monkeypatch.setattr(first_gpu, "run", lambda _: "")
+    machine.keep("cpu", "first-rounds", {"measured": {"s": 1.0}, "predicted": {}})
+    with pytest.raises(SystemExit, match="1"):
+        first_gpu.main(["rounds"])
+    assert capsys.readouterr().out.endswith("rounds: no predictions: run ceilings first\n")
+
+
+def test_results_can_be_in_a_new_folder(monkeypatch, tmp_path) -> None:
+    for module in (machine, entry):
+        monkeypatch.setattr(module, "RESULTS", tmp_path / "a" / "b")
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "first_gpu"])
+    with monkeypatch.context() as patch:
+        patch.setattr(first_gpu, "main", lambda _: (tmp_path / "a" / "b").rmdir())  # made before
+        entry.main()
+    (tmp_path / "a").rmdir()
+    machine.keep("cpu", "part", 1)
+    assert json.loads((tmp_path / "a" / "b" / "cpu-part.json").read_text())["measured"] == 1
 
 
 def test_parts_are_named_on_the_command_line(monkeypatch) -> None:
@@ -155,7 +218,7 @@ def test_every_part_runs_with_the_core_alone(tmp_path) -> None:
     for name in ("prefect", "mlflow", "dvc", "typer", "fastapi", "psutil"):
         (tmp_path / f"{name}.py").write_text("raise ImportError(__name__)")
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{HOME}", "BENCH_WORK": "tiny"}
-    environment |= {"BENCH_RESULTS": str(tmp_path)}
+    environment |= {"BENCH_RESULTS": str(tmp_path), "BENCH_SECONDS": "2000"}
     command = [sys.executable, "-m", "benchmarks", "first_gpu"]
     subprocess.run(command, cwd=HOME, env=environment, check=False, timeout=900)
     names = {path.stem.removeprefix("cpu-first-") for path in tmp_path.glob("cpu-first-*.json")}

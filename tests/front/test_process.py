@@ -112,6 +112,33 @@ def test_what_torch_is_set_to_changes_no_run() -> None:
         torch.set_default_dtype(torch.float32), torch.set_float32_matmul_precision("highest")
 
 
+def test_new_switches_of_tf32_change_no_run_and_are_as_before(preloaded: Path) -> None:
+    apart(preloaded, "set_new_switches")
+
+
+def switches() -> list[Any]:
+    backends, cudnn = torch.backends, torch.backends.cudnn
+    values = [each.fp32_precision for each in (backends, cudnn, cudnn.conv, cudnn.rnn, backends.cuda.matmul)]
+    return [*values, cudnn.deterministic]
+
+
+def set_new_switches() -> None:
+    class Watched(FedAvg):
+        def local(self, client: Any) -> Any:
+            assert "tf32" not in switches()
+            return super().local(client)
+
+    before, cudnn = switches(), torch.backends.cudnn
+    expected = ff.run(own(), ff.iid(clients=3), Watched, **SMALL).metrics
+    assert switches() == before
+    for switch in (torch.backends, cudnn, cudnn.conv, torch.backends.cuda.matmul):
+        switch.fp32_precision = "tf32"
+        changed = switches()
+        assert ff.run(own(), ff.iid(clients=3), Watched, **SMALL).metrics == expected
+        assert switches() == changed
+        switch.fp32_precision = "none"
+
+
 def test_a_method_that_draws_is_reproducible(preloaded: Path) -> None:
     apart(preloaded, "draw_in_a_method")
 
