@@ -106,14 +106,18 @@ def test_what_cannot_be_drawn_is_one_line(capsys, project, arguments, says):
 
 
 def test_a_run_without_recorded_models_or_with_other_data_is_refused(capsys, project, tmp_path):
-    """In the project of the tests before, whose facts are changed and restored."""
+    """In the project of the tests before, whose facts and data are changed."""
     file = project / "results" / "skewed" / "fedavg" / "0" / "metrics.json"
     text = file.read_text()
     for field, says in (
         ("settings", "no model of a finished run with"),
-        ("data_hash", "the data .*has changed"),
+        ("data_hash", "no model of a finished run with .* data with digest 0123456789abcdef"),
+        ("", "the data .*has changed"),
     ):
-        file.write_text(json.dumps(json.loads(text) | {field: "0123456789abcdef"}))
+        file.write_text(json.dumps(json.loads(text) | ({field: "0123456789abcdef"} if field else {})))
+        if not field:
+            change = "--set", "data.digits.train_limit=500"
+            assert fedflow(capsys, "prepare", "digits", *change, "--root", project).code == 0
         done = fedflow(capsys, "landscape", "skewed/fedavg/0", "--root", project)
         file.write_text(text)
         assert done.code == 2 and done.err.count("\n") == 1 and re.search(says, done.err)
