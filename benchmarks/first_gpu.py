@@ -326,7 +326,7 @@ def widths(model: str, seconds: float) -> Found:
     return {"measured": measured, "predicted": predicted, "checks": checks, "all": found}
 
 
-# And seconds after which it is ended. Those of most value come first.
+# Functions and their time limits in seconds, the most valuable parts first.
 PARTS: dict[str, tuple[Callable[[], Found], int]] = {
     "ceilings": (ceilings, 90),
     "failed-capture": (failed_capture, 60),

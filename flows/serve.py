@@ -20,6 +20,7 @@ import yaml
 from fedflow.errors import BadInput, FedflowError, asking_prefect, reason
 from fedflow.project.digest import digest
 from fedflow.project.distribution import require
+from fedflow.project.telemetry import NO_TELEMETRY
 from fedflow.project.templates import check_present
 from flows.server import PAGES, STOP_TIMEOUT, home, password_file, prefect_api, stop, used
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 PROJECT = "FEDFLOW_PROJECT"  # the variable in prefect.yaml
 RESTART = timedelta(minutes=1)  # from a crash to the next start; a worker may report a crash twice
-QUIET = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}  # no telemetry
 SILENCE = timedelta(minutes=10)  # of a run, which sends a heartbeat every three minutes
 
 
@@ -287,7 +287,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.project:
         return print(project())
-    for name, value in QUIET.items():
+    for name, value in NO_TELEMETRY.items():
         os.environ.setdefault(name, value)
     try:
         sys.exit(serve(given.port, given.notify))

@@ -29,6 +29,7 @@ from filelock import FileLock, Timeout
 
 from fedflow.errors import BadInput, FedflowError, Unanswered
 from fedflow.project.arguments import check_address, check_port
+from fedflow.project.telemetry import NO_TELEMETRY
 from fedflow.project.waiting import announced
 from fedflow.tracking.addresses import sqlite_url
 
@@ -97,8 +98,7 @@ def private(folder: Path) -> dict[str, str]:
     return {
         "PREFECT_HOME": str(folder),
         DATABASE: os.environ.get(DATABASE) or sqlite_url(folder / "prefect.db", "aiosqlite"),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "DO_NOT_TRACK": "1",
+        **NO_TELEMETRY,
     }
 
 

@@ -26,6 +26,7 @@ from fedflow.cli import (
 )
 from fedflow.errors import SECTIONS, FedflowError, Unanswered
 from fedflow.project import distribution
+from fedflow.project.telemetry import NO_TELEMETRY
 
 
 def _version(wanted: bool) -> None:
@@ -71,8 +72,7 @@ def options(
 
 # No telemetry, and progress in the terminal instead of a line per task.
 QUIET = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
+    **NO_TELEMETRY,
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_HANDLERS_DEBUG_LEVEL": "CRITICAL",  # of its services, which cannot send events
 }

@@ -218,8 +218,7 @@ def changed_code(path: Path | str, params: DatasetParams) -> list[str]:
 def origin_sums(params: DatasetParams, root: Path | str | None = None) -> dict[str, str]:
     """SHA-256 of every existing file that the data are read from, by its name in `DatasetParams.files`.
 
-    Sources of plug-ins have a digest of their code too; those of fedflow do not, so that an upgrade prepares
-    nothing again.
+    For the sources of plug-ins, also a digest of their code. An upgrade of fedflow makes no data outdated.
     """
     files = params.files(root).items()
     sums = {name: path_sum(path) for name, path in files if path is not None and path.exists()}

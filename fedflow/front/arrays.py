@@ -65,7 +65,7 @@ def dataset(
             raise BadInput(name, Words(type(values).__name__), f"an array or tensor: {advice}")
     if test_share is not None:
         read = split(read, test_share, seed)
-    given, x, classes = read.arrays(), read.x, read.classes
+    given, x, classes = read.arrays(), read.x, _names(read.classes)
     notes, columns = list(read.notes), dict(read.columns or {})
     for name, values in given.items():
         if values is None:
@@ -280,8 +280,6 @@ def _need_targets(name: str, y: np.ndarray, sequence: tuple[int, ...], loss: str
 def _classes(arrays: dict[str, np.ndarray], classes: Sequence[str] | None, tokens: bool) -> tuple[str, ...]:
     """The names of the labels, or of the tokens where networks predict some."""
     y_train, y_test = (arrays[name].astype(np.int64, copy=False) for name in ("y", "y_test"))
-    if classes is not None and len(set(classes)) < len(classes):
-        raise BadInput("classes", classes, "a list of different names")
     if tokens:
         whole = arrays.values() if y_train.ndim == 2 else (y_train, y_test)
         count = len(classes) if classes is not None else 1 + max(int(array.max()) for array in whole)

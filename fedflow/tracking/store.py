@@ -40,7 +40,7 @@ REACH_TIMEOUT = 10.0  # seconds for a tracking server to answer
 ASKED = "/api/2.0/mlflow/experiments/get?experiment_id=0"  # needs the server's database
 
 BACKEND = "MLFLOW_BACKEND_STORE_URI"  # the variable of MLflow's server
-REMOTE = ("azure", "boto3", "botocore", "google", "s3transfer")  # packages with errors of their own kinds
+REMOTE = ("azure", "boto3", "botocore", "google", "s3transfer")  # packages of artifact stores
 
 ADDRESSES = (  # all columns of MLflow's tables that say where artifacts are
     ("experiments", "artifact_location"),

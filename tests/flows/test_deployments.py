@@ -85,7 +85,7 @@ def test_the_names_on_a_server_are_of_one_folder(tmp_path, monkeypatch):
 def test_the_exit_code_is_that_of_the_worker_and_nothing_is_sent(monkeypatch):
     from flows import serve
 
-    for name in serve.QUIET:
+    for name in serve.NO_TELEMETRY:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setattr("sys.argv", ["serve"])
