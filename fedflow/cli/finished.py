@@ -20,7 +20,7 @@ from fedflow.cli.options import Root
 from fedflow.cli.printing import console, print_indented, print_line, print_table, shortened
 from fedflow.cli.remembered import remembered, short
 from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.files import check_output, finished_folders
+from fedflow.files import finished_folders
 from fedflow.metrics.table import first_headlines, heading, headlines, metric_of, printed
 from fedflow.naming import counted, flat, say, text
 from fedflow.project.identity import changed
@@ -236,7 +236,6 @@ def export(
             raise BadInput("--client", client, f"a client of {exported.name}: 0 to {clients.max()}")
     if not file.parent.is_dir():
         raise BadInput("file", str(file), f"a file in an existing folder; {file.parent} is not one")
-    check_output("file", file)
 
     from fedflow.tracking.models import export_model, served_model  # imports torch and opens the store
 

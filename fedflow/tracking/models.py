@@ -25,7 +25,7 @@ from urllib.parse import urlparse
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedflow.errors import BadInput, FedflowError, reason, unknown_name
@@ -163,14 +163,21 @@ def export_model(
 
     The header of the file holds its card as JSON: how it is built, and how its inputs were normalized.
     """
+    file = Path(file)
+    if file.exists() and not file.is_file():  # root would replace /dev/null
+        raise BadInput("file", str(file), "the name of a file; this is a folder or a device")
     card, weights, row = _recorded(run_id, which, client, root, code)
     network = _loaded(card, weights, row, compact=True)
     facts = {name: value for name, value in card.items() if name not in ("ids", "clients")}
     state = {name: tensor.clone() for name, tensor in network.state_dict().items()}  # none shared
+    draft = file.with_name(f".{file.name}.partial")  # a full disk must not cut an earlier file
     try:
-        save_file(state, file, {"model": json.dumps(facts | {"client": client})})
+        draft.write_bytes(save(state, {"model": json.dumps(facts | {"client": client})}))
+        draft.replace(file)
     except (OSError, SafetensorError) as error:
         raise FedflowError(f"cannot write {file}: {reason(error)}") from error
+    finally:
+        draft.unlink(missing_ok=True)
     return network
 
 
@@ -505,7 +512,7 @@ def _log(
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         files = {"weights": folder / "weights.safetensors", "model": folder / "model.json"}
-        save_file(weights, files["weights"])
+        files["weights"].write_bytes(save(weights))  # save_file makes files that others cannot read
         files["model"].write_text(json.dumps(facts, indent=1))
         files["code"] = write_code(folder)
         packages = (*REQUIREMENTS, *facts["libraries"])

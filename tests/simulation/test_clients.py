@@ -1,4 +1,5 @@
 import os
+import resource
 import weakref
 from pathlib import Path
 
@@ -137,12 +138,16 @@ def test_rows_of_an_earlier_process_are_compared_with_their_digests(tmp_path: Pa
         ClientStore(FIRST, 10, tmp_path).restore(checkpoint)
 
 
-def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     store, wide = ClientStore(FIRST, 10, tmp_path), torch.zeros(100_000)
-    monkeypatch.setattr(store, "_path", lambda *_: Path("/dev/full"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for value in (row(1), wide):
-        with pytest.raises(FedflowError, match="cannot write /dev/full: "):
-            store.put(1, {"model": value})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # the system writes no byte more
+        try:
+            with pytest.raises(FedflowError, match=rf"cannot write {tmp_path}\S+\.bin: \[Errno"):
+                store.put(1, {"model": value})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_memory_and_the_device_hold_no_rows(tmp_path: Path) -> None:

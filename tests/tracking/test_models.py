@@ -75,6 +75,12 @@ def test_a_pruned_model_is_loaded_and_exported_without_its_channels(root, outcom
         torch.testing.assert_close(small(x), whole(x), rtol=0, atol=1e-6)
         assert torch.equal(import_model(file)(x), small(x))
     assert small.conv1.out_channels == 5 and small.size.kept < 0.92
+    (tmp_path / "text").touch()
+    assert file.stat().st_mode == (tmp_path / "text").stat().st_mode  # what other users may read
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with refused(f"file: {str(pipe)!r} .*; this is a folder or a device"):
+        export_model(pipe, run_id, "personal", 4, root)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["client.safetensors", "pipe", "text"]
     assert small.size.bytes < file.stat().st_size < small.size.bytes + 5000
 
 
