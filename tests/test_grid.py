@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -171,13 +172,30 @@ def _ended_by_ditto(cell: Experiment) -> tuple[str, dict, str]:
     return cell.title, {}, ""
 
 
-def test_a_process_that_dies_fails_its_cell_alone(project: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("fedflow.cli.sweep._run", _ended_by_ditto)
+def _stopped_in_ditto(cell: Experiment) -> tuple[str, dict, str]:
+    """Stands for `_run` in a worker process, which `fedflow stop` ends."""
+    if (cell.method, cell.seed) == ("ditto", 3):
+        signal.raise_signal(signal.SIGINT)
+    return cell.title, {}, ""
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        (_ended_by_ditto, "failed: its process ended, perhaps out of memory; "),
+        (_stopped_in_ditto, "stopped; the same command resumes it"),
+    ],
+)
+def test_a_process_that_ends_fails_its_cell_alone(
+    project: Path, capsys, monkeypatch, ended: Any, said: str
+) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process passes on that it ignores
+    monkeypatch.setattr("fedflow.cli.sweep._run", ended)
     monkeypatch.setattr("fedflow.cli.sweep._prepare_process", print)
     grid = "grid={datasets: [digits], partitions: [even], methods: [fedavg, ditto], seeds: [3, 4]}"
     done = fedflow(capsys, "sweep", "--jobs", 2, "--set", grid, "--root", project)
     assert done.code == 2 and done.out.count(", done") == 3
-    assert "even · ditto · seed 3, failed: its process ended, perhaps out of memory; " in done.out
+    assert f"even · ditto · seed 3, {said}" in done.out
     assert done.err.endswith("fedflow: 1 of 4 runs failed: even · ditto · seed 3\n")
 
 

@@ -160,10 +160,14 @@ def _process() -> ProcessPoolExecutor:
 
 
 def _run_in(free: "Queue[ProcessPoolExecutor]", cell: "Cell") -> tuple[str, dict[str, Any], str]:
-    """Run one cell in one of the free processes; if the process ends, another one replaces it."""
+    """Run one cell in one of the free processes; if the process or its run ends, another one replaces it."""
     pool = free.get()
     try:
         return pool.submit(_run, cell).result()
+    except KeyboardInterrupt:  # in the process, of `fedflow stop`
+        pool.shutdown(wait=False)
+        pool = _process()
+        return cell.title, {}, "stopped; the same command resumes it"
     except BrokenProcessPool:
         pool = _process()
         return cell.title, {}, "failed: its process ended, perhaps out of memory; --jobs 1 needs less of it"
