@@ -11,10 +11,11 @@ import yaml
 from command import one_line_error
 
 from fedflow.config import load_params
-from fedflow.config.tuning import Tuning, combinations
+from fedflow.config.tuning import MEASURES, Tuning, combinations
 from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.stages.all_stages import run_experiment
-from fedflow.stages.tune import Search, beyond, scores, tune, write_choice
+from fedflow.stages.prepare import prepare_dataset
+from fedflow.stages.tune import Score, Search, beyond, scores, tune, write_choice
 
 FILE = """\
 data: {digits: {source: digits}}
@@ -87,6 +88,10 @@ def test_numbers_that_yaml_reads_as_text_are_numbers():
         ([1, 2], 1, None),  # half a cluster
         ([0.03], 0.03, None),
         ([0, 1], 1, None),
+        ([0, 0.01, 0.1], 0.1, 1.0),
+        ([0, 0.01, 0.1], 0, None),
+        ([0, 0.01, 0.1], 0.01, None),
+        ([-1, 1, 2], 2, None),
         ([True, False], True, None),
         (["single", "average"], "single", None),
     ],
@@ -142,6 +147,14 @@ def test_a_grid_is_widened_while_the_best_value_is_at_its_edge(file, capsys):
     assert search(file, lambda lr, _: lr, grid=LR, widen=0)[1] == [(0.01, 1), (0.1, 1)]
 
 
+def test_a_best_value_of_0_is_said_to_be_at_the_edge(file, capsys):
+    grid = {"training.weight_decay": [0, 0.01, 0.1]}
+    runs = []
+    best, _ = search(file, lambda *_: runs.append(0) or -len(runs), grid=grid)
+    assert best == {"training.weight_decay": 0} and len(runs) == 3
+    assert "the best training.weight_decay, 0, is at the edge" in " ".join(capsys.readouterr().out.split())
+
+
 def test_widening_ends_where_a_run_diverges_and_at_the_bounds_of_a_setting(file, capsys):
     best, tried = search(file, lambda lr, _: lr if lr < 1 else None, grid=LR)
     assert best == {"training.lr": 0.1} and [lr for lr, _ in tried] == [0.01, 0.1, 1]
@@ -150,6 +163,26 @@ def test_widening_ends_where_a_run_diverges_and_at_the_bounds_of_a_setting(file,
     best, _ = search(file, lambda *_: runs.append(0) or len(runs), grid=grid)
     assert best == {"training.lr": 0.1, "training.momentum": 0.9} and len(runs) == 2
     assert "the best training.momentum, 0.9, is at the edge" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_regression_is_tuned_by_its_losses_and_refused_for_other_measures(file):
+    """Before a try if the data are prepared, otherwise after the first."""
+    none = dict.fromkeys(MEASURES.values())
+    score = Score({}, "", none | {"loss": 1.0, "global_loss": 3.0})
+    assert (score.value("local"), score.value("global"), score.loss("global")) == (-1, -3, 3)
+    file.write_text(FILE.replace("{source: digits}", "{source: mixed_regression, clients: 5}"))
+    changes = ["models.digits=linear", f"tuning={ {'grid': LR, 'measure': 'worst'} }"]
+    params, tried = load_params(file, changes), []
+
+    def federate(experiment, out):
+        tried.append(out)
+        return none | {"loss": 1.0, "global_loss": 3.0}
+
+    for _ in range(2):
+        with one_line_error("^tuning.measure: 'worst' .* local or global, as these samples have no accuracy"):
+            tune(params, "iid", federate, ["fedavg"], file.parent)
+        assert len(tried) == 1
+        prepare_dataset(params, "digits", file.parent)
 
 
 def test_two_settings_are_tuned_together(file):

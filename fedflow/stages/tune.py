@@ -28,8 +28,9 @@ from filelock import FileLock
 from fedflow.config import Loaded, MethodParams
 from fedflow.config.changing import put
 from fedflow.config.tuning import MEASURES, combinations
+from fedflow.data import is_current, load_prepared
 from fedflow.errors import BadInput, FedflowError, RoundFailed
-from fedflow.files import naming
+from fedflow.files import intact, naming, prepared_folder
 from fedflow.methods.registry import method_name
 from fedflow.metrics.table import METRICS
 from fedflow.naming import listed
@@ -41,6 +42,7 @@ from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.grid import is_finished
 
+LOSSES = {"local": "loss", "global": "global_loss"}  # by measure, for samples without an accuracy
 # the section in a document: blank lines and comments at its end belong to what follows
 TUNED = re.compile(r"^tuned[ \t]*:.*(?:(?:\n[ \t]*(?:#.*)?)*\n[ \t]+[^ \t\n#].*)*", re.M)
 Federate = Callable[[Experiment, Path], dict[str, Any]]  # runs an experiment, with results in a folder
@@ -101,8 +103,15 @@ class Score:
         """The measured accuracy, or minus the loss if there is no accuracy: higher is better."""
         if self.metrics is None:
             return None
-        accuracy, loss = self.metrics[MEASURES[measure]], self.metrics["loss"]
+        accuracy, loss = self.metrics[MEASURES[measure]], self.loss(measure)
         return accuracy if accuracy is not None else None if loss is None else -loss
+
+    def loss(self, measure: str) -> float | None:
+        """The clients' mean loss or, for samples without an accuracy, the loss of the measure."""
+        if self.metrics is None:
+            return None
+        measured = self.metrics[MEASURES[measure]] is not None
+        return self.metrics["loss" if measured else LOSSES.get(measure, "loss")]
 
 
 @dataclass
@@ -121,6 +130,7 @@ class Search:
 
     def check(self) -> None:
         """Raise `BadInput` if a combination cannot be run, or if all of them are the same settings."""
+        self._check_measure()
         tries = [self.experiment(tried) for tried in combinations(self.grid)]
         for experiment in tries:
             self._check_rounds(experiment)
@@ -130,6 +140,20 @@ class Search:
         for name, values in self.grid.items():
             if len({repr(value) for value in values}) < len(values):
                 raise BadInput(f"tuning.grid.{name}", values, "every value once")
+
+    def _check_measure(self) -> None:
+        """Raise `BadInput` for a measure without a loss if the data are prepared and have no accuracy."""
+        dataset = self.params.partition(self.partition).dataset
+        folder = prepared_folder(self.root, dataset)
+        if self.params.tuning.measure in LOSSES or not is_current(folder, self.params.dataset(dataset)):
+            return
+        prepared = intact(lambda: load_prepared(folder))
+        if prepared is not None and prepared.y_train.is_floating_point():
+            raise self._no_accuracy()
+
+    def _no_accuracy(self) -> BadInput:
+        accepted = f"{' or '.join(LOSSES)}, as these samples have no accuracy"
+        return BadInput("tuning.measure", self.params.tuning.measure, accepted)
 
     def _check_rounds(self, tried: Experiment) -> None:
         """Raise `BadInput` if the rounds of a try are too few for the updates of its client curriculum."""
@@ -148,6 +172,7 @@ class Search:
 
         With another `Tuning.search`, try samples; a best value near an edge is printed.
         """
+        self._check_measure()  # an earlier search may have prepared the data
         if self.params.tuning.search != "grid":
             return self._sample(federate)
         self._try(federate, combinations(self.grid))
@@ -158,7 +183,7 @@ class Search:
                 break
         best = self.best().tried
         for name, value in best.items():
-            if beyond(self.grid[name], value) is not None:
+            if at_edge(self.grid[name], value):
                 values = ", ".join(map(str, self.grid[name]))
                 say(f"{self.method}: the best {name}, {value}, is at the edge of the values tried: {values}")
         return best
@@ -215,6 +240,8 @@ class Search:
         except RoundFailed as error:  # it diverged
             say(f"{self.method}, {_words(tried)}: {error}")
             return Score(tried, experiment.digest)
+        if tuning.measure not in LOSSES and metrics["local_accuracy"] is None:
+            raise self._no_accuracy()
         clients = pd.read_parquet(out / "clients.parquet").query("not newcomer")
         column = METRICS[MEASURES[tuning.measure]].client or "local_accuracy"
         spread = float(clients[column].std(ddof=0))
@@ -297,7 +324,7 @@ class Search:
             | {
                 "accuracy": score.metrics and score.metrics[MEASURES[measure]],
                 "spread": score.spread,
-                "loss": score.metrics and score.metrics["loss"],
+                "loss": score.loss(measure),
                 "chosen": score is best,
                 "settings": score.settings,
             }
@@ -322,21 +349,28 @@ def scores(root: Path, partition: str, method: str) -> pd.DataFrame:
 def beyond(values: Sequence[Any], best: Any) -> float | None:
     """The next value of a grid whose ``best`` is its smallest or largest; otherwise None.
 
-    It follows by the mean ratio of the grid's values, to two digits. Also None unless the grid has two or
-    more positive numbers.
+    It follows by the mean ratio of the grid's positive values, to two digits. Also None for the value 0, and
+    unless the grid has two or more positive numbers, and nothing else but 0.
 
     >>> beyond([0.01, 0.03, 0.1], 0.1), beyond([2, 4, 8], 2), beyond([0.01, 0.03, 0.1], 0.03)
     (0.32, 1, None)
+    >>> beyond([0, 0.1, 1], 1), beyond([0, 0.1, 1], 0)
+    (10.0, None)
     """
-    if len(values) < 2 or not all(type(value) in (int, float) and value > 0 for value in values):
+    if not all(type(value) in (int, float) and value >= 0 for value in values):
         return None
-    low, high = min(values), max(values)
-    if best not in (low, high) or low == high:
+    positive = sorted({value for value in values if value > 0})
+    if len(positive) < 2 or best == 0 or not at_edge(values, best):
         return None
-    ratio = (high / low) ** (1 / (len(set(values)) - 1))
-    further = best * ratio if best == high else best / ratio
+    ratio = (positive[-1] / positive[0]) ** (1 / (len(positive) - 1))
+    further = best * ratio if best == positive[-1] else best / ratio
     further = round(further) if all(type(value) is int for value in values) else float(f"{further:.2g}")
     return further if further > 0 and further not in values else None
+
+
+def at_edge(values: Sequence[Any], best: Any) -> bool:
+    """True if ``best`` is the smallest or the largest of different numbers."""
+    return _is_range(values) and best in (min(values), max(values))
 
 
 def near_edge(values: Sequence[Any], best: Any) -> bool:
