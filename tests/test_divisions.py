@@ -23,6 +23,8 @@ from fedflow.finished.collect_outcomes import collect_outcomes
 from fedflow.finished.tables import by_method
 from fedflow.partition import load_partition
 from fedflow.stages.experiment import Experiment
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
 
 HOME = Path(ff.__file__).parents[1]
 PARAMS = """
@@ -163,6 +165,25 @@ def test_only_the_division_is_drawn_if_wanted(tmp_path: Path) -> None:
     assert runs[0].digest == runs[1].digest and runs[0].identity.key != runs[1].identity.key
     both = Experiment(load_params(root / "params.yaml", ["grid.redraw=both"]), "mixed", "fedavg", 3, root)
     assert both.job.seed == 3 and both.digest != runs[1].digest
+
+
+def test_a_division_that_no_seed_changes_is_refused_if_nothing_else_is_drawn(tmp_path: Path) -> None:
+    fixed = "scheme: shards, order: in_order, clients: 4}}"
+    text = re.sub(r"scheme: dirichlet.*?}}", fixed, PARAMS).replace("both", "division")
+    root = make_project(tmp_path / "project", text)
+    params = load_params(root / "params.yaml")
+    prepare_dataset(params, "digits", root)
+    both = load_params(root / "params.yaml", ["grid.redraw=both"])
+    drawn = load_params(root / "params.yaml", ["partitions.mixed.order=random"])
+    for wanted in (both, drawn):
+        prepare_partition(wanted, "mixed@1", root)
+    for stored in (False, True):
+        if stored:
+            prepare_partition(both, "mixed@1", root)
+        with refused("^grid.redraw: 'division' is not accepted; expected run, as no seed changes this div"):
+            prepare_partition(params, "mixed@1", root)
+    for name in ("mixed", "mixed@0"):
+        prepare_partition(params, name, root)
 
 
 def test_names_and_values_that_are_not_accepted_are_one_line(tmp_path: Path) -> None:

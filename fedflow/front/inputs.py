@@ -168,7 +168,7 @@ def need_draw(division: PartitionParams, data: Dataset, partition: Partition) ->
     with suppress(BadInput):  # of the other seed
         other = divided(replace(division, seed=division.seed + 1), data)
     if other is not None and other.hash == partition.hash:
-        raise BadInput("redraw", "division", "run, as no seed draws this division")
+        raise BadInput("redraw", "division", "run, as no seed changes this division")
 
 
 def _lists(division: Any, count: int) -> list[np.ndarray]:

@@ -32,14 +32,16 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     """Make ``data/partitions/<name>`` unless it exists, intact, for the same data and parameters.
 
     Returns the folder. The key of its identity is in ``.fedflow/partitions``, because DVC tracks the folder.
+    Raises `BadInput` for a seed's division that equals the entry's, if seeds draw the division only.
     """
     wanted, folder = params.partition(name), partition_folder(root, name)
     dataset = load_prepared(prepared_folder(root, wanted.dataset))
     existing = intact(lambda: load_partition(folder))
     if existing is not None and is_divided(params, name, root):
+        _need_draw(params, name, existing, dataset, root)
         return folder
-    samples = Samples.of(dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, root))
-    made = make_partition(wanted, samples, dataset.hash)
+    made = _made(params, name, dataset, root)
+    _need_draw(params, name, made, dataset, root)
     tabled = made.label_counts is None or (folder / COUNTS).exists()
     if existing is None or existing.summary() != made.summary() or not tabled:
         from fedflow.pictures.labels import draw_difficulty, draw_labels  # import matplotlib, which is slow
@@ -54,6 +56,28 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
         key = partition_identity(params, name, root).key
         note.write_text(json.dumps({"partition": made.hash, "identity": key}) + "\n")
     return folder
+
+
+def _made(params: Params, name: str, dataset: Dataset, root: Path) -> Partition:
+    samples = Samples.of(dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, root))
+    return make_partition(params.partition(name), samples, dataset.hash)
+
+
+def _need_draw(params: Params, name: str, division: Partition, dataset: Dataset, root: Path) -> None:
+    """Refuse `grid.redraw: division` if the seed of ``name`` does not change the division of the entry.
+
+    Its runs would repeat those of the entry's seed, with a spread of 0.
+    """
+    entry = name.partition("@")[0]
+    same_seed = params.partition(name).seed == params.partition(entry).seed
+    if params.grid.redraw != "division" or same_seed:
+        return
+    if is_divided(params, entry, root):
+        first = read_fact(partition_folder(root, entry) / "summary.json", "hash")
+    else:
+        first = _made(params, entry, dataset, root).hash
+    if division.hash == first:
+        raise BadInput("grid.redraw", "division", "run, as no seed changes this division")
 
 
 def is_divided(params: Params, name: str, root: Path = Path()) -> bool:

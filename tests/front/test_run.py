@@ -459,7 +459,7 @@ def test_a_mistake_in_a_method_in_development_ends_its_first_round() -> None:
         ),
         (
             {"partition": {"a": range(9), "b": range(9, 60)}, "seeds": [0, 1], "redraw": "division"},
-            "redraw: 'division' .* run, as no seed draws this division",
+            "redraw: 'division' .* run, as no seed changes this division",
         ),
         ({"partition": {"a": [True] * 9, "b": range(9, 60)}}, "partition: a mask of 9 .* of the 60 training"),
     ],
