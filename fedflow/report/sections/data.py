@@ -11,13 +11,14 @@ from fedflow.heterogeneity.distances import js, total_variation
 from fedflow.pictures.labels import label_shares, ordered
 from fedflow.report.blocks import Block, Drawing, Panels, Section, Text
 from fedflow.report.compared import Compared, ComparedPartition
+from fedflow.seeding import generator
 
-PAIRED = 400  # clients, evenly spaced, whose pairs are compared
+PAIRED = 400  # random clients, whose pairs are compared: evenly spaced ones may all have the same labels
 LEAD = """Labels of the training samples. A column is a client, ordered by planted group, main label and
 size; a row is a label; the deeper the color, the larger the label’s share of the client’s samples."""
-MEASURES = Markup("""Total variation (0 to 1) and Jensen-Shannon divergence are means over pairs of clients;
-effective labels are the exponential of the entropy, mean over clients. Distances of the inputs:
-<code>fedflow partitions compare</code>.""")
+MEASURES = Markup("""Total variation (0 to 1) and Jensen-Shannon divergence are means over pairs of at most
+400 random clients; effective labels are the exponential of the entropy, mean over clients. Distances of the
+inputs: <code>fedflow partitions compare</code>.""")
 IMAGE = Markup('<img alt="{} by client of {}" src="data:image/png;base64,{}">')
 
 
@@ -86,7 +87,8 @@ def differences(counts: np.ndarray | None) -> dict[str, float]:
     if len(counts) < 2:
         return {}
     shares = counts / counts.sum(1, keepdims=True)
-    some = shares[np.linspace(0, len(shares) - 1, min(len(shares), PAIRED)).round().astype(int)]
+    drawn = generator(0, "report/pairs").permutation(len(shares))[:PAIRED]
+    some = shares[np.sort(drawn)]
     pairs = np.triu_indices(len(some), 1)
     entropy = -(shares * np.log(np.where(shares > 0, shares, 1))).sum(1)
     return {
