@@ -292,7 +292,7 @@ def compare(
     from fedflow.data import load_prepared
     from fedflow.heterogeneity.measures import MEASURES
     from fedflow.partition import load_partition
-    from fedflow.partition.compare import compare, table
+    from fedflow.partition.compare import compare, has_classes, table
     from fedflow.pictures.comparison import draw_comparisons
     from fedflow.pictures.drawing import check_picture
     from fedflow.stages.partition import prepare_partition
@@ -302,19 +302,23 @@ def compare(
     entries = {name: params.partition(name) for name in names}  # all names are checked first
     picture = root / out
     check_picture(picture, "--out")
-    comparisons = []
+    comparisons, unlabeled = [], []
     for name, entry in entries.items():
         with console.status(Text(f"{name}: comparing clients ...")):
             dataset = load_prepared(prepare_dataset(params, entry.dataset, root))
             partition = load_partition(prepare_partition(params, name, root))
             comparisons.append(compare(partition, dataset, name=name))
+        unlabeled += [] if has_classes(partition, dataset) else [name]
     measured = table(comparisons)
     rows = [
         (MEASURES[m].title if m in MEASURES else m.replace("_", " "), *(f"{v:.4g}" for v in measured[m]))
         for m in measured.columns
     ]
     print_table("how clients differ: mean over pairs of clients", ("measure", *names), rows)
-    draw_comparisons(comparisons, picture)
+    if unlabeled:
+        print_line(f"without measures of labels, as samples have no class: {', '.join(unlabeled)}")
+    pairs = [m for m in ("feature_emd", "angle_min") if all(m in c.matrices for c in comparisons)]
+    draw_comparisons(comparisons, picture, pairs)
     print_line(f"picture: {picture}")
 
 
@@ -338,6 +342,7 @@ def export(
     """
     from fedflow.data import load_prepared
     from fedflow.partition import load_partition
+    from fedflow.partition.after.inputs import STEPS
     from fedflow.partition.lists import FORMS, lists_of, write_lists
     from fedflow.stages.partition import prepare_partition
     from fedflow.stages.prepare import prepare_dataset
@@ -347,6 +352,9 @@ def export(
     params = load(root, settings)
     dataset = load_prepared(prepare_dataset(params, params.partition(name).dataset, root))
     partition = load_partition(prepare_partition(params, name, root))
+    changed = [name for name in STEPS if partition.params.get(name)]
+    if changed and form == "pfllib":
+        raise BadInput("form", form, f"lists or fl-bench, because {changed[0]} changes clients' samples")
     write_lists(lists_of(partition), root / out, form, dataset)
     print_line(root / out)
     without = {
@@ -354,7 +362,7 @@ def export(
         "newcomers": partition.newcomers,
         "public": len(partition.public),
     }
-    if left := [fact for fact, there in without.items() if there]:
+    if left := [*(fact for fact, there in without.items() if there), *changed]:
         print_line(f"left out, as lists of rows have no place for them: {', '.join(left)}")
 
 

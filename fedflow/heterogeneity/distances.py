@@ -70,6 +70,8 @@ def _log_det(cov: np.ndarray) -> np.ndarray:
 
 # Samples [n_k, F] of every client
 
+EQUAL = 1e-6  # of the largest distance: below it, samples differ by rounding only
+
 
 def sliced_wasserstein(
     samples: Iterable[np.ndarray], directions: np.ndarray, levels: int = 100
@@ -87,8 +89,13 @@ def sliced_wasserstein(
 
 
 def median_distance(x: np.ndarray) -> float:
-    """The median Euclidean distance between two of the samples ``x`` [n, F]: the usual kernel width."""
-    return float(np.median(scipy.spatial.distance.pdist(x)))
+    """The median Euclidean distance between two of the samples ``x`` [n, F]: the usual kernel width.
+
+    If most pairs are equal, as binary features may be, of the other pairs.
+    """
+    distances = scipy.spatial.distance.pdist(x)
+    apart = distances[distances > EQUAL * distances.max(initial=0)]
+    return float(np.median(distances if 2 * len(apart) >= len(distances) or not len(apart) else apart))
 
 
 def mmd(samples: Sequence[np.ndarray], width: float | None = None) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The measures of heterogeneity: each turns the data of N clients into a matrix [N, N].
 
-Measures use a limited number of random samples per client, keyed by a seed, and pixels in [0, 1].
+Measures of inputs use a limited number of random samples per client, keyed by a seed, and pixels in [0, 1];
+measures of labels use all samples.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ POOL = 2000  # inputs of the whole dataset that define projections and the width
 COMPONENTS = 50  # leading components of the pool, on which MMD and CKA are computed
 GAUSSIAN = 10  # leading principal components that Gaussians are fitted to
 RIDGE = 1e-3  # share of the pool's mean variance that is added to every variance, which may be 0
+LABEL_SHARE = 1 / 200  # added to every label's share: the KL divergence of disjoint labels would be infinite
 DIRECTIONS = 64  # random directions over which the earth mover's distance is averaged
 
 
@@ -69,9 +71,12 @@ def label_counts(labels: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
 
 
 def _of_labels(distance: Callable[[np.ndarray, np.ndarray], np.ndarray], add: float = 0.0) -> View:
+    """The mean of both directions of a distance between label shares, after ``add`` to every share."""
+
     def measure(views: Views) -> np.ndarray:
-        counts = label_counts(views.labels, views.rows) + add
-        shares = counts / counts.sum(1, keepdims=True)
+        counts = label_counts(views.labels, views.rows)
+        shares = counts / counts.sum(1, keepdims=True) + add
+        shares /= shares.sum(1, keepdims=True)
         matrix = distance(shares[:, None], shares[None])
         return (matrix + matrix.T) / 2
 
@@ -129,8 +134,7 @@ class Measure:
 
 MEASURES = {
     "label_tv": Measure("total variation of labels", _of_labels(distances.total_variation), labels=True),
-    # one more sample of every label: the divergence of disjoint labels would be infinite
-    "label_kl": Measure("KL of labels, nats", _of_labels(distances.kl, add=1.0), labels=True),
+    "label_kl": Measure("KL of labels, nats", _of_labels(distances.kl, add=LABEL_SHARE), labels=True),
     "label_js": Measure("JS of labels, nats", _of_labels(distances.js), labels=True),
     "feature_emd": Measure("EMD of inputs, sliced", _feature_emd),
     "mmd": Measure("MMD of inputs", _mmd),

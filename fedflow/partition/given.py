@@ -2,7 +2,7 @@
 
 Training rows count the training samples from 0. Test rows count the test samples, or with
 ``test_rows: train`` the training samples, of which a client may hold out some. Without test rows, a client is
-tested on all test samples of the labels that it trains on. Rows for validation select models
+tested on all test samples of the labels that it holds. Rows for validation select models
 (``select_on: heldout``). Samples without a client are unused.
 Source: divisions of FL-bench, FedLab, NIID-Bench, flwr-datasets and PFLlib, as lists.
 
@@ -68,11 +68,12 @@ class Given(Scheme):
             return Split(lists.train, selection=lists.validation)
         held_out = (self.test_rows or lists.test_rows) == "train"
         tested = samples.labels if held_out else samples.test_labels
-        need_rows(field, lists.test, len(tested), "training" if held_out else "test")
+        test = lists.test if held_out else [rows - lists.first_test_row for rows in lists.test]
+        need_rows(field, test, len(tested), "training" if held_out else "test")
         if held_out:
-            _need_apart(field, lists.train, lists.test, "testing")
-            _need_apart(field, lists.validation or lists.train, lists.test, "testing")
-        pools, own = shared_pools(lists.test)
+            _need_apart(field, lists.train, test, "testing")
+            _need_apart(field, lists.validation or lists.train, test, "testing")
+        pools, own = shared_pools(test)
         return Split(lists.train, pools=pools, own=own, selection=lists.validation, held_out=held_out)
 
     @property

@@ -2,6 +2,7 @@
 
 One form names the rows of all clients, ``{"train": [[0, 1], [2]], "test": [[5], [6]]}``, perhaps with
 ``validation``; FL-bench, FedLab, NIID-Bench, flwr-datasets and PFLlib have others. Nothing is unpickled.
+FL-bench numbers the test samples after the training samples: such a file names the `FIRST_TEST_ROW`.
 """
 
 import json
@@ -30,6 +31,7 @@ PARTS = {
     "valid": "validation",
 }
 TEST_ROWS = ("test", "train")
+FIRST_TEST_ROW = "first_test_row"  # key of FL-bench's form for the number of the first test sample
 CLIENT = ("client", "partition_id", "client_id")  # columns of a table that hold the client
 FORMS = ("lists", "fl-bench", "fedlab", "niid-bench", "flwr", "pfllib")
 TEXTS = (".json", ".yaml", ".yml")
@@ -43,13 +45,14 @@ ACCEPTED = (
 @dataclass(frozen=True, eq=False)
 class Lists:
     """Rows by client: of the training samples, and for ``test`` of the test samples or, if ``test_rows`` is
-    "train", of the training samples too.
+    "train", of the training samples too. Test samples are numbered from ``first_test_row``.
     """
 
     train: Indices
     test: Indices | None = None
     validation: Indices | None = None
     test_rows: str | None = None
+    first_test_row: int = 0
 
 
 def read_lists(path: Path) -> Lists:
@@ -123,10 +126,13 @@ def _lists(parts: dict[str, list[Any]], more: Mapping[str, Any]) -> Lists:
     tested = more.get("test_rows")
     if tested not in (None, *TEST_ROWS):
         raise ValueError(f"test_rows is {tested!r}; needs test or train")
+    first = more.get(FIRST_TEST_ROW, 0)
+    if type(first) is not int:
+        raise ValueError(f"{FIRST_TEST_ROW} is {first!r}; needs a whole number")
     arrays = {name: [_rows(name, k, rows) for k, rows in enumerate(lists)] for name, lists in parts.items()}
     if "validation" in arrays and not any(map(len, arrays["validation"])):
         del arrays["validation"]
-    return Lists(**arrays, test_rows=tested)
+    return Lists(**arrays, test_rows=tested, first_test_row=first)
 
 
 def _rows(name: str, client: int, rows: Any) -> np.ndarray:
@@ -225,7 +231,10 @@ def write_lists(lists: Lists, path: Path, form: str, data: Dataset) -> None:
     parts = {
         name: value for name in ("train", "validation", "test") if (value := getattr(lists, name)) is not None
     }
-    rest = {"test_rows": lists.test_rows} if lists.test_rows else {}
+    rest: dict[str, Any] = {"test_rows": lists.test_rows} if lists.test_rows else {}
+    if form == "fl-bench" and lists.test is not None and lists.test_rows != "train":
+        first = len(data.y_train)
+        parts["test"], rest = [rows + first for rows in lists.test], {FIRST_TEST_ROW: first}
     suffix = "folder" if form == "pfllib" else path.suffix.lower()
     wanted = {"lists": (*TEXTS, ".npz", ".parquet"), "pfllib": ("folder",)}.get(form, TEXTS)
     if suffix not in wanted or (form == "pfllib" and path.suffix):

@@ -59,9 +59,17 @@ def test_clients_of_equal_data_are_at_zero_and_others_are_not(made):
 def test_measures_of_labels_are_those_of_the_shares(made):
     found = {name: compare(made[1], made[0], [name]).matrices[name][0, 3] for name in {*MEASURES} - {*INPUTS}}
     assert found["label_tv"] == 1 and found["label_js"] == pytest.approx(math.log(2))
-    p, q = np.array([31, 1, 1]) / 33, np.array([1, 16, 16]) / 33  # one sample more of every label
+    p, q = np.array([201, 1, 1]) / 203, np.array([1, 101, 101]) / 203  # 1/200 more of every label's share
     both = (p * np.log(p / q)).sum() + (q * np.log(q / p)).sum()
     assert found["label_kl"] == pytest.approx(both / 2)
+
+
+def test_the_divergence_of_labels_does_not_depend_on_the_sizes_of_clients():
+    y = np.repeat([0, 1], 1000)
+    data = dataset(np.zeros((2000, 2), "f4"), y)
+    small, large = (split(np.arange(n), 1000 + np.arange(n)) for n in (10, 1000))
+    values = [compare(one, data, ["label_kl"]).means["label_kl"] for one in (small, large)]
+    assert values[0] == pytest.approx(values[1]) and values[0] > 5
 
 
 def test_facts_describe_all_clients_that_have_samples(made):
@@ -130,6 +138,24 @@ def test_real_targets_leave_measures_of_inputs_and_tokens_those_of_labels():
         compare(partition, features, ["label_tv"])
     with refused("measures: 'cka' is not accepted; expected a measure of labels: the inp"):
         compare(partition, tokens, ["cka"])
+
+
+@pytest.mark.parametrize("y", [torch.ones(40, 3, dtype=torch.bool), torch.ones(40, 4, dtype=torch.int64)])
+def test_samples_without_a_class_leave_measures_of_inputs(y):
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(40, 3)).astype("f4"))
+    data = Dataset("made", x, y, x[:1], y[:1], ("a", "b", "c"), (0.0,), (1.0,), "")
+    comparison = compare(split(np.arange(20), np.arange(20, 40)), data)
+    assert list(comparison.matrices) == INPUTS and "skew" not in comparison.facts
+    tokens = Dataset("made", y.int(), y, y[:1].int(), y[:1], ("a", "b", "c"), (), (), "")
+    with refused("dataset: 'made' is not accepted; expected real inputs, or a class per sample"):
+        compare(split(np.arange(20), np.arange(20, 40)), tokens)
+
+
+def test_mostly_equal_inputs_are_compared():
+    x = np.zeros((40, 3), "f4")
+    x[:5] = 1
+    comparison = compare(split(np.arange(20), np.arange(20, 40)), dataset(x, np.arange(40) % 2))
+    assert 0 < comparison.means["mmd"] < 1.5
 
 
 @pytest.mark.parametrize(

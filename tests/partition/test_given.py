@@ -205,6 +205,7 @@ partitions:
   skewed: {dataset: digits, scheme: dirichlet, alpha: 0.5, clients: 5, min_size: 5}
   held: {dataset: digits, scheme: iid, clients: 3, holdout: 0.3, selection: 0.2}
   tested: {dataset: all, scheme: iid, clients: 3, holdout: 0.25}
+  changed: {dataset: digits, scheme: iid, clients: 3, holdout: 0.2, feature_noise: {sigma: 0.1}}
   noisy: {dataset: digits, scheme: iid, clients: 3, label_noise: {kind: pair, ratio: 0.4}}
   again: {dataset: digits, scheme: given, path: clients.json}
 grid: {datasets: [digits], partitions: [skewed], methods: [fedavg], seeds: [0]}
@@ -264,6 +265,28 @@ def test_pfllib_gets_the_samples(project):
         with np.load(project / "pfl" / part / "2.npz", allow_pickle=True) as archive:
             client = archive["data"].tolist()  # as PFLlib's utils/data_utils.py does
         assert client["y"].tolist() == y[rows.tolist()].tolist() and client["x"].shape[1:] == (1, 8, 8)
+
+
+def test_fl_bench_finds_the_test_samples_after_the_training_samples(project):
+    assert export(project, "skewed", "bench.json", "--form", "fl-bench").exit_code == 0
+    written = json.loads((project / "bench.json").read_text())["data_indices"][2]
+    made = load_partition(project / "data" / "partitions" / "skewed")
+    data = load_prepared(project / "data" / "prepared" / "digits")
+    together = np.concatenate([data.y_train, data.y_test])
+    assert together[written["test"]].tolist() == data.y_test[made.test(2).tolist()].tolist()
+    assert written["train"] == made.train(2).tolist()
+    pooled = Samples(together, root=project)  # with `merge`
+    again = given(path="bench.json", samples=pooled, test_rows="train")
+    assert again.test(2).tolist() == written["test"]
+    with refused("first_test_row is '9'; needs a whole number"):
+        given({"data_indices": [{"train": [0], "test": [9]}], "first_test_row": "9"})
+
+
+def test_changed_inputs_are_left_out_of_lists_and_refused_for_samples(project):
+    done = export(project, "changed", "changed.json")
+    assert "left out, as lists of rows have no place for them: feature_noise" in done.output
+    done = export(project, "changed", "changed", "--form", "pfllib")
+    assert "because feature_noise changes clients' samples" in f"{done.exception}"
 
 
 def test_what_lists_cannot_hold_is_said(project):
