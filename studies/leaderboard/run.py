@@ -51,14 +51,14 @@ def entrants(params: Loaded) -> tuple[list[str], dict[str, str]]:
 def finished() -> pd.DataFrame:
     """The rows of results.csv, also of runs that were made elsewhere, with numbers as numbers.
 
-    FedAvg after fine-tuning counts as another method, without a worst tenth.
+    FedAvg after fine-tuning counts as another method, without a worst tenth; others are tuned for claims.
     """
     runs = pd.DataFrame(read_results(HERE))
     numbers = [SCORE, WORST, *(name for name in (TUNED, *SENT) if name in runs)]
     runs[numbers] = runs[numbers].replace(NONE, None).apply(pd.to_numeric)
     if TUNED not in runs:
         return runs
-    tuned = runs[runs[TUNED].notna()]
+    tuned = runs[runs[TUNED].notna() & (runs["method"] == "fedavg")]
     tuned = tuned.assign(**{SCORE: tuned[TUNED], WORST: float("nan")}, method=tuned["method"] + TUNED_SUFFIX)
     return pd.concat([runs, tuned], ignore_index=True)
 
