@@ -27,6 +27,7 @@ from fedflow.partition.given import Given
 from fedflow.partition.lists import named_rows
 from fedflow.partition.natural import Natural
 from fedflow.partition.opened import opened
+from fedflow.partition.params import UNDRAWN
 from fedflow.project.digest import SHORT, digest
 from fedflow.project.terminal import say
 from fedflow.settings import Words
@@ -168,7 +169,7 @@ def need_draw(division: PartitionParams, data: Dataset, partition: Partition) ->
     with suppress(BadInput):  # of the other seed
         other = divided(replace(division, seed=division.seed + 1), data)
     if other is not None and other.hash == partition.hash:
-        raise BadInput("redraw", "division", "run, as no seed changes this division")
+        raise BadInput("redraw", "division", UNDRAWN)
 
 
 def _lists(division: Any, count: int) -> list[np.ndarray]:

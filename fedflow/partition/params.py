@@ -12,6 +12,8 @@ from fedflow.partition.after.transforms import Transforms
 from fedflow.partition.scheme import SCHEMES, Scheme
 from fedflow.settings import option
 
+UNDRAWN = "run, as no seed changes this division"  # the accepted way to redraw it
+
 
 class PartitionParams(Choice):
     """One entry of ``partitions``: the shared fields, and the parameters of the scheme.

@@ -22,6 +22,7 @@ from fedflow.files import (
 from fedflow.local.trained import load_network
 from fedflow.partition import Partition, Samples, load_partition, make_partition
 from fedflow.partition.after.difficulty import Difficulty
+from fedflow.partition.params import UNDRAWN
 from fedflow.project.identity import Identity
 from fedflow.stages.experiment import contents
 
@@ -66,7 +67,7 @@ def _made(params: Params, name: str, dataset: Dataset, root: Path) -> Partition:
 def _need_draw(params: Params, name: str, division: Partition, dataset: Dataset, root: Path) -> None:
     """Refuse `grid.redraw: division` if the seed of ``name`` does not change the division of the entry.
 
-    Its runs would repeat those of the entry's seed, with a spread of 0.
+    All seeds would then give the same runs, and a spread of 0.
     """
     entry = name.partition("@")[0]
     same_seed = params.partition(name).seed == params.partition(entry).seed
@@ -77,7 +78,7 @@ def _need_draw(params: Params, name: str, division: Partition, dataset: Dataset,
     else:
         first = _made(params, entry, dataset, root).hash
     if division.hash == first:
-        raise BadInput("grid.redraw", "division", "run, as no seed changes this division")
+        raise BadInput("grid.redraw", "division", UNDRAWN)
 
 
 def is_divided(params: Params, name: str, root: Path = Path()) -> bool:

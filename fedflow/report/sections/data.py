@@ -17,8 +17,8 @@ PAIRED = 400  # random clients, whose pairs are compared: evenly spaced ones may
 LEAD = """Labels of the training samples. A column is a client, ordered by planted group, main label and
 size; a row is a label; the deeper the color, the larger the label’s share of the client’s samples."""
 MEASURES = Markup("""Total variation (0 to 1) and Jensen-Shannon divergence are means over pairs of at most
-400 random clients; effective labels are the exponential of the entropy, mean over clients. Distances of the
-inputs: <code>fedflow partitions compare</code>.""")
+{} random clients; effective labels are the exponential of the entropy, mean over clients. Distances of the
+inputs: <code>fedflow partitions compare</code>.""").format(PAIRED)
 IMAGE = Markup('<img alt="{} by client of {}" src="data:image/png;base64,{}">')
 
 
