@@ -317,8 +317,7 @@ def compare(
     print_table("how clients differ: mean over pairs of clients", ("measure", *names), rows)
     if unlabeled:
         print_line(f"without measures of labels, as samples have no class: {', '.join(unlabeled)}")
-    pairs = [m for m in ("feature_emd", "angle_min") if all(m in c.matrices for c in comparisons)]
-    draw_comparisons(comparisons, picture, pairs)
+    draw_comparisons(comparisons, picture)
     print_line(f"picture: {picture}")
 
 
@@ -352,7 +351,7 @@ def export(
     params = load(root, settings)
     dataset = load_prepared(prepare_dataset(params, params.partition(name).dataset, root))
     partition = load_partition(prepare_partition(params, name, root))
-    changed = [name for name in STEPS if partition.params.get(name)]
+    changed = [step for step in STEPS if partition.params.get(step)]
     if changed and form == "pfllib":
         raise BadInput("form", form, f"lists or fl-bench, because {changed[0]} changes clients' samples")
     write_lists(lists_of(partition), root / out, form, dataset)

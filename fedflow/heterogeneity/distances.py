@@ -95,7 +95,7 @@ def median_distance(x: np.ndarray) -> float:
     """
     distances = scipy.spatial.distance.pdist(x)
     apart = distances[distances > EQUAL * distances.max(initial=0)]
-    return float(np.median(distances if 2 * len(apart) >= len(distances) or not len(apart) else apart))
+    return float(np.median(apart if 0 < 2 * len(apart) < len(distances) else distances))
 
 
 def mmd(samples: Sequence[np.ndarray], width: float | None = None) -> np.ndarray:

@@ -16,7 +16,7 @@ from fedflow.data import Dataset
 from fedflow.errors import BadInput, unknown_name
 from fedflow.heterogeneity.measures import MEASURES, Views, label_counts
 from fedflow.partition.partition import Partition
-from fedflow.partition.scheme import Samples, label_skew
+from fedflow.partition.scheme import label_skew
 from fedflow.seeding import generator
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def compare(
     each; a signature has ``p`` directions. Measures of labels need a class per sample (`has_classes`),
     measures of inputs real inputs (no tokens). Raises `BadInput`.
     """
-    labels = Samples.of(dataset).labels if partition.train_labels is None else partition.train_labels
+    labels = dataset.y_train.numpy() if partition.train_labels is None else partition.train_labels
     x, holders = dataset.x_train.numpy(), np.flatnonzero(partition.sizes)
     if min(len(holders), clients) < 2:
         raise BadInput("clients", min(len(holders), clients), "at least 2 with samples")

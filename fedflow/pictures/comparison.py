@@ -17,26 +17,26 @@ from fedflow.pictures.drawing import check_picture, save_picture
 
 # Tol's bright palette.
 COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888")
+MATRICES = ("feature_emd", "angle_min")  # measures whose matrices are drawn
 PANELS = 5  # measures in a row
 WIDTH = 11.0  # inches
 
 
 def draw_comparisons(
-    comparisons: Sequence[PartitionComparison],
-    path: Path,
-    matrices: Sequence[str] = ("feature_emd", "angle_min"),
+    comparisons: Sequence[PartitionComparison], path: Path, matrices: Sequence[str] | None = None
 ) -> None:
     """Draw a panel per measure with a dot per partition and, below, ``matrices`` of all pairs of clients.
 
-    Measures that a comparison lacks are left out. Clients are ordered by planted group, then by the
-    dendrogram of the first matrix; lines separate groups. A row of matrices has one scale. The ending of
-    ``path`` makes the file a PNG, an SVG or a PDF. Raises `BadInput`, and `FedflowError` when the file cannot
-    be written.
+    Measures that a comparison lacks are left out; by default, the matrices are those of `MATRICES` that all
+    have. Clients are ordered by planted group, then by the dendrogram of the first matrix; lines separate
+    groups. A row of matrices has one scale. The ending of ``path`` makes the file a PNG, an SVG or a PDF.
+    Raises `BadInput`, and `FedflowError` when the file cannot be written.
     """
     check_picture(path)
     if not comparisons:
         raise BadInput("comparisons", 0, "at least one")
     shared = [name for name in MEASURES if all(name in c.matrices for c in comparisons)]
+    matrices = [name for name in MATRICES if name in shared] if matrices is None else matrices
     for name in matrices:
         if name not in shared:
             raise unknown_name("matrices", name, shared)
