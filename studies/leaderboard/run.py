@@ -139,8 +139,11 @@ def traffic_drawn(table: pd.DataFrame) -> Drawing:
         axes.plot(table["MB"][best.index], best, "o-", ms=5, color=SERIES[0])
         sent = table["MB"][best.index]
         for name, score, after in zip(best.index, best, [*sent[1:], np.inf]):
-            left = after < 2 * sent[name]  # the next name is on the right of a point close to this one
-            away = {"xytext": (-5, 4), "ha": "right"} if left else {"xytext": (3, 4)}
+            away = {"xytext": (3, -4), "va": "top"}  # the line rises to the right
+            if after < 2 * sent[name]:  # the next name is on the right of a point close to this one
+                away = {"xytext": (-5, 4), "ha": "right"}
+            elif after == np.inf:
+                away = {"xytext": (3, 4)}
             axes.annotate(name, (sent[name], score), textcoords="offset points", **away)
         axes.set_xscale("symlog", linthresh=1)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
