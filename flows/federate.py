@@ -9,10 +9,11 @@ from fedflow.config import load_params
 from fedflow.project.arguments import check_arguments
 from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.experiment import Experiment
+from fedflow.stages.grid import finished_metrics
 from tasks.gpu import OneGpu, in_blocks
 from tasks.inputs import TASKS
 from tasks.mistakes import checking
-from tasks.progress import PrefectProgress
+from tasks.progress import PrefectProgress, finished_before
 from tasks.shards import executor_for
 
 
@@ -48,10 +49,13 @@ def federate(
         params = load_params(Path(root) / "params.yaml", settings or [])
         experiment = Experiment(params, partition, method, seed, Path(root), sweep)
         experiment.check()
+    folder = Path(out) if out else experiment.results_folder
+    if finished_before(experiment, folder):
+        return finished_metrics(experiment, folder)
     with executor_for(params.engine) as executor, PrefectProgress(experiment) as page:
         metrics = run_experiment(
             experiment,
-            Path(out) if out else None,
+            folder,
             executor,
             [page.round],
             TASKS,

@@ -60,6 +60,8 @@ def deploy() -> None:
     names = _names()
     with get_client(sync_client=True) as api:
         for deployment in _deployments(api, names):
+            if deployment.name.endswith(project()):
+                continue  # a name of this folder, although its runs may be in a folder of a container
             if (folder := _folder(deployment)) not in (None, str(Path.cwd())):
                 raise FedflowError(
                     f"prefect.yaml: the server has the deployment {deployment.name} of the folder {folder}; "
@@ -179,6 +181,7 @@ def restart() -> None:
     )
     doc = "Marks a run as crashed whose machine is gone (python -m flows.serve)."
     _automate("a run is silent", doc, _nothing_after("heartbeat", SILENCE), crash)
+    _watch()
     start = ChangeFlowRunState(
         state=StateType.SCHEDULED,
         name="AwaitingRetry",
@@ -188,6 +191,39 @@ def restart() -> None:
     doc = "Starts a run again that crashed, at most twice (python -m flows.serve)."
     early = {"prefect.run-count": ["1", "2"]}
     _automate("a run crashed", doc, _nothing_after("Crashed", RESTART, **early), start)
+
+
+def _watch() -> None:
+    """Send a heartbeat for all runs of these deployments, as those whose machine is gone send none.
+
+    A new automation ignores earlier heartbeats.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import (
+        DeploymentFilter,
+        DeploymentFilterName,
+        FlowRunFilter,
+        FlowRunFilterState,
+        FlowRunFilterStateType,
+    )
+    from prefect.client.schemas.objects import StateType
+    from prefect.events import emit_event
+
+    running = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING]))
+    ours = DeploymentFilter(name=DeploymentFilterName(any_=_names()))
+    with get_client(sync_client=True) as api:
+        runs = api.read_flow_runs(deployment_filter=ours, flow_run_filter=FlowRunFilter(state=running))
+    for run in runs:
+        emit_event(
+            "prefect.flow-run.heartbeat",
+            resource={"prefect.resource.id": f"prefect.flow-run.{run.id}"},
+            related=[
+                {
+                    "prefect.resource.id": f"prefect.deployment.{run.deployment_id}",
+                    "prefect.resource.role": "deployment",
+                }
+            ],
+        )
 
 
 def _nothing_after(event: str, within: timedelta, **labels: list[str]) -> "EventTrigger":

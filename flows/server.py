@@ -45,6 +45,7 @@ ALIVE, USERS = "alive.lock", "user-{}.lock"  # locks of the server, and of every
 PROBE = 0.05  # seconds of waiting for a lock, which another process may hold shortly to probe it
 HOSTS = ("127.0.0.1", "localhost")  # accepted host names
 ITSELF = "prefect-in-memory"  # host name of calls of automations to the API
+LEASES = "prefect.server.concurrency.lease_storage.filesystem"  # a new server knows who holds a limit
 IDLE = 180.0  # seconds without a user after which the server stops
 
 
@@ -119,8 +120,11 @@ def password_file(folder: Path) -> Path:
 
 
 def stop() -> bool:
-    """Stop the server of this checkout and wait until it has ended; False if none was running."""
-    state = _state(home())
+    """Stop the server of this checkout and wait until it has ended; False if none was running.
+
+    Raises `FedflowError` if it runs on another machine.
+    """
+    state = _here(home())
     if state is None:
         return False
     with suppress(psutil.NoSuchProcess):
@@ -160,6 +164,15 @@ def _state(folder: Path) -> dict[str, Any] | None:
         return None
 
 
+def _here(folder: Path) -> dict[str, Any] | None:
+    """`_state`; raises `FedflowError` if the server runs on another machine, which shares the folder."""
+    state = _state(folder)
+    if state and (host := state.get("host", socket.gethostname())) != socket.gethostname():
+        reason = f"the Prefect server of {folder} runs on {host}"
+        raise FedflowError(f"{reason}; set PREFECT_HOME to another folder, or PREFECT_API_URL to a server")
+    return state
+
+
 def _locked(file: Path) -> bool:
     """True if a living process holds the lock on this file."""
     try:
@@ -193,6 +206,7 @@ def _healthy(url: str) -> bool:
 
 def _start(folder: Path, port: int) -> str:
     """Start the server, unless another run is starting it: two would corrupt the database."""
+    _here(folder)
     server: subprocess.Popen | None = None
     log = folder / "server.log"
     patience = _patience()
@@ -254,12 +268,14 @@ def _serve(folder: Path, port: int) -> None:
     password, state = password_file(folder), folder / "server.json"
     if not password.exists():
         _write(password, f"fedflow:{secrets.token_urlsafe(32)}")
-    _write(state, json.dumps({"url": url, "pages": pages, "pid": os.getpid()}))
+    facts = {"url": url, "pages": pages, "pid": os.getpid(), "host": socket.gethostname()}
+    _write(state, json.dumps(facts))
     os.environ |= private(folder) | {
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
         "PREFECT_SERVER_API_PORT": str(port),
         "PREFECT_UI_API_URL": url,
         "PREFECT_SERVER_API_AUTH_STRING": password.read_text(),
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": LEASES,
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}:{port}" for host in HOSTS),
     }
     import uvicorn

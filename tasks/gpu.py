@@ -1,7 +1,5 @@
 """One GPU without a cluster: runs take turns on it, and their rounds come in blocks."""
 
-import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,13 +22,16 @@ BLOCK = 1.0  # seconds after which a block of rounds ends: a task costs 10 ms
 
 @contextmanager
 def gpu_in_turn() -> Iterator[None]:
-    """Hold this machine's GPU, for which other runs of the user wait. A dead process frees it."""
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    folder = user_folder()
+    """Hold the GPU of this process, for which other runs of the user wait. A dead process frees it."""
+    folder, name = user_folder(), card()
     make_writable(folder)
-    lock = FileLock(folder / f"gpu-{re.sub(r'[^0-9A-Za-z-]', '_', first)}.lock")
-    with held(lock, f"another process that uses GPU {first}"):
+    with held(FileLock(folder / f"gpu-{name}.lock"), f"another process that uses GPU {name}"):
         yield
+
+
+def card() -> str:
+    """The serial number of the GPU: jobs of a cluster share the folder of locks, and all call theirs 0."""
+    return str(torch.cuda.get_device_properties(0).uuid)
 
 
 class OneGpu:

@@ -21,9 +21,11 @@ from fedflow.methods import METHODS
 from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.procedures import PROCEDURES
 from fedflow.project.digest import digest
+from fedflow.project.terminal import say
 from fedflow.simulation.outcome import RoundReport
 from fedflow.stages.central_network import TABLE
 from fedflow.stages.experiment import Experiment
+from fedflow.stages.grid import Cell, is_finished
 from fedflow.stages.procedure import ProcedureRun, read_summary
 from fedflow.tracking.record import Record
 from tasks.outages import asking
@@ -130,6 +132,14 @@ class PrefectProgress:
         table, title = evaluations(self.evaluated), f"Evaluations of {self.experiment.title}"
         create_table_artifact(table=table, key=self._key("accuracy"), description=title)
         self._shown = time.monotonic()
+
+
+def finished_before(cell: Cell, folder: Path) -> bool:
+    """True if this run of a flow is a retry, and the one before failed after it had written its results."""
+    finished = flow_run.run_count > 1 and is_finished(cell, folder)
+    if finished:
+        say(f"{cell.title}: finished already")
+    return finished
 
 
 def add_tags(*tags: str) -> None:

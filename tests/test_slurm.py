@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,16 @@ def options() -> dict[str, str]:
     return dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", script(), re.M))
 
 
+def free_job() -> int:
+    """The number of a job whose ports are free."""
+    for number in range(os.getpid(), os.getpid() + 1000):
+        with socket.socket() as api, socket.socket() as dask, suppress(OSError):
+            api.bind(("127.0.0.1", 10000 + number % 10000))
+            dask.bind(("127.0.0.1", 20000 + number % 10000))
+            return number
+    raise AssertionError("no free ports")
+
+
 def test_the_job_asks_for_as_many_tasks_as_its_nodes_have():
     asked = options()
     assert len(asked) == script().count("#SBATCH") and script().startswith("#!/bin/bash\n#SBATCH")
@@ -74,18 +85,14 @@ def test_the_job_runs(
     job = script()
     if whole_grid:
         job = job[: job.index("fedflow run ")] + tutorial()[0]
-    with socket.socket() as a, socket.socket() as b:
-        for port, free in (("4200", a), ("8786", b)):
-            free.bind(("127.0.0.1", 0))
-            assert port in job
-            job = job.replace(port, str(free.getsockname()[1]))
     (tmp_path / "job.sh").write_text(job)
     for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
     environment = os.environ | {
         "SLURM_NTASKS": "2",
         "SLURM_CPUS_PER_TASK": "1",
-        "PREFECT_HOME": str(tmp_path / ".prefect"),
+        "SLURM_JOB_ID": str(free_job()),
+        "TMPDIR": str(tmp_path),
         "PYTHONPATH": str(HOME),
     }
     with (tmp_path / "said").open("w") as said:

@@ -207,7 +207,8 @@ def _move(folder: Path, to: Path) -> None:
         parent.rmdir()
 
 
-def finished_metrics(cell: Cell) -> dict[str, Any]:
-    """The metrics of a finished cell, as running it returns them."""
-    facts: dict[str, Any] = json.loads((cell.results_folder / "metrics.json").read_text())
+def finished_metrics(cell: Cell, folder: Path | None = None) -> dict[str, Any]:
+    """The metrics of a finished cell, as running it returns them; ``folder`` is that of its results."""
+    folder = folder or cell.results_folder
+    facts: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
     return facts if isinstance(cell, Experiment) else dict(facts["metrics"])

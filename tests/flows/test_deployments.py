@@ -31,6 +31,7 @@ CHECKOUT = Path(__file__).parents[2]
 @pytest.mark.slow  # 60 s and more: a command line and three processes that import Prefect and torch
 def test_a_deployment_starts_from_the_work_pool(api, root, expected, results, monkeypatch):
     from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import DeploymentUpdate
     from prefect.deployments import run_deployment
 
     from flows.serve import deploy, prefect, project
@@ -46,6 +47,9 @@ def test_a_deployment_starts_from_the_work_pool(api, root, expected, results, mo
         assert [s.active for s in deployments["pipeline-nightly"].schedules] == [False]
         assert deployments["pipeline-nightly"].global_concurrency_limit.limit == 1
         offered = deployments["federate"].parameter_openapi_schema["properties"]
+        pulled = [{"prefect.deployments.steps.set_working_directory": {"directory": "/project"}}]
+        client.update_deployment(deployments["federate"].id, DeploymentUpdate(pull_steps=pulled))
+        deploy()  # as docs/howto/schedulers.md says, for containers
         assert "mnist5k-dir" in offered["partition"]["enum"]
         assert {"ditto", "ifca"} <= set(offered["method"]["enum"])
         lists = deployments["sweep"].parameter_openapi_schema["properties"]["methods"]["anyOf"]
@@ -173,6 +177,11 @@ def test_a_crashed_run_starts_again_twice_unless_it_was_cancelled(api, clone, mo
         def entered(number: UUID) -> str:
             return client.read_flow_run(number).state_name
 
+        gone = run_deployment(name, timeout=0).id
+        enter(gone, Pending(), Running())
+        monkeypatch.setattr(serve, "SILENCE", timedelta(seconds=10))
+        serve.restart()  # by the next `make serve`, after server and run were killed
+        wait_for(lambda: entered(gone) == "AwaitingRetry")
         crash = (Pending(), Running(), Crashed())
         often, cancelled, again = (run_deployment(name, timeout=0).id for _ in range(3))
         enter(often, *crash, *crash, *crash)

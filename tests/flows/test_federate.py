@@ -110,6 +110,25 @@ def test_a_failed_run_of_the_deployment_is_retried_from_its_checkpoint(
     assert (recorded.info.status, recorded.data.tags["fedflow.resumed"]) == ("FINISHED", "1")
 
 
+def test_a_run_that_has_its_results_is_not_repeated_by_a_retry(
+    api, expected, root, results, monkeypatch, seen, mlflow_runs
+):
+    from flows.federate import PrefectProgress, federate
+
+    ends = []
+
+    def away(self, metrics):
+        ends.append(metrics)
+        raise OSError("the server is away")
+
+    monkeypatch.setattr(PrefectProgress, "finish", away)
+    metrics = federate.with_options(retries=1)("digits-6", "fedavg", root=str(root))
+    assert results(root) == expected("fedavg")
+    assert [ended["local_accuracy"] for ended in ends] == [metrics["local_accuracy"]]
+    assert seen("federate").flow_run.run_count == 2
+    assert [run.info.status for run in mlflow_runs(root)] == ["FINISHED"]
+
+
 @pytest.mark.parametrize(
     ("flow", "parameters", "field"),
     [

@@ -15,7 +15,9 @@ import pytest
 from filelock import FileLock
 from services import answers, family, free_port, living, started, wait_for
 from sqlalchemy.engine import make_url
+from support import refused
 
+from fedflow.errors import FedflowError
 from fedflow.project import waiting
 from flows import server
 
@@ -73,6 +75,20 @@ def test_a_server_that_was_killed_is_not_trusted(folder, tmp_path):
     assert server.running(tmp_path) is None
     with FileLock(tmp_path / server.ALIVE):
         assert server.running(tmp_path) is not None
+
+
+def test_a_server_of_another_machine_is_left_alone(folder, tmp_path, monkeypatch):
+    """Its number may be that of a process here: machines that share the folder have their own numbers."""
+    state = json.loads((folder / "server.json").read_text())
+    gone = {"url": f"http://127.0.0.1:{free_port()}/api", "host": "node7"}
+    (tmp_path / "server.json").write_text(json.dumps(state | gone))
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    with FileLock(tmp_path / server.ALIVE):
+        with refused("the Prefect server of .* runs on node7; set PREFECT_HOME to another", FedflowError):
+            server.stop()
+        with refused("the Prefect server of .* runs on node7", FedflowError), server.prefect_api():
+            pass
 
 
 USE = """

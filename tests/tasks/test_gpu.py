@@ -15,11 +15,12 @@ from tasks.gpu import OneGpu, gpu_in_turn
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    cards = [SimpleNamespace(uuid="b7"), SimpleNamespace(uuid="c2")]
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: cards[number])
 
 
 def test_a_shard_holds_the_gpu_while_it_trains(tmp_path) -> None:
-    lock = tmp_path / "fedflow" / "gpu-3.lock"
+    lock = tmp_path / "fedflow" / "gpu-b7.lock"
 
     def work(job: Any, shard: Any) -> int:
         with pytest.raises(Timeout):
@@ -33,8 +34,9 @@ def test_a_shard_holds_the_gpu_while_it_trains(tmp_path) -> None:
 
 HOLD = """
 import os, signal
-from tasks.gpu import gpu_in_turn
-with gpu_in_turn():
+import tasks.gpu
+tasks.gpu.card = lambda: "b7"
+with tasks.gpu.gpu_in_turn():
     print("held", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
