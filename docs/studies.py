@@ -1,5 +1,6 @@
 """The table of verdicts and a page for each study in the docs site, from the files in studies/."""
 
+import csv
 import html
 import re
 from collections import Counter
@@ -20,6 +21,7 @@ from fedflow.claims.results import EQUAL, read_results
 from fedflow.claims.sources import CLAIMS, COMPARISONS, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_RUN, VERDICTS
 from fedflow.config import PARAMS, load_params
+from fedflow.methods import METHODS
 from fedflow.stages.current import holds
 from fedflow.stages.elsewhere import joined
 
@@ -41,6 +43,7 @@ COLUMNS = (
 CURRENT, STALE, ABSENT, TYPED = "current", "stale", "results not committed", "typed by hand"
 SAMPLE = "of earlier code, with equal numbers in a sample"
 CHANGED = "full, with a change"  # the scale
+NO_ROWS = "no results of "  # a reason in claims.csv
 NO_RESULTS = (NOT_RUN, UNRECORDED, *BY_TESTS)  # verdicts without results to commit
 INTRODUCTION = """Built from [results.csv](%s-results.csv): cells of published tables whose data set,
 partition scheme and method agree with our runs; means ± sample standard deviation over seeds. "+" means that
@@ -214,18 +217,44 @@ class Row(NamedTuple):
 def shown(study: Path) -> list[Row]:
     """The verdicts in a study's folder, and whether their results are committed and of the code of now."""
     claims = {claim.id: claim for claim in load_claims(study / CLAIMS)}
-    results = read_results(study)
-    return [Row(study.name, entry, *_state(entry, claims.get(entry.id), results)) for entry in entries(study)]
+    results, absent = read_results(study), _absent(study)
+    return [
+        Row(study.name, entry, *_state(entry, claims.get(entry.id), results, absent.get(entry.id, set())))
+        for entry in entries(study)
+    ]
 
 
-def _state(entry: Entry, claim: Claim | None, results: list[dict[str, str]]) -> tuple[str, str]:
-    """The state of a verdict, and why it is stale, or still current."""
+def _absent(study: Path) -> dict[str, set[tuple[str, str]]]:
+    """Partitions and methods without results by claim, as ``claims.csv`` lists them in its reasons."""
+    file = study / COMPARISONS
+    if not file.exists():
+        return {}
+    labels = {name: method.label for name, method in METHODS.items()}
+    labels |= load_params(study / PARAMS).labels if (study / PARAMS).exists() else {}
+    names = {label: name for name, label in labels.items()}
+    absent: dict[str, set[tuple[str, str]]] = {}
+    for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
+        if row["reason"].startswith(NO_ROWS):
+            methods = row["reason"].removeprefix(NO_ROWS).split(" and ")
+            sides = {(row["partition"], names.get(method, method)) for method in methods}
+            absent.setdefault(row["id"], set()).update(sides)
+    return absent
+
+
+def _state(
+    entry: Entry, claim: Claim | None, results: list[dict[str, str]], absent: set[tuple[str, str]]
+) -> tuple[str, str]:
+    """The state of a verdict, and why it is stale, or still current.
+
+    Sides in ``absent`` were without results when the verdict was made.
+    """
     if claim is None and entry.verdict in (*VERDICTS, *BY_TESTS) and entry.verdict != NOT_RUN:
         return TYPED, ""
     if claim is None or entry.verdict in NO_RESULTS:
         return "", ""
     used = [row for row in results if (row["partition"], row["method"]) in claim.sides]
-    if not entry.commit or {(row["partition"], row["method"]) for row in used} < claim.sides:
+    made = {(row["partition"], row["method"]) for row in used}
+    if not entry.commit or not used or claim.sides - made - absent:
         return ABSENT, ""
     old = sum(not holds(row) for row in used)
     if old:

@@ -179,6 +179,8 @@ def test_a_verdict_on_results_of_other_code_is_stale(site: ModuleType, tmp_path:
     assert site.shown(tmp_path)[0][2:] == ("current", site.SAMPLE)
     (tmp_path / RESULTS).write_text("".join(lines[:6]))  # none of y
     assert site.shown(tmp_path)[0].state == "results not committed"
+    (tmp_path / COMPARISONS).write_text("id,partition,reason\na,p,no results of y\n")
+    assert site.shown(tmp_path)[0].state == "stale"
     (tmp_path / RESULTS).unlink()
     assert site.shown(tmp_path)[0].state == "results not committed"
     (tmp_path / CLAIMS).unlink()

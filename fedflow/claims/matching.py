@@ -286,9 +286,13 @@ def _notes(table: Table, of_table: list[Match]) -> Iterator[str]:
             both = differ.setdefault(name, ({}, {}))
             both[0][_text(here)] = both[1][_text(there)] = None
     words = [f"{_word(n)} {' or '.join(a)} here, {' or '.join(b)} there" for n, (a, b) in differ.items()]
-    if any(match.runs[0].procedure for match in of_table):
-        yield "Of the settings of procedures, only network and seeds are compared."
-    yield f"Differences: {'; '.join(words)}." if words else "No differences in the settings that are known."
+    procedures = any(match.runs[0].procedure for match in of_table)
+    if procedures:
+        yield "Of the settings of procedures, only network and seeds are compared; see the study's scale."
+    if words:
+        yield f"Differences: {'; '.join(words)}."
+    elif not procedures:
+        yield "No differences in the settings that are known."
     runs = [run for match in of_table for run in match.runs if not run.procedure]
     rates = sorted({run.params["training"]["lr"] for run in runs})
     named = "rate" if len(rates) == 1 else "rates"

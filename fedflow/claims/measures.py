@@ -84,6 +84,8 @@ SWEPT = {"accuracy": "local_accuracy", "loss": "loss", "ece": "ece", "mce": "mce
 MASKS = {"mask_overlap": 0, "mask_iou": 1}
 ROUNDING = 1e-9  # of a mean accuracy
 OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2, "last": 2}
+# Metrics that are null in metrics.json unless this setting of `run` is on.
+SWITCHED = {"tuned_accuracy": "fine_tune", "local_final_accuracy": "keep_trained"}
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ def _least(measure: Measure, run: Run) -> float | None:
 
 def _committed(measure: Measure, run: Run) -> str:
     if measure.text not in run.committed:
+        _check_switched(measure.text, run)
         raise NotMeasured(
             f"{RESULTS} has no {measure.text} of {run.partition}, {run.method}, seed {run.seed}"
         )
@@ -203,7 +206,16 @@ def _final(name: str, run: Run) -> float | None:
         file = run.folder / "metrics.json"
         raise NotMeasured(f"{file} has no {name}: it was not measured with the settings of this run")
     value = run.metrics[name]
+    if value is None:
+        _check_switched(name, run)
     return None if value is None else float(value)
+
+
+def _check_switched(name: str, run: Run) -> None:
+    """Raise `NotMeasured` for a metric without a value whose setting is off in this run."""
+    setting = SWITCHED.get(name)
+    if setting and not run.procedure and not run.params.get("run", {}).get(setting):
+        raise NotMeasured(f"{name} was not measured: it needs run.{setting}: true")
 
 
 def _pruned(run: Run) -> float | None:

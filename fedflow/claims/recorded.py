@@ -96,7 +96,9 @@ def write_verdicts(
         entry = entries.get(verdict.claim.id, Entry(id=verdict.claim.id, verdict=NOT_RUN))
         if not verdict.comparisons:
             entry = replace(entry, verdict=verdict.verdict)
-        elif verdict.verdict != NOT_RUN:
+        elif verdict.verdict == NOT_RUN:
+            entry = replace(entry, ours=verdict.counts) if _partly(entry, verdict) else entry
+        else:
             runs = [run for result in verdict.comparisons for run in result.runs]
             size = scale(matched, runs, verdict.claim.source)
             commits = sorted({origin(run, facts)["commit"] for run in runs} - {""})
@@ -147,6 +149,11 @@ def _computed(judged: Judged) -> dict[str, Any]:
         "interval": "; ".join(result.span for result in deciding if result.span),
         "seeds": min(seeds, default=None),
     }
+
+
+def _partly(entry: Entry, judged: Judged) -> bool:
+    """True if some comparisons of a claim have results, and no earlier verdict stands."""
+    return entry.verdict == NOT_RUN and any(result.verdict != NOT_RUN for result in judged.comparisons)
 
 
 def _was(entry: Entry, made: Entry) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from typing import Any, get_args
@@ -13,8 +14,9 @@ from support import refused
 
 from fedflow.claims.books import ORIGINS, Line, Table, Value, books, markdown, parse_value
 from fedflow.claims.matching import Ours, accuracies, agrees, compare, matches
-from fedflow.claims.measures import parse
+from fedflow.claims.measures import measure, parse
 from fedflow.claims.sources import PUBLISHED
+from fedflow.claims.targets import NotMeasured
 from fedflow.errors import FedflowError
 from fedflow.finished.collect import collect_runs
 from fedflow.finished.run import Run
@@ -406,7 +408,7 @@ def test_outcomes_stand_beside_cells_of_their_tasks_network_and_buffer(tmp_path)
     """5-way tasks of CIFAR-100: 200 with the CNN of two or five convolutions, or 20 disjoint ones."""
     rows = {"moml": {"learner": "moml"}, "bmoml_last5": {"learner": "bmoml", "buffer": 5, "policy": "last"}}
 
-    def found(ways: int, clients: int | None, network: str, **changes: Any) -> set[tuple[str, str]]:
+    def made(ways: int, clients: int | None, network: str, **changes: Any) -> list[Run]:
         entry = {"scheme": "kway", "clients": clients, "parameters": {"ways": ways}}
         learners = {name: own | changes.get(name, {}) for name, own in rows.items()}
         params = {
@@ -416,7 +418,10 @@ def test_outcomes_stand_beside_cells_of_their_tasks_network_and_buffer(tmp_path)
             "models": {"d": {"name": network}},
         }
         facts, empty = {"partition": "o", "seed": 0}, pd.DataFrame()
-        runs = [Run(tmp_path, {**facts, "method": name}, params, empty, empty, variant=name) for name in rows]
+        return [Run(tmp_path, {**facts, "method": name}, params, empty, empty, variant=name) for name in rows]
+
+    def found(*sizes: Any, **changes: Any) -> set[tuple[str, str]]:
+        runs = made(*sizes, **changes)
         return {(m.table.label.split(":")[0], m.line.label, m.cell.name) for m in matches(runs)}
 
     tables = {"Table 5.1", "Table 5.2", "Tables 5.3 and 5.4", "Table A.8", "Table A.10"}
@@ -426,6 +431,9 @@ def test_outcomes_stand_beside_cells_of_their_tasks_network_and_buffer(tmp_path)
     assert full - found(5, 200, "cnn_feddyn", bmoml_last5={"buffer": 6}) == {
         ("Tables 5.3 and 5.4", f"5-way CIFAR-100, {metric}", "B = 5, last") for metric in ("CTM", "LTM")
     }
+    (shown, *_) = compare(made(5, 200, "cnn_feddyn"))
+    assert not any(note.startswith("No differences") for note in shown.notes)
+    assert any("only network and seeds are compared; see the study's scale" in note for note in shown.notes)
     assert found(3, 200, "cnn_feddyn") == {("Table 5.2", f"3-way, {m}", "MOML") for m in ("CTM", "LTM")}
     deep = found(5, 200, "cnn_5conv")
     assert deep == {("Table A.8", f"5 CNN, {metric}", "MOML") for metric in ("CTM", "LTM")}
@@ -575,6 +583,21 @@ def test_what_was_not_measured_says_why(tmp_path):
     assert str(tmp_path) not in str(compare(collect_runs(tmp_path)))  # not where the project is, for any seed
     late = shown["Tables 3.6 and 3.12"]
     assert not late.measured and late.missing.startswith("metrics.json has no newcomer_tuned_accuracy")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"), [("tuned_accuracy", "fine_tune"), ("local_final_accuracy", "keep_trained")]
+)
+def test_an_accuracy_whose_setting_is_off_was_not_measured(tmp_path, name, setting):
+    write_run(tmp_path, "p", "fedavg", 0, sampling={setting: False})
+    write_run(tmp_path, "p", "ditto", 0, sampling={setting: True})
+    for method in ("fedavg", "ditto"):
+        change(tmp_path / "p" / method / "0" / "metrics.json", **{name: None})
+    diverged, off = collect_runs(tmp_path)
+    for run in (off, replace(off, committed={"loss": "1"})):
+        with refused(f"{name} was not measured: it needs run.{setting}: true", NotMeasured):
+            measure(run, name)
+    assert measure(diverged, name) is None
 
 
 @pytest.mark.parametrize(

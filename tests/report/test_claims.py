@@ -543,6 +543,21 @@ def test_a_verdict_that_changes_names_the_earlier_one_and_the_cause(earlier, was
         assert (entry.verdict, entry.was, entry.date) == ("confirmed", was, "2026-01-02")
 
 
+def test_a_claim_that_is_partly_run_counts_its_comparisons(tmp_path):
+    (tmp_path / "claims.yaml").write_text(CLAIM % f"all: [{OPEN}, {ABSENT}]")
+    claims = load_claims(tmp_path / "claims.yaml")
+    runs = [run(name, seed, seed) for name in ("low", "high") for seed in range(3)]
+    for one in runs:
+        one.metrics["settings"] = ""
+    for earlier, ours in (("not run", "2 comparisons: 1 %s, 1 not run"), ("confirmed", "earlier")):
+        (tmp_path / RECORDED).write_text(f"verdicts: [{{id: a, verdict: {earlier}, ours: earlier}}]\n")
+        judged = judge(claims, runs)
+        write_verdicts(tmp_path, judged, "2026-01-02", {})
+        (entry,) = read_verdicts(tmp_path).verdicts
+        expected = ours % judged[0].comparisons[0].verdict if "%" in ours else ours
+        assert (entry.verdict, entry.ours) == (earlier, expected)
+
+
 def test_comments_in_verdicts_are_kept(tmp_path):
     file = tmp_path / RECORDED
     file.write_text(
