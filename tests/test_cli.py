@@ -5,6 +5,7 @@ import gc
 import io
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def test_experiments_run_and_are_reported(call, project):
 
 
 def test_a_finished_run_is_repeated_on_request_only(capsys, tmp_path):
-    """And if its results are incomplete, or its data would be made again."""
+    """And if its results are incomplete. Its data are made again if they are missing, as in a clone."""
     project = make_project(tmp_path)
     options = ("--partition", "skewed", "--method", "fedavg", "--executor", "inline", "--root", project)
     store, title = project / "mlruns" / "mlflow.db", "skewed · fedavg · seed 0: "
@@ -122,8 +123,14 @@ def test_a_finished_run_is_repeated_on_request_only(capsys, tmp_path):
     assert len(recorded(store)["runs"]) == 2
     next(project.glob("r*/skewed/fedavg/0/clients.parquet")).unlink()
     assert call() == (begun, numbers)
+    shutil.rmtree(project / ".fedflow" / "partitions")
     (project / "data" / "prepared" / "digits" / "meta.json").unlink()
-    assert call() == (begun, numbers)
+    unused = ("--set", "methods.ditto.lam=5", "--set", "tuning.rounds=1")
+    with pytest.warns(
+        UserWarning, match="^--set methods.ditto.lam, tuning.rounds: not used by skewed · fedavg"
+    ):
+        done = fedflow(capsys, "run", *options, *unused)
+    assert "finished already" in done.out and len(recorded(store)["runs"]) == 3
 
 
 def test_garbage_is_collected_during_the_rounds(capsys, tmp_path, monkeypatch):

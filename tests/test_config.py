@@ -111,6 +111,10 @@ def test_an_entry_with_another_name_starts_from_the_entry_of_its_method():
     assert params.method("slow", "mnist5k-dir")[0].mu == 3 and params.method("slow")[0].mu == 0.5
     assert load(*shared, tuned, "methods.slow.mu=4").method("slow", "mnist5k-dir")[0].mu == 4
 
+    for whole in ("methods.fedprox={training: {lr: 0.6}}", "methods={fedprox: {training: {lr: 0.6}}}"):
+        method, training = load(tuned, whole).method("fedprox", "mnist5k-dir")
+        assert (method.mu, training.lr) == (7, 0.6)  # as with methods.fedprox.training={lr: 0.6}
+
 
 def test_an_entry_may_change_how_its_runs_go():
     easy = "methods.easy={method: fedavg, run: {sampling: easy_first, client_curriculum: {b: 0.5}}}"

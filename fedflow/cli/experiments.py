@@ -1,6 +1,7 @@
 """The commands ``run`` and ``tune``, and functions to start flows."""
 
 import shlex
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from datetime import datetime
@@ -19,8 +20,10 @@ from fedflow.naming import counted
 from fedflow.project.distribution import require
 
 if TYPE_CHECKING:
-    from fedflow.config import Params
+    from fedflow.config import Loaded, Params
+    from fedflow.stages.experiment import Experiment
     from fedflow.stages.grid import Cell
+    from fedflow.stages.inputs import Makers
 
 T = TypeVar("T")
 
@@ -70,9 +73,11 @@ def run(
         experiment = Experiment(params, partition, method, seed, root, sweep)
         experiment.check()
         warn_of_kept(params, [experiment.names])
+        _warn_of_unused(params, experiment)
         folder = Path(out) if out else None
         home = folder or experiment.results_folder
-        if not again and finished_already(experiment, home):
+        makers = MAKERS | {"networks": train}
+        if not again and finished_already(experiment, home, makers):
             metrics = read_json(home / "metrics.json")
         else:
             rounds = counted(experiment.run.rounds, "round")
@@ -82,11 +87,7 @@ def run(
             if params.engine.executor != "inline":
                 imports.close()
             compute = partial(
-                run_experiment,
-                experiment,
-                folder,
-                makers=MAKERS | {"networks": train},
-                opened=lambda _: imports.close(),
+                run_experiment, experiment, folder, makers=makers, opened=lambda _: imports.close()
             )
             metrics = start(params, "federate", compute, **experiment.parameters, out=out)
     print_metrics(metrics, home)
@@ -141,14 +142,33 @@ def tune(
     print_table("", ("method", "settings", "mean", "std over clients", "chosen"), rows)
 
 
-def finished_already(cell: "Cell", folder: Path) -> bool:
-    """Print when this run or procedure ended, if ``folder`` has its results and nothing has changed."""
-    from fedflow.stages.grid import is_finished
+def finished_already(cell: "Cell", folder: Path, makers: "Makers | None" = None) -> bool:
+    """Print when this run or procedure ended, if ``folder`` has its results and nothing has changed.
 
+    Its inputs are made first if they are missing: a clone may have results without them.
+    """
+    from fedflow.stages.grid import is_finished, outdated_inputs
+    from fedflow.stages.inputs import MAKERS, make_inputs
+
+    if (folder / "metrics.json").exists() and outdated_inputs(cell.params, cell.root, [cell]):
+        make_inputs([cell], makers or MAKERS)
     finished = is_finished(cell, folder)
     if finished:
         print_line(f"{cell.title}: finished already{_ended(cell.root, folder)}; --again repeats it")
     return finished
+
+
+def _warn_of_unused(params: "Loaded", experiment: "Experiment") -> None:
+    """Warn of changes of methods, partitions and tuning that this run does not read."""
+    used = [f"methods.{name}" for name in (experiment.method, params.registered(experiment.method))]
+    used += [f"partitions.{experiment.partition}"]
+    unused: list[str] = []
+    for name in (change.partition("=")[0].replace('"', "") for change in params.changes):
+        section, _, rest = name.partition(".")
+        if section == "tuning" or (section in ("methods", "partitions") and rest):
+            unused += [] if any(f"{name}.".startswith(f"{entry}.") for entry in used) else [name]
+    if unused:
+        warnings.warn(f"--set {', '.join(unused)}: not used by {experiment.title}", stacklevel=2)
 
 
 def _ended(root: Path, folder: Path) -> str:

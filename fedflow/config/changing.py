@@ -133,15 +133,22 @@ def put(values: dict, words: Sequence[str], value: Any) -> Any:
 
 
 def _untune(values: dict, override: str) -> None:
-    """Let a change of a method's field take precedence over its tuned value."""
-    section, *path = override.partition("=")[0].split(".")
-    if section != "methods" or len(path) < 2:
+    """Let a change of a method's fields take precedence over their tuned values."""
+    name, _, text = override.partition("=")
+    section, *path = name.split(".")
+    if section != "methods":
         return
-    for entry in _section(values.get("tuned")).values():
-        for parent in path[:-1]:
-            entry = _section(entry).get(parent)
-        if isinstance(entry, dict):
-            entry.pop(path[-1], None)
+    paths = [path]
+    if len(path) < 2:  # a whole entry, or all
+        entries = {path[0]: yaml_value(text)} if path else yaml_value(text)
+        paths = [[method, field] for method, entry in _section(entries).items() for field in _section(entry)]
+    for partition in _section(values.get("tuned")).values():
+        for *parents, field in paths:
+            entry = partition
+            for parent in parents:
+                entry = _section(entry).get(parent)
+            if isinstance(entry, dict):
+                entry.pop(field, None)
 
 
 def _drop_replaced(values: dict, given: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedflow.claims.sources import CLAIMS
+from fedflow.claims.sources import CLAIMS, RESULTS
 from fedflow.config import Loaded
 from fedflow.data import origin_sums, prepare
 from fedflow.data.prepared import file_sum
@@ -63,10 +63,10 @@ def write_fingerprints(params: Loaded, root: Path = Path()) -> None:
     identities = {cell.title: cell.identity for cell in cells(params, root, "grid")}
     keys = {title: digest(_plain(identity)) for title, identity in identities.items()}
     files[file] = {"cells": keys, "files": _read(identities.values(), file)}
-    claims = [root / CLAIMS] if (root / CLAIMS).is_file() else []
+    judged = [root / name for name in (CLAIMS, RESULTS) if (root / name).is_file()]
     files[folder / "report.json"] = {
         "code": code_digest("fedflow.report.page", aside=()),
-        "files": {file.name: file_sum(file) for file in (*templates(), *claims)},
+        "files": {file.name: file_sum(file) for file in (*templates(), *judged)},
         "tuning": {str(file.relative_to(root)): file_sum(file) for file in score_files(root / TRIED)},
         "labels": params.labels,
         "procedures": params.procedure_entries,
