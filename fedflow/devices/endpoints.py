@@ -4,8 +4,10 @@ They call the same hooks with the same random numbers as `fedflow.run`, so that 
 per client has its results. The transport between them is not fixed here (`fedflow.devices.flower`).
 """
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,18 @@ import torch
 from torch import Tensor
 
 from fedflow.data.examples import Examples
-from fedflow.errors import BadInput, FedflowError
+from fedflow.devices.messages import (
+    Answer,
+    Form,
+    Orders,
+    difference,
+    expected_form,
+    fault,
+    form,
+    need_agreement,
+    shared,
+)
+from fedflow.errors import BadInput, RoundFailed
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods.method import Diagnostics, Message, Method, Round, ServerState
 from fedflow.methods.protocols import (
@@ -35,38 +48,12 @@ from fedflow.simulation.evaluation import score, served_model
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.job import ClientResult, Job, Shard, Trained
+from fedflow.simulation.outcome import reasons
 from fedflow.simulation.returned import of_tensors, planned
 from fedflow.simulation.sampling import sample
 from fedflow.simulation.settings import RunSettings, check_settings
 from fedflow.simulation.updates.path import UpdatePath
 from fedflow.simulation.worker import train_shard
-
-
-@dataclass(frozen=True)
-class Orders:
-    """Instructions to a client, sent with the message of the method; ``epochs`` None: the usual number."""
-
-    t: int
-    rounds: int
-    client: int
-    clients: int
-    mean_samples: float
-    phase: str = ""
-    epochs: int | None = None
-
-
-@dataclass
-class Answer:
-    """The reply of a client; ``failure`` says why it has no update."""
-
-    client: int
-    vectors: dict[str, Tensor] = field(default_factory=dict)
-    scalars: dict[str, float] = field(default_factory=dict)
-    reported: dict[str, float] = field(default_factory=dict)
-    weight: float = 0.0
-    group: int = 0
-    train_loss: float = 0.0
-    failure: str = ""
 
 
 def check_remote(method: Method) -> None:
@@ -88,7 +75,8 @@ class ServerEnd:
     """The server: the state of the method, and the ``sizes`` n_k [N] of the clients.
 
     ``model`` is the network, ``training`` the local training of the run (the method may change it).
-    Raises `BadInput` for settings that do not go together.
+    ``failed`` are the clients without an update in the last round, with the reasons. Raises `BadInput` for
+    settings that do not go together.
     """
 
     def __init__(
@@ -113,6 +101,9 @@ class ServerEnd:
             model, lambda i: model.init(torch_seed(seed, "initial model", i))
         )
         of_tensors(method.name, "setup", self.state)
+        self.failed: dict[int, str] = {}
+        self._lost = 0  # rounds in a row without any update
+        self._forms: dict[str, Form] = {}  # of answers, by phase
 
     def round(self, t: int, purpose: str, *keys: int) -> Round:
         """Round ``t`` for a hook, with the random numbers of ``purpose`` and ``keys``."""
@@ -148,8 +139,13 @@ class ServerEnd:
         return self._orders(t + 1, client, phase), sent
 
     def receive(self, t: int, answers: Sequence[Answer]) -> Diagnostics:
-        """Take the server's step of round ``t``. Raises `FedflowError` if every client failed."""
-        failures = [(answer.client, answer.failure) for answer in answers if answer.failure]
+        """Take the server's step of round ``t``, without answers that are not valid; warns of them.
+
+        A round in which every client fails leaves the state as it is. Raises `RoundFailed` after 1 / R such
+        rounds in a row (at least two).
+        """
+        now = self.round(t, "server", t, 0)
+        self.failed = self._faults(t, answers, Phased.of(self.method).phase(now))
         results = [
             ClientResult(
                 client=answer.client,
@@ -163,19 +159,49 @@ class ServerEnd:
                 train_loss=answer.train_loss,
             )
             for answer in answers
-            if not answer.failure
+            if answer.client not in self.failed
         ]
         if not results:
-            raise FedflowError(f"round {t}: every client failed ({failures[:1]})")
-        now = self.round(t, "server", t, 0)
-        gathered = Gathered([Trained(results, failures)], now, UpdatePath(self.method))
+            self._lose(t)
+            self.state = Phased.of(self.method).without_updates(now, self.state)
+            return {}
+        self._lost = 0
+        if self.failed:
+            self._warn(t, f"left out: {reasons(self.failed)}")
+        gathered = Gathered([Trained(results, [*self.failed.items()])], now, UpdatePath(self.method))
         state, numbers = self.method.aggregate(now, self.state, gathered)
         self.state = of_tensors(self.method.name, "aggregate", state)
         return numbers
 
+    def _faults(self, t: int, answers: Sequence[Answer], phase: str) -> dict[int, str]:
+        """The reasons of clients that failed, or whose answers differ from the expected ones."""
+        failed = {answer.client: answer.failure for answer in answers}
+        sent = {client: self.message(t, client)[1] for client, failure in failed.items() if not failure}
+        failed |= {a.client: fault(a, sent[a.client]) for a in answers if a.client in sent}
+        if valid := [answer for answer in answers if not failed[answer.client]]:
+            if phase not in self._forms:
+                self._forms[phase] = expected_form(valid, sent, self.model.size)
+            failed |= {answer.client: difference(form(answer), self._forms[phase]) for answer in valid}
+        return {client: failure for client, failure in failed.items() if failure}
+
+    def _lose(self, t: int) -> None:
+        """Warn of a round without any update; raise `RoundFailed` after too many of them in a row."""
+        self._lost += 1
+        share, why = self.settings.participation, reasons(self.failed)
+        if self._lost >= max(2, math.ceil(1 / share - 1e-9)):  # as in `fedflow.run`
+            raise RoundFailed(
+                f"round {t}: every client failed in {self._lost} rounds in a row, the limit at "
+                f"participation {share:g} ({why})"
+            )
+        self._warn(t, f"every client failed, and the server's state stays as it was ({why})")
+
+    def _warn(self, t: int, text: str) -> None:
+        warnings.warn(f"{self.method.name}: round {t}: {text}", stacklevel=3)
+
     def _orders(self, t: int, client: int, phase: str, epochs: int | None = None) -> Orders:
         mean = float(self.sizes.sum()) / len(self.sizes)
-        return Orders(t, self.settings.rounds, client, len(self.sizes), mean, phase, epochs)
+        settings = shared(self.method, self.training, self.seed)
+        return Orders(t, self.settings.rounds, client, len(self.sizes), mean, settings, phase, epochs)
 
 
 @dataclass
@@ -201,7 +227,8 @@ def device(model: FlatModel, train: Examples, test: Examples, orders: Orders) ->
 class ClientEnd:
     """One client: its data, the method, and the local ``training`` of the run.
 
-    ``federation`` has its samples under the number ``orders.client``.
+    ``federation`` has its samples under the number ``orders.client``. Orders of a server with other settings
+    raise `BadInput`.
     """
 
     def __init__(self, federation: Federation, method: Method, training: LocalTraining, seed: int) -> None:
@@ -213,8 +240,8 @@ class ClientEnd:
         self, orders: Orders, received: Mapping[str, Tensor], kept: Mapping[str, Tensor]
     ) -> tuple[Answer, dict[str, Tensor]]:
         """Train; returns the answer, and the vectors that this client keeps from now on."""
-        vectors = self._first(orders.client) | dict(kept)
-        result = train_shard(self._job(orders), _shard(orders, received, vectors), gathers=True)
+        job, vectors = self._job(orders), self._first(orders.client) | dict(kept)
+        result = train_shard(job, _shard(orders, received, vectors), gathers=True)
         if result.failures:
             client, reason = result.failures[0]
             return Answer(client, failure=reason), dict(kept)
@@ -234,16 +261,17 @@ class ClientEnd:
         self, orders: Orders, received: Mapping[str, Tensor], kept: Mapping[str, Tensor]
     ) -> dict[str, float]:
         """The accuracy and mean loss of the model that this client is served, on its own test samples."""
-        vectors = self._first(orders.client) | dict(kept)
+        job, vectors = self._job(orders), self._first(orders.client) | dict(kept)
         if not kept:
             vectors |= {name: received[source] for name, source in self.method.newcomer.items()}
-        w, cluster, _ = served_model(self._job(orders), self.federation, _shard(orders, received, vectors), 0)
+        w, cluster, _ = served_model(job, self.federation, _shard(orders, received, vectors), 0)
         accuracy, loss, *_ = score(self.federation, [w], np.zeros(1, dtype=np.int64), [orders.client])
         return {"accuracy": float(accuracy[0]), "loss": float(loss[0]), "cluster": cluster}
 
     def _job(self, orders: Orders) -> Job:
         settings = RunSettings.parse({"rounds": orders.rounds})
         training = check_settings(settings, self.method, self._training, orders.clients)
+        need_agreement(shared(self.method, training, self.seed), orders.settings)
         return Job(
             self.federation,
             self.method,

@@ -21,7 +21,8 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from torch import Tensor
 
 from fedflow.data import Dataset
-from fedflow.devices.endpoints import Answer, ClientEnd, Orders, ServerEnd, device
+from fedflow.devices.endpoints import ClientEnd, ServerEnd, device
+from fedflow.devices.messages import Answer, Orders
 from fedflow.errors import BadInput, FedflowError
 from fedflow.front.inputs import (
     Data,
@@ -122,9 +123,9 @@ def client_app(
 ) -> ClientApp:
     """Return a ClientApp that trains and evaluates clients with ``method``.
 
-    `fedflow.run` explains the arguments, which must agree with the arguments of `Strategy`. In a
-    simulation, ``partition`` divides ``data`` among the nodes; without it, all samples belong to the client
-    of this process, as on a device.
+    `fedflow.run` explains the arguments. Orders of a `Strategy` with another method, training or seed are
+    refused. In a simulation, ``partition`` divides ``data`` among the nodes; without it, all samples belong
+    to the client of this process, as on a device.
     """
     clients, app = Clients(data, partition, method, model, training, seed), ClientApp()
 
@@ -157,7 +158,7 @@ class Strategy(FlowerStrategy):
     `start` waits for ``clients`` nodes, refuses more, and takes the first model from ``model`` and ``seed``.
     ``model`` is a network as `fedflow.run` takes it; one that is given by name needs ``like``, data with the
     shape of the clients' samples. ``participation`` is the share of the clients in a round; a client that
-    does not reply counts as failed.
+    does not reply, or whose answer is not valid, counts as failed.
 
     After `start`, ``server.state`` has the state of the method.
     """
@@ -244,11 +245,12 @@ class Strategy(FlowerStrategy):
                 answers.append(_answer(client, reply.content))
         answers += [Answer(client, failure="no reply") for client in left.values()]
         numbers = self.server.receive(server_round, answers)
-        losses = [answer.train_loss for answer in answers if not answer.failure]
+        failed = self.server.failed
+        losses = [answer.train_loss for answer in answers if answer.client not in failed]
+        means = {"train_loss": float(np.mean(losses))} if losses else {}
         metrics = {name: float(value) for name, value in numbers.items() if np.ndim(value) == 0}
-        failed = len(answers) - len(losses)
         return self.arrays(), MetricRecord(
-            {"train_loss": float(np.mean(losses)), "participants": len(losses), "failed": failed, **metrics}
+            {**means, "participants": len(losses), "failed": len(failed), **metrics}
         )
 
     def configure_evaluate(

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from support import refused
+from torch import nn
 
 import fedflow as ff
+from fedflow.devices.endpoints import ServerEnd
 
 CHECKOUT = Path(__file__).parents[2]
 METHODS = ("fedavg", "fedprox", "scaffold", "ditto", "own:scaffold")
@@ -70,3 +72,15 @@ def test_evaluations_in_no_round_and_too_many_nodes_are_one_line(strategy: Any) 
     grid = SimpleNamespace(get_node_ids=lambda: [1, 2, 3])
     with refused("clients: 2 is not accepted; expected the number of connected nodes, 3"):
         strategy(clients=2, like="digits").start(grid)
+
+
+def test_a_round_without_replies_has_no_mean_loss(strategy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    apps = import_module(strategy.__module__)
+    for record in ("ArrayRecord", "MetricRecord"):
+        monkeypatch.setattr(apps, record, dict)
+    server = strategy("fedavg", clients=2, model=nn.Linear(6, 3))
+    server.server = ServerEnd(server.method, server.model, [80, 40], training=server.training, rounds=2)
+    server._asked = {7: 0, 8: 1}
+    with pytest.warns(UserWarning, match=r"round 1: every client failed, .*client 1: no reply"):
+        _, numbers = server.aggregate_train(1, [])
+    assert numbers == {"participants": 0, "failed": 2}
