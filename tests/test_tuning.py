@@ -240,6 +240,19 @@ def test_lines_that_tuning_does_not_change_stay_as_they_are(tmp_path, before):
     assert yaml.safe_load(text)["tuned"]["iid"]["fedavg"] == {"training": {"lr": 0.1}}
 
 
+def test_a_comment_after_the_tuned_values_stays_there(tmp_path):
+    file = tmp_path / "params.yaml"
+    rest = "\n# The grid\ngrid: {seeds: [0]}\n"
+    file.write_text(f"# tuned: by fedflow\ntuned:\n  d:\n    ditto: {{lam: 2.0}}\n{rest}")
+    for method in ("fedavg", "fedprox"):
+        write_choice(file, "d", method, {"training.lr": 0.1})
+    text = file.read_text()
+    assert (
+        text.endswith(f"fedprox:\n      training:\n        lr: 0.1\n{rest}") and text.count("# The grid") == 1
+    )
+    assert [*yaml.safe_load(text)["tuned"]["d"]] == ["ditto", "fedavg", "fedprox"]
+
+
 @pytest.mark.parametrize("text", ["{a: 1, tuned: {iid: {}}}\n", "tuned: {iid: {\n}}\na: 1\n"])
 def test_tuning_of_a_file_in_braces(tmp_path, text):
     file = tmp_path / "params.yaml"

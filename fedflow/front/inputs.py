@@ -428,11 +428,12 @@ def described(
 ) -> dict[str, dict[str, Any]]:
     """The settings of data, division and network, or content hashes of arrays, lists and modules.
 
-    They are the same for all seeds, also if seeds ``redraw`` the division.
+    They are the same for all seeds, also if seeds ``redraw`` the division. Data of files have both, as files
+    can change.
     """
     settings = {"data": {"hash": whole.partition.dataset_hash}, "partition": {"hash": whole.partition.hash}}
     if not isinstance(data, Dataset):
-        settings["data"] = data.flat()
+        settings["data"] = data.flat() | (settings["data"] if data.files() else {})
     if isinstance(division, PartitionParams):
         drawn = {} if redraw == "run" else {"redraw": redraw}
         left_out = ("dataset", "seed") if drawn else ("dataset",)

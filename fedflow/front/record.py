@@ -1,12 +1,12 @@
 """`run(record=folder)`: adds the settings to params.yaml of a project, and runs as `fedflow run` does."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock
 
 from fedflow.config import PARAMS, Params, load_params, read_yaml
 from fedflow.config.sections import REDRAW
@@ -20,7 +20,6 @@ from fedflow.methods import METHODS, Method
 from fedflow.methods.protocols import server_data
 from fedflow.partition import PartitionParams
 from fedflow.plugins import plugins
-from fedflow.project.waiting import held
 from fedflow.settings import Settings, Words, explain
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.loop import Simulation
@@ -30,6 +29,7 @@ from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import Listener, perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
+from fedflow.stages.tune import written_alone
 
 HEAD = "# Written by fedflow.run(record=...), which adds the settings of every further run.\n"
 
@@ -68,9 +68,7 @@ def recorded(
     if network is not None and not isinstance(network, str | Mapping):
         raise BadInput("record", Words("a run of an own network"), "the name of a network")
     make_writable(root)
-    folder = root / ".fedflow"
-    make_writable(folder)
-    with held(FileLock(folder / "params"), f"another process that writes {root / PARAMS}"):
+    with written_alone(root / PARAMS):
         values = _read(root / PARAMS)
         model = network_entry(default_network(prepared(data)) if network is None else network)
         if (there := values.get("grid", {"redraw": redraw}).get("redraw", REDRAW[0])) != redraw:
@@ -123,7 +121,8 @@ def _added(
     source = _put(values, data.title, data=entry, models=network)
     if public := server_data(method).dataset:
         values["data"].setdefault(public, {"source": public})
-    shared = _given(division.flat() | {"dataset": source}, PartitionParams, type(division.parameters))
+    located = _located(division).flat() | {"dataset": source}
+    shared = _given(located, PartitionParams, type(division.parameters))
     partition = _put(values, f"{source}-{division.scheme}", partitions=shared)
     if "grid" not in values:  # the first run: all methods share its settings
         values["training"] = _given(training.as_dict(), LocalTraining)
@@ -135,7 +134,7 @@ def _added(
     if public:
         grid["datasets"] = list(dict.fromkeys([*grid["datasets"], public]))
     values.setdefault("engine", {"executor": "inline"})
-    name = _method(values, method, training, run)
+    name = _method(values, partition, method, training, run)
     grid["methods"] = list(dict.fromkeys([*(n for n in grid["methods"] if n in values["methods"]), name]))
     return partition, name
 
@@ -148,30 +147,45 @@ def _absolute(entry: dict[str, Any]) -> dict[str, Any]:
     return entry | paths | parts | rest
 
 
-def _method(values: dict[str, Any], method: Method, training: LocalTraining, run: RunSettings) -> str:
-    """The name of the entry of ``methods`` with these settings, which is added if necessary."""
+def _located(division: PartitionParams) -> PartitionParams:
+    """The division, whose files do not depend on the working directory."""
+    files, changes = division.files(), dict[str, Any]()
+    for field in fields(division):
+        if isinstance(part := getattr(division, field.name), Settings):
+            free = [f.name for f in fields(part) if not f.metadata.get("choices")]  # type: ignore[arg-type]
+            named = {name: value for name in free if (value := getattr(part, name)) in files}
+            paths = {name: str(Path(file).resolve()) for name, file in named.items()}
+            changes[field.name] = replace(part, **paths)  # type: ignore[type-var]
+    return replace(division, **changes)
+
+
+def _method(
+    values: dict[str, Any], partition: str, method: Method, training: LocalTraining, run: RunSettings
+) -> str:
+    """The name of the entry of ``methods`` with these settings on ``partition``, added if necessary."""
     entries = values.setdefault("methods", {})
     params, wanted = Params.parse(values), (method, training, run)
     for name, entry in entries.items():
-        if (entry.get("method") or name) == method.name and _settings(params, name) == wanted:
+        if (entry.get("method") or name) == method.name and _settings(params, name, partition) == wanted:
             return str(name)
-    base = _settings(params, method.name)
+    base = _settings(params, method.name, partition)
     changed, local, rounds = (
         {k: v for k, v in new.as_dict().items() if v != old.as_dict()[k]} for new, old in zip(wanted, base)
     )
     entry = changed | ({"training": local} if local else {}) | ({"run": rounds} if rounds else {})
-    if method.name not in entries:
+    tuned = entry and method.name in (params.tuned.get(partition) or {})  # they override an entry of its name
+    if method.name not in entries and not tuned:
         name = method.name
     else:
         entry, name = {"method": method.name} | entry, _free(entries, method.name)
     entries[name] = entry
-    if _settings(Params.parse(values), name) != wanted:
+    if _settings(Params.parse(values), name, partition) != wanted:
         raise FedflowError(f"record: these settings of {method.name} cannot be written to params.yaml")
     return name
 
 
-def _settings(params: Params, name: str) -> tuple[Settings, ...]:
-    return (*params.method(name), params.run_of(name))
+def _settings(params: Params, name: str, partition: str) -> tuple[Settings, ...]:
+    return (*params.method(name, partition), params.run_of(name, partition))
 
 
 def _put(values: dict[str, Any], name: str, **entries: Mapping[str, Any]) -> str:

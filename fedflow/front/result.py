@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.files import Write, read_fact, replace_files, write_json
+from fedflow.files import PARTIAL, Write, read_fact, replace_files, write_json
 from fedflow.finished.results import CLIENTS, MARKER, PARAMS, ROUNDS, clients_table, rounds_table
 from fedflow.front.classes import code_of
 from fedflow.front.inputs import is_registered, titles
@@ -40,6 +40,7 @@ WIDTH = 560  # pixels of a picture in a notebook
 COLUMNS = 6  # numbers in a table in a notebook
 CELL = 'style="text-align:right;white-space:nowrap;padding:2px 8px"'
 FILES = {*".csv .json .npz .parquet .pickle .pkl .pt .pth .safetensors .zip".split()}  # not of folders
+LATER = {"data.hash"}  # settings that results of earlier versions do not have
 COLORS = (  # pictures take the colors of the notebook, which may be dark
     "stroke-linejoin:round;stroke-linecap:butt;--ink:currentColor;--card:transparent"
     ";--muted:color-mix(in srgb,currentColor 65%,transparent)"
@@ -157,7 +158,8 @@ class Result:
         ``metrics.json``, ``params.json`` with the settings, ``rounds.csv``, ``clients.parquet`` and further
         files such as ``predictions.parquet`` as in the results of ``fedflow run``, and the models in
         ``models.safetensors``, each name after ``client/``, ``cluster/``, ``level/`` or ``global/`` and its
-        number. Raises `BadInput` for a folder with results of other settings, data or seed.
+        number. Raises `BadInput` for a folder with results of other settings, data or seed, or with files of
+        these names that no run has written.
         """
         folder = Path(folder).expanduser()
         if folder.is_file() or (folder.suffix in FILES and not folder.is_dir()):
@@ -179,6 +181,10 @@ class Result:
             CLIENTS: partial(self.clients.to_parquet, index=False),
             "models.safetensors": tensors,
         }
+        others = sorted(name for name in files if (folder / name).exists())
+        if others and not any((folder / name).exists() for name in (MARKER, PARTIAL)):
+            accepted = f"another folder; this one has files that no run has written, such as {others[0]}"
+            raise BadInput("folder", str(folder), accepted)
         files[MARKER] = partial(write_json, value=known | {"files": sorted(files)})
         replace_files(folder, files, MARKER)
         return folder
@@ -423,7 +429,8 @@ def _differences(results: Sequence[Result]) -> list[list[str]]:
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of the settings that are not the same in all of these."""
     names = dict.fromkeys(name for values in settings for name in values)
-    return [name for name in names if any(v.get(name) != settings[0].get(name) for v in settings)]
+    rows = {name: [v.get(name) for v in settings if name in v or name not in LATER] for name in names}
+    return [name for name, row in rows.items() if any(value != row[0] for value in row)]
 
 
 def _other_settings(file: Path, settings: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ from fedflow.config.changing import put
 from fedflow.config.tuning import MEASURES, combinations
 from fedflow.data import is_current, load_prepared
 from fedflow.errors import BadInput, FedflowError, RoundFailed
-from fedflow.files import intact, naming, prepared_folder
+from fedflow.files import intact, make_writable, naming, prepared_folder
 from fedflow.methods.registry import method_name
 from fedflow.metrics.table import METRICS
 from fedflow.naming import listed
@@ -415,29 +415,26 @@ def import_optuna() -> Any:
 
 def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str, Any]) -> None:
     """Put ``chosen`` under ``tuned`` in params.yaml, replacing earlier values; nothing else changes."""
-    from ruamel.yaml import YAML
-
-    editor, edited, section = YAML(), io.StringIO(), dict[str, Any]()
-    editor.preserve_quotes = True
+    section = dict[str, Any]()
     for name, value in chosen.items():
         put(section, name.split("."), _quoted(value))
-    lock = params.parent / ".fedflow" / "params.lock"
-    lock.parent.mkdir(exist_ok=True)
-    params, partition, method = params.resolve(), _quoted(partition), _quoted(method)
-    with held(FileLock(lock), f"another process that writes {params}"):  # it tunes another partition
+    with written_alone(params):  # another process tunes another partition
+        params = params.resolve()
         text, ends = params.read_text(), "\r\n" if b"\r\n" in params.read_bytes() else "\n"
-        document = editor.load(text)
-        known = {method, *(document.get("methods") or ())}  # not labels
-        document["tuned"] = document.get("tuned") or {}
-        entries = document["tuned"][partition] = document["tuned"].get(partition) or {}
-        labeled = (name for name in entries if name not in known and method_name(name) == method)
-        entries[next(labeled, method)] = section
-        editor.dump(document, edited)
         partial = params.with_suffix(".partial")
         with naming(partial), partial.open("w", newline=ends) as file:
-            file.write(spliced(text, edited.getvalue()))
+            file.write(_with_choice(text, partition, method, section))
         shutil.copymode(params, partial)
         partial.replace(params)
+
+
+@contextlib.contextmanager
+def written_alone(params: Path) -> Iterator[None]:
+    """Within this context, no other process writes this params.yaml."""
+    lock = params.parent / ".fedflow" / "params.lock"
+    make_writable(lock.parent)
+    with held(FileLock(lock), f"another process that writes {params.resolve()}"):
+        yield
 
 
 def _quoted(value: Any) -> Any:
@@ -448,22 +445,35 @@ def _quoted(value: Any) -> Any:
     return DoubleQuotedScalarString(value) if ambiguous else value
 
 
-def spliced(text: str, edited: str) -> str:
-    """``text`` with the section ``tuned`` of ``edited``, whose other lines may be wrapped elsewhere.
+def _with_choice(text: str, partition: str, method: str, section: Mapping[str, Any]) -> str:
+    """``text`` with this section of ``tuned``; all other lines stay as they are.
 
-    Where that does not give the values of ``edited``, as in a document in braces, ``edited``.
+    Where that is not possible, as in a document in braces, other lines may be wrapped elsewhere.
     """
-    new = TUNED.search(edited)
-    if new is None:
-        return edited
-    section = new[0].rstrip("\n")
-    made, replaced = TUNED.subn(lambda _: section, text, count=1)
-    made = made if replaced else f"{text.rstrip()}\n{section}\n"
-    try:
-        same = yaml.safe_load(made) == yaml.safe_load(edited)
-    except yaml.YAMLError:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    editor = YAML()
+    editor.preserve_quotes = True
+    methods = {method, *(editor.load(text).get("methods") or ())}  # not labels
+
+    def edited(part: str) -> str:
+        document, written = editor.load(part) or {}, io.StringIO()
+        document["tuned"] = document.get("tuned") or {}
+        entries = document["tuned"][_quoted(partition)] = document["tuned"].get(partition) or {}
+        labeled = (name for name in entries if name not in methods and method_name(name) == method)
+        entries[next(labeled, _quoted(method))] = section
+        editor.dump(document, written)
+        return written.getvalue()
+
+    old, whole = TUNED.search(text), edited(text)
+    try:  # in the whole document, comments after the section would belong to its last entry
+        new = edited(old[0] if old else "").rstrip("\n")
+        made = text[: old.start()] + new + text[old.end() :] if old else f"{text.rstrip()}\n{new}\n"
+        same = yaml.safe_load(made) == yaml.safe_load(whole)
+    except (yaml.YAMLError, YAMLError):
         same = False
-    return made if same else edited
+    return made if same else whole
 
 
 def _words(tried: Mapping[str, Any]) -> str:

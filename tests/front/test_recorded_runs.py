@@ -19,6 +19,7 @@ from fedflow.errors import BadInput
 from fedflow.front.result import Result
 from fedflow.methods import METHODS
 from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.stages.tune import write_choice
 
 GIVEN: dict[str, Any] = {
     "data": "digits",
@@ -112,6 +113,8 @@ def test_the_params_file(project: tuple[Path, list[Result]]) -> None:
     assert params.method("fedavg")[1].batch_size == 64 and params.run.rounds == 2
     assert params.model("digits-2").name == "logistic"
     assert params.grid.seeds == [0, 1] and params.grid.methods == ["ifca", "ifca-2", "fedavg", "fedavg-2"]
+    locks = [file.name for file in (project[0] / ".fedflow").glob("params*")]
+    assert locks == ["params.lock"]  # as of `fedflow tune`
 
 
 def test_the_command_line_gives_the_same_run(
@@ -131,6 +134,31 @@ def test_equal_settings_are_written_once(project: tuple[Path, list[Result]]) -> 
     again = go(method=ff.IFCA(clusters=3), record=root)
     assert again.metrics == runs[1].metrics and again.folder == runs[1].folder
     assert (root / "params.yaml").read_text() == before
+
+
+def test_a_tuned_value_does_not_replace_one_of_the_call(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"partition": ff.iid(clients=3), "rounds": 1, "record": tmp_path}
+    first = go(**small)
+    for method in ("fedavg", "fedprox"):
+        write_choice(tmp_path / "params.yaml", "digits-iid", method, {"training.lr": 0.5})
+    again, other = go(**small), go(method="fedprox", **small)
+    tuned = go(training={"batch_size": 64, "lr": 0.5}, **small)
+    assert again.metrics == first.metrics
+    rates = {run.folder.parent.name: run.settings["training"]["lr"] for run in (again, other, tuned)}  # type: ignore[union-attr]
+    assert rates == {"fedavg-2": 0.1, "fedprox-2": 0.1, "fedavg": 0.5}
+
+
+@pytest.mark.parametrize(
+    "division", [ff.given(path="rows.json"), ff.label_shares(shares="shares.npy")], ids=["rows", "shares"]
+)
+def test_files_of_a_division_are_of_the_working_directory(
+    division: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.json").write_text(json.dumps([[*range(200)], [*range(200, 400)]]))
+    np.save(tmp_path / "shares.npy", np.ones((2, 10)))
+    plain, kept = (go(partition=division, rounds=1, record=folder) for folder in (None, "study"))
+    assert plain.metrics == kept.metrics and plain.settings == kept.settings
 
 
 class Own(FedAvg):

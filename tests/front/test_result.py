@@ -171,6 +171,30 @@ def test_a_saved_result(runs: dict[str, Result], tmp_path: Path) -> None:
             runs["ditto"].save(path)
 
 
+def test_a_result_is_not_saved_over_files_of_the_user(runs: dict[str, Result], tmp_path: Path) -> None:
+    (tmp_path / "rounds.csv").write_text("mine\n")
+    with one_line_error("folder: .*another folder; .*no run has written, such as rounds.csv", BadInput):
+        runs["fedavg"].save(tmp_path)
+    (tmp_path / ".partial").mkdir()  # of a killed process
+    runs["fedavg"].save(tmp_path)
+
+
+def test_a_file_with_other_samples_is_other_data(tmp_path: Path) -> None:
+    def of_file(value: int, seed: int) -> Result:
+        x, y = np.full((12, 3), value, np.float32), np.arange(12) % 2
+        np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+        data = {"source": "npz", "path": str(tmp_path / "own.npz")}
+        return ff.run(data, ff.iid(clients=2), rounds=1, seed=seed, progress=False, compile="never")
+
+    first, other, again = of_file(1, 0), of_file(2, 1), of_file(2, 0)
+    assert [*map(len, ff.compare(first, other, again).results.values())] == [1, 2]
+    with one_line_error("folder: .*; this one has results with data hash [0-9a-f]{16}$", BadInput):
+        again.save(first.save(tmp_path / "kept"))
+    del first._settings["data"]["hash"]  # as a result of an earlier version
+    assert ff.compare(first, other).table["seeds"].tolist() == [2]
+    again.save(first.save(tmp_path / "earlier"))
+
+
 def test_predictions_are_kept(tmp_path: Path) -> None:
     run = go(keep_predictions=True)
     right = ff.predictions.by_client(pickled(run).predictions, "top1")
