@@ -197,6 +197,29 @@ def test_runs_are_compared_over_seeds_and_by_settings(
     assert found[0]["settings"] == {} and len(found[1]["metrics"]["local_accuracy"]) == 1
 
 
+def test_runs_on_other_data_are_not_averaged(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copytree("results/skewed/fedavg", tmp_path / "results" / "skewed" / "fedavg")
+    file = tmp_path / "results" / "skewed" / "fedavg" / "1" / "metrics.json"
+    facts = json.loads(file.read_text())
+    file.write_text(json.dumps(facts | {"data_hash": "0123456789abcdef"}))
+    options = ("compare", "skewed", "--root", tmp_path)
+    compared = fedflow(capsys, *options).out
+    assert re.search(r"skewed/fedavg · data 01234567 +1 ", compared)
+    assert re.search(rf"data_hash +{facts['data_hash']} +0123456789abcdef *\n", compared)
+    found = json.loads(fedflow(capsys, *options, "--json").out)
+    assert [row["settings"] for row in found] == [
+        {"data_hash": digest} for digest in (facts["data_hash"], "0123456789abcdef")
+    ]
+    division = {"division": "skewed@1", "partition_hash": "other"}  # every seed draws it
+    for seed in ("0", "1"):
+        file = file.parents[1] / seed / "metrics.json"
+        file.write_text(json.dumps(facts | {"seed": int(seed)} | division | {"partition_hash": seed}))
+    (row,) = json.loads(fedflow(capsys, *options, "--json").out)
+    assert row["seeds"] == [0, 1] and row["settings"] == {}
+
+
 def test_a_project_without_runs_lists_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert json.loads(fedflow(capsys, "ls", "--json", "--root", tmp_path).out) == []
 

@@ -31,6 +31,7 @@ SIDE_BY_SIDE = 4  # most runs with a column each in a table of settings
 NUMBER, WORDS = 11, 20  # least widths of a number and of settings in a terminal
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with accuracies as shares of 1.")]
 MARKER = "metrics.json"
+HASHES = ("data_hash", "partition_hash")
 FACTS = ("version", "user", "clusters", "models", "serves", "artifacts", "end")  # of recorded runs
 PATIENCE = 10.0  # seconds between an interrupt and the end of a process that ignores it
 
@@ -59,6 +60,11 @@ class Finished:
     def division(self) -> str:
         """The partition as the run's seed drew it, or an empty text if all seeds have the same."""
         return self.metrics.get("division", "")
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """The hashes of the data; the partition is left out if every seed draws it."""
+        return {name: self.metrics[name] for name in HASHES if name != "partition_hash" or not self.division}
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -324,17 +330,19 @@ def compare(
 ) -> None:
     """Compare finished runs: means over their seeds, and the settings in which they differ.
 
-    Example: `fedflow compare 'mnist5k-dir/fedavg/*' 'mnist5k-dir/ditto/*'`. Runs of equal settings are
-    averaged; ± is the sample standard deviation. For more detail, run `fedflow report`.
+    Example: `fedflow compare 'mnist5k-dir/fedavg/*' 'mnist5k-dir/ditto/*'`. Runs of equal settings and
+    data are averaged; ± is the sample standard deviation. For more detail, run `fedflow report`.
     """
     by_seed: dict[tuple[str, ...], dict[int, Finished]] = {}
-    for run in finished(root, runs):  # of two with equal settings and seed, the one in <seed> comes first
+    for run in finished(root, runs):  # of two with an equal key and seed, the one in <seed> comes first
         key = tuple(run.metrics[name] for name in ("partition", "method", "settings"))
+        key += tuple(run.hashes.values())
         by_seed.setdefault(key, {}).setdefault(run.metrics["seed"], run)
     groups = {key: [*seeds.values()] for key, seeds in by_seed.items()}
     names = _measured([run for group in groups.values() for run in group])
-    settings = [group[0].settings for group in groups.values()]
-    differ = _differing(settings)
+    firsts = [group[0] for group in groups.values()]
+    settings, unlike = [run.settings | run.hashes for run in firsts], _unlike_data(firsts)
+    differ = [*unlike, *_differing([run.settings for run in firsts])]
     if as_json:
         entries = [
             {
@@ -343,15 +351,14 @@ def compare(
                 "seeds": [run.metrics["seed"] for run in group],
                 **({"divisions": [run.division for run in group]} if group[0].division else {}),
                 "metrics": {name: _values(group, name) for name in names},
-                "settings": {name: group[0].settings.get(name) for name in differ},
+                "settings": {name: values.get(name) for name in differ},
             }
-            for (partition, method, _), group in groups.items()
+            for ((partition, method, *_), group), values in zip(groups.items(), settings, strict=True)
         ]
         print(json.dumps(entries, indent=1))
         return
     shown = first_headlines(names, SHOWN)
-    labels = [_label(group[0]) for group in groups.values()]
-    redrawn = any(group[0].division for group in groups.values())
+    labels, redrawn = _labels(firsts, unlike), any(run.division for run in firsts)
     rows = [
         (
             label,
@@ -371,6 +378,24 @@ def compare(
         else:
             print_line("settings that differ")
             _print_by_value(differ, labels, settings)
+
+
+def _unlike_data(runs: list[Finished]) -> list[str]:
+    """The hashes in which runs on one partition differ."""
+    pairs = {name: {(run.metrics["partition"], run.hashes.get(name)) for run in runs} for name in HASHES}
+    return [name for name in HASHES if len(pairs[name]) > len({partition for partition, _ in pairs[name]})]
+
+
+def _labels(runs: list[Finished], unlike: list[str]) -> list[str]:
+    """Names of rows, with hashes of the data where rows would have the same name."""
+    labels = [_label(run) for run in runs]
+    shared = {label for label, count in Counter(labels).items() if count > 1}
+    return [
+        " · ".join([label, *(say(name, run.hashes[name][:8]) for name in unlike if name in run.hashes)])
+        if label in shared
+        else label
+        for label, run in zip(labels, runs, strict=True)
+    ]
 
 
 def _label(run: Finished) -> str:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import compress
 
 import numpy as np
 import pandas as pd
@@ -96,9 +97,9 @@ def _drawn(draws: int, *clients: int) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(here, rng.integers(n, size=(len(here), n))) for n, here in zip(clients, rows, strict=True)]
 
 
-def too_few(*seeds: int) -> str:
-    """A note that these numbers of seeds, fewer than `SEEDS`, have no interval."""
-    return f"{' or '.join('one seed' if number == 1 else 'two seeds' for number in seeds)}: no interval"
+def few_seeds(*counts: int) -> str:
+    """These numbers of seeds, fewer than `SEEDS`, in words."""
+    return " or ".join("one seed" if count == 1 else "two seeds" for count in counts)
 
 
 def _statistic(pair: np.ndarray, worst: bool) -> np.ndarray:
@@ -168,7 +169,11 @@ def adjusted(chances: Sequence[float]) -> list[float]:
 
 
 def apart(gains: Sequence[Stat]) -> list[bool]:
-    """For each of these comparable differences, True if it is told from 0 given the number of all."""
-    least, counted = typical(gains), [gain for gain in gains if len(gain.values) >= SEEDS]
-    values = iter(adjusted([chance(gain, gain.mean, least) for gain in counted]))
-    return [len(gain.values) >= SEEDS and next(values) <= 1 - CONFIDENCE for gain in gains]
+    """For each of these comparable differences, True if it is told from 0 given the number of all.
+
+    As among claims, a difference without spread has no p-value: it does not count, and is not told from 0.
+    """
+    least = typical(gains)
+    spread = [len(gain.values) >= SEEDS and error(gain, least) > 0 for gain in gains]
+    values = iter(adjusted([chance(gain, gain.mean, least) for gain in compress(gains, spread)]))
+    return [wide and next(values) <= 1 - CONFIDENCE for wide in spread]

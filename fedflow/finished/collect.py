@@ -23,6 +23,7 @@ from fedflow.finished.reading import (
     check_present,
     csv_together,
     parquet_together,
+    read_csv,
     read_json,
     read_parquet,
     read_table,
@@ -38,6 +39,7 @@ TEXT = ("partition", "method", "method_label", "dataset", "model", "settings", "
 SECTIONS = ("method", "training", "run", "model", "data", "partition")  # of params.json
 
 ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up", "ari")
+FILLED = ("bytes_down", "bytes_up", "failed")  # in every round
 ENTRIES: dict[str, Kinds] = {  # of every metrics.json
     **dict.fromkeys(TEXT, (str,)),
     **dict.fromkeys(("seed", "rounds", "clients"), (int,)),
@@ -218,7 +220,7 @@ def _read(described: Described) -> list[Run]:
     rounds = {folder / "rounds.csv": metrics["rounds"] for folder, metrics in facts.items()}
     clients = {folder / "clients.parquet": metrics["clients"] for folder, metrics in facts.items()}
     tables = zip(
-        _tables(rounds, csv_together, pd.read_csv, _rounds),
+        _tables(rounds, csv_together, read_csv, _rounds),
         _tables(clients, parquet_together, read_parquet, _clients),
         strict=True,
     )
@@ -280,6 +282,7 @@ def _rounds(path: Path, table: pd.DataFrame, rows: list[int], counts: list[int])
         reject(path, f"{len(table)} rows for {sum(counts)} rounds")
     if list(table["round"]) != [number for count in counts for number in range(1, count + 1)]:
         reject(path, f"column round is not 1 to {counts[0]}")
+    _check_filled(path, table, FILLED)
     check_columns(path, table, {str(name): _bounds(str(name)) for name in table} | {"failed": (0, WHOLE)})
     return table
 
@@ -298,12 +301,17 @@ def _clients(path: Path, table: pd.DataFrame, rows: list[int], counts: list[int]
     clients = table["client"].to_numpy(float)
     if clients[np.lexsort((clients, of))].tolist() != [number for count in counts for number in range(count)]:
         reject(path, f"column client is not 0 to {counts[0] - 1}")
-    if empty := [name for name in OF_CLIENTS if table[name].isna().any()]:
-        reject(path, f"column {empty[0]} has an empty cell")
+    _check_filled(path, table, OF_CLIENTS)
     ranges = {metric.name: _bounds(metric.name) for metric in METRICS.values() if metric.client}
     ranges |= OF_CLIENTS | dict.fromkeys(("test_samples", "participations"), (0, WHOLE))
     check_columns(path, table, ranges)
     return table
+
+
+def _check_filled(path: Path, table: pd.DataFrame, names: Iterable[str]) -> None:
+    """Reject a table with an empty cell in one of these columns, as far as it has them."""
+    if empty := [name for name in names if name in table and table[name].isna().any()]:
+        reject(path, f"column {empty[0]} has an empty cell")
 
 
 def _bounds(name: str) -> tuple[float, float]:

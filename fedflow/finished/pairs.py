@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, apart, difference, too_few
+from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, apart, difference, few_seeds
 from fedflow.finished.cells import Cell, Methods, Row, Table
 from fedflow.finished.run import Run
 from fedflow.finished.tables import best, write_csv
@@ -51,10 +51,12 @@ def title(measure: str) -> str:
     return f"{name} accuracy, points" if measure.endswith("_accuracy") else f"{name}, points"
 
 
-def without_interval(pairs: Differences) -> str:
-    """The reason for missing intervals, "two seeds: no interval"; empty if all pairs have enough seeds."""
+def limits(methods: Methods, measure: str, pairs: Differences) -> str:
+    """Methods and intervals that a table lacks: "the 12 best of 15 methods; two seeds: no interval"."""
+    count = len(best(methods, measure))
+    shown = f"the {SHOWN} best of {count} methods" if count > SHOWN else ""
     few = {value.seeds for value in pairs.values() if value.interval is None and value.seeds < SEEDS}
-    return too_few(*sorted(few)) if few else ""
+    return "; ".join(filter(None, [shown, f"{few_seeds(*sorted(few))}: no interval" if few else ""]))
 
 
 def write_pairs(

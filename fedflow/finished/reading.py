@@ -73,12 +73,25 @@ def read_parquet(path: Path) -> pd.DataFrame:
     return pd.read_parquet(path, use_threads=False)
 
 
+def read_csv(path: Path) -> pd.DataFrame:
+    """A CSV file that fedflow wrote."""
+    return pd.read_csv(io.StringIO(_whole(path)))
+
+
+def _whole(path: Path) -> str:
+    """The text of a CSV file. All lines that fedflow writes have an end, so a last one without is cut off."""
+    lines = path.read_text()
+    if not lines.endswith("\n"):
+        raise ValueError("its last line has no end")
+    return lines
+
+
 def csv_together(paths: Iterable[Path]) -> Iterator[Joined]:
     """Tables of numbers, by their header."""
     alike: dict[str, dict[Path, str]] = {}
     for path in paths:
-        header, _, rows = path.read_text().partition("\n")
-        alike.setdefault(header, {})[path] = rows if rows.endswith("\n") else f"{rows}\n"
+        header, _, rows = _whole(path).partition("\n")
+        alike.setdefault(header, {})[path] = rows
     for header, texts in alike.items():
         table = pd.read_csv(io.StringIO("".join([f"{header}\n", *texts.values()])))
         yield [*texts], table, [rows.count("\n") for rows in texts.values()]

@@ -106,7 +106,11 @@ def verdict(first: Stat, second: Stat, name: str, metric: str = "local_accuracy"
     if len(first.values) == 1 or len(second.values) == 1:
         return f"{gap} ahead of {name}, on one seed: the effect of chance is unknown."
     apart = first.low > second.high if sign > 0 else first.high < second.low
-    on = f"{gap} ahead of {name} on average, and ahead on {wins} of {len(shared)} shared seeds"
+    on = f"{gap} ahead of {name} on average"
+    if not shared:
+        ranges = "do not overlap" if apart else "overlap: no clear winner"
+        return f"{on}; they share no seed. The ranges over seeds {ranges}."
+    on = f"{on}, and ahead on {wins} of {len(shared)} shared seeds"
     if apart:
         return f"{on}; the ranges over seeds do not overlap."
     return f"{on}. The ranges over seeds overlap: no clear winner."

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedflow.pictures.drawing import Drawing, drawing
-from fedflow.pictures.lines import LONGEST, margin
+from fedflow.pictures.lines import fitting, margin
 
 WIDTH, ROW = 6.4, 0.24  # inches, of the picture and of a method
 SCALE = "viridis"  # also told apart in gray
@@ -24,7 +24,7 @@ def heat(values: np.ndarray, labels: Sequence[str], name: str) -> Drawing:
         axes.grid(False)
         axes.spines[:].set_visible(False)
         shown = axes.imshow(values[order].T, aspect="auto", interpolation="none", cmap=SCALE)
-        axes.set_yticks(range(len(labels)), [text[:LONGEST] for text in labels])
+        axes.set_yticks(range(len(labels)), [*map(fitting, labels)])
         axes.set_xticks([])
         axes.set_xlabel(f"{len(order):,} clients, by mean accuracy")
         work.scale(shown, left, rows + 0.4, 1.8)

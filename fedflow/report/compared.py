@@ -18,6 +18,7 @@ from fedflow.finished.collect_outcomes import Outcome
 from fedflow.finished.networks import Network
 from fedflow.finished.run import Run
 from fedflow.finished.tables import best, by_method, by_partition, most_used, yardstick
+from fedflow.naming import counted
 from fedflow.pictures.accuracy import DRAWN
 from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.report.blocks import Block, Section, Text
@@ -136,6 +137,13 @@ def grouped(
 
 def _best_first(methods: Methods) -> Methods:
     return {variant: methods[variant] for variant, _ in best(methods, yardstick(methods))} | methods
+
+
+def rounds_of(runs: Sequence[Run]) -> str:
+    """The fewest and the most rounds of runs: "3 to 8 rounds", or "8 rounds" if all have as many."""
+    done = sorted({run.metrics["rounds"] for run in runs})
+    last = counted(done[-1], "round")
+    return last if len(done) == 1 else f"{done[0]:,} to {last}"
 
 
 def leading(methods: Methods, most: int = LINES) -> Methods:

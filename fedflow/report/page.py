@@ -150,12 +150,12 @@ def _page(c: Compared, title: str) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["hashed"] = _hashed
-    made = lineage.made(c.recorded, c.runs)
+    made, folders = lineage.made(c.recorded, c.runs), len(c.runs) + len(c.outcomes)
     return environment.get_template("page.html.j2").render(
         title=title,
         opening=_opening(c),
         sections=[shown for section in SECTIONS if (shown := section(c)) is not None],
-        footer=f"Written by fedflow {__version__} from {len(c.runs) + len(c.outcomes)} result folders."
+        footer=f"Written by fedflow {__version__} from {counted(folders, 'result folder')}."
         + (f" Runs: {made}." if made else ""),
         colors=c.colors,
         palette=len(SERIES),
@@ -170,11 +170,11 @@ def _opening(c: Compared) -> list[Text]:
         variants = f" in {len(c.colors)} settings" if len(c.colors) > len(c.methods) else ""
         few = "one seed does" if len(seeds) == 1 else "two seeds do"
         few = f"; {few} not show how much results vary" if len(seeds) < 3 else ""
-        counts = f"{len(c.methods)} methods{variants}, {counted(len(c.partitions), 'partition')}"
+        counts = f"{counted(len(c.methods), 'method')}{variants}, {counted(len(c.partitions), 'partition')}"
         rows = "runs of different settings or data have their own rows"
         drawn = ", which draw divisions of the data too" if all(run.redrawn for run in c.runs) else ""
         means = f"Numbers are mean ± sample std over seeds{drawn}; {rows}{few}."
-        texts.append(Text(f"{len(c.runs)} runs: {counts}, {counted(len(seeds), 'seed')}. {means}"))
+        texts.append(Text(f"{counted(len(c.runs), 'run')}: {counts}, {counted(len(seeds), 'seed')}. {means}"))
     if c.outcomes:
         link = Markup('<a href="#procedures">procedures</a>, experiments that are not federated rounds.')
         texts.append(Text(Markup("{} of ").format(counted(len(c.outcomes), "outcome")) + link))

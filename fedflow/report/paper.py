@@ -9,7 +9,7 @@ import numpy as np
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import make_writable
 from fedflow.finished.cells import Cell, Methods, Row, Table, metric_table
-from fedflow.finished.pairs import pair_table, without_interval
+from fedflow.finished.pairs import limits, pair_table
 from fedflow.finished.run import Run
 from fedflow.finished.tables import PLOTTED, TABLES, by_method, columns
 from fedflow.methods import METHODS
@@ -66,7 +66,7 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
             if table.columns:
                 tables[f"{name}-{kind}"] = latex(table)
         for measure, pairs in p.pairs.items():
-            note = "; ".join(filter(None, [PAIRS, without_interval(pairs)]))
+            note = "; ".join(filter(None, [PAIRS, limits(methods, measure, pairs)]))
             tables[f"{name}-pairs-{measure}"] = latex(pair_table(methods, pairs), note)
         if figures:
             drawings |= _pictures(methods, p.divided, c.colors, name)

@@ -10,7 +10,7 @@ from result_folders import write_run
 
 from fedflow.finished.bootstrap import apart, difference
 from fedflow.finished.collect import collect_runs
-from fedflow.finished.pairs import differences, pair_table, write_pairs
+from fedflow.finished.pairs import SHOWN, differences, limits, pair_table, write_pairs
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat, by_method
 from fedflow.report.page import build_report
@@ -65,23 +65,24 @@ def test_only_what_both_measured_counts(run: Run) -> None:
     assert interval([with_scores(run, 0, one)], [with_scores(run, 0, other)], "local_accuracy") is None
 
 
-@pytest.mark.parametrize(("seeds", "words"), [(1, "One seed: no interval."), (2, "Two seeds: no interval.")])
+@pytest.mark.parametrize(("seeds", "words"), [(1, "one seed"), (2, "two seeds")])
 def test_fewer_than_three_seeds_have_no_interval(tmp_path: Path, seeds: int, words: str) -> None:
     for seed in range(seeds):
         for method in ("fedavg", "ditto"):
             write_run(tmp_path, "p", method, seed)
     methods = by_method(collect_runs(tmp_path))
     details = [one.detail for one in findings(methods) if one.question.startswith("Best")]
-    assert len(details) == 3 and all(detail.endswith(words) and "[" not in detail for detail in details)
+    few = f" {words.capitalize()}: too few for a reliable interval."
+    assert len(details) == 3 and all(detail.endswith(few) and "[" not in detail for detail in details)
     whole = differences(methods)["global_accuracy"]  # all clients alike: Student's, over seeds
     assert not any(cell.spread for row in pair_table(methods, whole).rows for cell in row.cells)
     page = build_report(tmp_path, tmp_path / "partitions", tmp_path / "report").read_text()
-    assert f"<h4>Global accuracy, points<small>{words[:-1].lower()}</small></h4>" in page
+    assert f"<h4>Global accuracy, points<small>{words}: no interval</small></h4>" in page
     table = pd.read_csv(tmp_path / "report" / "pairs.csv").set_index("measure").loc[["global_accuracy"]]
     assert table[["low", "high", "interval"]].isna().all(axis=None) and table["difference"].notna().all()
     write_paper(collect_runs(tmp_path), tmp_path / "paper")
     comment = (tmp_path / "paper" / "p-pairs-global_accuracy.tex").read_text().splitlines()[0]
-    assert comment.endswith(f"; {words[:-1].lower()}")
+    assert comment.endswith(f"; {words}: no interval")
 
 
 def test_the_finding_says_it(tmp_path: Path) -> None:
@@ -107,8 +108,8 @@ def test_the_worst_tenth_is_drawn_with_its_own_clients(run: Run) -> None:
     found = difference(better, other, "local_worst10")
     lowest = np.sort(better[0].clients["local_accuracy"])[:20].mean() - base[:20].mean()
     assert found is not None and found.mean == pytest.approx(lowest)
-    assert found.significant and found.interval is not None
-    assert found.interval[0] < found.mean < found.interval[1]
+    assert found.interval is not None
+    assert 0 < found.interval[0] < found.mean < found.interval[1]
     mean = difference(better, other, "local_accuracy")
     assert mean is not None and mean.mean == pytest.approx(0.01)
 
@@ -133,7 +134,7 @@ def test_two_seeds_make_nothing_certain(run: Run) -> None:
     """Of two, an interval excludes 0 whenever both have the same sign: every other time by chance."""
     base = np.linspace(0.3, 0.6, 50)
     for seeds, certain in ((2, False), (3, True)):
-        one = [with_scores(run, seed, base + 0.1 + 0.01 * base) for seed in range(seeds)]
+        one = [with_scores(run, seed, base + 0.1 + 0.01 * (seed + 1) * base) for seed in range(seeds)]
         found = difference(one, [with_scores(run, seed, base) for seed in range(seeds)], "local_accuracy")
         assert found is not None and found.interval is not None and found.interval[0] > 0.1
         assert found.origin == "paired bootstrap over seeds and clients" and found.significant is certain
@@ -190,3 +191,22 @@ def test_no_pair_is_bold_that_a_claim_would_not_resolve(run: Run) -> None:
     assert apart([gains]) == [True]
     assert apart([gains, *[Stat({0: -0.05, 1: 0.0, 2: 0.06})] * 9]) == [False] * 10
     assert apart([gains, Stat({0: 0.3})]) == [True, False]  # one seed counts for nothing
+
+
+@pytest.mark.parametrize("same", [0.0, 0.3])
+def test_a_pair_without_spread_makes_no_other_pair_certain(same: float) -> None:
+    """It has no p-value; as 0, it would lower the adjusted p-values of others."""
+    gains = [Stat(dict(enumerate(mean + np.arange(-2.0, 3)))) for mean in (2.5, 2.5, 0.5, 0.5, 0.4)]
+    assert apart([*gains, Stat(dict.fromkeys(range(5), same))]) == [False] * 6
+
+
+def test_a_table_of_pairs_says_how_many_methods_it_lacks(run: Run) -> None:
+    methods = {}
+    for number in range(SHOWN + 3):
+        scored = with_scores(run, 0, np.array([0.25, 0.5]) + number / 64)
+        facts = scored.metrics | {"local_accuracy": 0.375 + number / 64}
+        methods[f"m{number}"] = [replace(scored, label=f"M{number}", metrics=facts)]
+    words = f"the {SHOWN} best of {SHOWN + 3} methods"
+    assert limits(methods, "local_accuracy", {}) == words
+    single = differences(methods)["local_accuracy"]  # all clients differ alike
+    assert limits(methods, "local_accuracy", single) == f"{words}; one seed: no interval"

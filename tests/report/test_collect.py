@@ -38,6 +38,18 @@ def test_cut_off_file_is_named(tmp_path, name):
         collect_runs(tmp_path)
 
 
+@pytest.mark.parametrize("kept", [1, 30])
+def test_a_last_round_that_is_cut_off_is_refused(tmp_path, kept):
+    """Its first columns alone would be read as a whole row."""
+    path = write_run(tmp_path, "p", "ifca", 0) / "rounds.csv"
+    *lines, last = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines) + last[:-kept])
+    with refused(
+        "p/ifca/0/rounds.csv: truncated or damaged .its last line has no end.; run this", FedflowError
+    ):
+        collect_runs(tmp_path)
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_a_cut_off_file_of_a_feature_is_named_where_it_is_used(tmp_path, name):
     folder = write_run(tmp_path, "p", "ifca", 0)
@@ -132,6 +144,8 @@ def test_a_wrong_fact_is_named(tmp_path, name, facts, words):
         ("rounds.csv", {"bytes_up": -1}, "column bytes_up has -1, not a number >= 0"),
         ("rounds.csv", {"bytes_up": np.inf}, "column bytes_up has inf, not a number >= 0"),
         ("rounds.csv", {"failed": -1}, "column failed has -1"),
+        ("rounds.csv", {"failed": np.nan}, "column failed has an empty cell"),
+        ("rounds.csv", {"bytes_down": np.nan}, "column bytes_down has an empty cell"),
         ("rounds.csv", {"round": 1}, "column round is not 1 to 20"),
         ("rounds.csv", {"train_loss": "x"}, "column train_loss is not numeric"),
         ("rounds.csv", {"ari": True}, "column ari is not numeric"),

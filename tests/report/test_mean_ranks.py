@@ -1,5 +1,6 @@
 """Mean ranks, the critical difference, and the table of clients."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedflow.report.compared import grouped
 from fedflow.report.page import build_report
 from fedflow.report.sections.clients import client_table
 from fedflow.report.sections.data import differences
-from fedflow.report.sections.ranks import critical_difference, level_groups, ranking
+from fedflow.report.sections.ranks import critical_difference, level_groups, ranking, section
 
 
 @pytest.mark.parametrize(("methods", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
@@ -47,6 +48,16 @@ def test_ranks_are_of_methods_that_ran_on_every_partition(tmp_path):
     two = ranking(grouped([run for run in runs if run.partition != "c"]))
     assert two.critical is None and two.chance is None
     assert ranking(grouped([run for run in runs if run.partition == "a"])) is None
+
+
+def test_a_ranking_by_loss_is_not_called_one_by_accuracy(tmp_path):
+    for partition in ("a", "b"):
+        for method in ("local", "fedavg"):
+            write_run(tmp_path, partition, method, 0)
+    runs = collect_runs(tmp_path)
+    assert "ranked by local accuracy on each" in section(grouped(runs)).lead
+    losses = [replace(run, metrics=run.metrics | {"local_accuracy": None}) for run in runs]
+    assert "ranked by loss on each" in section(grouped(losses)).lead
 
 
 @pytest.mark.full

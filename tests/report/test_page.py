@@ -261,6 +261,7 @@ def test_names_are_escaped(tmp_path):
 def test_one_run_without_partition_folder_makes_a_page(tmp_path):
     write_run(tmp_path / "results", "p", "local", 3)
     page = build(tmp_path)
+    assert "1 run: 1 method, 1 partition, 1 seed." in page and "from 1 result folder." in page
     assert "The only method." in page and "one seed does not show how much results vary" in page
     assert "unknown: no summary.json" in page
 
@@ -311,6 +312,18 @@ def test_unlike_runs_and_missing_seeds_are_noted(tmp_path):
     page = build(tmp_path)
     assert "Not all rows have the same data: 5f2c9e01, but other for FedAvg · data other." in page
     assert "Ditto has no result for seed 0." in page and "FedAvg has no result for seed 1." in page
+
+
+def test_runs_that_stopped_in_different_rounds_are_noted(tmp_path):
+    stop = {"stop_at": {"metric": "local_accuracy", "value": 0.5}}
+    for seed, rounds in enumerate((3, 8, 4)):
+        folder = write_run(tmp_path / "results", "p", "fedavg", seed, rounds=rounds, sampling=stop)
+        params = json.loads((folder / "params.json").read_text())
+        change(folder / "params.json", settings="same", run=params["run"] | {"rounds": 8})
+        change(folder / "metrics.json", settings="same")
+    page = build(tmp_path)
+    assert "20 clients, 3 to 8 rounds" in page and "3 to 8 rounds, at most 8, until" in page
+    assert "Runs stopped after 3 to 8 rounds: their final accuracies do not compare." in page
 
 
 def test_curve_says_which_methods_it_lacks(tmp_path):

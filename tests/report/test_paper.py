@@ -124,6 +124,13 @@ def test_clients_are_drawn_worst_first_without_those_that_nobody_scored() -> Non
     assert work.figure.axes[0].get_xlabel() == "3 clients, by mean accuracy"
 
 
+def test_clients_of_variants_with_long_names_are_told_apart() -> None:
+    names = [f"FedAvg · batch_size 16, curriculum order {end}" for end in ("anti …1a2b", "random …9f8e")]
+    work = heat(np.ones((4, 2)), names, "clients")
+    shown = [tick.get_text() for tick in work.axes.get_yticklabels()]
+    assert [name[-4:] for name in shown] == ["1a2b", "9f8e"]
+
+
 def test_every_method_but_the_baseline_without_a_paper_has_references() -> None:
     for name in METHODS:
         found = sources(name)

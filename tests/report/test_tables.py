@@ -26,6 +26,9 @@ def test_verdict_goes_no_further_than_the_seeds():
     between = verdict(Stat({0: 0.79, 1: 0.85}), low, "B")
     assert "1 of 2 shared seeds. The ranges over seeds overlap: no clear winner." in between
     assert "on one seed" in verdict(Stat({0: 0.9}), low, "B")
+    assert verdict(Stat({2: 0.90, 3: 0.84}), low, "B") == (
+        "6.0 points ahead of B on average; they share no seed. The ranges over seeds do not overlap."
+    )
 
 
 def test_findings_name_the_cheapest_method_whose_every_seed_arrives(tmp_path):

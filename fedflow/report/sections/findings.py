@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference, too_few
+from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference, few_seeds
 from fedflow.finished.cells import Methods, write
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat, best, verdict, yardstick
@@ -13,7 +13,7 @@ from fedflow.naming import counted, flat, listed, spoken, text
 from fedflow.pictures import accuracy
 from fedflow.project.identity import changed
 from fedflow.report.blocks import Block, Card, Cards, Heading, Text
-from fedflow.report.compared import Compared, ComparedPartition, leading, not_drawn, partitioned
+from fedflow.report.compared import Compared, ComparedPartition, leading, not_drawn, partitioned, rounds_of
 
 COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
 MANY = 4  # other values of a setting that a warning lists
@@ -24,7 +24,7 @@ accuracy (the complete test set); bars extend from the lowest to the highest see
 @partitioned("findings", "Findings", LEAD)
 def section(p: ComparedPartition) -> list[Block]:
     first, scheme = p.runs[0].metrics, f", {p.scheme}" if p.scheme else ""
-    small = f"{first['dataset']}{scheme}, {first['clients']} clients, {first['rounds']} rounds"
+    small = f"{first['dataset']}{scheme}, {counted(first['clients'], 'client')}, {rounds_of(p.runs)}"
     picture = accuracy.glance(leading(p.rated), p.colors, f"{p.key}-glance") if p.rated else None
     warned = [Text(warning, "warning") for warning in _warnings(p)]
     return [Heading(p.name, small), *warned, *not_drawn(p.rated), Cards(findings(p.methods), picture)]
@@ -60,7 +60,7 @@ def findings(methods: Methods) -> list[Card]:
 def _certainty(paired: Difference) -> str:
     """The interval of a difference in words, or a note that there are too few seeds."""
     if paired.seeds < SEEDS:
-        return f" {too_few(paired.seeds).capitalize()}."
+        return f" {few_seeds(paired.seeds).capitalize()}: too few for a reliable interval."
     if paired.interval is None:
         return ""
     low, high = (f"{100 * end:.1f}" for end in paired.interval)
@@ -147,6 +147,8 @@ def _warnings(p: ComparedPartition) -> list[str]:
         elif others:
             differ = "; ".join(f"{value} for {', '.join(rows[value])}" for value in others)
             warnings.append(f"Not all rows have the same {spoken(name)}: {usual}, but {differ}.")
+    if _stopped_apart(p.runs):
+        warnings.append(f"Runs stopped after {rounds_of(p.runs)}: their final accuracies do not compare.")
     warnings += [
         f"{run.label}, seed {run.seed} has two results: {run.repeated} is not shown."
         for run in p.runs
@@ -164,6 +166,12 @@ def _warnings(p: ComparedPartition) -> list[str]:
         if gone := seeds - {run.seed for run in repeats}:
             warnings.append(f"{repeats[0].label} has no result for seed {', '.join(map(str, sorted(gone)))}.")
     return warnings
+
+
+def _stopped_apart(runs: Sequence[Run]) -> bool:
+    """True if `run.stop_at` ended runs after different numbers of rounds."""
+    targets = any(run.params["run"].get("stop_at") for run in runs)
+    return targets and len({run.metrics["rounds"] for run in runs}) > 1
 
 
 def _shared(run: Run) -> dict[str, Any]:

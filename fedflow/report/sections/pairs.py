@@ -1,6 +1,6 @@
 """Differences of all pairs of methods, and their intervals."""
 
-from fedflow.finished.pairs import pair_table, title, without_interval
+from fedflow.finished.pairs import limits, pair_table, title
 from fedflow.report.blocks import Block, Fold, Heading, Section
 from fedflow.report.compared import Compared
 
@@ -18,7 +18,7 @@ def section(c: Compared) -> Section | None:
         blocks: list[Block] = []
         for measure, pairs in p.pairs.items():
             blocks += [
-                Heading(title(measure), without_interval(pairs), level=4),
+                Heading(title(measure), limits(p.methods, measure, pairs), level=4),
                 pair_table(p.methods, pairs),
             ]
         if blocks:

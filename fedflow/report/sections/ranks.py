@@ -8,7 +8,7 @@ from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from fedflow.finished.cells import Cell, Row, Table
 from fedflow.finished.tables import best, yardstick
-from fedflow.metrics.table import METRICS
+from fedflow.metrics.table import METRICS, SHARE
 from fedflow.pictures.drawing import Drawing as Picture
 from fedflow.pictures.ranks import differences
 from fedflow.report.blocks import Drawing, Panels, Section
@@ -122,12 +122,10 @@ def section(c: Compared) -> Section | None:
     if ranked is None:
         return None
     few = len(ranked.variants) <= LINES
-    drawn, metric = (
-        picture(ranked, c.colors) if few else None,
-        METRICS[ranked.metric].label.removesuffix(", %").lower(),
-    )
+    drawn, ordered = picture(ranked, c.colors) if few else None, METRICS[ranked.metric]
+    metric = ordered.label.removesuffix(", %").lower() + (" accuracy" if ordered.unit is SHARE else "")
     lead = (
-        f"Methods that ran on every partition, ranked by {metric} accuracy on each: means over seeds, 1 is "
+        f"Methods that ran on every partition, ranked by {metric} on each: means over seeds, 1 is "
         f"best, ties share their mean rank. {described(ranked)}"
     )
     lead += "" if few else f" More than {LINES} methods are not drawn."

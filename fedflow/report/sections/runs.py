@@ -9,7 +9,7 @@ from fedflow.finished.run import Run
 from fedflow.finished.variants import settings_table
 from fedflow.naming import counted, text
 from fedflow.report.blocks import Fold, Section, Text
-from fedflow.report.compared import Compared, ComparedPartition
+from fedflow.report.compared import Compared, ComparedPartition, rounds_of
 
 HEADS = ("Scheme", "Data and network", "Clients", "Rounds", "Failed", "Hashes")
 HASHES = Markup(
@@ -53,8 +53,7 @@ def _stop(runs: Sequence[Run]) -> str:
     of_run = runs[0].params["run"]
     if not (stop := of_run.get("stop_at")):
         return ""
-    done = sorted({run.metrics["rounds"] for run in runs})
-    return f"{done[0]} to {done[-1]}, at most {of_run['rounds']}, until {stop['metric']} {stop['value']:g}"
+    return f"{rounds_of(runs)}, at most {of_run['rounds']}, until {stop['metric']} {stop['value']:g}"
 
 
 def settings(c: Compared) -> Section | None:
