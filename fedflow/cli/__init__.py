@@ -4,8 +4,9 @@ import logging
 import os
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -77,6 +78,8 @@ QUIET = {
     "PREFECT_LOGGING_HANDLERS_DEBUG_LEVEL": "CRITICAL",  # of its services, which cannot send events
 }
 
+# Of Click in releases of typer before 0.28, which Flower needs.
+MISTAKE: Any = getattr(typer, "TyperException", None) or import_module("click").ClickException
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
@@ -92,7 +95,7 @@ def main() -> None:
         code = app(given or ["--help"], prog_name="fedflow", standalone_mode=False)
     except FedflowError as error:
         _fail(str(error))
-    except typer.TyperException as error:
+    except MISTAKE as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "fedflow"
         message = error.format_message().rstrip(".")
