@@ -23,6 +23,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.models.tensors import need_plain
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
+from fedflow.partition.after.difficulty import Difficulty
 from fedflow.partition.given import Given
 from fedflow.partition.lists import named_rows
 from fedflow.partition.natural import Natural
@@ -33,6 +34,7 @@ from fedflow.project.terminal import say
 from fedflow.settings import Words
 from fedflow.simulation.federation import Federation, random_examples
 from fedflow.simulation.fits import LEAST, SAMPLES, channels_last, need_fit
+from fedflow.stages.partition import losses_of
 from fedflow.stages.prepare import current_or_prepared
 from fedflow.stages.started import start_files, started
 
@@ -100,7 +102,7 @@ def divided(division: Division, data: Dataset) -> Partition:
     With lists, a client is tested on all test samples of the labels that it trains on.
     """
     if isinstance(division, PartitionParams):
-        return make_partition(division, Samples.of(data), data.hash)
+        return make_partition(division, Samples.of(data, losses=partial(_losses, data)), data.hash)
     rows = _lists(division, len(data.y_train))
     for k, held in enumerate(rows):
         _need_rows(f"partition[{k}]", held, len(data.y_train))
@@ -117,6 +119,14 @@ def divided(division: Division, data: Dataset) -> Partition:
         pools = [np.flatnonzero(tested == label) for label in range(data.num_classes)]
         pools_of = [np.unique(labels[held]) for held in rows]
     return Partition.from_lists(rows, pools, pools_of, dataset_hash=data.hash)
+
+
+def _losses(data: Dataset, difficulty: Difficulty) -> np.ndarray:
+    """The losses [n] of the training samples, from a file."""
+    if difficulty.expert is not None:
+        accepted = "null, as only projects have central networks; `losses` names a file"
+        raise BadInput(f"{difficulty.section}.expert", difficulty.expert, accepted)
+    return losses_of(difficulty, data, Path())
 
 
 def as_division(given: Any, data: Source) -> Any:

@@ -60,7 +60,7 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
 
 
 def _made(params: Params, name: str, dataset: Dataset, root: Path) -> Partition:
-    samples = Samples.of(dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, root))
+    samples = Samples.of(dataset, root=root, losses=lambda difficulty: losses_of(difficulty, dataset, root))
     return make_partition(params.partition(name), samples, dataset.hash)
 
 
@@ -110,7 +110,7 @@ def partition_identity(params: Params, name: str, root: Path = Path()) -> Identi
     return Identity.of(settings, None, inputs, [Partition.__module__], [wanted.parameters])
 
 
-def _losses(difficulty: Difficulty, dataset: Dataset, root: Path) -> np.ndarray:
+def losses_of(difficulty: Difficulty, dataset: Dataset, root: Path) -> np.ndarray:
     """The losses [n] of the training samples, from an expert or a file."""
     if difficulty.expert is not None:
         network = load_network(central_folder(root, difficulty.expert))

@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from command import one_line_error
+from support import refused
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -333,6 +334,18 @@ def test_recorded_tables_have_paths_that_hold_elsewhere(
     assert run.folder is not None and run.folder.is_relative_to(tmp_path / "study")
     entry = yaml.safe_load((tmp_path / "study" / "params.yaml").read_text())["data"]["a"]
     assert (entry["path"], entry["test_path"]) == (str(tmp_path / "a.csv"), str(tmp_path / "b.csv"))
+
+
+def test_samples_are_dealt_by_losses_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x, y = np.zeros((8, 2), np.float32), np.repeat([0, 1], 4)
+    data = ff.dataset(x, y, x[:2], y[3:5])
+    np.save("losses.npy", np.array([3.0, 0, 2, 1, 7, 5, 6, 4]))
+    division = ff.iid(clients=2, difficulty={"losses": "losses.npy", "order": 1})
+    made = ff.run(data, division, rounds=1, progress=False).partition
+    assert set(made.train(0)) == {1, 3, 5, 7}
+    with refused("^partition.difficulty.expert: 'e' .*null, as only projects have central networks"):
+        ff.run(data, ff.iid(clients=2, difficulty={"expert": "e", "order": 1}), rounds=1, progress=False)
 
 
 def test_rounds_of_numpy_are_numbers() -> None:
