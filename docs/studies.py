@@ -18,7 +18,7 @@ from fedflow.claims.claims import Claim, load_claims
 from fedflow.claims.matching import Shown, compare, full, numbered
 from fedflow.claims.recorded import UNRECORDED, Entry, read_verdicts
 from fedflow.claims.results import EQUAL, read_results
-from fedflow.claims.sources import CLAIMS, COMPARISONS, RESULTS
+from fedflow.claims.sources import CLAIMS, COMPARISONS, NO_ROWS, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_RUN, VERDICTS
 from fedflow.config import PARAMS, load_params
 from fedflow.methods import METHODS
@@ -43,7 +43,6 @@ COLUMNS = (
 CURRENT, STALE, ABSENT, TYPED = "current", "stale", "results not committed", "typed by hand"
 SAMPLE = "of earlier code, with equal numbers in a sample"
 CHANGED = "full, with a change"  # the scale
-NO_ROWS = "no results of "  # a reason in claims.csv
 NO_RESULTS = (NOT_RUN, UNRECORDED, *BY_TESTS)  # verdicts without results to commit
 INTRODUCTION = """Built from [results.csv](%s-results.csv): cells of published tables whose data set,
 partition scheme and method agree with our runs; means ± sample standard deviation over seeds. "+" means that
@@ -236,7 +235,8 @@ def _absent(study: Path) -> dict[str, set[tuple[str, str]]]:
     for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
         if row["reason"].startswith(NO_ROWS):
             methods = row["reason"].removeprefix(NO_ROWS).split(" and ")
-            sides = {(row["partition"], names.get(method, method)) for method in methods}
+            partitions = row["partition"].split(", ")
+            sides = {(name, names.get(method, method)) for name in partitions for method in methods}
             absent.setdefault(row["id"], set()).update(sides)
     return absent
 

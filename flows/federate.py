@@ -55,7 +55,7 @@ def federate(
     with executor_for(params.engine) as executor, PrefectProgress(experiment) as page:
         metrics = run_experiment(
             experiment,
-            folder,
+            Path(out) if out else None,
             executor,
             [page.round],
             TASKS,

@@ -104,8 +104,11 @@ def private(folder: Path) -> dict[str, str]:
 
 
 def running(folder: Path) -> str | None:
-    """The URL of this checkout's server, or None if no server responds."""
-    state = _state(folder)
+    """The URL of this checkout's server, or None if no server responds.
+
+    Raises `FedflowError` if it runs on another machine.
+    """
+    state = _here(folder)
     return state["url"] if state and _healthy(state["url"]) else None
 
 
@@ -167,10 +170,18 @@ def _state(folder: Path) -> dict[str, Any] | None:
 def _here(folder: Path) -> dict[str, Any] | None:
     """`_state`; raises `FedflowError` if the server runs on another machine, which shares the folder."""
     state = _state(folder)
-    if state and (host := state.get("host", socket.gethostname())) != socket.gethostname():
-        reason = f"the Prefect server of {folder} runs on {host}"
+    if state and not _is_server(state["pid"]):
+        reason = f"the Prefect server of {folder} runs on {state.get('host', 'another machine')}"
         raise FedflowError(f"{reason}; set PREFECT_HOME to another folder, or PREFECT_API_URL to a server")
     return state
+
+
+def _is_server(pid: int) -> bool:
+    """True if a process of this machine with this number is a server of fedflow."""
+    try:
+        return "flows.server" in psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return False
 
 
 def _locked(file: Path) -> bool:
@@ -206,7 +217,6 @@ def _healthy(url: str) -> bool:
 
 def _start(folder: Path, port: int) -> str:
     """Start the server, unless another run is starting it: two would corrupt the database."""
-    _here(folder)
     server: subprocess.Popen | None = None
     log = folder / "server.log"
     patience = _patience()

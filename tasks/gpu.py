@@ -1,5 +1,6 @@
 """One GPU without a cluster: runs take turns on it, and their rounds come in blocks."""
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,13 +26,14 @@ def gpu_in_turn() -> Iterator[None]:
     """Hold the GPU of this process, for which other runs of the user wait. A dead process frees it."""
     folder, name = user_folder(), card()
     make_writable(folder)
-    with held(FileLock(folder / f"gpu-{name}.lock"), f"another process that uses GPU {name}"):
+    with held(FileLock(folder / f"{name}.lock"), f"another process that uses {name}"):
         yield
 
 
 def card() -> str:
-    """The serial number of the GPU: jobs of a cluster share the folder of locks, and all call theirs 0."""
-    return str(torch.cuda.get_device_properties(0).uuid)
+    """The UUID of the GPU: jobs of a cluster share the folder of locks, and all call theirs 0."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+    return first if first.startswith(("GPU-", "MIG-")) else f"GPU-{torch.cuda.get_device_properties(0).uuid}"
 
 
 class OneGpu:

@@ -15,8 +15,10 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
+from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
 
+from fedflow.finished.results import MARKER
 from fedflow.methods import METHODS
 from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.procedures import PROCEDURES
@@ -136,7 +138,12 @@ class PrefectProgress:
 
 def finished_before(cell: Cell, folder: Path) -> bool:
     """True if this run of a flow is a retry, and the one before failed after it had written its results."""
-    finished = flow_run.run_count > 1 and is_finished(cell, folder)
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or context.flow_run.run_count < 2:
+        return False
+    made, file = context.flow_run.created, folder / MARKER
+    written = made and file.exists() and file.stat().st_mtime > made.timestamp()
+    finished = bool(written) and is_finished(cell, folder)
     if finished:
         say(f"{cell.title}: finished already")
     return finished

@@ -23,7 +23,7 @@ def at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "LONG", 0.0)
     monkeypatch.setattr(waiting, "_ANNOUNCED", set())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("tasks.gpu.card", lambda: "b7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b7,MIG-c2")
 
 
 def gpu(root: Path) -> None:
@@ -47,7 +47,7 @@ def tuning(root: Path) -> None:
 
 
 WAITS = {
-    gpu: ("fedflow/gpu-b7.lock", "another process that uses GPU b7"),
+    gpu: ("fedflow/MIG-b7.lock", "another process that uses MIG-b7"),
     store: ("locks/registry.lock", "another process that writes to MLflow (at most 120 s; lock: {})"),
     compiler: ("code.lock", "another process that compiles the same local steps"),
     tuning: (".fedflow/params.lock", "another process that writes {root}/params.yaml"),

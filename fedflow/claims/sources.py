@@ -8,3 +8,4 @@ COMPARISONS = "claims.csv"
 RESULTS = "results.csv"
 NONE = "none"  # in it: a measure without a value, as after divergence; empty: not measured
 PUBLISHED = Path(__file__).parent / "published"
+NO_ROWS = "no results of "  # and labels of methods, as a reason in claims.csv

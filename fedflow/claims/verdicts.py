@@ -23,7 +23,7 @@ import pandas as pd
 from fedflow.claims.claims import Arm, Check, Claim
 from fedflow.claims.measures import Measure, parse
 from fedflow.claims.results import Recorded, origin
-from fedflow.claims.sources import COMPARISONS
+from fedflow.claims.sources import COMPARISONS, NO_ROWS
 from fedflow.claims.targets import NotMeasured, spacing
 from fedflow.errors import BadInput, unknown_name
 from fedflow.files import naming
@@ -278,7 +278,7 @@ def _compare(
     blank = CheckResult(check, ", ".join(partitions), measure, _statement(check, measure, labels), NOT_RUN)
     terms = [term for side in sides for term in side.terms]
     if absent := dict.fromkeys(term.label for term in terms if not term.runs):
-        return replace(blank, reason=f"no results of {' and '.join(absent)}")
+        return replace(blank, reason=f"{NO_ROWS}{' and '.join(absent)}")
     blank = replace(blank, runs=tuple(run for term in terms for run in term.runs))
     try:
         values = [side.values for side in sides]

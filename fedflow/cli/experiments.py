@@ -165,8 +165,9 @@ def _warn_of_unused(params: "Loaded", experiment: "Experiment") -> None:
     unused: list[str] = []
     for name in (change.partition("=")[0].replace('"', "") for change in params.changes):
         section, _, rest = name.partition(".")
-        if section == "tuning" or (section in ("methods", "partitions") and rest):
-            unused += [] if any(f"{name}.".startswith(f"{entry}.") for entry in used) else [name]
+        other = section == "tuning" or (section in ("methods", "partitions") and rest)
+        if other and not any(f"{name}.".startswith(f"{entry}.") for entry in used):
+            unused.append(name)
     if unused:
         warnings.warn(f"--set {', '.join(unused)}: not used by {experiment.title}", stacklevel=2)
 

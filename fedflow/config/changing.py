@@ -135,7 +135,7 @@ def put(values: dict, words: Sequence[str], value: Any) -> Any:
 def _untune(values: dict, override: str) -> None:
     """Let a change of a method's fields take precedence over their tuned values."""
     name, _, text = override.partition("=")
-    section, *path = name.split(".")
+    section, *path = (word.strip('"') for word in re.findall(WORD, name))
     if section != "methods":
         return
     paths = [path]

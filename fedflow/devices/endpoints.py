@@ -20,11 +20,12 @@ from fedflow.devices.messages import (
     Answer,
     Form,
     Orders,
+    common_form,
     difference,
-    expected_form,
     fault,
     form,
     need_agreement,
+    shapes,
     shared,
 )
 from fedflow.errors import BadInput, RoundFailed
@@ -103,6 +104,7 @@ class ServerEnd:
         of_tensors(method.name, "setup", self.state)
         self.failed: dict[int, str] = {}
         self._lost = 0  # rounds in a row without any update
+        self._sent: dict[int, Form] = {}  # of the messages of this round, by client
         self._forms: dict[str, Form] = {}  # of answers, by phase
 
     def round(self, t: int, purpose: str, *keys: int) -> Round:
@@ -126,6 +128,7 @@ class ServerEnd:
         epochs = VariableEpochs.of(self.method).epochs(self.round(t, "epochs", t, client), self.state, client)
         phase = Phased.of(self.method).phase(self.round(t, "server", t, 0))
         sent = self.method.broadcast(self.round(t, "broadcast", t, 0, client), self.state, client)
+        self._sent[client] = shapes(sent, sent)
         return self._orders(t, client, phase, epochs), sent
 
     def served(self, t: int, client: int) -> tuple[Orders, Message]:
@@ -141,11 +144,11 @@ class ServerEnd:
     def receive(self, t: int, answers: Sequence[Answer]) -> Diagnostics:
         """Take the server's step of round ``t``, without answers that are not valid; warns of them.
 
-        A round in which every client fails leaves the state as it is. Raises `RoundFailed` after 1 / R such
-        rounds in a row (at least two).
+        A round in which every client fails still counts. Raises `RoundFailed` after 1 / R such rounds in a
+        row (at least two).
         """
         now = self.round(t, "server", t, 0)
-        self.failed = self._faults(t, answers, Phased.of(self.method).phase(now))
+        self.failed = self._faults(answers, Phased.of(self.method).phase(now))
         results = [
             ClientResult(
                 client=answer.client,
@@ -173,14 +176,13 @@ class ServerEnd:
         self.state = of_tensors(self.method.name, "aggregate", state)
         return numbers
 
-    def _faults(self, t: int, answers: Sequence[Answer], phase: str) -> dict[int, str]:
+    def _faults(self, answers: Sequence[Answer], phase: str) -> dict[int, str]:
         """The reasons of clients that failed, or whose answers differ from the expected ones."""
-        failed = {answer.client: answer.failure for answer in answers}
-        sent = {client: self.message(t, client)[1] for client, failure in failed.items() if not failure}
-        failed |= {a.client: fault(a, sent[a.client]) for a in answers if a.client in sent}
+        sent = self._sent
+        failed = {a.client: a.failure or fault(a, sent.get(a.client, {})) for a in answers}
         if valid := [answer for answer in answers if not failed[answer.client]]:
             if phase not in self._forms:
-                self._forms[phase] = expected_form(valid, sent, self.model.size)
+                self._forms[phase] = common_form(valid)
             failed |= {answer.client: difference(form(answer), self._forms[phase]) for answer in valid}
         return {client: failure for client, failure in failed.items() if failure}
 
@@ -193,7 +195,7 @@ class ServerEnd:
                 f"round {t}: every client failed in {self._lost} rounds in a row, the limit at "
                 f"participation {share:g} ({why})"
             )
-        self._warn(t, f"every client failed, and the server's state stays as it was ({why})")
+        self._warn(t, f"every client failed, and no update arrived ({why})")
 
     def _warn(self, t: int, text: str) -> None:
         warnings.warn(f"{self.method.name}: round {t}: {text}", stacklevel=3)

@@ -2,9 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
@@ -66,8 +65,8 @@ def need_agreement(ours: str, servers: str) -> None:
             raise BadInput(name, here.get(name, MISSING), f"{written(expected)}, as the server has it")
 
 
-def fault(answer: Answer, sent: Message) -> str:
-    """The reason why the server cannot use an answer to the message ``sent``; else empty."""
+def fault(answer: Answer, sent: Form) -> str:
+    """The reason why the server cannot use an answer to a message of the form ``sent``; else empty."""
     numbers = [answer.weight, answer.group, answer.train_loss, *answer.scalars.values()]
     vectors = answer.vectors.values()
     if not all(map(math.isfinite, numbers)) or not all(bool(v.isfinite().all()) for v in vectors):
@@ -75,25 +74,18 @@ def fault(answer: Answer, sent: Message) -> str:
     if answer.weight < 0:
         return f"its weight is {answer.weight:g}, not a number >= 0"
     both = answer.vectors.keys() & sent.keys()
-    return difference(_shapes(answer.vectors, both), _shapes(sent, both))
+    return difference(shapes(answer.vectors, both), {name: sent[name] for name in both})
 
 
-def expected_form(answers: Sequence[Answer], sent: Mapping[int, Message], dim: int) -> Form:
-    """The form of the first answer whose shapes the messages or a model [``dim``] imply; else of the first.
-
-    The first answer may be the wrong one, and no message has the shapes of every method.
-    """
-
-    def implied(answer: Answer) -> bool:
-        shapes = _shapes(answer.vectors, answer.vectors.keys() - sent[answer.client].keys())
-        return bool(answer.vectors) and {*shapes.values()} <= {(dim,)}
-
-    return form(next(filter(implied, answers), answers[0]))
+def common_form(answers: Sequence[Answer]) -> Form:
+    """The form of most of these answers; no message has the shapes of every method."""
+    forms = [form(answer) for answer in answers]
+    return max(forms, key=forms.count)
 
 
 def form(answer: Answer) -> Form:
     """The shapes of the vectors and scalars of an answer, by name."""
-    return _shapes(answer.vectors, answer.vectors) | dict.fromkeys(answer.scalars, ())
+    return shapes(answer.vectors, answer.vectors) | dict.fromkeys(answer.scalars, ())
 
 
 def difference(sent: Form, expected: Form) -> str:
@@ -108,5 +100,6 @@ def difference(sent: Form, expected: Form) -> str:
     return ""
 
 
-def _shapes(vectors: Mapping[str, Any], names: Any) -> Form:
+def shapes(vectors: Message, names: Iterable[str]) -> Form:
+    """The shapes of these vectors by name."""
     return {name: tuple(vectors[name].shape) for name in names}

@@ -121,12 +121,17 @@ def test_a_run_that_has_its_results_is_not_repeated_by_a_retry(
         ends.append(metrics)
         raise OSError("the server is away")
 
-    monkeypatch.setattr(PrefectProgress, "finish", away)
-    metrics = federate.with_options(retries=1)("digits-6", "fedavg", root=str(root))
+    with monkeypatch.context() as patch:
+        patch.setattr(PrefectProgress, "finish", away)
+        metrics = federate.with_options(retries=1)("digits-6", "fedavg", root=str(root))
     assert results(root) == expected("fedavg")
     assert [ended["local_accuracy"] for ended in ends] == [metrics["local_accuracy"]]
     assert seen("federate").flow_run.run_count == 2
     assert [run.info.status for run in mlflow_runs(root)] == ["FINISHED"]
+    params = root / "params.yaml"
+    params.write_text(yaml.safe_dump(yaml.safe_load(params.read_text()) | {"training": {"lr": 0.01}}))
+    again = federate("digits-6", "fedavg", root=str(root))  # in the plain folder, which nobody named
+    assert again["local_accuracy"] != metrics["local_accuracy"]
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,12 @@ from tasks.gpu import OneGpu, gpu_in_turn
 def own_folder(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cards = [SimpleNamespace(uuid="b7"), SimpleNamespace(uuid="c2")]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: cards[number])
 
 
 def test_a_shard_holds_the_gpu_while_it_trains(tmp_path) -> None:
-    lock = tmp_path / "fedflow" / "gpu-b7.lock"
+    lock = tmp_path / "fedflow" / "GPU-b7.lock"
 
     def work(job: Any, shard: Any) -> int:
         with pytest.raises(Timeout):
@@ -35,7 +36,7 @@ def test_a_shard_holds_the_gpu_while_it_trains(tmp_path) -> None:
 HOLD = """
 import os, signal
 import tasks.gpu
-tasks.gpu.card = lambda: "b7"
+tasks.gpu.card = lambda: "GPU-b7"
 with tasks.gpu.gpu_in_turn():
     print("held", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
