@@ -171,7 +171,7 @@ def test_terminal_record_measures_and_report_show_the_stop(project: Path, capsys
     assert beyond.of(found) is None and beyond.least(found) == t  # at least as many
     assert fedflow(capsys, "report", "--root", project).code == 0
     page = (project / "report" / "index.html").read_text()
-    assert f"{t} to {t}, at most 9, until local_accuracy 0.8" in page and "Stopped in round" in page
+    assert f"{t} rounds, at most 9, until local_accuracy 0.8" in page and "Stopped in round" in page
     again = fedflow(capsys, "sweep", "--set", "grid.methods=[fedavg]", "--dry-run", "--root", project)
     assert "0 of 1 runs to do" in again.out
 
