@@ -12,6 +12,7 @@ from fedflow.config import PARAMS, Params, load_params, read_yaml
 from fedflow.config.sections import REDRAW
 from fedflow.data import Dataset, DatasetParams
 from fedflow.data.params import PATHS
+from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import make_writable, naming
 from fedflow.front.inputs import Division, Network, Source, default_network, network_entry, prepared
@@ -141,7 +142,9 @@ def _added(
 
 def _absolute(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of ``data``, also with those within it, whose files do not depend on the working directory."""
-    paths = {name: str(Path(entry[name]).resolve()) for name in ("path", *PATHS) if entry.get(name)}
+    hub = SOURCES[entry["source"]].by_name and not Path(entry.get("path") or "").exists()
+    files = [name for name in (PATHS if hub else ("path", *PATHS)) if entry.get(name)]
+    paths = {name: str(Path(entry[name]).resolve()) for name in files}
     parts = {"parts": [_absolute(part) for part in entry["parts"]]} if entry.get("parts") else {}
     rest = {"test_of": _absolute(entry["test_of"])} if entry.get("test_of") else {}
     return entry | paths | parts | rest

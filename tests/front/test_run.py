@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedflow as ff
 from fedflow.errors import BadInput, FedflowError, RoundFailed
+from fedflow.front.record import _absolute
 from fedflow.front.runner import _in_turn
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
@@ -334,6 +335,7 @@ def test_recorded_tables_have_paths_that_hold_elsewhere(
     assert run.folder is not None and run.folder.is_relative_to(tmp_path / "study")
     entry = yaml.safe_load((tmp_path / "study" / "params.yaml").read_text())["data"]["a"]
     assert (entry["path"], entry["test_path"]) == (str(tmp_path / "a.csv"), str(tmp_path / "b.csv"))
+    assert _absolute({"source": "huggingface", "path": "a/b"})["path"] == "a/b"  # a name on the Hub
 
 
 def test_samples_are_dealt_by_losses_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
