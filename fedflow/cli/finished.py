@@ -21,6 +21,7 @@ from fedflow.cli.printing import console, print_indented, print_line, print_tabl
 from fedflow.cli.remembered import remembered, short
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.files import finished_folders
+from fedflow.finished.contents import HASHES, hashes
 from fedflow.metrics.table import first_headlines, heading, headlines, metric_of, printed
 from fedflow.naming import counted, flat, say, text
 from fedflow.project.identity import changed
@@ -31,7 +32,6 @@ SIDE_BY_SIDE = 4  # most runs with a column each in a table of settings
 NUMBER, WORDS = 11, 20  # least widths of a number and of settings in a terminal
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with accuracies as shares of 1.")]
 MARKER = "metrics.json"
-HASHES = ("data_hash", "partition_hash")
 FACTS = ("version", "user", "clusters", "models", "serves", "artifacts", "end")  # of recorded runs
 PATIENCE = 10.0  # seconds between an interrupt and the end of a process that ignores it
 
@@ -63,8 +63,7 @@ class Finished:
 
     @property
     def hashes(self) -> dict[str, str]:
-        """The hashes of the data; the partition is left out if every seed draws it."""
-        return {name: self.metrics[name] for name in HASHES if name != "partition_hash" or not self.division}
+        return hashes(self.metrics)
 
     @property
     def numbers(self) -> dict[str, Any]:

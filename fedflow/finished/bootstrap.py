@@ -16,9 +16,9 @@ import pandas as pd
 from scipy.stats import false_discovery_control
 from scipy.stats import t as student
 
+from fedflow.finished.contents import HASHES
 from fedflow.finished.run import Run, once
 from fedflow.finished.tables import Stat
-from fedflow.finished.variants import HASHES
 from fedflow.seeding import generator
 
 CONFIDENCE, SEEDS = 0.95, 3  # of intervals; the fewest seeds for a significant difference

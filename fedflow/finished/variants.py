@@ -14,6 +14,7 @@ from typing import Any, get_args
 from fedflow.choice import PARAMETERS, Choice
 from fedflow.config import CentralParams
 from fedflow.data import DatasetParams
+from fedflow.finished.contents import hashes
 from fedflow.finished.run import Run
 from fedflow.local.central_training import CentralTraining
 from fedflow.local.local_training import LocalTraining
@@ -24,7 +25,6 @@ from fedflow.settings import Settings, explain, hints
 from fedflow.simulation.settings import RunSettings
 
 LENGTH, DIGITS = 40, 4  # letters of the differences in a label, and of the digest at its end
-HASHES = ("data_hash", "partition_hash")
 HOST = "method.host.name"  # the method that another one wraps
 
 
@@ -62,12 +62,7 @@ def _distinct(runs: Sequence[Run]) -> list[Run]:
 
 def _identity(run: Run) -> tuple[str, ...]:
     """The settings and data that averaged runs share."""
-    return (run.settings, *hashes(run).values())
-
-
-def hashes(run: Run) -> dict[str, str]:
-    """The hashes of the data; the partition is left out if every seed draws it."""
-    return {name: run.metrics[name] for name in HASHES if name != "partition_hash" or not run.redrawn}
+    return (run.settings, *hashes(run.metrics).values())
 
 
 def _is_plain(run: Run) -> bool:
@@ -79,8 +74,8 @@ def _names(run: Run, base: Run) -> tuple[str, str]:
     label = _label(run)
     if _identity(run) == _identity(base):
         return run.method, label
-    of_base = hashes(base)
-    differs = {name: value[:8] for name, value in hashes(run).items() if of_base.get(name, value) != value}
+    of_base, of_run = hashes(base.metrics), hashes(run.metrics)
+    differs = {name: value[:8] for name, value in of_run.items() if of_base.get(name, value) != value}
     wrapped, usual = {}, flat(defaults(run.params))
     mine, theirs = flat(run.params), flat(base.params)
     if mine.get(HOST) != theirs.get(HOST):  # compare hyper-parameters of another host with its defaults

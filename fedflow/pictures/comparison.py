@@ -27,8 +27,8 @@ def draw_comparisons(
 ) -> None:
     """Draw a panel per measure with a dot per partition and, below, ``matrices`` of all pairs of clients.
 
-    Measures that a comparison lacks are left out; by default, the matrices are those of `MATRICES` that all
-    have. Clients are ordered by planted group, then by the dendrogram of the first matrix; lines separate
+    Only measures that all comparisons have are drawn (default ``matrices``: all of `MATRICES` among them).
+    Clients are ordered by planted group, then by the dendrogram of the first matrix; lines separate
     groups. A row of matrices has one scale. The ending of ``path`` makes the file a PNG, an SVG or a PDF.
     Raises `BadInput`, and `FedflowError` when the file cannot be written.
     """

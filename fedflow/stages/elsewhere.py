@@ -17,8 +17,9 @@ from fedflow.claims.sources import RESULTS
 from fedflow.config import Loaded
 from fedflow.errors import FedflowError
 from fedflow.files import CHANGED
+from fedflow.finished.contents import HASHES, hashes
 from fedflow.finished.run import Run
-from fedflow.finished.variants import HASHES, hashes, named
+from fedflow.finished.variants import named
 from fedflow.project.digest import SETTINGS, SHORT, canonical, digest
 from fedflow.project.identity import Identity
 from fedflow.stages.current import holds
@@ -119,7 +120,7 @@ def _run(params: Loaded, root: Path, row: Row, here: Iterable[Run]) -> Run | Non
         facts |= {"division": row["division"]} if row.get("division") else {}
         # The file has no hashes of data: a run here on the same data has them.
         like = next((r for r in here if all(r.params.get(n) == effective[n] for n in DATA)), None)
-        facts |= dict.fromkeys(HASHES, "") | (hashes(like) if like else {})
+        facts |= dict.fromkeys(HASHES, "") | (hashes(like.metrics) if like else {})
     tables = pd.DataFrame({"round": []}), pd.DataFrame()
     filled = {name: text for name, text in row.items() if text}
     return Run(folder, facts, effective, *tables, label, label, committed=filled)

@@ -208,7 +208,7 @@ def _move(folder: Path, to: Path) -> None:
 
 
 def finished_metrics(cell: Cell, folder: Path | None = None) -> dict[str, Any]:
-    """The metrics of a finished cell, as running it returns them; ``folder`` is that of its results."""
+    """The metrics of a finished cell, as a run returns them, from ``folder`` (default: `results_folder`)."""
     folder = folder or cell.results_folder
     facts: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
     return facts if isinstance(cell, Experiment) else dict(facts["metrics"])

@@ -78,7 +78,7 @@ def test_a_server_that_was_killed_is_not_trusted(folder, tmp_path):
 
 
 def test_a_server_of_another_machine_is_left_alone(folder, tmp_path, monkeypatch):
-    """Its number may be that of a process here: machines that share the folder have their own numbers."""
+    """A process of this machine may have the number that the server has on the other one."""
     state = json.loads((folder / "server.json").read_text())
     gone = {"pid": os.getpid(), "host": "node7"}  # here, another server has this port
     (tmp_path / "server.json").write_text(json.dumps(state | gone))

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from fedflow.finished.cells import Methods, of_clients
+from fedflow.finished.contents import hashes
 from fedflow.finished.features import series
 from fedflow.finished.run import Run
-from fedflow.finished.variants import defaults, hashes
+from fedflow.finished.variants import defaults
 from fedflow.local.extensions.curriculum import Curriculum
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
@@ -35,7 +36,7 @@ def section(p: ComparedPartition) -> list[Block]:
 def hosts(methods: Methods, section: str) -> list[tuple[str, dict[str, list[Run]]]]:
     """Name, and runs by order, of variants that differ in the order of one curriculum only."""
     variants = list(methods.values())
-    settings = [flat(r[0].params) | hashes(r[0]) for r in variants]
+    settings = [flat(r[0].params) | hashes(r[0].metrics) for r in variants]
     groups = [{order: variants[at[0]] for order, at in orders.items()} for orders in alike(settings, section)]
     return list(zip(_names(groups, section), groups))
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference, few_seeds
 from fedflow.finished.cells import Methods, write
+from fedflow.finished.contents import hashes
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat, best, verdict, yardstick
-from fedflow.finished.variants import hashes
 from fedflow.metrics.table import MB, METRICS, yardstick_first
 from fedflow.naming import counted, flat, listed, spoken, text
 from fedflow.pictures import accuracy
@@ -182,4 +182,4 @@ def _shared(run: Run) -> dict[str, Any]:
     params = {name: run.params[name] for name in COMMON}
     params["run"] = {name: value for name, value in params["run"].items() if name != "client_curriculum"}
     params["data"] = {run.metrics["dataset"]: run.params["data"].get(run.metrics["dataset"], {})}
-    return flat(params) | {name: value[:8] for name, value in hashes(run).items()}
+    return flat(params) | {name: value[:8] for name, value in hashes(run.metrics).items()}
