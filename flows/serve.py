@@ -248,19 +248,22 @@ def _nothing_after(event: str, within: timedelta, **labels: list[str]) -> "Event
 
 
 def _automate(event: str, doc: str, trigger: "EventTrigger", action: "ActionTypes") -> None:
-    """Create or replace an automation of this project; one that is switched off stays off."""
+    """Create or update an automation of this project; one that is switched off stays off.
+
+    A deleted one would still act until the server restarts, and start cancelled runs again.
+    """
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import AutomationCore
 
     name = f"fedflow {project()}: {event}"
     with get_client(sync_client=True) as api:
         earlier = api.read_automations_by_name(name)
-        for automation in earlier:
-            api.delete_automation(automation.id)
         on = all(automation.enabled for automation in earlier)
-        api.create_automation(
-            AutomationCore(name=name, description=doc, enabled=on, trigger=trigger, actions=[action])
-        )
+        wanted = AutomationCore(name=name, description=doc, enabled=on, trigger=trigger, actions=[action])
+        if earlier:
+            api.update_automation(earlier[0].id, wanted)
+        else:
+            api.create_automation(wanted)
 
 
 def prefect(*arguments: str) -> list[str]:
