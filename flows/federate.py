@@ -13,7 +13,7 @@ from fedflow.stages.grid import finished_metrics
 from tasks.gpu import OneGpu, in_blocks
 from tasks.inputs import TASKS
 from tasks.mistakes import checking
-from tasks.progress import PrefectProgress, finished_before
+from tasks.progress import PrefectProgress, finished_by_an_earlier_try
 from tasks.shards import executor_for
 
 
@@ -50,7 +50,7 @@ def federate(
         experiment = Experiment(params, partition, method, seed, Path(root), sweep)
         experiment.check()
     folder = Path(out) if out else experiment.results_folder
-    if finished_before(experiment, folder):
+    if finished_by_an_earlier_try(experiment, folder):
         return finished_metrics(experiment, folder)
     with executor_for(params.engine) as executor, PrefectProgress(experiment) as page:
         metrics = run_experiment(

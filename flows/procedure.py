@@ -12,7 +12,7 @@ from fedflow.stages.grid import finished_metrics
 from fedflow.stages.procedure import ProcedureRun, run_procedure
 from tasks.inputs import TASKS
 from tasks.mistakes import checking
-from tasks.progress import ProgressBar, add_tags, finished_before, link_record, outcome_table
+from tasks.progress import ProgressBar, add_tags, finished_by_an_earlier_try, link_record, outcome_table
 from tasks.shards import executor_for
 
 
@@ -41,7 +41,7 @@ def procedure(
         params = load_params(Path(root) / "params.yaml", settings or [])
         run = ProcedureRun(params, name, seed, Path(root), sweep, out)
         params.procedure(name)
-    if finished_before(run, run.folder):
+    if finished_by_an_earlier_try(run, run.folder):
         return finished_metrics(run, run.folder)
     bar = ProgressBar(f"procedure · {run.title}", "procedure", name, seed, "progress")
     add_tags(name, f"seed {seed}")

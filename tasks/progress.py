@@ -136,7 +136,7 @@ class PrefectProgress:
         self._shown = time.monotonic()
 
 
-def finished_before(cell: Cell, folder: Path) -> bool:
+def finished_by_an_earlier_try(cell: Cell, folder: Path) -> bool:
     """True if this run of a flow is a retry, and the one before failed after it had written its results."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or context.flow_run.run_count < 2:
