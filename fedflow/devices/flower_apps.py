@@ -43,6 +43,7 @@ from fedflow.simulation.federation import Federation
 
 KEPT = "fedflow.kept"  # in the state of a client's context
 NUMBERS = ("weight", "group", "train_loss")  # of an answer
+SCORES = ("accuracy", "loss")  # of an evaluation
 NEXT = count()
 CPU, CONVOLUTION = torch.device("cpu"), "matmul"  # as in `fedflow.run`
 
@@ -239,10 +240,7 @@ class Strategy(FlowerStrategy):
         answers, left = [], dict(self._asked)
         for reply in replies:
             client = left.pop(reply.metadata.src_node_id)
-            if reply.has_error():
-                answers.append(Answer(client, failure=str(reply.error.reason)))
-            else:
-                answers.append(_answer(client, reply.content))
+            answers.append(_answer(client, reply))
         answers += [Answer(client, failure="no reply") for client in left.values()]
         numbers = self.server.receive(server_round, answers)
         failed = self.server.failed
@@ -266,14 +264,11 @@ class Strategy(FlowerStrategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Mean accuracy and loss over clients, each on its own test samples."""
-        replied = [reply.content["metrics"] for reply in replies if not reply.has_error()]
-        scored = [client for client in replied if "accuracy" in client]
+        replied = [reply.content.get("metrics", {}) for reply in replies if not reply.has_error()]
+        scored = [client for client in replied if all(name in client for name in SCORES)]
         if not scored:
             return None
-        means = {
-            f"local_{name}": float(np.mean([client[name] for client in scored]))
-            for name in ("accuracy", "loss")
-        }
+        means = {f"local_{name}": float(np.mean([client[name] for client in scored])) for name in SCORES}
         return MetricRecord({**means, "clients": len(scored)})
 
     def _join(self, grid: Grid, timeout: float) -> list[int]:
@@ -292,8 +287,10 @@ class Strategy(FlowerStrategy):
         for reply in grid.send_and_receive(asked, timeout=timeout):
             if reply.has_error():
                 raise FedflowError(f"node {reply.metadata.src_node_id}: {reply.error.reason}")
-            record = reply.content["about"]
-            about[reply.metadata.src_node_id] = int(record["client"]), int(record["samples"])
+            node, record = reply.metadata.src_node_id, reply.content.get("about", {})
+            if "client" not in record or "samples" not in record:
+                raise FedflowError(f"node {node}: its app is not fedflow's client_app")
+            about[node] = int(record["client"]), int(record["samples"])
         if len(about) < len(nodes):
             raise FedflowError(f"{len(about)} of {len(nodes)} nodes replied")
         # In a simulation nodes know their numbers; on devices, the order of the nodes decides.
@@ -342,13 +339,19 @@ def _written(answer: Answer) -> RecordDict:
     )
 
 
-def _answer(client: int, content: RecordDict) -> Answer:
-    numbers: dict[str, Any] = {name: content["numbers"][name] for name in NUMBERS}
-    return Answer(
-        client,
-        _tensors(content["vectors"]),
-        dict(content["scalars"]),
-        dict(content["reported"]),
-        failure=str(content["failure"]["reason"]),
-        **numbers,
-    )
+def _answer(client: int, reply: Message) -> Answer:
+    if reply.has_error():
+        return Answer(client, failure=str(reply.error.reason))
+    content = reply.content
+    try:
+        numbers: dict[str, Any] = {name: content["numbers"][name] for name in NUMBERS}
+        return Answer(
+            client,
+            _tensors(content["vectors"]),
+            dict(content["scalars"]),
+            dict(content["reported"]),
+            failure=str(content["failure"]["reason"]),
+            **numbers,
+        )
+    except KeyError as error:
+        return Answer(client, failure=f"its reply has no {error}")

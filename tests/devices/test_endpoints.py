@@ -169,6 +169,13 @@ def test_wrong_shapes_of_the_first_answer_are_not_expected_of_the_others() -> No
         server.receive(1, [replace(first, vectors=shortened(first.vectors)), *others])
 
 
+def test_answers_that_all_have_weight_0_are_left_out() -> None:
+    server, _, good = ends(METHODS["fedavg"].parse({}))
+    with pytest.warns(UserWarning, match="every client failed, .*client 0: its weight is 0, as are those"):
+        server.receive(1, [replace(answer, weight=0.0) for answer in good])
+    assert len(server.failed) == len(good)
+
+
 def test_rounds_without_updates_keep_the_state_until_there_are_too_many_in_a_row() -> None:
     server, _, good = ends(ff.FedAvg(), participation=0.4)
     lost, before = [Answer(good[0].client, failure="no reply")], server.state

@@ -84,3 +84,26 @@ def test_a_round_without_replies_has_no_mean_loss(strategy: Any, monkeypatch: py
     with pytest.warns(UserWarning, match=r"round 1: every client failed, .*client 1: no reply"):
         _, numbers = server.aggregate_train(1, [])
     assert numbers == {"participants": 0, "failed": 2}
+
+
+def test_incomplete_replies_are_left_out(strategy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    apps = import_module(strategy.__module__)
+    for record in ("ArrayRecord", "MetricRecord"):
+        monkeypatch.setattr(apps, record, dict)
+
+    def reply(node: int, **content: Any) -> Any:
+        return SimpleNamespace(
+            metadata=SimpleNamespace(src_node_id=node), has_error=lambda: False, content=content
+        )
+
+    server = strategy("fedavg", clients=2, model=nn.Linear(6, 3))
+    server.server = ServerEnd(server.method, server.model, [80, 40], training=server.training, rounds=2)
+    server._asked = {7: 0, 8: 1}
+    with pytest.warns(UserWarning, match="client 0: its reply has no 'numbers'; .*no 'train_loss'"):
+        server.aggregate_train(1, [reply(7), reply(8, numbers={"weight": 1.0, "group": 0})])
+    assert server.aggregate_evaluate(1, [reply(7), reply(8, metrics={"accuracy": 0.5})]) is None
+    grid = SimpleNamespace(get_node_ids=lambda: [7, 8], send_and_receive=lambda asked, timeout: [reply(7)])
+    monkeypatch.setattr(apps, "Message", lambda *_, **__: None)
+    monkeypatch.setattr(apps, "RecordDict", dict)
+    with pytest.raises(ff.FedflowError, match=r"^node 7: its app is not fedflow's client_app$"):
+        strategy("fedavg", clients=2, model=nn.Linear(6, 3)).start(grid)
