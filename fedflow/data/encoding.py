@@ -180,9 +180,11 @@ def summary(
 
 def _texts(column: "pd.Series") -> list[str]:
     """Every value as text; numbers that are whole without a decimal point."""
-    whole = column.dtype.kind == "f" and not (column.dropna() % 1).any()
-    column = column.astype("Int64") if whole else column
-    return [MISSING if lacks else str(value) for value, lacks in zip(column, column.isna())]
+
+    def text(value: Any) -> str:
+        return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+    return [MISSING if lacks else text(value) for value, lacks in zip(column, column.isna())]
 
 
 def _numbers(column: "pd.Series", kind: str) -> np.ndarray:

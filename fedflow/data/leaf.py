@@ -160,7 +160,7 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
             raise FedflowError(f"{user.where}: is in another file too")
         with reading(user.where):
             inputs, targets = decode(user.x, user.y)
-        if train and inputs.shape[1:] != train[0][0].shape[1:]:
+        if train and len(targets) and inputs.shape[1:] != train[0][0].shape[1:]:
             shape = f"{list(inputs.shape[1:])}, not {list(train[0][0].shape[1:])} as another user"
             raise FedflowError(f"{user.where}: has inputs of the shape {shape}")
         most = max(most, len(targets))
@@ -183,7 +183,8 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
                 raise FedflowError(f"{user.where}: belongs to {differ}")
             with reading(user.where):
                 inputs, targets = decode(user.x, user.y)
-            test.append((inputs, targets, np.full(len(targets), users[user.name])))
+            if len(targets):
+                test.append((inputs, targets, np.full(len(targets), users[user.name])))
     if not test:
         raise FedflowError(
             f"{path / 'test'}: has none of the users of train/; LEAF must split by sample "

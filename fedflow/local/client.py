@@ -53,6 +53,11 @@ class Update:
         return torch.stack([_finite(t) for t in numbers]).all()
 
 
+def _detached(t: Tensor) -> Tensor:
+    """``t`` without its gradient; the same tensor if it has none."""
+    return t.detach() if t.requires_grad else t
+
+
 def _finite(t: Tensor) -> Tensor:
     """True if no entry is NaN or infinite, scalar: by the extremes, which take one pass."""
     if not t.is_floating_point() or not t.numel():
@@ -120,7 +125,7 @@ class Client(Trainer):
     ) -> Update:
         """The update of this client; ``weight`` defaults to its number of samples.
 
-        Tensors on the host are moved to the device.
+        Tensors on the host are moved to the device, without their gradients.
         """
         scalars, diagnostics = (
             {n: v if isinstance(v, Tensor) else self._scalar(v) for n, v in (of or {}).items()}
@@ -136,10 +141,10 @@ class Client(Trainer):
             raise ValueError(f"{name!r} is a name of the engine: the method needs another")
         named = {"vectors": vectors, "scalars": scalars, "keep": keep, "diagnostics": diagnostics}
         return Update(
-            weight=self._scalar(self.samples if weight is None else weight),
-            group=self._scalar(group, torch.int64),
+            weight=_detached(self._scalar(self.samples if weight is None else weight)),
+            group=_detached(self._scalar(group, torch.int64)),
             **{
-                kind: {n: t.to(self.model.device) for n, t in (of or {}).items()}
+                kind: {n: _detached(t).to(self.model.device) for n, t in (of or {}).items()}
                 for kind, of in named.items()
             },
         )

@@ -69,7 +69,11 @@ class Asynchronous(Ability):
 
 
 class Cyclic(Ability):
-    """For methods that repeat `plan` to `aggregate` within one round."""
+    """For methods that repeat `plan` to `aggregate` within one round.
+
+    A client in several cycles of a round draws the same batches in each. Recorded numbers of the server and
+    of steps of updates are those of the last cycle, numbers of clients those of all.
+    """
 
     def cycles(self) -> int:
         """Return the number of server steps in one round."""

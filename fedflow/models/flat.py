@@ -531,8 +531,10 @@ class FlatModel:
         return [_slot(module, name) for name, p in every if not p.requires_grad]
 
     def with_buffers(self, w: Tensor, source: Tensor) -> Tensor:
-        """``w`` [D] with the buffers of ``source`` [D], for steps that extrapolate only parameters."""
-        return w if not self.buffers else torch.cat([w[: self.parameters], source[self.parameters :]])
+        """``w`` [..., D] with the buffers of ``source``, for steps that extrapolate only parameters."""
+        if not self.buffers:
+            return w
+        return torch.cat([w[..., : self.parameters], source[..., self.parameters :]], dim=-1)
 
     def trainable(self, v: Tensor) -> Tensor:
         """``v`` [D] with zeros in place of buffers, for differences of models used as gradients."""

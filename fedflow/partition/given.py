@@ -61,6 +61,8 @@ class Given(Scheme):
         need_rows(field, lists.train, len(samples.labels), "training")
         if empty := [k for k, rows in enumerate(lists.train) if not len(rows)]:
             raise BadInput(field, Words(f"client {empty[0]} without training rows"), "one row or more")
+        if empty := [k for k, rows in enumerate(lists.validation or []) if not len(rows)]:
+            raise BadInput(field, Words(f"client {empty[0]} without validation rows"), "one row or more")
         need_rows(field, lists.validation or [], len(samples.labels), "training")
         _need_apart(field, lists.train, lists.validation or [], "validation")
         if lists.test is None:

@@ -65,8 +65,9 @@ class ClientStore:
         return client < self.clients and bool(self.written[name][client])
 
     def put(self, client: int, values: Mapping[str, Tensor]) -> None:
-        """Replace vectors of one client."""
+        """Replace vectors of one client; `FedflowError` if a name, type or shape is not of a first one."""
         for name, value in values.items():
+            self._check(name, value)
             if self.folder is None:
                 self._held[name][client] = value.detach().cpu()
             else:
@@ -110,9 +111,21 @@ class ClientStore:
                 self._path(name, k, 1 - int(self._turn[name][k])).unlink(missing_ok=True)
             clients.clear()
 
+    def _check(self, name: str, value: Tensor) -> None:
+        first = self.first.get(name)
+        if first is None:
+            raise FedflowError(f"clients keep {name!r}, which client_state does not return")
+        if value.dtype != first.dtype or (value.shape != first.shape and (value.ndim, first.ndim) != (1, 1)):
+            kept, expected = (f"{str(t.dtype)[6:]} {[*t.shape]}" for t in (value, first))
+            raise FedflowError(f"clients keep {name!r} as {kept}, client_state returns {expected}")
+
     def _row(self, name: str, client: int) -> Tensor:
         if not self.has(client, name):
             return self._made[name](client) if name in self._made else self.first[name]
+        row, first = self._saved(name, client), self.first[name]
+        return row if first.ndim == 1 else row.view(first.shape)
+
+    def _saved(self, name: str, client: int) -> Tensor:
         if client in self._held[name]:
             return self._held[name][client].to(self.first[name].device)
         row = np.fromfile(self._path(name, client), self._dtype(name))

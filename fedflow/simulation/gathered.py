@@ -59,6 +59,8 @@ class Gathered:
             for sent, weight in zip(self.sent, self._weights if weights is None else weights)
             if weight and group in (None, sent.group) and (name in sent.vectors or name not in gathered)
         ]
+        if not counted:
+            raise FedflowError(f"cohort.mean({name!r}): no update has a weight above 0")
         rows = [(sent.vectors[name], weight) for sent, weight in counted if name in sent.vectors]
 
         def exact() -> Tensor:

@@ -21,10 +21,10 @@ from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
 from fedflow.simulation.executors import balanced
 from fedflow.simulation.extensions.extension import overriding
 from fedflow.simulation.gathered import Gathered
-from fedflow.simulation.job import OnboardingShard, Shard
+from fedflow.simulation.job import ClientResult, OnboardingShard, Shard
 from fedflow.simulation.messages import received_bytes
 from fedflow.simulation.outcome import SERIES_CLIENTS, Outcome, RoundReport, reasons
-from fedflow.simulation.returned import of_tensors, planned
+from fedflow.simulation.returned import of_tensors, plain, planned
 from fedflow.simulation.sampling import sample
 from fedflow.simulation.scoring import Scoring
 from fedflow.simulation.setup import RunSetup
@@ -64,6 +64,7 @@ class Simulation(RunSetup):
             if self._evaluated(t):
                 self.scoring.evaluate(report)
             check_names(report.values)
+            report.values = plain(report.values)
             self.state.history.append(report)
             report.seconds = time.perf_counter() - started
             if t == self.settings.rounds or self.stopped or t % self.settings.checkpoint_every == 0:
@@ -155,15 +156,16 @@ class Simulation(RunSetup):
         totals = {name: before.get(name, 0) for name in ("bytes_down", "bytes_up", "gradients", "updates")}
         values = {**totals, "clusters": before.get("clusters", 1), "clock": before.get("clock", 0.0)}
         report = RoundReport(t, values=values | {"idle": 0.0, "delay": 0.0})
-        losses: list[float] = []
+        sent: list[ClientResult] = []
         for extension in self.extensions:
             extension.start_round(report, before)
         for extension in self.extensions:
             extension.poll(report)
         for cycle in range(method.cycles() if isinstance(method, Cyclic) else 1):
-            losses += self._cycle(t, cycle, report)
-        if losses:
-            report.values["train_loss"] = float(np.mean(losses))
+            sent += self._cycle(t, cycle, report)
+        report.values |= summarized(sent)
+        if sent:
+            report.values["train_loss"] = float(np.mean([result.train_loss for result in sent]))
         else:
             self._lost(report)
         return report
@@ -180,8 +182,8 @@ class Simulation(RunSetup):
         reason = f"every client failed, and the server's state stays as it was ({why})"
         warnings.warn(f"{self.job.method.name}: round {report.round}: {reason}", stacklevel=4)
 
-    def _cycle(self, t: int, cycle: int, report: RoundReport) -> list[float]:
-        """One server step, added to the report; returns the training losses of its clients."""
+    def _cycle(self, t: int, cycle: int, report: RoundReport) -> list[ClientResult]:
+        """One server step, added to the report; returns the results of its clients."""
         state, method = self.state, self.job.method
         works = self._works(t, cycle, report)
         cohort, now = sorted(works), self.round(t, "server", t, cycle, cycle=cycle)
@@ -239,8 +241,7 @@ class Simulation(RunSetup):
         report.series |= series
         for extension in self.extensions:
             extension.stepped(report, gathered.sent)
-        report.values |= summarized(gathered.sent)
-        return [sent.train_loss for sent in gathered.sent]
+        return gathered.sent
 
     def _checked(self, after: Any) -> tuple[ServerState, dict[str, float], dict[str, list[float]]]:
         """The state, numbers and series that `Method.aggregate` returned, by name of metric."""

@@ -47,6 +47,8 @@ def predict(model: FlatModel, w: Tensor, test: Examples, rows: np.ndarray, keep:
     """Hits and losses of one model on the samples at ``rows``; with ``keep``, also its `ANSWERS`."""
     count, alone = len(rows), model.batch_statistics
     at_once = AT_ONCE["cpu" if alone else model.device.type]  # the statistics must not depend on the device
+    if not count and len(test):  # networks may refuse an empty batch
+        rows = np.zeros(1, dtype=np.int64)
     if keep and not alone:
         # Whole batches: the last bits of a small one depend on its size, and so on the workers.
         rows = np.append(rows, np.repeat(rows[-1:], -count % at_once))
@@ -79,7 +81,7 @@ def predict_all(asked: Sequence[Asked], test: Examples, keep: bool, vmapped: boo
 def _together(asked: Sequence[Asked], test: Examples, keep: bool) -> Iterator[Predicted]:
     """The predictions of models of one network, each padded to the largest number of samples."""
     model, counts = asked[0].model, [len(single.rows) for single in asked]
-    table = np.zeros((len(asked), max(counts)), dtype=np.int64)
+    table = np.zeros((len(asked), max(1, *counts)), dtype=np.int64)
     for padded, single in zip(table, asked):
         padded[: len(single.rows)] = single.rows
     index = torch.from_numpy(table).to(model.device)

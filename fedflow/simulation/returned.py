@@ -1,5 +1,6 @@
 """Checks of the values that server hooks of a method return; errors name the hook in one line."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,17 @@ def planned(method: str, returned: Any, clients: int) -> tuple[np.ndarray, Serve
     """The cohort and the state that `plan` returned for ``clients`` N; raises `FedflowError` for others."""
     pair = returned if isinstance(returned, tuple) and len(returned) == 2 else (None, None)
     cohort = np.asarray(pair[0])
-    if not isinstance(pair[1], ServerState) or cohort.ndim != 1 or cohort.dtype.kind != "i":
-        raise FedflowError(f"{method}.plan must return a cohort [m] and the server's state")
+    numbers = cohort.ndim == 1 and cohort.dtype.kind == "i" and len(cohort)
+    if not numbers or not isinstance(pair[1], ServerState):
+        raise FedflowError(f"{method}.plan must return a cohort [m], m >= 1, and the server's state")
     if len(np.unique(cohort)) < len(cohort) or not ((cohort >= 0) & (cohort < clients)).all():
         raise FedflowError(f"{method}.plan must return distinct clients from 0 to {clients - 1}")
     return cohort, of_tensors(method, "plan", pair[1])
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a round, which extensions may return as numbers of NumPy or torch."""
+    return {n: v if v is None or isinstance(v, int | float) else float(v) for n, v in values.items()}
 
 
 def of_tensors(method: str, hook: str, state: ServerState) -> ServerState:

@@ -74,6 +74,13 @@ def test_users_with_few_training_samples_and_users_of_the_test_alone_are_left_ou
     assert raw.y_test.tolist() == [5, 3, 2] and raw.columns["user"].test.tolist() == [2, 1, 0]
 
 
+def test_users_may_have_no_samples(write):
+    numbers, none = ([[1.0, 2.0], [3.0, 4.0]], [0, 1]), ([], [])
+    path = write(train=[{"a": numbers, "b": numbers, "e": none}], test=[{"a": none, "b": numbers, "e": none}])
+    raw = leaf.plain(path, leaf.PlainOptions())
+    assert raw.columns["user"].names == ("a", "b") and raw.columns["user"].test.tolist() == [1, 1]
+
+
 def test_what_is_left_out_is_noted(write):
     path = write(
         train=[{"few": letters(1), "a": letters(1, 2), "b": letters(3, 4)}],

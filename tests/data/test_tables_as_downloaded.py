@@ -245,6 +245,24 @@ def test_marks_of_thousands_decimals_dates_and_encodings_are_settings(tmp_path):
         load(encoding="latin-99")
 
 
+@pytest.mark.parametrize("encode", ["onehot", "codes"])
+def test_numbers_as_categories_are_the_same_next_to_fractions(tmp_path, encode):
+    grades, parts = np.arange(40) % 4 + 1.0, ["train"] * 32 + ["test"] * 8
+    entry = {"source": "table", "target": "label", "split": "part", "encode": encode, "categories": ["grade"]}
+    found = []
+    for name, last in (("plain", 4.0), ("fraction", 2.5)):
+        table = pd.DataFrame({"grade": [*grades[:-1], last], "label": ["a", "b"] * 20, "part": parts})
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+        found.append(transformed(DatasetParams.parse(entry | {"path": str(tmp_path / f"{name}.csv")})))
+    plain, other = found
+    assert plain.x_train.any() and np.array_equal(plain.x_train, other.x_train)
+    assert np.array_equal(plain.x_test[:-1], other.x_test[:-1])
+    assert "only in test rows, so of no category: grade (2.5)" in other.notes[1]
+    rows = pd.DataFrame({"grade": [1.0, 2.0]})
+    assert np.array_equal(plain.encoding.encode(rows), plain.x_train[:2])
+    assert np.array_equal(other.encoding.encode(rows), plain.x_train[:2])
+
+
 def test_text_that_names_the_rows_is_no_category(tmp_path):
     table = pd.DataFrame(
         {"name": [f"n{i}" for i in range(60)], "kind": ["a", "b"] * 30, "label": [0, 1, 1] * 20}

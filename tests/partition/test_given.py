@@ -126,6 +126,7 @@ def test_models_are_selected_on_validation_rows():
         ({"train": [[0]], "test": [[12]]}, "row 12 of client 0 .* rows of the test samples, 0 to 11"),
         (HELD_TWICE, "row 3 .* client 1 trains on it, client 0 has it for testing"),
         ({"train": [[0]], "validation": [[0]]}, "row 0 .* client 0 trains on it, client 0 has it for val"),
+        ({"train": [[0], [1]], "validation": [[2], []]}, "client 1 without validation rows .* one row"),
         ([{"train": [0], "tset": [1]}], "a client has train, tset; needs `train`, perhaps `test` and `val`"),
         ({"train": [[0]], "test": [[1]], "test_rows": "all"}, "test_rows is 'all'; needs test or train"),
     ],

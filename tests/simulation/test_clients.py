@@ -19,7 +19,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ClientStore:
 
 
 def row(value: float) -> Tensor:
-    return torch.full((3,), value)
+    return torch.full((3,), float(value))
 
 
 def test_clients_that_never_trained_share_the_initial_value(store: ClientStore) -> None:
@@ -169,3 +169,28 @@ def test_rows_after_the_last_checkpoint_are_dropped(store: ClientStore) -> None:
     again.restore(checkpoint)
     assert torch.equal(again.get(1)["model"], row(1))
     assert again.get(2)["model"] is FIRST["model"]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_rows_of_any_shape_are_read_as_they_were_written(store: ClientStore, resumed: bool) -> None:
+    first = {"count": torch.tensor(0), "table": torch.zeros(2, 3)}
+    kept = {"count": torch.tensor(16777217), "table": torch.arange(6.0).view(2, 3)}
+    stores = [ClientStore(first, 10, store.folder) for _ in range(2)]
+    stores[0].put(1, kept)
+    if resumed:
+        stores[1].restore(stores[0].changes())
+    for name, row in stores[resumed].get(1).items():
+        assert row.dtype == kept[name].dtype and torch.equal(row, kept[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("other", torch.zeros(3), "clients keep 'other', which client_state does not return"),
+        ("model", torch.zeros(3).long(), r"'model' as int64 \[3\], client_state returns float32 \[3\]"),
+        ("model", torch.tensor(1.0), r"'model' as float32 \[\], client_state returns float32 \[3\]"),
+    ],
+)
+def test_rows_are_like_the_initial_value(store: ClientStore, name: str, value: Tensor, said: str) -> None:
+    with pytest.raises(FedflowError, match=said):
+        store.put(5, {name: value})

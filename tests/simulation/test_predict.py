@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import consecutive, images, run
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedflow.data import Dataset
 from fedflow.models import build
@@ -135,3 +135,19 @@ def test_the_number_of_calls_does_not_grow_with_the_clients(
         one, other = (scores[cohort].column(name) for cohort in ("loop", "vmap"))
         assert np.allclose(one, other, atol=1e-5, equal_nan=True), name
     torch.testing.assert_close(*(torch.stack(scores[cohort].models) for cohort in ("loop", "vmap")))
+
+
+@pytest.mark.parametrize("models", [1, 3])
+def test_clients_without_test_samples_suit_any_network(digits: Dataset, models: int) -> None:
+    class Reshaping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x.view(len(x), -1))  # ambiguous for an empty batch
+
+    model = FlatModel(Reshaping)
+    asked = [Asked(model, model.init(0), np.zeros(0, dtype=np.int64))] * models
+    for predicted in predict_all(asked, digits.test, True, True):
+        assert not len(predicted.hits) and not len(predicted.answers["label"])

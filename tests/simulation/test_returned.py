@@ -20,7 +20,7 @@ class Given(FedAvg):
     name = "given"
 
 
-@pytest.mark.parametrize("found", [[0, 0], [-1, 0], [0, 400], np.array([[0], [1]]), [0.5, 1.5]])
+@pytest.mark.parametrize("found", [[0, 0], [-1, 0], [0, 400], np.array([[0], [1]]), [0.5, 1.5], []])
 def test_a_cohort_is_distinct_clients(digits: Dataset, found: Any) -> None:
     class Planned(Given):
         def plan(self, now: Round, server: Any, chances: np.ndarray, size: int) -> Any:
@@ -37,7 +37,9 @@ def test_a_plan_has_a_state(digits: Dataset) -> None:
         def plan(self, now: Round, server: Any, chances: np.ndarray, size: int) -> Any:
             return np.array([0, 1])
 
-    with pytest.raises(FedflowError, match=r"given\.plan must return a cohort \[m\] and the server's state"):
+    with pytest.raises(
+        FedflowError, match=r"given\.plan must return a cohort \[m\], m >= 1, and the server's state"
+    ):
         run(Planned(), images(digits))
 
 
@@ -83,3 +85,22 @@ def test_numbers_of_python_are_scalars(digits: Dataset) -> None:
             return server, {}
 
     run(Sending(), images(digits))
+
+
+def test_a_mean_without_weights_is_one_line(digits: Dataset) -> None:
+    class Weightless(Given):
+        def local(self, client: Any) -> Any:
+            return client.update(model=client.received["model"], weight=0.0)
+
+    with pytest.raises(FedflowError, match=r"cohort\.mean\('model'\): no update has a weight above 0"):
+        run(Weightless(), images(digits))
+
+
+def test_updates_may_carry_gradients(digits: Dataset) -> None:
+    class Stepping(Given):
+        def local(self, client: Any) -> Any:
+            w = client.received["model"].clone().requires_grad_()
+            gradient = torch.autograd.grad(client.full_loss(w), w)[0]
+            return client.update(model=w - 0.1 * gradient, weight=w.sum() * 0 + 1)
+
+    assert not run(Stepping(), images(digits), cohort="loop").rounds[-1].failed

@@ -391,3 +391,34 @@ def test_a_variant_is_named_after_its_steps() -> None:
     assert differences(old, plain, plain) == differences(plain, old, plain) == {}
     found = differences(clipped, plain, plain)
     assert [say(*item) for item in found.items()] == ["updates step clip, norm 1.0"]
+
+
+SEVERAL = {
+    "models": {},
+    "gradients": {"averaging": "gradient", "server_lr": 1},
+    "gradients of heads": {"averaging": "gradient", "server_lr": 1, "shared": "averaged"},
+    "pretraining": {"pretraining": 3, "random_assignment_rounds": 1},
+    "random assignment": {"random_assignment_rounds": 2},
+}
+
+
+@pytest.mark.parametrize("hyper", SEVERAL.values(), ids=SEVERAL)
+def test_updates_are_measured_from_the_model_that_a_client_trains(
+    hyper: dict[str, Any], federation: Federation
+) -> None:
+    step, parts = {"step": "clip", "norm": 1e-6}, ("models", "body", "pretrained")
+    simulation = prepare_run("ifca", federation, hyper, updates=[step], rounds=5)
+    before = simulation.state.server.tensors()
+    next(simulation.rounds())
+    after = simulation.state.server.tensors()
+    assert all((after[name] - before[name]).abs().max() < 1e-5 for name in parts if name in before)
+
+
+def test_updates_of_flis_are_measured_from_the_chosen_model(federation: Federation) -> None:
+    """Nothing is averaged, and clients hardly train: every model stays where it is."""
+    step, training = {"step": "clip", "norm": 0.1}, {"epochs": 5, "lr": 0.5, "lr_decay": 1e-9}
+    ran = run("flis_dc", federation, {"beta": 1.1}, updates=[step], rounds=3, training=training)
+    models = ran.servers[1]["models"]
+    assert (models[1:] - models[0]).norm(dim=1).max() > 0.11
+    for model in ran.servers[2]["models"]:
+        assert (models - model).norm(dim=1).min() < 1e-5

@@ -162,7 +162,7 @@ class MultiModel(Clustered, Onboarding, Phased, Sampling, Serving, Averaging[Mul
 
     def broadcast_for_evaluation(self, now: Round, server: MultiModelState, client: int) -> Message:
         if server.pretrained is not None and self.phase(now) == PRETRAINING:
-            return {"pretrained": server.pretrained}
+            return {"model": server.pretrained}
         return self.choice(server)
 
     def choice(self, server: MultiModelState) -> Message:

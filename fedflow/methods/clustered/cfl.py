@@ -91,7 +91,9 @@ class CFL(Assigned[State]):
         nodes = np.array([self.cluster(server, k) for k in range(now.clients)])  # [N]
         ids, trained = np.array(cohort.ids), now.model.parameters
         senders, last = server.senders, server.updates
-        updates = cohort.stack("model") - server.models[nodes[ids]]  # [m, D]
+        sent = cohort.stack("model")
+        # Running statistics as they are: differences of absent clients would be added again in every round.
+        updates = now.model.with_buffers(sent - server.models[nodes[ids]], sent)  # [m, D]
         missed = np.array([children[z] > 0 for z in nodes[ids]])  # absent when their cluster was split
         for k, update in zip(ids[missed], updates[missed]):
             nodes[k] = nearer(server.directions, server.children, nodes[k], update)
@@ -106,7 +108,7 @@ class CFL(Assigned[State]):
             return weights[who] @ updates[who] / weights[who].sum()
 
         def moved(w: Tensor, dw: Tensor) -> Tensor:
-            return now.model.with_buffers(w + self.server_lr * dw, w + dw)
+            return now.model.with_buffers(w + self.server_lr * dw, dw)
 
         for z in np.unique(nodes[ids]):
             members, w = np.flatnonzero(nodes[ids] == z), models[z]

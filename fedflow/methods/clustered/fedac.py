@@ -124,6 +124,13 @@ class FedAC(Clustered, Serving, Method[State]):
         if run.rounds < self.tune_every:
             what = f"clusters are neither merged nor split in {run.rounds} rounds"
             warnings.warn(f"fedac: {what}, as tune_every is {self.tune_every}", stacklevel=2)
+        if run.clients and run.participation * run.clients < 2 * self.clusters:
+            how = "the first cohort forms the clusters, and clusters of one client merge"
+            warnings.warn(
+                f"fedac: {how}; with {run.participation * run.clients:g} clients a round, fewer than "
+                f"{self.clusters} may be left",
+                stacklevel=2,
+            )
         run.need_means(self.name, "which averages single models in clusters itself")
         run.training.need_no_adaptation(self.name, "which places newcomers by a step on all samples")
 

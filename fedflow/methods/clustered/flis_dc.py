@@ -77,8 +77,9 @@ class FLISDC(Clustered, Selecting, FLIS[State]):
         return Passes(epochs, losses=0 if self.selects() else len(server.models))
 
     def local(self, client: Client) -> Update:
-        w = client.fit(start=client.received["models"][self.choose(client)])
-        return client.update(model=w, weight=client.samples if self.weighting == "samples" else 1.0)
+        j = self.choose(client)
+        w = client.fit(start=client.received["models"][j])
+        return client.update(model=w, group=j, weight=client.samples if self.weighting == "samples" else 1.0)
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> Next[State]:
         predicted = self.inferences(now, cohort)

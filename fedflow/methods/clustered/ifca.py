@@ -63,6 +63,10 @@ class IFCA(MultiModel):
         if self.averaging == "model":
             self.refuse_unused("with averaging: model", "denominator", "server_lr")
 
+    def sent(self, part: str) -> str:
+        """The name of a sent part; of its gradient, one that steps of updates compare with no message."""
+        return part if self.averaging == "model" else f"{part}_gradient"
+
     def choose(self, client: Client) -> Tensor:
         """The cluster whose model has the lowest training loss, scalar int64."""
         return self.losses(client, client.received["models"]).argmin()
@@ -87,7 +91,7 @@ class IFCA(MultiModel):
     def local(self, client: Client) -> Update:
         weight, received = self.weight(client), client.received
         if client.phase == PRETRAINING:
-            return client.update(model=client.fit(start=received["pretrained"]), weight=weight)
+            return client.update(model=client.fit(start=received["model"]), weight=weight)
         losses = self.losses(client, received["models"])
         j, head = losses.argmin(), self.head(client.model)
         theta = torch.stack(self.whole(client, received["models"]))[j]
@@ -106,10 +110,10 @@ class IFCA(MultiModel):
         if client.phase == RANDOM_ASSIGNMENT:
             j = received["number"]
         scalars = {"cluster": j} | ({"loss": losses.amin()} if self.restarts > 1 else {})
-        model = sent if self.shared == "none" else head.of(sent)
-        update = client.update(model=model, weight=weight, group=j, scalars=scalars)
+        update = client.update(weight=weight, group=j, scalars=scalars)
+        update.vectors[self.sent("model")] = sent if self.shared == "none" else head.of(sent)
         if self.shared == "averaged":
-            update.vectors["body"] = head.outside(sent)
+            update.vectors[self.sent("body")] = head.outside(sent)
         return update
 
     def aggregate(self, now: Round, server: MultiModelState, cohort: Cohort) -> Next[MultiModelState]:
@@ -130,16 +134,17 @@ class IFCA(MultiModel):
 
         fixed, chosen = buffers if self.shared == "none" else head.of(buffers), sorted(set(cohort.groups))
         for j in chosen:
-            models[j] = moved(models[j], cohort.mean("model", group=j), cohort.groups.count(j), fixed)
+            mean = cohort.mean(self.sent("model"), group=j)
+            models[j] = moved(models[j], mean, cohort.groups.count(j), fixed)
         if body is not None and self.shared == "averaged":
-            body = moved(body, cohort.mean("body"), len(cohort.ids), head.outside(buffers))
+            body = moved(body, cohort.mean(self.sent("body")), len(cohort.ids), head.outside(buffers))
         loss = cohort.scalars("loss").mean() if self.restarts > 1 else np.nan
         after = self.proceed(now, replace(server, models=models, body=body), loss)
         return after, {"empty_clusters": self.clusters - len(chosen)}
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor | None]:
         if client.phase == PRETRAINING:
-            return client.received["pretrained"], torch.tensor(0)
+            return client.received["model"], torch.tensor(0)
         models = self.whole(client, client.received["models"])
         if self.chooses_on_test:
             return torch.stack(models), None

@@ -47,6 +47,19 @@ class Changed:
     entries: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+def counterpart(received: Mapping[str, Tensor], name: str, group: int) -> Tensor | None:
+    """The vector that a client received for the ``name`` of its update, or None.
+
+    It has the same name, or is the row ``group`` of a matrix [k, n] with the name ``<name>s``, such as the
+    model of its cluster; the only row if k is 1.
+    """
+    matrix = received.get(f"{name}s")
+    if name in received or matrix is None:
+        return received.get(name)
+    row = group if len(matrix) > 1 else 0
+    return matrix[row] if 0 <= row < len(matrix) else None
+
+
 @dataclass(frozen=True)
 class Outgoing:
     """The updates of C ``clients`` in one round, as a step sees them on the worker: tensors [C, ...].
@@ -74,15 +87,12 @@ class Outgoing:
     def reference(self, name: str) -> Tensor | None:
         """The vector that the update's ``name`` is compared with, [C, n] or [1, n], or None.
 
-        It is the vector that the client received under the same name and in the same shape, or else the row
-        `Update.group` of a matrix [k, n] that it received as ``<name>s``, such as the model of its cluster.
+        It is the `counterpart` that the client received, if its shape is the same.
         """
         vectors = self.update.vectors[name]
         rows: list[Tensor | None] = []
         for received, group in zip(self.received, self.update.group.tolist(), strict=True):
-            row, matrix = received.get(name), received.get(f"{name}s")
-            if row is None and matrix is not None and 0 <= group < len(matrix):
-                row = matrix[group]
+            row = counterpart(received, name, group)
             rows.append(row if row is not None and row.shape == vectors.shape[1:] else None)
         addresses = {None if row is None else row.data_ptr() for row in rows}
         if rows[0] is not None and len(addresses) == 1:

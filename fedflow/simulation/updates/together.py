@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedflow.simulation.updates.rules import WholeUpdates, warn_of_memory
-from fedflow.simulation.updates.step import Arrived, without_numbers
+from fedflow.simulation.updates.step import Arrived, counterpart, without_numbers
 
 
 class Differences:
@@ -42,10 +42,7 @@ class Differences:
             self.vectors[name][i] = (difference if start is None else start + difference).to(like.dtype)
 
     def _reference(self, name: str, i: int) -> Tensor | None:
-        received, group = self.got.received[i], self.got.groups[i]
-        row, matrix = received.get(name), received.get(f"{name}s")
-        if row is None and matrix is not None and 0 <= group < len(matrix):
-            row = matrix[group]
+        row = counterpart(self.got.received[i], name, self.got.groups[i])
         like = self.got.vectors[name][i]
         return row.to(like.device) if row is not None and row.shape == like.shape else None
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from lines import ONE_STEP, lines
-from support import Ran, quadratics, run, with_cohorts
+from support import Ran, images, quadratics, run, suited, with_cohorts
 
+from fedflow.data import Dataset
 from fedflow.errors import BadInput
 from fedflow.methods import build_method
 from fedflow.methods.clustered.cfl import bipartition
@@ -224,3 +225,14 @@ def test_two_worlds_are_separated(cohort: str) -> None:
     assert found[:3] == [1] * 3 and found[3:] == [2] * 3
     models = ran.server("models")[-1]
     assert models[1:] == [pytest.approx(1, abs=1e-3), pytest.approx(-1, abs=1e-3)]
+
+
+def test_running_statistics_of_absent_clients_count_once(digits: Dataset) -> None:
+    """As they are: as differences, which every round would add again, variances became negative."""
+    federation = suited("fedbn", images(digits, sizes=(20, 21, 22, 23, 24, 25, 26, 27)))
+    settings = {"participation": 0.125, "rounds": 4, "training": {"epochs": 10, "batch_size": 5, "lr": 0.01}}
+    ran = run("cfl", federation, {"absent": "stale", "eps1": 0}, seed=1, **settings)
+    variances = [where for name, where in federation.model.slices.items() if name.endswith("running_var")]
+    assert variances
+    for server in ran.servers:
+        assert all(server["models"][0][where].min() > 0 for where in variances)
