@@ -2,13 +2,14 @@
 
 ``git worktree add ../earlier COMMIT; python studies/recompute.py ../earlier`` takes all studies; names of
 studies after it, only these. A change of a module makes the rows of ``results.csv`` of all runs that import
-it outdated. Of all rows of the same methods, network and code, the quickest `SAMPLE` of different settings
+it outdated. Of all rows of the same methods, network and code, the quickest two of different settings
 are computed by both codes side by side, without those that took more than ``--seconds N``. If all of their
 numbers of every round and client are equal, the rows of this code hold again: the column ``equal_code``
 gets the digest of the code of now. COMMIT has the code of the rows, or the one in their ``equal_code``. If
 one number differs, it is named, the rows stay outdated, and both results stay in ``.fedflow/recompute`` of
-the study: run it again. ``--set KEY=VALUE`` changes ``params.yaml`` for both codes, such as fewer rounds of
-slow runs, or as the sweep of rows with changed settings.
+the study: run it again. ``--set KEY=VALUE`` changes ``params.yaml`` for both codes, as the sweep of rows with
+changed settings. ``--rounds N`` computes N rounds of every run, each with an evaluation; ``--sample N`` takes
+N rows of each code.
 """
 
 import argparse
@@ -32,7 +33,6 @@ from fedflow.project.identity import Identity
 from fedflow.stages.current import current_code, holds
 
 HERE = Path(__file__).resolve().parent
-SAMPLE = 2
 FOLDER = Path(".fedflow") / "recompute"
 CELL = ("kind", "partition", "method", "seed")
 
@@ -60,13 +60,13 @@ def equal_codes() -> set[tuple[str, ...]]:
     return {code_of(row) for row in rows if row.get(EQUAL) and holds(row)}
 
 
-def sample(rows: list[tuple[Path, Row]], seconds: float, changed: bool) -> list[tuple[Path, Row]]:
+def sample(rows: list[tuple[Path, Row]], seconds: float, changed: bool, most: int) -> list[tuple[Path, Row]]:
     """The quickest rows of different settings; with settings that are not in params.yaml if ``changed``."""
     chosen: dict[tuple[Path, str, str], tuple[Path, Row]] = {}
     for study, row in sorted(rows, key=lambda item: float(item[1]["seconds"] or "inf")):
         if bool(row.get(CHANGES)) <= changed and float(row["seconds"] or 0) <= seconds:
             chosen.setdefault((study, row["settings"], row["method"]), (study, row))
-    return [*chosen.values()][:SAMPLE]
+    return [*chosen.values()][:most]
 
 
 def compute(study: Path, checkout: Path, rows: list[Row], changes: Iterable[str]) -> Pairs:
@@ -113,13 +113,20 @@ def differences(row: Row, earlier: Path, now: Path) -> list[str]:
 
 
 def main(
-    checkout: Path, names: list[str], seconds: float = float("inf"), changes: Sequence[str] = ()
+    checkout: Path,
+    names: list[str],
+    seconds: float = float("inf"),
+    changes: Sequence[str] = (),
+    most: int = 2,
+    rounds: int | None = None,
 ) -> None:
     studies = [HERE / name for name in names] or sorted(file.parent for file in HERE.glob(f"*/{RESULTS}"))
     groups, shown = outdated(studies), equal_codes()
     samples = {
-        code: sample(rows, seconds, bool(changes)) for code, rows in groups.items() if code not in shown
+        code: sample(rows, seconds, bool(changes), most) for code, rows in groups.items() if code not in shown
     }
+    if rounds:
+        changes = [*changes, f"run.rounds={rounds}", "run.evaluate_every=1", f"run.checkpoint_every={rounds}"]
     wanted = defaultdict(list)
     for items in samples.values():
         for study, row in items:
@@ -152,4 +159,6 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--sample", dest="most", type=int, default=2)
+    parser.add_argument("--rounds", type=int)
     main(**vars(parser.parse_intermixed_args()))
