@@ -1,5 +1,6 @@
 """What hooks of the server return is checked, in one line."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from fedflow.data import Dataset
 from fedflow.errors import FedflowError
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Cohort, GlobalModel, Round
+from fedflow.simulation.returned import plain
 
 
 class Given(FedAvg):
@@ -104,3 +106,9 @@ def test_updates_may_carry_gradients(digits: Dataset) -> None:
             return client.update(model=w - 0.1 * gradient, weight=w.sum() * 0 + 1)
 
     assert not run(Stepping(), images(digits), cohort="loop").rounds[-1].failed
+
+
+def test_numbers_of_a_round_are_plain() -> None:
+    found = plain({"a": np.float32(0.5), "b": torch.tensor(2), "c": None, "d": 3, "e": True})
+    assert found == {"a": 0.5, "b": 2, "c": None, "d": 3, "e": True}
+    assert json.loads(json.dumps(found)) == found

@@ -34,6 +34,13 @@ def test_clusters_take_turns(cohort: str) -> None:
     assert run(first, FOUR, training=STEP, rounds=3, cohort=cohort).server("model") == [2.5, 7.25, 4.125]
 
 
+def test_reports_of_all_turns_are_recorded(cohort: str) -> None:
+    """Steps of -2 and -1 from 4, then of 3.75 and 5.75 from 2.5."""
+    ran = cycled(updates=[{"step": "clip", "norm": 100}], rounds=1, cohort=cohort)
+    norms = [ran.values(f"client/clip.norm/{what}")[0] for what in ("min", "mean", "max")]
+    assert norms == [1, 3.125, 5.75]
+
+
 def test_clients_may_be_held_near_the_model_of_their_turn(cohort: str) -> None:
     """With mu = 1 a second step of 0.5 ends half the way between both: (0 + 4) / 2, (2 + 4) / 2; mean 2.5."""
     hyper, two_steps = GIVEN | {"mu": 1}, {"epochs": 2, "lr": 0.5}
