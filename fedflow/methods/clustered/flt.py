@@ -94,8 +94,6 @@ class FLT(Pretrained, Related[State]):
         if self.finetune != "per_client" and self.encoder in UNTRAINED:
             accepted = f"per_client where encoder is {self.encoder}: it is not trained"
             raise BadInput("method.finetune", self.finetune, accepted)
-        elif not self.finetuning:
-            self.refuse_unused("with finetuning: 0", "finetune")
         if self.encoder in UNTRAINED:  # not `pretraining`, which entries keep when they try pixels
             self.refuse_unused(f"with encoder: {self.encoder}", "latent")
 
