@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from fedflow.claims.results import CHANGES, CODE, DIGITS, EQUAL, read_results
 from fedflow.claims.sources import RESULTS
@@ -67,6 +68,14 @@ def sample(rows: list[tuple[Path, Row]], seconds: float, changed: bool, most: in
         if bool(row.get(CHANGES)) <= changed and float(row["seconds"] or 0) <= seconds:
             chosen.setdefault((study, row["settings"], row["method"]), (study, row))
     return [*chosen.values()][:most]
+
+
+def few(study: Path, rounds: int) -> list[str]:
+    """The changes of ``params.yaml`` for so many rounds of every run, each with an evaluation."""
+    methods = yaml.safe_load((study / PARAMS).read_text()).get("methods") or {}
+    sections = ["run", *(f"methods.{name}.run" for name, entry in methods.items() if "run" in (entry or {}))]
+    values = {"rounds": rounds, "evaluate_every": 1, "checkpoint_every": rounds}
+    return [f"{section}.{name}={value}" for section in sections for name, value in values.items()]
 
 
 def compute(study: Path, checkout: Path, rows: list[Row], changes: Iterable[str]) -> Pairs:
@@ -125,14 +134,15 @@ def main(
     samples = {
         code: sample(rows, seconds, bool(changes), most) for code, rows in groups.items() if code not in shown
     }
-    if rounds:
-        changes = [*changes, f"run.rounds={rounds}", "run.evaluate_every=1", f"run.checkpoint_every={rounds}"]
     wanted = defaultdict(list)
     for items in samples.values():
         for study, row in items:
             wanted[study].append(row)
     print(f"{sum(map(len, wanted.values()))} of {sum(map(len, groups.values()))} outdated rows to compute")
-    pairs = {study: compute(study, checkout, rows, changes) for study, rows in wanted.items()}
+    pairs = {
+        study: compute(study, checkout, rows, [*changes, *(few(study, rounds) if rounds else ())])
+        for study, rows in wanted.items()
+    }
     equal = {code for code in groups if code in shown or samples[code]}
     kept = set()
     for code, items in samples.items():
