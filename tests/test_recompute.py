@@ -49,6 +49,9 @@ def test_a_sample_with_equal_numbers_decides_for_all_rows_of_its_code(capfd, tmp
     main(earlier, [str(root)])
     printed = capfd.readouterr().out
     assert "study: skewed · ifca · " in printed and "study: skewed · fedavg" not in printed
+    main(earlier, [str(root)], most=1, rounds=1)
+    printed = capfd.readouterr().out
+    assert "1 of 2 outdated rows" in printed and "study: skewed · ifca · " in printed
     runs, outdated = joined(load_params(root / "params.yaml"), root)
     assert [(run.method, run.seed) for run in runs] == [("fedavg", 0), ("fedavg", 1)] and len(outdated) == 2
     assert {row["method"] for row in read_results(root) if row[EQUAL] != codes[row["code"]]} == {"fedavg"}

@@ -26,8 +26,8 @@ marginal: logsumexp f_k > 0), and beta_t. The authors train with training: {opti
 proposals, which crash there; and its Metropolis step, whose acceptance is wrong there and which is not built.
 *Ambiguous*: the thesis ties the server's noise to beta_t; the code has 1e-4 (server_noise: const). The exact
 sqrt(2 beta_t) = 4.5 would bury images in noise. The code trains fresh networks in every round, the thesis is
-silent; half_cosine and constant are not in the code. With reinit above 1, clients start afresh in every
-reinit-th round if they take part in it. The default schedule is the noise variance of a
+silent; half_cosine and constant are not in the code. With reinit: n, a client starts a new network in
+every n-th round, unless it takes no part in it. The default schedule is the noise variance of a
 diffusion model, so beta_t stays near beta_first until the last rounds.
 """
 
