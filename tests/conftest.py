@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import settings
-from preloaded import programs
+from preloaded import serve
 from profiles import representatives
 from support import way
 
@@ -67,11 +68,17 @@ def _stop_server(factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with ``fedflow``, ``dvc`` and ``python``, whose processes begin with all imports done."""
-    folder = tmp_path_factory.mktemp("bin")
-    with programs(folder):
-        yield folder
+def preloaded(session_folder: Path) -> Path:
+    """A folder with ``fedflow``, ``dvc`` and ``python``, whose processes begin with all imports done.
+
+    The first process of the session that needs it makes it, for all of them.
+    """
+    folder = session_folder / "bin"
+    with FileLock(session_folder / "bin.lock"):
+        if not (folder / "socket").exists():
+            folder.mkdir(exist_ok=True)
+            serve(folder, os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid())
+    return folder
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""Programs whose processes begin with all libraries imported: ``preloaded.py SOCKET``.
+"""Programs whose processes begin with all libraries imported: ``preloaded.py SOCKET SESSION``.
 
 The libraries take three times as long to import as a small run takes. The package itself is imported by every
 command from its current folder, which may hold an edited copy.
@@ -11,8 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from select import select
@@ -31,21 +30,20 @@ sys.exit(code)
 """
 
 
-@contextmanager
-def programs(folder: Path) -> Iterator[None]:
-    """Within this context the folder has the programs ``fedflow``, ``dvc`` and ``python`` (``python -c``)."""
+def serve(folder: Path, session: int) -> None:
+    """Let the folder have the programs ``fedflow``, ``dvc`` and ``python`` (``python -c``).
+
+    They work until the process ``session`` ends.
+    """
     address = str(folder / "socket")
     for name in ("fedflow", "dvc", "python"):
         (folder / name).write_text(COMMAND.format(python=sys.executable, address=address))
         (folder / name).chmod(0o755)
-    with subprocess.Popen([sys.executable, __file__, address], stdin=subprocess.PIPE) as server:
-        try:
-            while not Path(address).exists():
-                assert server.poll() is None, "it ended early"
-                time.sleep(0.05)
-            yield
-        finally:
-            server.kill()
+    server = subprocess.Popen([sys.executable, __file__, address, str(session)], stdin=subprocess.DEVNULL)
+    while not Path(address).exists():
+        assert server.poll() is None, "it ended early"
+        time.sleep(0.05)
+    server.returncode = 0  # it outlives this process, which must not wait for it
 
 
 def _import() -> None:
@@ -109,7 +107,15 @@ def _answer(caller: socket.socket) -> None:
     caller.send(str(process.exitcode).encode())
 
 
-def _serve(address: str) -> None:
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _serve(address: str, session: int) -> None:
     _import()
     gc.collect()
     gc.freeze()  # what the collector leaves alone stays shared with the processes
@@ -117,7 +123,9 @@ def _serve(address: str) -> None:
         listener.bind(f"{address}.new")
         listener.listen()
         Path(f"{address}.new").rename(address)
-        while listener in select([listener, sys.stdin], [], [])[0]:  # until the tests end, however they do
+        while _lives(session):  # until the tests end, however they do
+            if not select([listener], [], [], 1)[0]:
+                continue
             caller = listener.accept()[0]
             if os.fork() == 0:  # as one program may call another
                 _answer(caller)
@@ -129,4 +137,4 @@ def _serve(address: str) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve(sys.argv[1], int(sys.argv[2]))
