@@ -160,14 +160,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from here on: the many objects that tests are stay to the end."""
+    """Collect garbage from here on: the many objects that tests are stay to the end of the process.
+
+    They are freed then, as Triton's bindings print what was not. pytest's own end collects five times.
+    """
     gc.enable()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """Let the process free what it holds: Triton's bindings print what was not."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
