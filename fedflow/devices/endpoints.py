@@ -185,9 +185,10 @@ class ServerEnd:
             if phase not in self._forms:
                 self._forms[phase] = common_form(valid)
             failed |= {answer.client: difference(form(answer), self._forms[phase]) for answer in valid}
-        left = [answer for answer in answers if not failed[answer.client]]
-        weighted = {answer.group for answer in left if answer.weight > 0}
-        failed |= {answer.client: WEIGHTLESS for answer in left if answer.group not in weighted}
+        if not self.method.gathers:  # the others may use no weights
+            left = [answer for answer in answers if not failed[answer.client]]
+            weighted = {answer.group for answer in left if answer.weight > 0}
+            failed |= {answer.client: WEIGHTLESS for answer in left if answer.group not in weighted}
         return {client: failure for client, failure in failed.items() if failure}
 
     def _lose(self, t: int) -> None:

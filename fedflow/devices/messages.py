@@ -16,7 +16,7 @@ from fedflow.settings import written
 from fedflow.simulation.updates.path import NOT_FINITE
 
 Form = dict[str, tuple[int, ...]]  # shapes by name
-WEIGHTLESS = "its weight is 0, as are those of its whole group"
+WEIGHTLESS = "its weight is 0, like all weights of its group"
 
 
 @dataclass(frozen=True)

@@ -224,6 +224,7 @@ class Method(Settings, Generic[S]):
     def client_state(self, model: FlatModel, initial: Tensor) -> ClientState:
         """Return the initial vectors that a client keeps; ``initial`` [D] is the common model.
 
+        Kept vectors have the type and the shape of the first ones; the length of a vector [n] may differ.
         A function makes a different vector for each client from a seed.
         """
         return {}

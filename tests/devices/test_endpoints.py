@@ -171,7 +171,9 @@ def test_wrong_shapes_of_the_first_answer_are_not_expected_of_the_others() -> No
 
 def test_answers_that_all_have_weight_0_are_left_out() -> None:
     server, _, good = ends(METHODS["fedavg"].parse({}))
-    with pytest.warns(UserWarning, match="every client failed, .*client 0: its weight is 0, as are those"):
+    with pytest.warns(
+        UserWarning, match="every client failed, .*client 0: its weight is 0, like all weights"
+    ):
         server.receive(1, [replace(answer, weight=0.0) for answer in good])
     assert len(server.failed) == len(good)
 
