@@ -71,7 +71,7 @@ def sample(rows: list[tuple[Path, Row]], seconds: float, changed: bool, most: in
 
 
 def few(study: Path, rounds: int) -> list[str]:
-    """The changes of ``params.yaml`` for this number of rounds in every run, each with an evaluation."""
+    """Changes of ``params.yaml`` that give every run this number of rounds, each with an evaluation."""
     methods = yaml.safe_load((study / PARAMS).read_text()).get("methods") or {}
     sections = ["run", *(f"methods.{name}.run" for name, entry in methods.items() if "run" in (entry or {}))]
     values = {"rounds": rounds, "evaluate_every": 1, "checkpoint_every": rounds}

@@ -71,8 +71,8 @@ class Asynchronous(Ability):
 class Cyclic(Ability):
     """For methods that repeat `plan` to `aggregate` within one round.
 
-    A client in several cycles of a round draws the same batches in each. Recorded numbers of the server and
-    of steps of updates are those of the last cycle, numbers of clients those of all.
+    A client in several cycles of a round draws the same batches in each. The last cycle
+    gives the recorded numbers of the server and of update steps; all cycles give those of clients.
     """
 
     def cycles(self) -> int:

@@ -59,10 +59,9 @@ class Given(Scheme):
         if clients != len(lists.train):
             raise BadInput("partition.clients", clients, f"{len(lists.train)} or null, as many as are given")
         need_rows(field, lists.train, len(samples.labels), "training")
-        if empty := [k for k, rows in enumerate(lists.train) if not len(rows)]:
-            raise BadInput(field, Words(f"client {empty[0]} without training rows"), "one row or more")
-        if empty := [k for k, rows in enumerate(lists.validation or []) if not len(rows)]:
-            raise BadInput(field, Words(f"client {empty[0]} without validation rows"), "one row or more")
+        for kind, lists_of in (("training", lists.train), ("validation", lists.validation or [])):
+            if empty := [k for k, rows in enumerate(lists_of) if not len(rows)]:
+                raise BadInput(field, Words(f"client {empty[0]} without {kind} rows"), "one row or more")
         need_rows(field, lists.validation or [], len(samples.labels), "training")
         _need_apart(field, lists.train, lists.validation or [], "validation")
         if lists.test is None:

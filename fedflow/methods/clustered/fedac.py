@@ -125,10 +125,10 @@ class FedAC(Clustered, Serving, Method[State]):
             what = f"clusters are neither merged nor split in {run.rounds} rounds"
             warnings.warn(f"fedac: {what}, as tune_every is {self.tune_every}", stacklevel=2)
         merges = 0 < self.tune_every <= run.rounds and not self.protect_singletons and self.merge_below != 0
-        size = max(1, int(run.participation * (run.clients or 0) + 1e-9))
-        if run.clients and size < self.clusters * (2 if merges else 1):  # clusters of one client merge
-            few = f"the first cohort, of size {size}, forms the clusters: fewer than {self.clusters} may stay"
-            warnings.warn(f"fedac: {few}", stacklevel=2)
+        needed = self.clusters * (2 if merges else 1)  # clusters of one client merge
+        if run.clients and run.participation * run.clients < needed:
+            few = f"the first cohort forms the clusters, and has fewer than {needed} clients"
+            warnings.warn(f"fedac: fewer than {self.clusters} clusters may be left: {few}", stacklevel=2)
         run.need_means(self.name, "which averages single models in clusters itself")
         run.training.need_no_adaptation(self.name, "which places newcomers by a step on all samples")
 

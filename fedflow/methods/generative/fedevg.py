@@ -26,8 +26,8 @@ marginal: logsumexp f_k > 0), and beta_t. The authors train with training: {opti
 proposals, which crash there; and its Metropolis step, whose acceptance is wrong there and which is not built.
 *Ambiguous*: the thesis ties the server's noise to beta_t; the code has 1e-4 (server_noise: const). The exact
 sqrt(2 beta_t) = 4.5 would bury images in noise. The code trains fresh networks in every round, the thesis is
-silent; half_cosine and constant are not in the code. With reinit: n, a client starts a new network in
-those of every n-th round in which it takes part. The default schedule is the noise variance of a
+silent; half_cosine and constant are not in the code. With reinit: n, networks are new in every n-th
+round; a client that misses it keeps its older network. The default schedule is the noise variance of a
 diffusion model, so beta_t stays near beta_first until the last rounds.
 """
 
