@@ -182,7 +182,7 @@ def _texts(column: "pd.Series") -> list[str]:
     """Every value as text; numbers that are whole without a decimal point."""
 
     def text(value: Any) -> str:
-        return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+        return str(int(value) if isinstance(value, float | np.floating) and value.is_integer() else value)
 
     return [MISSING if lacks else text(value) for value, lacks in zip(column, column.isna())]
 

@@ -16,11 +16,13 @@ ASIDE = ("abc", "builtins", "fedflow", "typing")  # packages whose classes do no
 def code_of(cls: type) -> str:
     """A digest of the functions and plain values of a class and of its bases that are not registered.
 
-    It is of bytecode, and the same in all processes of one version of Python. Functions outside of the
-    classes do not count.
+    And of the functions and plain values of their modules that they name. It is of bytecode, and the same in
+    all processes of one version of Python.
     """
     bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in ASIDE]
-    return digest([_members(base) for base in bases if base not in METHODS.values()], SHORT)
+    own = [base for base in bases if base not in METHODS.values()]
+    functions = [f for base in own for member in vars(base).values() for f in _functions(member)]
+    return digest([[_members(base) for base in own], _helpers(functions)], SHORT)
 
 
 def _members(cls: type) -> dict[str, Any]:
@@ -39,6 +41,26 @@ def _functions(member: Any) -> Iterator[FunctionType]:
     for function in (member, *(getattr(member, name, None) for name in WRAPPED)):
         if isinstance(function, FunctionType):
             yield function
+
+
+def _helpers(functions: list[FunctionType]) -> dict[str, Any]:
+    """Functions and plain values of a module that its ``functions`` name, also through each other."""
+    helpers: dict[str, Any] = {}
+    while functions:
+        function, *functions = functions
+        for name in _names(function.__code__) & function.__globals__.keys():
+            value, title = function.__globals__[name], f"{function.__module__}.{name}"
+            helper = isinstance(value, FunctionType) and value.__module__ == function.__module__
+            if title not in helpers and not name.startswith("__") and (helper or isinstance(value, PLAIN)):
+                helpers[title] = _form(value)
+                functions += [value] if helper else []
+    return helpers
+
+
+def _names(code: CodeType) -> set[str]:
+    """Names that a function and the functions within it look up."""
+    inner = (_names(part) for part in code.co_consts if isinstance(part, CodeType))
+    return set(code.co_names).union(*inner)
 
 
 def _enclosed(function: FunctionType) -> Iterator[Any]:

@@ -306,7 +306,17 @@ def _split(
         relabeled = samples.labels.copy()
         relabeled[rest] = split.train_labels
         relabeled[public] = 0  # the server has no use for labels
-    return replace(split, train=[rest[rows] for rows in split.train], train_labels=relabeled)
+
+    def among_all(lists: Indices) -> Indices:
+        return [rest[rows] for rows in lists]
+
+    return replace(
+        split,
+        train=among_all(split.train),
+        selection=split.selection and among_all(split.selection),
+        pools=among_all(split.pools) if split.pools and split.held_out else split.pools,
+        train_labels=relabeled,
+    )
 
 
 def _test_pools(

@@ -85,6 +85,13 @@ class Split:
     train_labels: np.ndarray | None = None
     test_labels: np.ndarray | None = None
 
+    def __post_init__(self) -> None:
+        """Raise `FedflowError` for labels that are not whole numbers."""
+        for name in ("train_labels", "test_labels"):
+            labels = getattr(self, name)
+            if labels is not None and labels.dtype.kind not in "iu":
+                raise FedflowError(f"{name} of a scheme must be whole numbers, not {labels.dtype}")
+
 
 class Scheme(Settings):
     """Base of all schemes: typed parameters and one pure function, `split`."""

@@ -60,7 +60,8 @@ class Gathered:
             if weight and group in (None, sent.group) and (name in sent.vectors or name not in gathered)
         ]
         if not counted:
-            raise FedflowError(f"cohort.mean({name!r}): no update has a weight above 0")
+            of_group = "" if group is None else f" of group {group}"
+            raise FedflowError(f"cohort.mean({name!r}): no update{of_group} has a weight above 0")
         rows = [(sent.vectors[name], weight) for sent, weight in counted if name in sent.vectors]
 
         def exact() -> Tensor:

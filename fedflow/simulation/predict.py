@@ -48,7 +48,7 @@ def predict(model: FlatModel, w: Tensor, test: Examples, rows: np.ndarray, keep:
     count, alone = len(rows), model.batch_statistics
     at_once = AT_ONCE["cpu" if alone else model.device.type]  # the statistics must not depend on the device
     if not count and len(test):  # networks may refuse an empty batch
-        rows = np.zeros(1, dtype=np.int64)
+        rows = np.zeros(2 if alone else 1, dtype=np.int64)  # one sample has no variance
     if keep and not alone:
         # Whole batches: the last bits of a small one depend on its size, and so on the workers.
         rows = np.append(rows, np.repeat(rows[-1:], -count % at_once))

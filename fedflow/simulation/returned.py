@@ -24,7 +24,16 @@ def planned(method: str, returned: Any, clients: int) -> tuple[np.ndarray, Serve
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of a round, which extensions may return as numbers of NumPy or torch."""
-    return {n: v if v is None or isinstance(v, int | float) else float(v) for n, v in values.items()}
+
+    def number(name: str, value: Any) -> float | None:
+        if value is None or isinstance(value, int | float):
+            return value
+        try:
+            return float(value)
+        except (TypeError, ValueError) as error:
+            raise FedflowError(f"{name} of an extension must be a number or None ({error})") from error
+
+    return {name: number(name, value) for name, value in values.items()}
 
 
 def of_tensors(method: str, hook: str, state: ServerState) -> ServerState:

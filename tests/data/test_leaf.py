@@ -196,7 +196,7 @@ def test_what_is_wrong_is_said_in_one_line_with_the_file_and_user(write, tmp_pat
     good, name = letters(1), "all_data_1_train_9.json"
     fails(r"train: has no \*.json file")
     write(train=[{"a": good}], test=[{"b": good}])
-    fails("test: has none of the users of train/")
+    fails("test: has no sample of a user of train/")
     fails(r"no user has 5 training samples \(data.min_samples\); the largest has 1", min_samples=5)
     write(train=[{"a": good}, {"a": good}], test=[{"a": good}])
     fails(f"{name}: user 'a': is in another file too")

@@ -261,6 +261,7 @@ def test_numbers_as_categories_are_the_same_next_to_fractions(tmp_path, encode):
     rows = pd.DataFrame({"grade": [1.0, 2.0]})
     assert np.array_equal(plain.encoding.encode(rows), plain.x_train[:2])
     assert np.array_equal(other.encoding.encode(rows), plain.x_train[:2])
+    assert np.array_equal(plain.encoding.encode(rows.astype("Float32")), plain.x_train[:2])
 
 
 def test_text_that_names_the_rows_is_no_category(tmp_path):

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 import fedflow as ff
 from fedflow.errors import BadInput, FedflowError
+from fedflow.front.classes import code_of
 from fedflow.front.result import Comparison, Result
 
 
@@ -211,6 +212,27 @@ def test_a_mean_over_some_seeds_is_none(runs: dict[str, Result]) -> None:
     assert compared.table[["rounds_to_target", "rounds_to_target_std"]].isna().all(axis=None)
     assert "FedAvg: 1 of 2 seeds have rounds_to_target" in repr(compared)
     assert ">1 of 2 seeds<" in compared._repr_html_()
+
+
+def scaled(step: float) -> float:
+    return FACTOR * step
+
+
+FACTOR = 2.0
+
+
+def test_functions_and_constants_that_a_class_names_are_part_of_its_code(monkeypatch) -> None:
+    class Moved(ff.FedAvg):
+        def local(self, client: ff.Client) -> ff.Update:
+            return client.update(model=client.received["model"] + scaled(0.1), weight=1.0)
+
+    codes = [code_of(Moved), code_of(Moved)]
+    with monkeypatch.context() as changed:
+        changed.setitem(globals(), "FACTOR", 3.0)
+        codes.append(code_of(Moved))
+    monkeypatch.setitem(globals(), "scaled", lambda step: step)
+    codes.append(code_of(Moved))
+    assert codes[0] == codes[1] and len(set(codes)) == 3
 
 
 def variant(step: float) -> type[ff.FedAvg]:

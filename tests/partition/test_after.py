@@ -13,7 +13,7 @@ from support import refused
 
 from fedflow.data import DataColumn
 from fedflow.errors import FedflowError
-from fedflow.partition import Partition, Samples, load_partition
+from fedflow.partition import SCHEMES, Partition, Samples, Scheme, Split, load_partition
 from fedflow.partition.after.difficulty import by_difficulty, consistency
 from fedflow.partition.after.holdout import hold_out
 from fedflow.partition.after.label_noise import LabelNoise, spoil, transition
@@ -494,3 +494,31 @@ def test_what_follows_a_scheme_does_not_change_the_draws_of_the_rest():
     assert not set(everything.indices) & set(everything.pool_indices)
     assert not set(everything.public) & {*everything.indices, *everything.pool_indices}
     assert not (everything.train_labels != CIFAR.labels)[everything.pool_indices].any()
+
+
+class Halves(Scheme):
+    """Every client selects on its first sample, and is tested on its last one."""
+
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
+        parts = np.array_split(np.arange(len(samples.labels)), clients)
+        pools, own = [rows[-1:] for rows in parts], list(np.arange(clients)[:, None])
+        selection = [rows[:1] for rows in parts]
+        return Split([rows[1:-1] for rows in parts], None, pools, own, selection, held_out=True)
+
+
+class Renamed(Scheme):
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
+        return Split([np.arange(len(samples.labels))], train_labels=samples.labels + 0.5)
+
+
+def test_what_a_scheme_holds_out_is_apart_from_public_samples(monkeypatch):
+    monkeypatch.setitem(SCHEMES, "halves", Halves)
+    made = make(Samples(np.arange(40) % 2, np.arange(4) % 2), scheme="halves", clients=4, public=8)
+    whole = [made.public, made.indices, made.pool_indices, made.selection_indices]
+    assert np.array_equal(np.sort(np.concatenate(whole)), np.arange(40))
+
+
+def test_labels_of_a_scheme_are_whole_numbers(monkeypatch):
+    monkeypatch.setitem(SCHEMES, "renamed", Renamed)
+    with refused("train_labels of a scheme must be whole numbers, not float64", FedflowError):
+        make(Samples(np.arange(40) % 2, np.arange(4) % 2), scheme="renamed", clients=1)

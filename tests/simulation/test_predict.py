@@ -137,17 +137,30 @@ def test_the_number_of_calls_does_not_grow_with_the_clients(
     torch.testing.assert_close(*(torch.stack(scores[cohort].models) for cohort in ("loop", "vmap")))
 
 
+class Reshaping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.view(len(x), -1))  # ambiguous for an empty batch
+
+
+class Normalizing(Reshaping):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(10, track_running_stats=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(super().forward(x))  # one sample has no variance
+
+
+@pytest.mark.parametrize("network", [Reshaping, Normalizing])
 @pytest.mark.parametrize("models", [1, 3])
-def test_clients_without_test_samples_suit_any_network(digits: Dataset, models: int) -> None:
-    class Reshaping(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(64, 10)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.linear(x.view(len(x), -1))  # ambiguous for an empty batch
-
-    model = FlatModel(Reshaping)
+def test_clients_without_test_samples_suit_any_network(
+    digits: Dataset, models: int, network: type[nn.Module]
+) -> None:
+    model = FlatModel(network)
     asked = [Asked(model, model.init(0), np.zeros(0, dtype=np.int64))] * models
     for predicted in predict_all(asked, digits.test, True, True):
         assert not len(predicted.hits) and not len(predicted.answers["label"])

@@ -1,7 +1,7 @@
 """What hooks of the server return is checked, in one line."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,15 @@ def test_a_mean_without_weights_is_one_line(digits: Dataset) -> None:
         run(Weightless(), images(digits))
 
 
+def test_a_mean_of_a_group_without_updates_names_the_group(digits: Dataset) -> None:
+    class Grouped(Given):
+        def aggregate(self, now: Round, server: Any, cohort: Cohort) -> Any:
+            return replace(server, model=cohort.mean("model", group=7)), {}
+
+    with pytest.raises(FedflowError, match=r"'model'\): no update of group 7 has a weight above 0"):
+        run(Grouped(), images(digits))
+
+
 def test_updates_may_carry_gradients(digits: Dataset) -> None:
     class Stepping(Given):
         def local(self, client: Any) -> Any:
@@ -112,3 +121,5 @@ def test_numbers_of_a_round_are_plain() -> None:
     found = plain({"a": np.float32(0.5), "b": torch.tensor(2), "c": None, "d": 3, "e": True})
     assert found == {"a": 0.5, "b": 2, "c": None, "d": 3, "e": True}
     assert json.loads(json.dumps(found)) == found
+    with pytest.raises(FedflowError, match=r"^method/a of an extension must be a number or None \(could not"):
+        plain({"method/a": "much"})

@@ -40,6 +40,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.metrics.epsilon import ACCOUNTANTS, Mechanism, library
 from fedflow.settings import option
+from fedflow.simulation.sampling import cohort_size
 from fedflow.simulation.updates.clip import Clip
 from fedflow.simulation.updates.step import Changed, Incoming, Outgoing, Sent, UpdateStep, register
 
@@ -146,8 +147,8 @@ class Privacy(UpdateStep):
 
     def prepared(self, run: "Conditions") -> "Private":
         clients = run.clients or 1
-        size: float = max(1, int(run.participation * clients + 1e-9))
         sampling, local = _sampling(run), self.mode == "local"
+        size: float = cohort_size(run.participation, clients)
         if sampling == "poisson":
             size = run.participation * clients
         noise, sampling = self.noise, "" if local else sampling

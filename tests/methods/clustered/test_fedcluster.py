@@ -12,6 +12,7 @@ from fedflow.errors import BadInput
 from fedflow.methods import build_method
 from fedflow.methods.clustered.fedcluster import FedCluster, State, shares
 from fedflow.methods.method import Round
+from fedflow.simulation import loop
 from fedflow.simulation.federation import Federation
 
 FOUR = quadratics(((1, 0), (1, 2), (1, 10), (1, 14)), (1,) * 4, start=4)
@@ -39,6 +40,13 @@ def test_reports_of_all_turns_are_recorded(cohort: str) -> None:
     ran = cycled(updates=[{"step": "clip", "norm": 100}], rounds=1, cohort=cohort)
     norms = [ran.values(f"client/clip.norm/{what}")[0] for what in ("min", "mean", "max")]
     assert norms == [1, 3.125, 5.75]
+
+
+def test_vectors_of_a_turn_are_not_kept_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = list[int]()
+    monkeypatch.setattr(loop, "summarized", lambda sent: kept.extend(len(s.vectors) for s in sent) or {})
+    cycled(updates=[{"step": "clip", "norm": 100}], rounds=1)
+    assert kept == [0] * 4
 
 
 def test_clients_may_be_held_near_the_model_of_their_turn(cohort: str) -> None:
