@@ -189,3 +189,20 @@ def test_a_failed_count_ends_no_run(digits: Dataset) -> None:
     with pytest.warns(UserWarning, match=r"fedavg: not all costs were counted \(needs single precision\)"):
         metrics = ran.outcome().metrics
     assert "macs" not in metrics and metrics["paper_bytes"] == metrics["bytes_down"] + metrics["bytes_up"]
+
+
+def test_attention_counts() -> None:
+    """Of 6 tokens of width 8: four products with 8 x 8, scores and sums 6 x 6 x 8 each."""
+
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.attention(x, x, x, need_weights=False)[0]
+
+    assert sum(macs(Attending(), (6, 8)).values()) == 4 * 6 * 8 * 8 + 2 * 6 * 6 * 8
+    encoder = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    assert sum(macs(encoder, (6, 8)).values()) == 4 * 6 * 8 * 8 + 2 * 6 * 6 * 8 + 2 * 6 * 8 * 16
+    assert torch.backends.mha.get_fastpath_enabled()

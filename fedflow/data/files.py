@@ -134,7 +134,7 @@ def read_folder(path: Path, options: FolderOptions | None = None) -> RawData:
     def images() -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
         for top in [path] if options.test_share else [path / split for split in SPLITS]:
             for file in chain.from_iterable(map(top.glob, ("*", "*/*", "*/*/**/*"))):
-                if file.is_file():
+                if file.is_file() and not (file.parent == path and file.name in used):
                     with file.open("rb") as stream:
                         yield PurePosixPath(file.relative_to(path).as_posix()), stream
 

@@ -7,7 +7,7 @@ the samples or finds them in its cache (``HF_HUB_OFFLINE=1`` forbids the network
 import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,9 +15,9 @@ import numpy as np
 
 from fedflow.data.features import listed
 from fedflow.data.files import DataColumn, RawData, decode_image, equal_images, is_junk, reading
-from fedflow.data.labels import numbered
+from fedflow.data.labels import labels_as_reals, numbered
 from fedflow.data.split import draw_test
-from fedflow.errors import BadInput, reason
+from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.project.distribution import require
 from fedflow.settings import Settings, option
 
@@ -66,6 +66,7 @@ def read_huggingface(path: Path, options: HuggingFaceOptions) -> RawData:
     train, test, others = _splits(parts, options, path)
     notes = [f"left out: the {'split' if len(others) == 1 else 'splits'} {listed(others)}"] if others else []
     tables = [train] if test is None else [train, test]
+    _need_one_order(tables, path)
     chosen = _input(train, options), _target(train, options)
     used = [*chosen, *filter(None, [options.user]), *options.columns]
     for name in used:
@@ -82,10 +83,16 @@ def read_huggingface(path: Path, options: HuggingFaceOptions) -> RawData:
         strata = np.zeros(len(y), np.int64) if plain else np.unique(y, return_inverse=True)[1]
         tested = draw_test(strata, options.test_share, options.seed, "data.huggingface.split")
         notes.append(f"one split: {tested.sum()} of {len(y)} samples are for testing (data.test_share)")
-    columns = {name: _fact(tables, name, tested) for name in options.columns}
-    if options.user is not None:
-        columns["user"] = _fact(tables, options.user, tested)
+    with reading(path):
+        columns = {name: _fact(tables, name, tested) for name in options.columns}
+        if options.user is not None:
+            columns["user"] = _fact(tables, options.user, tested)
     y_train, y_test = y[~tested], y[tested]
+    if labels := labels_as_reals(y_train):
+        raise FedflowError(
+            f"{path}: column {chosen[1]!r} is {y.dtype} and holds {labels}; save labels as whole numbers, "
+            "and real targets as lists of one number"
+        )
     if y.dtype.kind == "f":
         targets: dict[str, Any] = {"y_train": y_train.astype(np.float32), "y_test": y_test.astype(np.float32)}
     elif names or y.ndim > 1:
@@ -132,7 +139,22 @@ def _files(path: Path) -> dict[str, Part]:
         words = WORDS.findall(inside.removesuffix(".parquet"))
         with reading(file):
             shards.setdefault(words[-1] if words else "train", []).append(pq.read_table(file))
-    return {name: Part(pa.concat_tables(tables), _described(tables[0])) for name, tables in shards.items()}
+    parts = {name: [Part(table, _described(table)) for table in tables] for name, tables in shards.items()}
+    for shard in parts.values():
+        _need_one_order(shard, path)
+    return {name: Part(pa.concat_tables(shards[name]), shard[0].features) for name, shard in parts.items()}
+
+
+def _need_one_order(parts: Sequence[Part], path: Path) -> None:
+    """Refuse parts that number the classes of a column in different ways."""
+    for name, feature in parts[0].features.items():
+        for part in parts[1:]:
+            names, others = (described.get("names") for described in (feature, part.features.get(name, {})))
+            if None not in (names, others) and names != others:
+                raise FedflowError(
+                    f"{path}: column {name!r} has the classes {listed(names)} in one file, and "
+                    f"{listed(others)} in another"
+                )
 
 
 def _saved(folder: Path) -> Part:

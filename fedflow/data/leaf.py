@@ -158,11 +158,7 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
     for user in _users(path, "train", others):
         if user.name in users or user.name in few:
             raise FedflowError(f"{user.where}: is in another file too")
-        with reading(user.where):
-            inputs, targets = decode(user.x, user.y)
-        if train and len(targets) and inputs.shape[1:] != train[0][0].shape[1:]:
-            shape = f"{list(inputs.shape[1:])}, not {list(train[0][0].shape[1:])} as another user"
-            raise FedflowError(f"{user.where}: has inputs of the shape {shape}")
+        inputs, targets = _decoded(user, decode, train)
         most = max(most, len(targets))
         if len(targets) >= options.min_samples:
             train.append((inputs, targets, np.full(len(targets), len(users))))
@@ -174,15 +170,18 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
             f"{path / 'train'}: no user has {options.min_samples} training samples "
             f"(data.min_samples); the largest has {most}"
         )
+    tested = set[str]()
     for user in _users(path, "test", others):
+        if user.name in tested:
+            raise FedflowError(f"{user.where}: is in another file too")
+        tested.add(user.name)
         if user.name not in users and user.name not in few:
             strangers.add(user.name)
         if user.name in users:
             if user.hierarchy not in (None, belongs[user.name]):
                 differ = f"{user.hierarchy!r}, but in train/ {belongs[user.name]!r}"
                 raise FedflowError(f"{user.where}: belongs to {differ}")
-            with reading(user.where):
-                inputs, targets = decode(user.x, user.y)
+            inputs, targets = _decoded(user, decode, train)
             if len(targets):
                 test.append((inputs, targets, np.full(len(targets), users[user.name])))
     if not test:
@@ -214,6 +213,18 @@ class User(NamedTuple):
     hierarchy: Any
     x: list
     y: list
+
+
+def _decoded(
+    user: User, decode: Decode, train: list[tuple[np.ndarray, ...]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The arrays of one user, whose inputs have the shape of those in ``train``."""
+    with reading(user.where):
+        inputs, targets = decode(user.x, user.y)
+    if train and len(targets) and inputs.shape[1:] != train[0][0].shape[1:]:
+        shape = f"{list(inputs.shape[1:])}, not {list(train[0][0].shape[1:])} as another user"
+        raise FedflowError(f"{user.where}: has inputs of the shape {shape}")
+    return inputs, targets
 
 
 def _users(path: Path, split: str, others: set[str] | None = None) -> Iterator[User]:

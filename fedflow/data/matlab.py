@@ -1,7 +1,7 @@
 """MATLAB files: inputs and labels in a ``.mat`` file, also in the form of version 7.3 (HDF5)."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,10 +28,21 @@ class MatlabOptions(Settings):
     shape: list[int] = option(
         factory=list, doc="height and width of images that are rows of x, as [28, 28]", ge=1
     )
+    order: str = option(
+        "rows",
+        "how a row of x lists the pixels of its image: row by row, or column by column as MATLAB's img(:)",
+        choices=("rows", "columns"),
+    )
     task: str = option("classification", "kind of target", choices=("classification", "regression"))
     test_path: str | None = option(None, "file of the test samples; null = a random share")
     test_share: float = option(0.2, "share of the random test set, in each class", gt=0, lt=1)
     seed: int = option(0, "seed of the random test set", ge=0)
+
+    def validate(self) -> None:
+        if self.test_path is not None:
+            self.refuse_unused("with test_path", "test_share", "seed")
+        if not self.shape:
+            self.refuse_unused("without shape", "order")
 
 
 def read_mat(path: Path, options: MatlabOptions) -> RawData:
@@ -78,7 +89,8 @@ def _samples(path: Path, options: MatlabOptions) -> tuple[np.ndarray, np.ndarray
         raise FedflowError(f"{path}: {sizes}; set data.axis to the axis of x that counts the samples")
     x = np.moveaxis(x, axes[0] if options.axis is None else options.axis, 0)
     with reading(path):
-        x = x.reshape(len(x), *options.shape) if options.shape else x
+        order: Literal["F", "C"] = "F" if options.order == "columns" else "C"
+        x = x.reshape(len(x), *options.shape, order=order) if options.shape else x
     image = x.dtype == np.uint8 and x.ndim > 2
     others = sorted(arrays.keys() - {name_x, name_y})
     left = f"; left out: {listed(others)}" if others else ""

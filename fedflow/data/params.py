@@ -1,5 +1,6 @@
 """One entry of ``data`` in ``params.yaml``."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -166,8 +167,11 @@ def _named(entry: Mapping[str, Any]) -> list[str]:
 def _files(entry: Mapping[str, Any], root: Path | str | None, base: Path) -> dict[str, Path | None]:
     origin = SOURCES[entry["source"]]
     files: dict[str, Path | None] = {name: base / name for name in _named(entry)}
-    if Path(entry.get("images") or "").is_absolute():  # else within the folder `path`
-        files[entry["images"]] = Path(entry["images"])
+    if named := entry.get("images"):
+        folder = Path(os.path.normpath(base / (entry.get("path") or "")))
+        images = Path(os.path.normpath(folder / named))
+        if not images.is_relative_to(folder):
+            files[named] = images
     if origin.kind in ("download", "root"):
         files[f"data root: {origin.name}"] = origin.file(root)
     for part in (*entry.get("parts", ()), *([entry["test_of"]] if "test_of" in entry else ())):

@@ -200,7 +200,8 @@ def is_current(path: Path | str, params: DatasetParams, root: Path | str | None 
     """
     try:
         meta, sums = json.loads((Path(path) / META).read_text()), origin_sums(params, root)
-        same = meta["params"] == params.as_dict() and sums.items() <= meta["origin_files"].items()
+        same = meta["params"] == params.as_dict() and meta["hash"] == _content_hash(meta)
+        same = same and sums.items() <= meta["origin_files"].items()
         return same and all(sums.values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
@@ -239,9 +240,18 @@ def path_sum(path: Path) -> str:
     with reading(path):
         if not path.is_dir():
             return file_sum(regular(path))
-        inside = sorted(file for file in path.rglob("*") if file.is_file())
+        inside = sorted(file for file in _inside(path) if file.is_file())
         names = [[file.relative_to(path).as_posix(), file_sum(file)] for file in inside]
         return hashlib.sha256(json.dumps(names).encode()).hexdigest()
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """The files of a folder, also through links to folders, as readers find them; a loop is entered once."""
+    for at, folders, files in os.walk(folder, followlinks=True):
+        whole = Path(at).absolute()
+        above = {*map(os.path.realpath, (whole, *whole.parents))}
+        folders[:] = [name for name in folders if os.path.realpath(Path(at, name)) not in above]
+        yield from (Path(at, name) for name in files)
 
 
 def _tensors(raw: RawData, split: str) -> dict[str, Tensor]:
@@ -277,9 +287,13 @@ def _load_split(
 
 
 def _content_hash(meta: dict[str, Any]) -> str:
-    """16 hexadecimal digits over both files' contents and the normalization constants."""
+    """16 hexadecimal digits over both files' contents and the normalization constants.
+
+    Of a table, also over the names of classes and facts, and how its columns became inputs.
+    """
     sums = [meta["files"][_file(split)]["sha256"] for split in SPLITS]
-    parts = json.dumps([sums, meta["mean"], meta["std"]])
+    table = [meta["classes"], meta["columns"], meta["encoding"]] if "encoding" in meta else []
+    parts = json.dumps([sums, meta["mean"], meta["std"], *table])
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
 

@@ -123,7 +123,7 @@ def read_table(path: Path, options: TableOptions) -> RawData:
         table, given = table[~dropped], None if given is None else given[~dropped]
         if not len(table):
             raise FedflowError(f"{path}: every row has a missing value (data.missing: drop)")
-    _need_whole(table, dict.fromkeys([*used, *kinds]), () if options.missing == "refuse" else kinds, path)
+    _need_whole(table, used, kinds, options.missing != "refuse", path)
 
     y, classes = _targets(table, options, path)
     users = None if options.user is None else codes(table[options.user])
@@ -145,6 +145,8 @@ def read_table(path: Path, options: TableOptions) -> RawData:
         notes.append(
             f"left out: {dropped.sum()} of {len(dropped)} rows, with missing values (data.missing: drop)"
         )
+    if classes and y.ndim == 1 and (lacking := np.setdiff1d(y[test], y[~test])).size:
+        notes.append(f"only in test rows: {listed(classes[label] for label in lacking)} (of the target)")
     notes += filter(None, ["; ".join(summary(features, train, table[test], options.missing))])
     return RawData(
         x[~test], y[~test], x[test], y[test], classes, columns, notes=tuple(notes), encoding=encoding
@@ -155,7 +157,7 @@ def _rows(path: Path, options: TableOptions) -> tuple["pd.DataFrame", np.ndarray
     """All rows, and which of them are test rows [n] if a file has these."""
     import pandas as pd
 
-    if all(file.suffix == ".parquet" for file in (path, Path(options.test_path or path))):
+    if all(file.suffix.lower() == ".parquet" for file in (path, Path(options.test_path or path))):
         options.refuse_unused("with a Parquet file", "names", "separator", "comment", "encoding")
     table = read_frame(path, options)
     if options.test_path is None:
@@ -221,7 +223,7 @@ def _scaled(feature: Feature, whole: bool) -> np.ndarray:
 def _uses(table: "pd.DataFrame", options: TableOptions, features: list[str], classes: tuple[str, ...]) -> str:
     """The use of every column, in one line."""
     parts = [f"{counted(features, 'feature')}: {listed(features)}"]
-    if constant := [name for name in features if table[name].nunique() == 1]:
+    if constant := [name for name in features if table[name].nunique(dropna=False) == 1]:
         parts.append(f"constant: {listed(constant)}")
     kinds = f"{counted(classes, 'class')}: {listed(classes)}" if classes else "real numbers"
     if isinstance(options.target, list) and classes:
@@ -271,17 +273,22 @@ def _features(table: "pd.DataFrame", options: TableOptions, path: Path) -> dict[
     return kinds | {name: str(options.encode) for name in features if name in categories}
 
 
-def _need_whole(table: "pd.DataFrame", names: Iterable[str], filled: Iterable[str], path: Path) -> None:
-    """Refuse infinite values, and missing ones unless they are ``filled`` later."""
-    for name in names:
-        missing = table[name].isin([np.inf, -np.inf])
-        if name not in filled:
-            missing |= table[name].isna()
-        if missing.any():
-            row = missing.to_numpy().argmax() + 1
+def _need_whole(
+    table: "pd.DataFrame", used: Iterable[str], features: Iterable[str], filled: bool, path: Path
+) -> None:
+    """Refuse infinite values, and missing ones except of features that are ``filled`` later."""
+    for name in dict.fromkeys([*used, *features]):
+        infinite, missing = table[name].isin([np.inf, -np.inf]), table[name].isna()
+        odd = infinite if filled and name in features else infinite | missing
+        if odd.any():
+            way = "left out with the column (data.ignore)"
+            if name not in features:
+                way = "left out with their rows (data.missing: drop)" if not infinite.any() else "replaced"
+            elif not infinite.any():
+                way = f"filled in (data.missing) or {way}"
             raise FedflowError(
-                f"{path}: column {name!r} has {missing.sum()} missing or infinite values, to be filled in "
-                f"(data.missing) or left out with the column (data.ignore), the first in row {row}"
+                f"{path}: column {name!r} has {odd.sum()} missing or infinite values, to be {way}, "
+                f"the first in row {odd.to_numpy().argmax() + 1}"
             )
 
 
@@ -343,7 +350,7 @@ def _test_rows(
 
 def codes(column: "pd.Series", keep_numbers: bool = False) -> tuple[np.ndarray, tuple[str, ...]]:
     """The rank of each value among the sorted distinct ones [n], and these values."""
-    if keep_numbers and column.dtype.kind in "biu":
+    if keep_numbers and column.dtype.kind in "biu" and column.max() <= np.iinfo(np.int64).max:
         return column.to_numpy(np.int64), ()
     comparable = column if column.dtype.kind in "biuf" else column.astype(str)
     values, codes = np.unique(comparable.to_numpy(), return_inverse=True)

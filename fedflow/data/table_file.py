@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from contextlib import suppress
 from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,7 @@ def read_frame(path: Path, options: FileOptions) -> "pd.DataFrame":
     """
     with reading(regular(path, folders=False)):
         try:
-            table = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path, options)
+            table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path, options)
         except UnicodeDecodeError:
             remedy = "set data.encoding, for example to latin-1"
             raise ValueError(f"is not in {options.encoding}; {remedy}") from None
@@ -81,6 +82,10 @@ def read_frame(path: Path, options: FileOptions) -> "pd.DataFrame":
             raise ValueError(f"has two columns {twice[0]!r}")
         if not len(table):
             raise ValueError("has no rows")
+    marked = [number for mark in options.marks if (number := _number(mark)) is not None]
+    for name in table.select_dtypes("number") if marked else ():
+        if (missing := table[name].isin(marked)).any():
+            table[name] = table[name].convert_dtypes().mask(missing)  # whole numbers stay whole
     for name in [name for name in names_of(table) if is_text(table[name])]:
         text = _stripped(table[name], options)
         table[name] = as_numbers(text, options) if options.rewrites or options.marks else text
@@ -99,18 +104,20 @@ def as_numbers(column: "pd.Series", options: FileOptions, lenient: bool = False)
     """
     import pandas as pd
 
-    if column.dtype.name == "category":
+    if column.dtype.name.startswith(("category", "dictionary")):  # of pandas, of Arrow
         return column
     plain = column
     if options.rewrites:
         mark, point = re.escape(options.thousands or ""), re.escape(options.point)
         whole = rf"\d{{1,3}}({mark}\d{{3}})+|\d+" if mark else r"\d+"
-        number = re.compile(rf"[-+]?({whole})({point}\d*)?([eE][-+]?\d+)?")
+        number = re.compile(rf"[-+]?(({whole})({point}\d*)?|{point}\d+)([eE][-+]?\d+)?")
 
         def written(value: Any) -> Any:
-            if isinstance(value, str) and number.fullmatch(value):
+            if not isinstance(value, str):
+                return value
+            if number.fullmatch(value):
                 return value.replace(options.thousands or "", "").replace(options.point, ".")
-            return value
+            return value if _number(value) is None else f"not {value}"  # 1.5 with a decimal comma
 
         plain = column.map(written)
     numbers = pd.to_numeric(plain.map(lambda v: v if isinstance(v, str | Number) else None), errors="coerce")
@@ -163,6 +170,11 @@ def _read_csv(path: Path, options: FileOptions) -> "pd.DataFrame":
     written = pd.read_csv(path, keep_default_na=False, na_values=[""], low_memory=False, **form)
     for name in table.select_dtypes(exclude="number"):
         table[name] = written[name]
+    for name in table.select_dtypes("float"):  # whole numbers next to empty cells, which may be long ids
+        numbers = table[name].dropna()
+        if 0 < len(numbers) < len(table) and (numbers % 1 == 0).all():
+            with suppress(ValueError):  # written with a decimal mark
+                table[name] = pd.read_csv(path, usecols=[name], dtype={name: "Int64"}, **form)[name]
     return table
 
 

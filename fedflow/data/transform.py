@@ -19,7 +19,8 @@ def transformed(params: DatasetParams, root: Path | str | None = None) -> RawDat
 
     Images get the normalization constants that ``normalize`` names. "source": constants of the source, or
     else computed from all its training images as read; "train": computed from the training images that are
-    kept, before they are resized or padded. With a column ``domain``, they are computed for each domain.
+    kept, before they are resized or padded (the parts of a mix are padded before). With a column ``domain``,
+    they are computed for each domain.
     Raises `FedflowError` if the source cannot be read, `BadInput` for what cannot be done to its samples.
     """
     raw = SOURCES[params.source].load(root, *params.opened, _parts(params, root), params.loss)

@@ -2,7 +2,8 @@
 
 import copy
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -28,9 +29,20 @@ def macs(module: nn.Module, input_shape: Iterable[int], dtype: torch.dtype = tor
         layer.register_forward_pre_hook(partial(counter.enter, name))
         layer.register_forward_hook(counter.leave)
     kind = torch.float64 if dtype.is_floating_point and not getattr(module, "tokens", False) else torch.int64
-    with torch.no_grad(), counter:
+    with torch.no_grad(), counter, _plain_attention():
         module(torch.zeros(1, *input_shape, dtype=kind))
     return {name: flops // 2 for name, flops in counter.flops.items()}
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Attention in products of matrices: PyTorch's fused operation has no formula."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 class FlopCounter(TorchDispatchMode):

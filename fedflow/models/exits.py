@@ -64,7 +64,12 @@ class TwoExits(nn.Module):
         return torch.stack([self.exit(x), last], 1) if self.exits == "both" and self.training else last
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Cross-entropy of each sample [B], summed over the exits of ``outputs`` [B, 2, K] or [B, K]."""
+        """Cross-entropy of each sample [B], summed over the exits of ``outputs`` [B, 2, K] or [B, K].
+
+        Raises `ValueError` for targets other than one label per sample.
+        """
+        if y.is_floating_point() or y.ndim > 1:
+            raise ValueError("two exits need one label per sample")
         if outputs.ndim == 2:
             return F.cross_entropy(outputs, y, reduction="none")
         first, last = (F.cross_entropy(logits, y, reduction="none") for logits in outputs.unbind(1))

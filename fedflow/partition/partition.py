@@ -195,13 +195,13 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     test set, which is not used.
     """
     scheme, count = params.parameters, len(samples.labels)
-    clients = scheme.count(samples) if params.clients is None else params.clients
-    pieces = params.pieces or clients
 
     def rng(purpose: str) -> np.random.Generator:
         return generator(params.seed, f"partition/{purpose}")
 
     public = _stratified(samples.labels, params.public, rng("public"))
+    clients = scheme.count(samples.only(_rest(count, public))) if params.clients is None else params.clients
+    pieces = params.pieces or clients
     if pieces > count - len(public):
         field, most = f"partition.{'pieces' if params.pieces else 'clients'}", count - len(public)
         raise BadInput(field, pieces, f"at most {most}, the number of training samples")
@@ -291,6 +291,11 @@ def _stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.
     return np.sort(by_label[spread(len(labels), count, rng)]) if count else np.empty(0, np.int64)
 
 
+def _rest(count: int, public: np.ndarray) -> np.ndarray:
+    """The rows of ``count`` training samples that are divided."""
+    return np.setdiff1d(np.arange(count), public)
+
+
 def _split(
     scheme: Scheme, samples: Samples, public: np.ndarray, clients: int, rng: np.random.Generator
 ) -> Split:
@@ -299,7 +304,7 @@ def _split(
         return scheme.split(samples, clients, rng)
     if scheme.by_row:
         raise BadInput("partition.public", len(public), "0, because the scheme names the rows of all clients")
-    rest = np.setdiff1d(np.arange(len(samples.labels)), public)
+    rest = _rest(len(samples.labels), public)
     split = scheme.split(samples.only(rest), clients, rng)
     relabeled = None
     if split.train_labels is not None:

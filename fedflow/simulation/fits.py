@@ -52,8 +52,10 @@ def need_fit(model: FlatModel, train: Examples, name: str, classes: int = 0) -> 
             raise Misfit("its loss changes when it is called again: it draws random numbers, or counts calls")
         if channels_last(shape) and min(shape[:2]) >= LEAST and _reads_images(model):
             raise Misfit(f"it reads images {[shape[2], *shape[:2]]}, their channels first")
-        if train.several and any(isinstance(part, BinaryLinear) for part in model.to_module(w).modules()):
-            raise Misfit("its one logit is for two classes, and several labels need one each")
+        one_logit = any(isinstance(part, BinaryLinear) for part in model.to_module(w).modules())
+        if one_logit and (train.several or not labels):
+            kind = "several labels" if labels else "real targets"
+            raise Misfit(f"its one logit is for two classes, and {kind} need an output each")
         if labels and not model.own_losses:
             _need_logits(outputs, classes)
     except BadInput:

@@ -1,6 +1,7 @@
 """Divides prepared samples among clients."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedflow.files import (
     COUNTS,
     central_folder,
     intact,
+    locked,
     make_writable,
     naming,
     partition_folder,
@@ -24,6 +26,7 @@ from fedflow.partition import Partition, Samples, load_partition, make_partition
 from fedflow.partition.after.difficulty import Difficulty
 from fedflow.partition.params import UNDRAWN
 from fedflow.project.identity import Identity
+from fedflow.project.terminal import say
 from fedflow.stages.experiment import contents
 
 LARGEST = 2_000_000  # clients times labels in the table of labels
@@ -35,6 +38,13 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     Returns the folder. The key of its identity is in ``.fedflow/partitions``, because DVC tracks the folder.
     Raises `BadInput` for a seed's division that equals the entry's, if seeds draw the division only.
     """
+    waiting = partial(say, f"{name}: waiting for another process that divides it")
+    with locked(root / ".fedflow" / "locks" / f"partition-{name}", waiting):
+        return _prepared(params, name, root)
+
+
+def _prepared(params: Params, name: str, root: Path) -> Path:
+    """The folder of the partition; no other process writes into it now."""
     wanted, folder = params.partition(name), partition_folder(root, name)
     dataset = load_prepared(prepared_folder(root, wanted.dataset))
     existing = intact(lambda: load_partition(folder))

@@ -449,3 +449,36 @@ def test_a_file_of_another_kind_is_refused_in_one_line(read, tmp_path, suffix):
     name, options = ("npz", {}) if reader != "npz" else ("table", {"target": "y"})
     with refused(f"source '{name}' does not read {suffix} files; `source: {reader}`", FedflowError):
         transformed(DatasetParams.parse({"source": name, "path": str(tmp_path / f"a{suffix}"), **options}))
+
+
+def test_shards_that_number_classes_otherwise_are_refused(read, tmp_path):
+    for name, classes in (("train-0", ["cat", "dog"]), ("train-1", ["dog", "cat"])):
+        text = json.dumps({"info": {"features": {"label": {"_type": "ClassLabel", "names": classes}}}})
+        table = pa.table({"image": [[1.0, 2.0]] * 4, "label": [0, 1] * 2})
+        pq.write_table(table.replace_schema_metadata({"huggingface": text}), tmp_path / f"{name}.parquet")
+    with refused(
+        "column 'label' has the classes cat, dog in one file, and dog, cat in another", FedflowError
+    ):
+        read("shards", path=str(tmp_path), user=None)
+
+
+def test_columns_of_hugging_face_that_cannot_be_used_are_one_line(read, tmp_path):
+    lists = {"pixels": DIGITS.tolist(), "label": LABELS, "site": [None, *"ab" * 29, "a"]}
+    pd.DataFrame(lists).to_parquet(tmp_path / "gap.parquet")
+    with refused("gap.parquet: cannot be read: column 'site' has 1 missing", FedflowError):
+        read("shards", path=str(tmp_path / "gap.parquet"), user=None, columns=["site"])
+    pd.DataFrame(lists | {"label": LABELS.astype(float)}).to_parquet(tmp_path / "real.parquet")
+    with refused("column 'label' is float64 and holds 0, 1, .*; save labels as whole numbers", FedflowError):
+        read("shards", path=str(tmp_path / "real.parquet"), user=None)
+
+
+def test_images_of_matlab_may_be_listed_by_columns(read, tmp_path):
+    rows = np.stack([image.ravel(order="F") for image in IMAGES])
+    savemat(tmp_path / "columns.mat", {"X": rows, "y": LABELS})
+    path = str(tmp_path / "columns.mat")
+    raw = read("letters", path=path, test_path=path, axis=0, shape=[8, 8], order="columns")
+    np.testing.assert_array_equal(raw.x_train, IMAGES)
+    with refused("data.test_share: 0.5 .* with test_path"):
+        read("letters", path=path, test_path=path, axis=0, test_share=0.5)
+    with refused("data.order: 'columns' .* without shape"):
+        read("letters", path=path, axis=0, shape=None, order="columns")

@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 from support import refused
 
-from fedflow.data import leaf
-from fedflow.data.leaf import ALPHABET, CelebaOptions, LeafOptions, RedditOptions, ShakespeareOptions
+from fedflow.data import DatasetParams, leaf
+from fedflow.data.leaf import (
+    ALPHABET,
+    CelebaOptions,
+    LeafOptions,
+    PlainOptions,
+    RedditOptions,
+    ShakespeareOptions,
+)
 from fedflow.errors import FedflowError
 
 Users = dict[str, tuple[list, list]]
@@ -236,3 +243,26 @@ def test_a_user_that_does_not_fit_is_named(write, read, options, x, y, message):
     path = write(train=[{"a": (x, y)}], test=[{"a": ([], [])}])
     with refused(message, FedflowError):
         read(path, options)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_users_have_inputs_of_one_shape_and_one_file(write, split):
+    good, wide = ([[0.5, 1.5]], [1]), ([[0.5, 1.5, 2.5]], [1])
+    for second, message in (
+        ({"b": wide}, "user 'b': has inputs of the shape .3., not .2. as another"),
+        ({"a": good}, "user 'a': is in another file too"),
+    ):
+        splits = {"train": [{"a": good, "b": good}], "test": [{"a": good}]}
+        if split == "train":
+            splits["train"] = [{"a": good}, second]
+        else:
+            splits["test"].append(second)
+        with refused(message, FedflowError):
+            leaf.plain(write(**splits), PlainOptions())
+
+
+def test_images_outside_of_the_folder_are_files_of_the_data(tmp_path):
+    for images, listed in (("../img", True), ("img", False), (str(tmp_path / "img"), True)):
+        entry = {"source": "leaf_celeba", "path": str(tmp_path / "leaf"), "images": images}
+        files = DatasetParams.parse(entry).files()
+        assert ((tmp_path / "img") in files.values()) == listed

@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support import refused
 
 from fedflow.data import SOURCES, Dataset, DatasetParams, is_current, load_prepared, prepare
+from fedflow.data.prepared import path_sum
 from fedflow.errors import FedflowError
 from fedflow.project import code
 from fedflow.stages import prepare as stage
@@ -291,3 +293,25 @@ def test_data_are_outdated_once_the_code_of_a_plugin_changes(tmp_path, monkeypat
     assert prepared(PLUGIN.replace("3", "4")) == (4, True, said)
     SOURCES["levels"].fetch.__module__ = "in_no_file"
     assert not is_current(tmp_path / "d", DatasetParams.parse(entry))
+
+
+def test_files_behind_links_to_folders_count(npz, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "back").symlink_to(tmp_path / "set")  # a loop
+    (tmp_path / "real" / "a").write_text("1")
+    first = path_sum(tmp_path / "set")
+    (tmp_path / "real" / "a").write_text("22")
+    assert path_sum(tmp_path / "set") != first
+
+
+def test_the_hash_of_a_table_depends_on_its_names(tmp_path):
+    hashes = set()
+    for words in (("yes", "no"), ("pos", "neg")):
+        pd.DataFrame({"a": [0.5, 1, 2, 4] * 5, "label": words * 10}).to_csv(tmp_path / "t.csv", index=False)
+        entry = {"source": "table", "path": str(tmp_path / "t.csv"), "target": "label"}
+        data = prepare(DatasetParams.parse(entry), tmp_path / "out")
+        assert is_current(tmp_path / "out", DatasetParams.parse(entry))
+        hashes.add(data.hash)
+    assert len(hashes) == 2

@@ -357,3 +357,68 @@ def test_a_byte_order_mark_and_names_in_any_script(tmp_path: Path) -> None:
     raw = read_table(tmp_path / "towns.csv", TableOptions.parse({"target": "y", "user": "城市"}))
     assert raw.columns["user"].names == ("上海", "北京") and raw.classes == ("a", "b")
     assert raw.x_train.shape[1] == 1 and "1 feature: größe" in raw.notes[0]
+
+
+def of_csv(tmp_path: Path, text: str, **entry: Any) -> RawData:
+    (tmp_path / "t.csv").write_text(text)
+    return read_table(tmp_path / "t.csv", TableOptions(target="label", **entry))
+
+
+def test_marks_may_be_numbers(tmp_path):
+    rows = "".join(f"{i % 5}.5,{i % 4},{i % 2}\n" for i in range(39))
+    text = f"a,c,label\n{rows}-999,2,1\n"
+    raw = of_csv(tmp_path, text, marks=["-999"], missing="mean")
+    assert raw.encoding.features[0].fill == pytest.approx(2.5, abs=0.4)
+    raw = of_csv(tmp_path, text.replace(",1\n", ",-1\n"), marks=["-999", "-1"], missing="drop")
+    assert raw.classes == ("0",) and len(raw.notes) == 2
+    raw = of_csv(tmp_path, text, marks=["-999", "3"], missing="mean", encode="onehot", categories=["c"])
+    assert raw.encoding.features[1].values == ("", "0", "1", "2")
+
+
+def test_a_point_is_no_decimal_mark_where_a_comma_is(tmp_path):
+    rows = "".join(f"{i % 5},5;,{i % 4 + 1};{i % 2}\n" for i in range(40))
+    raw = of_csv(tmp_path, f"a;b;label\n{rows}", separator="semicolon", decimal="comma")
+    assert [f.kind for f in raw.encoding.features] == ["number"] * 2
+    assert raw.encoding.mean[0][1] == pytest.approx(0.25, abs=0.05)
+    with refused("not features: 'a'", FedflowError):
+        of_csv(tmp_path, f"a;b;label\n{rows}1.100;0,5;0\n", separator="semicolon", decimal="comma")
+
+
+def test_long_ids_stay_apart_next_to_an_empty_cell(tmp_path):
+    rows = "".join(f"{i % 5}.5,{1234567890123456789 + i % 4},{i % 2}\n" for i in range(40))
+    raw = of_csv(tmp_path, f"a,who,label\n{rows}1.5,,1\n", user="who", missing="drop")
+    assert raw.columns["user"].names == tuple(str(1234567890123456789 + k) for k in range(4))
+    raw = of_csv(tmp_path, f"a,who,label\n{rows}1.5,-7,1\n", user="who", missing="drop", marks=["-7"])
+    assert len(raw.columns["user"].names) == 4
+
+
+def test_facts_beyond_int64_are_numbered(tmp_path):
+    rows = "".join(f"{i % 5}.5,{2**63 + i % 4},{i % 2}\n" for i in range(40))
+    raw = of_csv(tmp_path, f"a,tag,label\n{rows}", columns=["tag"])
+    assert raw.columns["tag"].names == tuple(str(2**63 + k) for k in range(4))
+
+
+def test_a_class_that_only_test_rows_have_is_noted(tmp_path):
+    rows = "".join(f"{i % 5}.5,{('no', 'yes')[i % 2]}\n" for i in range(40))
+    (tmp_path / "test.csv").write_text(f"a,label\n{rows}1.5,Yes\n")
+    raw = of_csv(tmp_path, f"a,label\n{rows}", test_path=str(tmp_path / "test.csv"))
+    assert "only in test rows: Yes (of the target)" in raw.notes
+
+
+@pytest.mark.parametrize(
+    ("label", "a", "way"),
+    [
+        ("", "1.5", r"'label' has .* left out with their rows \(data.missing: drop\)"),
+        ("1", "", r"'a' has .* filled in \(data.missing\) or left out with the column \(data.ignore\)"),
+        ("1", "inf", r"'a' has .* values, to be left out with the column \(data.ignore\)"),
+    ],
+)
+def test_the_way_out_of_missing_values_is_one_that_works(tmp_path, label, a, way):
+    rows = "".join(f"{i % 5}.5,{i % 2}\n" for i in range(40))
+    with refused(way, FedflowError):
+        of_csv(tmp_path, f"a,label\n{rows}{a},{label}\n")
+
+
+def test_the_ending_of_a_parquet_file_may_be_in_capitals(tmp_path, table):
+    table[["age", "kind"]].to_parquet(tmp_path / "T.PARQUET")
+    assert read_table(tmp_path / "T.PARQUET", TableOptions(target="kind")).x_train.shape[1] == 1

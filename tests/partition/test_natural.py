@@ -105,3 +105,10 @@ def test_what_cannot_be_made_is_refused_in_one_line(options, clients, message):
 def test_a_data_set_without_columns_is_refused():
     with refused(r"partition.column: 'user' .* of the dataset: it has none"):
         make(Samples(np.zeros(5, int)), "natural")
+
+
+def test_clients_may_be_counted_without_public_samples() -> None:
+    users = np.repeat(np.arange(20), 5)
+    samples = Samples(np.arange(100) % 2, np.arange(20) % 2, {"user": DataColumn(users, np.arange(20))})
+    made = make(samples, "natural", column="user", public=40)
+    assert 0 < len(made.sizes) <= 20 and made.sizes.sum() == 60

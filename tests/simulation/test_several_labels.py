@@ -231,7 +231,7 @@ def test_networks_without_a_logit_per_label_are_refused(own: Any) -> None:
         with refused(message):
             ff.run(own(), ff.iid(clients=2), model=network, rounds=1, progress=False)
     two = ff.dataset(X[:120], Y[:120, :2], X[120:], Y[120:, :2], loss="bce")
-    with refused("its one logit is for two classes, and several labels need one each"):
+    with refused("its one logit is for two classes, and several labels need an output each"):
         ff.run(two, ff.iid(clients=2), model="logistic_one_logit", rounds=1, progress=False)
 
 
@@ -360,3 +360,18 @@ def test_schemes_divide_without_labels_or_refuse(name: str, options: dict[str, A
         return
     made = make_partition(params, Samples.of(column))
     assert made.sizes.sum() > 0 and made.label_counts is None
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        ("logistic_one_logit", "its one logit .* real targets need an output each"),
+        ("cnn_exit", "one label per"),
+    ],
+)
+def test_networks_for_labels_are_refused_with_two_real_targets(network: str, message: str) -> None:
+    x, y = np.random.default_rng(0).random((40, 3, 16, 16), np.float32), np.ones((40, 2), np.float32)
+    x = x.reshape(40, -1) if network == "logistic_one_logit" else x
+    data = ff.dataset(x[:30], y[:30] / 3, x[30:], y[30:] / 3)
+    with refused(message):
+        ff.run(data, ff.iid(clients=2), model=network, rounds=1, progress=False)
