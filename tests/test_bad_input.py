@@ -175,7 +175,8 @@ def test_a_gpu_that_is_not_there_is_refused(refused, monkeypatch, command):
         ("partitions.skewed={dataset: digits, scheme: label_groups, groups: 9, clients: 6}", "groups: 9"),
         ("partitions.skewed={dataset: digits, scheme: shards, clients: 800}", "shards_per_client: 2"),
         ("models.digits=lenet5", r"model.name: 'lenet5' .*fit images \(1, 8, 8\)"),
-        ("models.digits.options.hidden=[wide]", "model.name: 'mlp' .*options that fit"),
+        ("models.digits.options.hidden=[wide]", r"digits.options.hidden: \[.wide.\] .*a list, each item"),
+        ("models.digits.options.hidden=3", "models.digits.options.hidden: 3 .*a list, each item"),
     ],
 )
 def test_what_does_not_fit_the_data_is_refused_before_training(refused, change, says):

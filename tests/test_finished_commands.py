@@ -362,6 +362,19 @@ def test_a_process_that_ignores_signals_is_not_called_stopped(capsys, tmp_path: 
         process.wait()
 
 
+def test_a_killed_child_that_was_not_asked_for_is_not_running(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    note = tmp_path / ".fedflow" / "locks" / "key.json"
+    note.parent.mkdir(parents=True)
+    note.write_text(json.dumps({"name": "p/m/0", "pid": child.pid, "since": time.time() + 1}))
+    assert [run.pid for run in running(tmp_path)] == [child.pid]
+    child.kill()
+    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert not running(tmp_path)
+    child.wait()
+
+
 def test_notes_of_killed_processes_are_not_running(tmp_path: Path) -> None:
     """A process with a number that is used again has started after the note; numbers are of one machine."""
     locks = tmp_path / ".fedflow" / "locks"

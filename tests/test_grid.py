@@ -7,8 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import warnings
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,10 @@ from command import fedflow, make_project, one_line_error
 from support import refused
 
 from fedflow.cli.experiments import start
-from fedflow.cli.sweep import _run
+from fedflow.cli.sweep import LATER, _run
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
+from fedflow.files import locked
 from fedflow.methods.personal.ditto import Ditto
 from fedflow.partition import Partition, PartitionParams, make_partition
 from fedflow.stages.experiment import Experiment
@@ -106,7 +109,7 @@ def test_a_procedure_with_a_named_folder_deletes_nothing_else_there(project: Pat
     assert done.code == 2 and "notes holds results of another run (other seed): name another" in done.err
     before = files_below(project / "results")
     done = fedflow(capsys, *ring, project / "results/even/fedavg/0")
-    assert done.code == 2 and "holds results of another run (other procedure" in done.err
+    assert done.code == 2 and "out: " in done.err and "a folder outside of data, outcomes" in done.err
     assert files_below(project / "results") == before
 
 
@@ -473,3 +476,54 @@ def test_folders_that_may_be_empty_hold_a_file_for_git_and_dvc(tmp_path, capsys)
     assert fedflow(capsys, "fingerprint", "--root", root).code == 0
     for home in (root, HOME):
         assert (home / MAY_BE_EMPTY / ".gitkeep").read_bytes() == b""
+
+
+def test_a_run_in_another_process_is_waited_for(project: Path, capsys, monkeypatch) -> None:
+    """Its result is taken; if the other process fails, the run is this sweep's."""
+    shutil.rmtree(project / "results/even/ditto")
+    (cell,) = [c for c in cells(load_params(project / "params.yaml"), project, "sweep") if "ditto" in c.title]
+    locks = [
+        lock for lock in (project / ".fedflow" / "locks").iterdir() if re.fullmatch("[0-9a-f]+", lock.name)
+    ]
+    monkeypatch.setattr("fedflow.cli.sweep.POLL", 0.1)
+    with ThreadPoolExecutor(1) as thread:
+        with ExitStack() as other_process:
+            for lock in locks:
+                other_process.enter_context(locked(lock, lambda: None))
+            assert _run(cell) == (cell.title, {}, LATER)
+            waiting = thread.submit(_run, cell, wait=True)
+            time.sleep(0.5)
+            assert not waiting.done()
+        _, metrics, error = waiting.result()
+    assert (metrics["loss"], error) == (finished_metrics(cell)["loss"], "")
+    shutil.rmtree(project / "results/even/ditto")
+    ran, calls = _run, []
+
+    def busy_once(cell, wait=False):
+        calls.append(wait)
+        return ran(cell) if wait else (cell.title, {}, LATER)
+
+    monkeypatch.setattr("fedflow.cli.sweep._run", busy_once)
+    done = fedflow(capsys, "sweep", "--jobs", "1", "--root", project)
+    assert done.code == 0 and calls == [False, True]
+    assert f"{cell.title}: waiting for another process that runs it" in done.out
+    assert f"1 of 1: {cell.title}, " in done.out
+
+
+def test_changes_that_no_run_of_the_grid_reads_are_named(project: Path, capsys) -> None:
+    with pytest.warns(
+        UserWarning, match="^--set methods.ifca.clusters, tuning.rounds: not used by the grid$"
+    ):
+        fedflow(
+            capsys,
+            "sweep",
+            "--dry-run",
+            "--root",
+            project,
+            "--set",
+            "methods.ifca.clusters=4",
+            "--set",
+            "tuning.rounds=4",
+            "--set",
+            "methods.ditto.lam=1",
+        )

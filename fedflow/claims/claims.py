@@ -131,7 +131,7 @@ class Check(Settings):
         compares = any(kind in COMPARES for kind in self.kinds)
         if (self.of is None) is compares:
             accepted = "a value" if compares else f"null, unless there is one of {', '.join(COMPARES)}"
-            raise BadInput("of", self.of, accepted)
+            raise BadInput("of", self.of and self.of.method, accepted)
         if self.partitions and self.arms and all(arm.partition for arm in self.arms):
             raise BadInput("partition", self.partition, "null, as every method has its own")
         if self.measure is not None and not self.kinds:

@@ -420,7 +420,8 @@ def _select(
 ) -> tuple[str, list[Run]]:
     """Label and runs of a method on ``partition`` with these settings.
 
-    If several variants have them, the variant of params.yaml counts; without it, that is an error.
+    If several variants have them, the variant of params.yaml counts; without it, that is an error. Without
+    settings, only that variant counts.
     """
     where = {**where, **arm.where}
     # Only outcomes tell the rows in the summary of a procedure.
@@ -434,9 +435,9 @@ def _select(
         if runs and not any(name in flat(run.params) for run in runs):
             raise BadInput("where", name, f"a setting of {arm.method}, such as training.lr")
     fits = by_method([r for r in runs if all(flat(r.params).get(n) == value for n, value in where.items())])
-    if len(fits) > 1 and arm.method not in fits:
+    if where and len(fits) > 1 and arm.method not in fits:
         raise BadInput("where", dict(where), f"more settings: {', '.join(fits)} have these")
-    selected = fits.get(arm.method) or next(iter(fits.values()), [])
+    selected = fits.get(arm.method) or (next(iter(fits.values()), []) if where else [])
     settings = ", ".join(say(*item) for item in arm.where.items())
     return f"{label} ({settings})" if settings else label, selected
 

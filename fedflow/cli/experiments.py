@@ -2,7 +2,7 @@
 
 import shlex
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from datetime import datetime
 from functools import partial
@@ -21,7 +21,6 @@ from fedflow.project.distribution import require
 
 if TYPE_CHECKING:
     from fedflow.config import Loaded, Params
-    from fedflow.stages.experiment import Experiment
     from fedflow.stages.grid import Cell
     from fedflow.stages.inputs import Makers
 
@@ -73,7 +72,7 @@ def run(
         experiment = Experiment(params, partition, method, seed, root, sweep)
         experiment.check()
         warn_of_kept(params, [experiment.names])
-        _warn_of_unused(params, experiment)
+        warn_of_unused(params, [experiment.names], experiment.title, "grid")
         folder = Path(out) if out else None
         home = folder or experiment.results_folder
         makers = MAKERS | {"networks": train}
@@ -158,18 +157,22 @@ def finished_already(cell: "Cell", folder: Path, makers: "Makers | None" = None)
     return finished
 
 
-def _warn_of_unused(params: "Loaded", experiment: "Experiment") -> None:
-    """Warn of changes of methods, partitions and tuning that this run does not read."""
-    used = [f"methods.{name}" for name in (experiment.method, params.registered(experiment.method))]
-    used += [f"partitions.{experiment.partition}"]
+def warn_of_unused(params: "Loaded", pairs: Iterable[Sequence[str]], user: str, *without: str) -> None:
+    """Warn of changes of methods, partitions and sections that ``user``, these runs, does not read.
+
+    ``pairs`` are their partitions and methods; besides `tuning`, they do not read the sections ``without``.
+    """
+    used = set[str]()
+    for partition, method in pairs:
+        used |= {f"partitions.{partition}", f"methods.{method}", f"methods.{params.registered(method)}"}
     unused: list[str] = []
     for name in (change.partition("=")[0].replace('"', "") for change in params.changes):
         section, _, rest = name.partition(".")
-        other = section == "tuning" or (section in ("methods", "partitions") and rest)
+        other = section in ("tuning", *without) or (section in ("methods", "partitions") and rest)
         if other and not any(f"{name}.".startswith(f"{entry}.") for entry in used):
             unused.append(name)
     if unused:
-        warnings.warn(f"--set {', '.join(unused)}: not used by {experiment.title}", stacklevel=2)
+        warnings.warn(f"--set {', '.join(unused)}: not used by {user}", stacklevel=2)
 
 
 def _ended(root: Path, folder: Path) -> str:

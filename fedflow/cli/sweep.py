@@ -11,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from multiprocessing import active_children, get_context
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedflow.cli.experiments import load_flow, server_for, start
+from fedflow.cli.experiments import load_flow, server_for, start, warn_of_unused
 from fedflow.cli.options import Executor, Root, Set, Workers, load_engine
 from fedflow.cli.printing import print_line
 from fedflow.cli.startup import importing
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 GRACE = 10  # seconds for a run to end when it is stopped
 MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small data set
 SHOWN = 3  # reasons printed per run
+LATER = "running in another process"
+POLL = 2.0  # seconds until the lock of a run in another process is tried again
 
 Ended = Generator[tuple[str, dict[str, Any], str], None, None]  # title, metrics, error
 
@@ -82,6 +85,7 @@ def sweep(
         jobs = 1
     every = grid.cells(params, root, name)
     warn_of_kept(params, grid.pairs(every))
+    warn_of_unused(params, grid.pairs(every), "the grid")
     if rest:
         left = not_elsewhere(params, root, every)
         print_line(f"{len(every) - len(left)} of {len(every)} runs left out, as results.csv has them")
@@ -112,13 +116,24 @@ def _compute(
     from fedflow.stages.procedure import ProcedureRun
 
     todo = sorted(todo, key=lambda cell: not isinstance(cell, ProcedureRun))
-    failed, began = [*lost], time.monotonic()
+    failed, began, done = [*lost], time.monotonic(), 0
+    cells, later = {cell.title: cell for cell in todo}, list["Cell"]()
+
+    def elsewhere() -> Ended:
+        for cell in later:
+            print_line(f"{cell.title}: waiting for another process that runs it")
+            yield _run(cell, wait=True)
+
     if not todo:
         return raise_failed(lost, len(lost))
     with server_for(params):
         jobs = min(jobs or _jobs(params.engine), len(todo))
         with closing(_side_by_side(params, root, todo, jobs) if jobs > 1 else _in_turn(todo)) as ended:
-            for done, (title, metrics, error) in enumerate(ended, 1):
+            for title, metrics, error in chain(ended, elsewhere()):
+                if error == LATER:
+                    later.append(cells[title])
+                    continue
+                done += 1
                 failed += [title] if error else []
                 left = time_left(began, done, len(todo))
                 print_line(f"{done} of {len(todo)}: {title}, {error or _headline(metrics)}{left}")
@@ -175,9 +190,13 @@ def _run_in(free: "Queue[ProcessPoolExecutor]", cell: "Cell") -> tuple[str, dict
         free.put(pool)
 
 
-def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
-    """Run one cell, whose inputs `grid.to_do` has made, in a flow unless the executor is inline."""
+def _run(cell: "Cell", wait: bool = False) -> tuple[str, dict[str, Any], str]:
+    """Run one cell, whose inputs `grid.to_do` has made, in a flow unless the executor is inline.
+
+    If another process runs it, ``wait`` for the end, or else return the error `LATER`.
+    """
     from fedflow.stages.all_stages import run_experiment
+    from fedflow.stages.driver import Busy
     from fedflow.stages.experiment import Experiment
     from fedflow.stages.grid import failure, finished_metrics, is_finished, outdated_inputs
     from fedflow.stages.procedure import run_procedure
@@ -191,6 +210,11 @@ def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
             raise FedflowError(f"another command has changed {listed(changed)} since the sweep began")
         flow = "federate" if run else "procedure"
         return cell.title, start(cell.params, flow, partial(compute, cell, makers={}), **cell.parameters), ""
+    except Busy:
+        if not wait:
+            return cell.title, {}, LATER
+        time.sleep(POLL)
+        return _run(cell, wait)
     except Exception as error:  # a bug in a method or an extension must not end the other runs
         return cell.title, {}, failure(error)
 

@@ -1,5 +1,6 @@
 """Sections of ``params.yaml`` that no other package defines: engine, networks, entries, grid."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -123,8 +124,11 @@ class ModelParams(Settings):
                 network.check_option(name, "models.options")
         if "fresh" in self.options and "start" not in self.options:
             raise BadInput("models.fresh", self.options["fresh"], "names of a file, which `start` gives")
+        usual = inspect.signature(network.build).parameters
         for name, value in self.options.items():
-            if isinstance(value, list) and any(isinstance(width, int) and width < 1 for width in value):
+            widths = name in usual and isinstance(usual[name].default, tuple) and self.name in ARCHITECTURES
+            listed = value if isinstance(value, list | tuple) else [] if not widths else [None]
+            if any((widths and type(n) is not int) or (isinstance(n, int) and n < 1) for n in listed):
                 raise BadInput(f"models.options.{name}", value, "a list, each item a whole number >= 1")
 
 

@@ -111,13 +111,17 @@ def _statistic(pair: np.ndarray, worst: bool) -> np.ndarray:
     return lowest[0] - lowest[1]
 
 
+def shared(first: Iterable[Run], second: Iterable[Run]) -> list[tuple[Run, Run]]:
+    """The runs of two methods with the same seed, data and partition."""
+    by_seed = {run.seed: run for run in second}
+    pairs = [(run, by_seed[run.seed]) for run in first if run.seed in by_seed]
+    return [(a, b) for a, b in pairs if all(a.metrics.get(name) == b.metrics.get(name) for name in HASHES)]
+
+
 def _paired(first: Sequence[Run], second: Sequence[Run], column: str) -> dict[int, np.ndarray]:
     """Values [2, n] of the clients that both methods scored, by seed with the same data and partition."""
-    by_seed, paired = {run.seed: run for run in second}, {}
-    for run in first:
-        other = by_seed.get(run.seed)
-        if other is None or any(run.metrics.get(name) != other.metrics.get(name) for name in HASHES):
-            continue
+    paired = {}
+    for run, other in shared(first, second):
         (clients, ours), (others, theirs) = _scores(run, column), _scores(other, column)
         if not np.array_equal(clients, others):
             left, right = pd.Series(ours, clients).align(pd.Series(theirs, others), join="inner")

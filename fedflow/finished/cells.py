@@ -1,5 +1,6 @@
 """Tables of the page: text and sort key of each cell, with the best ones marked."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,11 +45,13 @@ class Table:
     colors: Mapping[str, int] | None = None  # indices of the colors of variants; default: of the page
 
 
-def metric_table(methods: Methods, metrics: Iterable[Metric]) -> Table:
+def metric_table(methods: Methods, metrics: Sequence[Metric]) -> Table:
     """Mean ± sample std over seeds of every metric that some run has, a row per variant."""
     every = [run for runs in methods.values() for run in runs]
     targets = measured(every, "target_accuracy")
-    metrics = [m for m in metrics if measured(every, m.name) or (m.missing != UNMEASURED and targets)]
+    stops = any(run.params.get("run", {}).get("stop_at") for run in every)
+    asked = {m.name: stops if m.name == "stopped_in" else targets for m in metrics if m.missing != UNMEASURED}
+    metrics = [_finer(m, every) for m in metrics if measured(every, m.name) or asked.get(m.name)]
     winners = {m.name: _winners(methods, m) for m in metrics}
     rows = [
         Row(name, runs[0].label, [_cell(runs, metric, name in winners[metric.name]) for metric in metrics])
@@ -56,6 +59,19 @@ def metric_table(methods: Methods, metrics: Iterable[Metric]) -> Table:
     ]
     spreads = [SPREAD if any(row.cells[i].spread for row in rows) else "" for i in range(len(metrics))]
     return Table([(m.label, spread, m.hint) for m, spread in zip(metrics, spreads, strict=True)], rows)
+
+
+def _finer(metric: Metric, runs: Iterable[Run]) -> Metric:
+    """The metric with two digits of its smallest value above 0, if it is in millions."""
+    values = [value for run in runs if (value := run.metrics.get(metric.name))]
+    return (
+        replace(metric, unit=finer(metric.unit, min(values))) if values and metric.unit.factor < 1 else metric
+    )
+
+
+def finer(unit: Unit, value: float) -> Unit:
+    """The unit with as many digits as print two of a ``value`` above 0."""
+    return replace(unit, digits=max(unit.digits, 1 - math.floor(math.log10(value * unit.factor))))
 
 
 def write(value: Stat, unit: Unit = SHARE) -> tuple[str, str]:

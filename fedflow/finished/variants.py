@@ -2,7 +2,8 @@
 
 Only runs of one variant are averaged, over their seeds, which may draw the partition too. The variant that
 params.yaml defines (in the folder ``<seed>``) has the name of the method; other variants are named after
-their differences from it.
+their differences from it, or from the method's runs on another partition. Where no run at all has the
+settings of params.yaml, as in a first trial with ``--set``, the variant with most seeds has the name.
 """
 
 import json
@@ -25,12 +26,13 @@ from fedflow.settings import Settings, explain, hints
 from fedflow.simulation.settings import RunSettings
 
 LENGTH, DIGITS = 40, 4  # letters of the differences in a label, and of the digest at its end
+PLACES = ("partition", "data")  # sections in which runs of one method differ by partition
 HOST = "method.host.name"  # the method that another one wraps
 
 
 def named(runs: Sequence[Run]) -> list[Run]:
     """``runs`` with ``variant`` and ``label``; of two with equal variant and seed, the one in ``<seed>``."""
-    labeled = []
+    labeled, plain = [], {run.method: run for run in runs if _is_plain(run)}
     for _, group in groupby(runs, key=lambda run: (run.partition, run.method)):
         variants: dict[tuple, dict[int, Run]] = {}
         for run in sorted(group, key=lambda run: (_identity(run), run.seed, run.folder.name)):
@@ -39,10 +41,12 @@ def named(runs: Sequence[Run]) -> list[Run]:
                 seeds[run.seed] = replace(seeds[run.seed], repeated=run.folder.name)
             else:
                 seeds[run.seed] = run
-        plain = max(variants.values(), key=lambda seeds: (sum(map(_is_plain, seeds.values())), len(seeds)))
-        base = next(iter(plain.values()))
+        usual = max(variants.values(), key=lambda seeds: (sum(map(_is_plain, seeds.values())), len(seeds)))
+        base = next(iter(usual.values()))
+        elsewhere = bool(plain) and not any(map(_is_plain, usual.values()))
         for seeds in variants.values():
-            variant, label = _names(next(iter(seeds.values())), base)
+            run = next(iter(seeds.values()))
+            variant, label = _beside(run, plain.get(run.method)) if elsewhere else _names(run, base)
             labeled += [replace(run, variant=variant, label=label) for run in seeds.values()]
     return sorted(_distinct(labeled), key=lambda run: (run.partition, run.method, run.variant, run.seed))
 
@@ -69,6 +73,14 @@ def _is_plain(run: Run) -> bool:
     return run.folder.name == str(run.seed)
 
 
+def _beside(run: Run, base: Run | None) -> tuple[str, str]:
+    """The variant and label of a run without a plain one on its partition; ``base`` is elsewhere, or None."""
+    if base is None:
+        return f"{run.method} · {run.settings[:DIGITS]}", f"{_label(run)} · {run.settings[:DIGITS]}"
+    there = {name: run.params[name] for name in PLACES}
+    return _names(run, replace(base, params=base.params | there, metrics=base.metrics | hashes(run.metrics)))
+
+
 def _names(run: Run, base: Run) -> tuple[str, str]:
     """The variant and label of a run, from its method and its differences from ``base``."""
     label = _label(run)
@@ -82,7 +94,9 @@ def _names(run: Run, base: Run) -> tuple[str, str]:
         wrapped = {HOST: mine[HOST]}  # the label has it already
         inside = HOST.removesuffix("name")
         theirs = {name: v for name, v in theirs.items() if not name.startswith(inside)} | wrapped
-    differs |= differences(mine, theirs, usual)
+    changed = differences(mine, theirs, usual)
+    divided = any(name.startswith(("partition.", "data.")) for name in changed)  # says more than a hash
+    differs = changed if divided else differs | changed
     short = _shortened([say(*item) for item in differs.items()], run.settings)
     full = ", ".join(f"{name} {text(value)}" for name, value in (wrapped | differs).items())
     if not full:  # they differ in settings that results do not have, such as fields of other versions

@@ -284,6 +284,13 @@ def network_entry(network: str | Mapping[str, Any]) -> dict[str, Any]:
     if "name" not in network:
         given = Words(f"a {type(network).__name__} without `name`")
         raise BadInput("model", given, "a mapping with the name of an architecture")
+    for name, kind, accepted in (
+        ("name", str, "text"),
+        ("options", Mapping, "a mapping"),
+        ("start", str, "text"),
+    ):
+        if name in network and not isinstance(network[name], kind):
+            raise BadInput(f"model.{name}", network[name], accepted)
     options = {name: value for name, value in network.items() if name not in ("name", "options")}
     return {"name": network["name"], "options": {**network.get("options", {}), **options}}
 

@@ -58,6 +58,8 @@ class Given(Scheme):
         lists, field = self._lists(samples.root), self._field
         if clients != len(lists.train):
             raise BadInput("partition.clients", clients, f"{len(lists.train)} or null, as many as are given")
+        if not lists.train:
+            raise BadInput(field, Words("no client"), "the rows of one client or more")
         need_rows(field, lists.train, len(samples.labels), "training")
         for kind, lists_of in (("training", lists.train), ("validation", lists.validation or [])):
             if empty := [k for k, rows in enumerate(lists_of) if not len(rows)]:

@@ -56,12 +56,20 @@ def _check_text(name: str, text: str) -> None:
             raise BadInput(name, text, f"a path of up to {PATH} bytes, and {PART} in each part")
 
 
+OURS = ("data", "outcomes", "results", "runs")  # folders of a project
+
+
 def check_arguments(**given: Any) -> None:
     """Raise `BadInput` for the first parameter with a value that is not accepted."""
     for name, value in given.items():
         argument(name, value)
-    if (out := given.get("out")) and Path(given["root"]).resolve().is_relative_to(Path(out).resolve()):
+    if not (out := given.get("out")):
+        return
+    folder, root = Path(out).resolve(), Path(given["root"]).resolve()
+    if root.is_relative_to(folder):
         raise BadInput("out", str(out), "a folder without the project, whose files would be recorded, too")
+    if folder.is_relative_to(root) and folder.relative_to(root).parts[0] in OURS:
+        raise BadInput("out", str(out), f"a folder outside of {', '.join(OURS)}, which fedflow names itself")
 
 
 def check_name(field: str, value: Any) -> str:

@@ -46,6 +46,8 @@ def running(root: Path) -> list[Running]:
             run = Running(str(facts["name"]), int(facts["pid"]), float(facts["since"]))
             if facts.get("host", HOST) != HOST:  # another machine or container, with its own processes
                 continue
-            if psutil.Process(run.pid).create_time() <= run.since + STARTED:
+            process = psutil.Process(run.pid)
+            ended = process.status() == psutil.STATUS_ZOMBIE  # its parent has not asked for its end
+            if not ended and process.create_time() <= run.since + STARTED:
                 runs.append(run)
     return sorted(runs, key=lambda run: run.name)

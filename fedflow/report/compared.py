@@ -32,7 +32,7 @@ Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `recorded
 class ComparedPartition:
     """The runs on one partition, in the order of `collect_runs`, and by variant, the best first.
 
-    ``facts`` are of the first run's division, if every seed draws one.
+    ``facts`` are of the first run's division, if every seed draws one; None if all runs had another content.
     """
 
     name: str
@@ -56,7 +56,14 @@ class ComparedPartition:
     @property
     def divided(self) -> Methods:
         """The runs on this division, by variant: their clients have the same data."""
-        return self.having(lambda run: run.division == self.division)
+        return self.having(
+            lambda run: (run.division, run.metrics["partition_hash"]) == (self.division, self.hash)
+        )
+
+    @property
+    def hash(self) -> str:
+        """The content hash of this division."""
+        return str(self.facts.summary["hash"] if self.facts else self.runs[0].metrics["partition_hash"])
 
     @property
     def scheme(self) -> str:
@@ -129,10 +136,17 @@ def grouped(
     first = sorted(most_used(groups), key=lambda variant: variant not in drawn)
     colors = {variant: i for i, variant in enumerate(first)}
     partitions = [
-        ComparedPartition(name, group, ordered[name], colors, (facts or {}).get(group[0].division), now or {})
+        ComparedPartition(name, group, ordered[name], colors, _of_runs(group, facts or {}), now or {})
         for name, group in groups.items()
     ]
     return Compared(runs, partitions, colors, **others)
+
+
+def _of_runs(runs: Sequence[Run], facts: Mapping[str, PartitionFacts]) -> PartitionFacts | None:
+    """The facts of the first run's division, unless it was made anew since all of these runs."""
+    found = facts.get(runs[0].division)
+    hashes = {run.metrics["partition_hash"] for run in runs}
+    return found if found and found.summary.get("hash") in hashes else None
 
 
 def _best_first(methods: Methods) -> Methods:

@@ -138,6 +138,10 @@ def test_a_mistake_in_a_method_in_development_ends_its_first_round() -> None:
             {"model": {"weight": torch.ones(9, 9)}},
             "model: a dict without `name` .* the name of an architecture",
         ),
+        ({"model": {"name": "mlp", "options": None}}, "model.options: None .* a mapping"),
+        ({"model": {"name": 3}}, "model.name: 3 .* text"),
+        ({"model": {"name": "mlp", "start": 3}}, "model.start: 3 .* text"),
+        ({"partition": {"scheme": "given", "rows": []}}, "partition.rows: no client .* one client or more"),
         ({"model": [two_layers()]}, "model: a list .* a torch.nn.Module, or a function that makes one"),
         (
             {"data": {"x": np.ones((6, 2)), "y": [0, 1] * 3}},

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from result_folders import METHODS, change, write_run
 
+from fedflow.finished.cells import metric_table
 from fedflow.finished.collect import collect_runs
-from fedflow.finished.tables import Stat, by_method, one_number, verdict
+from fedflow.finished.tables import Stat, by_method, columns, one_number, verdict
 from fedflow.report.compared import grouped
 from fedflow.report.sections.findings import findings, summary
 
@@ -98,3 +99,27 @@ def test_the_headline_claims_no_more_than_the_seeds_bear_out(tmp_path):
     assert sentences[0] == expected
     (finding, *_) = findings(by_method([run for run in collect_runs(tmp_path) if run.partition == "near"]))
     assert finding.label == "Ditto" and "no clear winner" in finding.detail
+
+
+def test_a_lead_is_of_seeds_that_both_have_on_the_same_data(tmp_path):
+    """With the seed that they share both have the same accuracy; the other seed of one is no lead."""
+    for method, seed, accuracy in (("fedavg", 0, 0.67), ("fedavg", 1, 0.71), ("fedprox", 0, 0.67)):
+        change(write_run(tmp_path, "p", method, seed) / "metrics.json", local_accuracy=accuracy)
+    runs = collect_runs(tmp_path)
+    (local, *_) = findings(by_method(runs))
+    assert "0.0 points ahead of fedprox, on one seed" in local.detail
+    assert any("FedAvg and fedprox are level on p" in sentence for sentence in summary(grouped(runs)))
+
+
+def test_little_traffic_has_two_digits(tmp_path):
+    for method, traffic in (("fedavg", 116_160), ("ditto", 58_080)):
+        facts = {"bytes_to_target": traffic, "target_accuracy": 0.9, "rounds_to_target": 3}
+        change(write_run(tmp_path, "p", method, 0) / "metrics.json", **facts)
+    methods = by_method(collect_runs(tmp_path))
+    found = {finding.question: finding for finding in findings(methods)}["Least traffic to the target"]
+    assert (found.label, found.value) == ("Ditto", "0.058")
+    table = metric_table(methods, columns("traffic"))
+    heads = [head for head, _, _ in table.columns]
+    assert "Stopped in round" not in heads  # no run was asked to stop
+    cells = {row.variant: row.cells[heads.index("MB to target")].text for row in table.rows}
+    assert cells == {"fedavg": "0.116", "ditto": "0.058"}

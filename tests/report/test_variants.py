@@ -10,10 +10,11 @@ import pytest
 from result_folders import change, write_partition, write_run
 
 from fedflow.config import CentralParams
-from fedflow.finished.collect import collect_runs
-from fedflow.finished.tables import by_method, stat
+from fedflow.finished.collect import collect_partitions, collect_runs
+from fedflow.finished.tables import by_method, one_number, stat
 from fedflow.finished.variants import differences, settings_table
 from fedflow.methods import METHODS
+from fedflow.report.compared import grouped
 from fedflow.report.page import build_report
 
 
@@ -209,3 +210,36 @@ def test_runs_with_other_digests_never_share_a_name(tmp_path):
 )
 def test_a_mapping_that_one_of_two_lacks_is_compared_with_its_defaults(mine, theirs, expected):
     assert differences(mine, theirs, {"s.a": 1, "s.b": 0, "new": 5}) == expected
+
+
+def test_the_name_of_a_method_is_of_runs_with_the_settings_of_the_file(tmp_path):
+    """Runs of one partition with --set do not pass for those of another with the settings of params.yaml."""
+    root = tmp_path / "results"
+    write_run(root, "p", "ifca", 0, clusters=2)
+    for seed in (0, 1, 2):
+        write_run(root, "q", "ifca", seed, clusters=2, plain=False, training={"lr": 1e-4})
+        write_run(root, "q", "fedavg", seed, plain=False)
+    of_ifca, *_ = [run for run in collect_runs(root) if run.partition == "q" and run.method == "ifca"]
+    assert of_ifca.label == "IFCA · lr 0.0001" and of_ifca.variant == "ifca · training.lr 0.0001"
+    of_fedavg, *_ = [run for run in collect_runs(root) if run.method == "fedavg"]
+    assert of_fedavg.label == f"FedAvg · {of_fedavg.settings[:4]}" and of_fedavg.variant.startswith(
+        "fedavg · "
+    )
+    assert set(one_number(collect_runs(root))) == set()
+
+
+def test_clients_of_another_division_under_the_same_name_are_left_out(tmp_path):
+    write_partition(tmp_path / "partitions", "p", scheme="dirichlet", alpha=0.1)
+    write_run(tmp_path / "results", "p", "fedavg", 0)
+    other = write_run(
+        tmp_path / "results", "p", "fedavg", 0, plain=False, scheme=("dirichlet", {"alpha": 100})
+    )
+    change(other / "metrics.json", partition_hash="0123456789abcdef", rounds=20)
+    runs = collect_runs(tmp_path / "results")
+    assert [run.label for run in runs] == ["FedAvg", "FedAvg · partition alpha 100"]
+    facts = collect_partitions(tmp_path / "partitions", ["p"])
+    (p,) = grouped(runs, facts).partitions
+    assert list(p.divided) == ["fedavg"] and p.hash == p.facts.summary["hash"]
+    change(tmp_path / "partitions" / "p" / "summary.json", hash="fedcba9876543210")  # made anew since
+    (p,) = grouped(runs, collect_partitions(tmp_path / "partitions", ["p"])).partitions
+    assert p.facts is None and "2 divisions" in report(tmp_path)

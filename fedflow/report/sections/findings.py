@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference, few_seeds
-from fedflow.finished.cells import Methods, write
+from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference, few_seeds, shared
+from fedflow.finished.cells import Methods, finer, write
 from fedflow.finished.contents import hashes
 from fedflow.finished.run import Run
-from fedflow.finished.tables import Stat, best, verdict, yardstick
+from fedflow.finished.tables import Stat, best, stat, verdict, yardstick
 from fedflow.metrics.table import MB, METRICS, yardstick_first
 from fedflow.naming import counted, flat, listed, spoken, text
 from fedflow.pictures import accuracy
@@ -49,8 +49,9 @@ def findings(methods: Methods) -> list[Card]:
             answer = "All level" if level else answer
             detail = f"{'All' if level else f'{len(same)} of {len(ranked)}'} methods have this mean."
         elif len(ranked) > 1:
-            rival = ranked[1][0] if len(_level(ranked, metric)) == 1 else _level(ranked, metric)[1]
-            detail = verdict(value, dict(ranked)[rival], methods[rival][0].label, metric)
+            near = _level(methods, ranked, metric)
+            rival = ranked[1][0] if len(near) == 1 else near[1]
+            detail = verdict(*_alike(methods, first, rival, metric), methods[rival][0].label, metric)
             paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
             detail += _certainty(paired) if paired is not None else ""
         cards.append(Card(asked.question, answer, *write(value, unit), unit.sign, detail))
@@ -78,7 +79,7 @@ def summary(c: Compared) -> list[str]:
         for p in c.partitions:
             ranked = best(p.methods, metric)
             if len(ranked) > 1:
-                level = _level(ranked, metric)
+                level = _level(p.methods, ranked, metric)
                 words = f"{_names(p.methods, level)} {'leads' if len(level) == 1 else 'are level'}"
                 leaders.setdefault(words, []).append(p.name)
         if list(map(len, leaders.values())) == [len(c.partitions)] and len(c.partitions) > 1:
@@ -89,19 +90,34 @@ def summary(c: Compared) -> list[str]:
     return sentences
 
 
-def _level(ranked: Sequence[tuple[str, Stat]], metric: str) -> list[str]:
+def _level(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) -> list[str]:
     """The best of ``ranked`` (best first) and all methods that are not separated from it.
 
-    Methods are not separated if their printed means are equal or, with several seeds, their ranges overlap.
+    Methods are not separated if their printed means are equal or their ranges over seeds overlap, unless both
+    have a single seed. With other seeds or data, equal seeds on the same data decide.
     """
-    first = ranked[0][1]
+    leader = ranked[0][0]
 
-    def level(value: Stat) -> bool:
-        several = min(len(value.values), len(first.values)) > 1
+    def level(name: str) -> bool:
+        first, value = _alike(methods, leader, name, metric)
+        several = max(len(methods[leader]), len(methods[name])) > 1
         overlap = value.low <= first.high and first.low <= value.high
         return _printed(value, metric) == _printed(first, metric) or (several and overlap)
 
-    return [name for name, value in ranked if level(value)]
+    return [name for name, _ in ranked if name == leader or level(name)]
+
+
+def _alike(methods: Methods, first: str, second: str, metric: str) -> tuple[Stat, Stat]:
+    """The metric of two methods with the seeds that they share on the same data; without any, with all."""
+    pairs = [
+        pair
+        for pair in shared(methods[first], methods[second])
+        if all(run.metrics.get(metric) is not None for run in pair)
+    ]
+    sides = zip(*pairs) if pairs else (methods[first], methods[second])
+    one, other = (stat(runs, metric) for runs in sides)
+    assert one is not None and other is not None  # both are ranked
+    return one, other
 
 
 def _printed(value: Stat, metric: str) -> str:
@@ -127,10 +143,11 @@ def _cheapest(methods: Methods) -> list[Card]:
     if not reached:
         return [Card(question, "No method", "", "", "", f"None reached {target} with every seed.")]
     value = reached[0][1]
-    same = [m for m, v in reached if write(v, MB)[0] == write(value, MB)[0]]
+    unit = finer(MB, value.mean) if value.mean else MB
+    same = [m for m, v in reached if write(v, unit)[0] == write(value, unit)[0]]
     share = f"{len(reached)} of {len(methods)} communicating methods"
     detail = f"To {target}, which {share} reach with every seed."
-    return [Card(question, _names(methods, same), *write(value, MB), MB.sign, detail)]
+    return [Card(question, _names(methods, same), *write(value, unit), unit.sign, detail)]
 
 
 def _warnings(p: ComparedPartition) -> list[str]:

@@ -29,19 +29,23 @@ def section(c: Compared) -> Section | None:
 
 
 def _row(p: ComparedPartition) -> Row:
-    first, facts = p.runs[0].metrics, p.facts
-    parameters = facts.parameters if facts else {}
-    scheme = p.scheme or "unknown: no summary.json"
+    shown = next((run for run in p.runs if run.metrics["partition_hash"] == p.hash), p.runs[0])
+    first, facts, made = shown.metrics, p.facts, shown.params["partition"]
+    parameters = facts.parameters if facts else made["parameters"]
+    scheme = p.scheme or str(made["scheme"]).replace("_", " ")
     sizes = (facts.summary.get("sizes") if facts else None) or {}
     samples = f"{sizes['min']:g} to {sizes['max']:g} samples each" if {"min", "max"} <= sizes.keys() else ""
     failed = sum(run.metrics["failed_clients"] for run in p.runs)
     words = [f"{name} {text(value)}" for name, value in parameters.items()]
-    words += [counted(len({run.division for run in p.runs}), "division")] if p.runs[0].redrawn else []
+    divisions = len({run.metrics["partition_hash"] for run in p.runs})
+    words += [counted(divisions, "division")] if divisions > 1 or p.runs[0].redrawn else []
+    networks = sorted({run.metrics["parameters"] for run in p.runs})
+    size = f"{networks[0]:,}{f' to {networks[-1]:,}' if len(networks) > 1 else ''} parameters"
     cells = [
         Cell(scheme, note=", ".join(words)),
-        Cell(first["dataset"], note=f"{first['model']}, {first['parameters']:,} parameters"),
+        Cell(first["dataset"], note=f"{first['model']}, {size}"),
         Cell(f"{first['clients']}, participation {first['participation']:g}", note=samples),
-        Cell(str(first["rounds"]), note=_stop(p.runs)),
+        Cell(rounds_of(p.runs).removesuffix("s").removesuffix(" round"), note=_stop(p.runs)),
         Cell(str(failed)),
         Cell(HASHES.format(first["data_hash"], first["partition_hash"])),
     ]
