@@ -486,10 +486,14 @@ def test_a_run_in_another_process_is_waited_for(project: Path, capsys, monkeypat
         lock for lock in (project / ".fedflow" / "locks").iterdir() if re.fullmatch("[0-9a-f]+", lock.name)
     ]
     monkeypatch.setattr("fedflow.cli.sweep.POLL", 0.1)
+
+    def busy() -> None:
+        raise AssertionError
+
     with ThreadPoolExecutor(1) as thread:
         with ExitStack() as other_process:
             for lock in locks:
-                other_process.enter_context(locked(lock, lambda: None))
+                other_process.enter_context(locked(lock, busy, "even/ditto/0"))
             assert _run(cell) == (cell.title, {}, LATER)
             waiting = thread.submit(_run, cell, wait=True)
             time.sleep(0.5)

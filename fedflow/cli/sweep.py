@@ -195,8 +195,9 @@ def _run(cell: "Cell", wait: bool = False) -> tuple[str, dict[str, Any], str]:
 
     If another process runs it, ``wait`` for the end, or else return the error `LATER`.
     """
+    while wait and _is_elsewhere(cell):
+        time.sleep(POLL)
     from fedflow.stages.all_stages import run_experiment
-    from fedflow.stages.driver import Busy
     from fedflow.stages.experiment import Experiment
     from fedflow.stages.grid import failure, finished_metrics, is_finished, outdated_inputs
     from fedflow.stages.procedure import run_procedure
@@ -210,13 +211,15 @@ def _run(cell: "Cell", wait: bool = False) -> tuple[str, dict[str, Any], str]:
             raise FedflowError(f"another command has changed {listed(changed)} since the sweep began")
         flow = "federate" if run else "procedure"
         return cell.title, start(cell.params, flow, partial(compute, cell, makers={}), **cell.parameters), ""
-    except Busy:
-        if not wait:
-            return cell.title, {}, LATER
-        time.sleep(POLL)
-        return _run(cell, wait)
     except Exception as error:  # a bug in a method or an extension must not end the other runs
-        return cell.title, {}, failure(error)
+        return cell.title, {}, LATER if not wait and _is_elsewhere(cell) else failure(error)
+
+
+def _is_elsewhere(cell: "Cell") -> bool:
+    """True if a process runs this cell now."""
+    from fedflow.project.running import running
+
+    return "/".join([*cell.names, str(cell.seed)]) in {run.name for run in running(cell.root)}
 
 
 def _end(processes: list[BaseProcess]) -> None:

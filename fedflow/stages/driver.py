@@ -147,10 +147,6 @@ def _drawn(
         undrawn.append(error)
 
 
-class Busy(FedflowError):
-    """Another process computes the same experiment."""
-
-
 @contextmanager
 def _alone(described: Description) -> Iterator[None]:
     """Hold the locks of an experiment and of its folder, unless it is locked already."""
@@ -160,7 +156,7 @@ def _alone(described: Description) -> Iterator[None]:
     folder, locks = described.folder, described.root / ".fedflow" / "locks"
 
     def busy() -> None:
-        raise Busy(f"{described.title} is already running in another process")
+        raise FedflowError(f"{described.title} is already running in another process")
 
     def taken() -> None:
         raise FedflowError(f"{folder} is the folder of another run, which is still running; name another one")
