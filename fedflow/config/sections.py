@@ -126,9 +126,11 @@ class ModelParams(Settings):
             raise BadInput("models.fresh", self.options["fresh"], "names of a file, which `start` gives")
         usual = inspect.signature(network.build).parameters
         for name, value in self.options.items():
-            widths = name in usual and isinstance(usual[name].default, tuple) and self.name in ARCHITECTURES
-            listed = value if isinstance(value, list | tuple) else [] if not widths else [None]
-            if any((widths and type(n) is not int) or (isinstance(n, int) and n < 1) for n in listed):
+            widths = self.name in ARCHITECTURES and name in usual and isinstance(usual[name].default, tuple)
+            listed = isinstance(value, list | tuple)
+            if (widths and not listed) or (
+                listed and any(n < 1 if isinstance(n, int) else widths for n in value)
+            ):
                 raise BadInput(f"models.options.{name}", value, "a list, each item a whole number >= 1")
 
 

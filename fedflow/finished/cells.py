@@ -64,9 +64,9 @@ def metric_table(methods: Methods, metrics: Sequence[Metric]) -> Table:
 def _finer(metric: Metric, runs: Iterable[Run]) -> Metric:
     """The metric with two digits of its smallest value above 0, if it is in millions."""
     values = [value for run in runs if (value := run.metrics.get(metric.name))]
-    return (
-        replace(metric, unit=finer(metric.unit, min(values))) if values and metric.unit.factor < 1 else metric
-    )
+    if not values or metric.unit.factor >= 1:
+        return metric
+    return replace(metric, unit=finer(metric.unit, min(values)))
 
 
 def finer(unit: Unit, value: float) -> Unit:

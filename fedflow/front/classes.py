@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dis import get_instructions
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -58,9 +59,9 @@ def _helpers(functions: list[FunctionType]) -> dict[str, Any]:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Names that a function and the functions within it look up."""
-    inner = (_names(part) for part in code.co_consts if isinstance(part, CodeType))
-    return set(code.co_names).union(*inner)
+    """The global names that a function and the functions within it read."""
+    own = {step.argval for step in get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return own.union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))
 
 
 def _enclosed(function: FunctionType) -> Iterator[Any]:

@@ -224,9 +224,11 @@ FACTOR = 2.0
 def test_functions_and_constants_that_a_class_names_are_part_of_its_code(monkeypatch) -> None:
     class Moved(ff.FedAvg):
         def local(self, client: ff.Client) -> ff.Update:
-            return client.update(model=client.received["model"] + scaled(0.1), weight=1.0)
+            return client.update(model=client.received["model"] + scaled(0.1), weight=client.samples)
 
-    codes = [code_of(Moved), code_of(Moved)]
+    codes = [code_of(Moved)]
+    monkeypatch.setitem(globals(), "samples", 5)  # another thing than the attribute of this name
+    codes.append(code_of(Moved))
     with monkeypatch.context() as changed:
         changed.setitem(globals(), "FACTOR", 3.0)
         codes.append(code_of(Moved))
