@@ -178,11 +178,11 @@ def _warnings(p: ComparedPartition) -> list[str]:
     for why, methods in outdated.items():
         count = counted(sum(map(len, methods.values())), "run")
         warnings.append(f"Their {why} changed since: {count} of {_names(methods, [*methods])}.")
-    seeds = {run.seed for run in p.runs}
+    seeds, lacking = {run.seed for run in p.runs}, dict[str, list[str]]()
     for repeats in p.methods.values():
         if gone := seeds - {run.seed for run in repeats}:
-            warnings.append(f"{repeats[0].label} has no result for seed {', '.join(map(str, sorted(gone)))}.")
-    return warnings
+            lacking.setdefault(", ".join(map(str, sorted(gone))), []).append(repeats[0].label)
+    return warnings + [f"No result for seed {gone}: {listed(some)}." for gone, some in lacking.items()]
 
 
 def _stopped_apart(runs: Sequence[Run]) -> bool:
