@@ -264,4 +264,4 @@ def test_a_division_that_replaces_another_one_is_named(tmp_path: Path, capsys) -
     root = make_project(tmp_path)
     for change, said in ((), False), (("--set", "partitions.skewed.fraction=0.3"), True), ((), True):
         done = fedflow(capsys, "partition", "skewed", "--root", root, *change)
-        assert done.code == 0 and ("skewed: divided anew, in place of another" in done.out + done.err) == said
+        assert done.code == 0 and ("skewed: replacing another division" in done.out + done.err) == said

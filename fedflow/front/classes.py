@@ -21,9 +21,9 @@ def code_of(cls: type) -> str:
     all processes of one version of Python.
     """
     bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in ASIDE]
-    own = [base for base in bases if base not in METHODS.values()]
-    functions = [f for base in own for member in vars(base).values() for f in _functions(member)]
-    return digest([[_members(base) for base in own], _helpers(functions)], SHORT)
+    unregistered = [base for base in bases if base not in METHODS.values()]
+    functions = [f for base in unregistered for member in vars(base).values() for f in _functions(member)]
+    return digest([[_members(base) for base in unregistered], _helpers(functions)], SHORT)
 
 
 def _members(cls: type) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def _helpers(functions: list[FunctionType]) -> dict[str, Any]:
 
 def _names(code: CodeType) -> set[str]:
     """The global names that a function and the functions within it read."""
-    own = {step.argval for step in get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return own.union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))
+    names = {step.argval for step in get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))
 
 
 def _enclosed(function: FunctionType) -> Iterator[Any]:

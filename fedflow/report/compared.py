@@ -32,7 +32,8 @@ Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `recorded
 class ComparedPartition:
     """The runs on one partition, in the order of `collect_runs`, and by variant, the best first.
 
-    ``facts`` are of the first run's division, if every seed draws one; None if all runs had another content.
+    ``facts`` are of the first run's division, if every seed draws one. They are None if all runs are of
+    other divisions with this name.
     """
 
     name: str
@@ -143,10 +144,10 @@ def grouped(
 
 
 def _of_runs(runs: Sequence[Run], facts: Mapping[str, PartitionFacts]) -> PartitionFacts | None:
-    """The facts of the first run's division, unless it was made anew since all of these runs."""
-    found = facts.get(runs[0].division)
+    """The facts of the first run's division, unless all of these runs are of others with this name."""
+    stored = facts.get(runs[0].division)
     hashes = {run.metrics["partition_hash"] for run in runs}
-    return found if found and found.summary.get("hash") in hashes else None
+    return stored if stored and stored.summary.get("hash") in hashes else None
 
 
 def _best_first(methods: Methods) -> Methods:

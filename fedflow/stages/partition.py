@@ -54,7 +54,7 @@ def _prepared(params: Params, name: str, root: Path) -> Path:
     made = _made(params, name, dataset, root)
     _need_draw(params, name, made, dataset, root)
     if existing is not None and existing.hash != made.hash:
-        say(f"{folder}: divided anew, in place of another division of this name")
+        say(f"{folder}: replacing another division of this name")
     tabled = made.label_counts is None or (folder / COUNTS).exists()
     if existing is None or existing.summary() != made.summary() or not tabled:
         from fedflow.pictures.labels import draw_difficulty, draw_labels  # import matplotlib, which is slow

@@ -501,9 +501,9 @@ class Halves(Scheme):
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         parts = np.array_split(np.arange(len(samples.labels)), clients)
-        pools, own = [rows[-1:] for rows in parts], list(np.arange(clients)[:, None])
+        pools, pool_of = [rows[-1:] for rows in parts], list(np.arange(clients)[:, None])
         selection = [rows[:1] for rows in parts]
-        return Split([rows[1:-1] for rows in parts], None, pools, own, selection, held_out=True)
+        return Split([rows[1:-1] for rows in parts], None, pools, pool_of, selection, held_out=True)
 
 
 class Renamed(Scheme):

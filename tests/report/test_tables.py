@@ -116,8 +116,8 @@ def test_little_traffic_has_two_digits(tmp_path):
         facts = {"bytes_to_target": traffic, "target_accuracy": 0.9, "rounds_to_target": 3}
         change(write_run(tmp_path, "p", method, 0) / "metrics.json", **facts)
     methods = by_method(collect_runs(tmp_path))
-    found = {finding.question: finding for finding in findings(methods)}["Least traffic to the target"]
-    assert (found.label, found.value) == ("Ditto", "0.058")
+    card = {finding.question: finding for finding in findings(methods)}["Least traffic to the target"]
+    assert (card.label, card.value) == ("Ditto", "0.058")
     table = metric_table(methods, columns("traffic"))
     heads = [head for head, _, _ in table.columns]
     assert "Stopped in round" not in heads  # no run was asked to stop

@@ -213,7 +213,7 @@ def test_a_mapping_that_one_of_two_lacks_is_compared_with_its_defaults(mine, the
 
 
 def test_the_name_of_a_method_is_of_runs_with_the_settings_of_the_file(tmp_path):
-    """Runs of one partition with --set do not pass for those of another with the settings of params.yaml."""
+    """Runs with --set on one partition do not pass for plain runs on another."""
     root = tmp_path / "results"
     write_run(root, "p", "ifca", 0, clusters=2)
     for seed in (0, 1, 2):

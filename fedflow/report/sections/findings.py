@@ -115,9 +115,9 @@ def _alike(methods: Methods, first: str, second: str, metric: str) -> tuple[Stat
         if all(run.metrics.get(metric) is not None for run in pair)
     ]
     sides = zip(*pairs) if pairs else (methods[first], methods[second])
-    one, other = (stat(runs, metric) for runs in sides)
-    assert one is not None and other is not None  # both are ranked
-    return one, other
+    ours, theirs = (stat(runs, metric) for runs in sides)
+    assert ours is not None and theirs is not None  # both are ranked
+    return ours, theirs
 
 
 def _printed(value: Stat, metric: str) -> str:
