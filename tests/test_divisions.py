@@ -260,7 +260,7 @@ def test_keywords_that_do_not_fit_are_one_line(tmp_path: Path) -> None:
         ff.run("digits", mixed, "fedavg", record=tmp_path, **KEYWORDS)
 
 
-def test_a_division_that_replaces_another_one_is_named(tmp_path: Path, capsys) -> None:
+def test_a_division_that_replaces_another_one_is_reported(tmp_path: Path, capsys) -> None:
     root = make_project(tmp_path)
     for change, said in ((), False), (("--set", "partitions.skewed.fraction=0.3"), True), ((), True):
         done = fedflow(capsys, "partition", "skewed", "--root", root, *change)

@@ -362,7 +362,7 @@ def test_a_process_that_ignores_signals_is_not_called_stopped(capsys, tmp_path: 
         process.wait()
 
 
-def test_a_killed_child_that_was_not_asked_for_is_not_running(tmp_path: Path) -> None:
+def test_a_zombie_is_not_running(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     note = tmp_path / ".fedflow" / "locks" / "key.json"
     note.parent.mkdir(parents=True)

@@ -158,13 +158,15 @@ def finished_already(cell: "Cell", folder: Path, makers: "Makers | None" = None)
 
 
 def warn_of_unused(params: "Loaded", pairs: Iterable[Sequence[str]], user: str, *without: str) -> None:
-    """Warn of changes of methods, partitions and sections that ``user``, these runs, does not read.
+    """Warn of changes that the runs of ``user`` do not read.
 
-    ``pairs`` are their partitions and methods; besides `tuning`, they do not read the sections ``without``.
+    ``pairs`` are their partitions and methods; ``without`` are sections that they do not read, besides
+    `tuning`.
     """
-    used = set[str]()
-    for partition, method in pairs:
-        used |= {f"partitions.{partition}", f"methods.{method}", f"methods.{params.registered(method)}"}
+    used = {"grid.redraw"}
+    for partition, *methods in pairs:
+        used |= {f"partitions.{partition}"}
+        used |= {f"methods.{name}" for method in methods for name in (method, params.registered(method))}
     unused: list[str] = []
     for name in (change.partition("=")[0].replace('"', "") for change in params.changes):
         section, _, rest = name.partition(".")

@@ -36,7 +36,7 @@ GRACE = 10  # seconds for a run to end when it is stopped
 MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small data set
 SHOWN = 3  # reasons printed per run
 LATER = "running in another process"
-POLL = 2.0  # seconds until the lock of a run in another process is tried again
+POLL = 2.0  # seconds until a run of another process is tried again
 
 Ended = Generator[tuple[str, dict[str, Any], str], None, None]  # title, metrics, error
 
@@ -85,7 +85,8 @@ def sweep(
         jobs = 1
     every = grid.cells(params, root, name)
     warn_of_kept(params, grid.pairs(every))
-    warn_of_unused(params, grid.pairs(every), "the grid")
+    divided = params.partitions if params.grid.procedures else {}  # which procedures may read
+    warn_of_unused(params, [*grid.pairs(every), *((name,) for name in divided)], "the grid")
     if rest:
         left = not_elsewhere(params, root, every)
         print_line(f"{len(every) - len(left)} of {len(every)} runs left out, as results.csv has them")
@@ -122,7 +123,9 @@ def _compute(
     def elsewhere() -> Ended:
         for cell in later:
             print_line(f"{cell.title}: waiting for another process that runs it")
-            yield _run(cell, wait=True)
+            while (ended := _run(cell))[2] == LATER:
+                time.sleep(POLL)
+            yield ended
 
     if not todo:
         return raise_failed(lost, len(lost))
@@ -190,14 +193,13 @@ def _run_in(free: "Queue[ProcessPoolExecutor]", cell: "Cell") -> tuple[str, dict
         free.put(pool)
 
 
-def _run(cell: "Cell", wait: bool = False) -> tuple[str, dict[str, Any], str]:
+def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
     """Run one cell, whose inputs `grid.to_do` has made, in a flow unless the executor is inline.
 
-    If another process runs it, ``wait`` for the end, or else return the error `LATER`.
+    If another process runs it, the error is `LATER`.
     """
-    while wait and _is_elsewhere(cell):
-        time.sleep(POLL)
     from fedflow.stages.all_stages import run_experiment
+    from fedflow.stages.driver import Busy
     from fedflow.stages.experiment import Experiment
     from fedflow.stages.grid import failure, finished_metrics, is_finished, outdated_inputs
     from fedflow.stages.procedure import run_procedure
@@ -211,15 +213,10 @@ def _run(cell: "Cell", wait: bool = False) -> tuple[str, dict[str, Any], str]:
             raise FedflowError(f"another command has changed {listed(changed)} since the sweep began")
         flow = "federate" if run else "procedure"
         return cell.title, start(cell.params, flow, partial(compute, cell, makers={}), **cell.parameters), ""
+    except Busy:
+        return cell.title, {}, LATER
     except Exception as error:  # a bug in a method or an extension must not end the other runs
-        return cell.title, {}, LATER if not wait and _is_elsewhere(cell) else failure(error)
-
-
-def _is_elsewhere(cell: "Cell") -> bool:
-    """True if a process runs this cell now."""
-    from fedflow.project.running import running
-
-    return "/".join([*cell.names, str(cell.seed)]) in {run.name for run in running(cell.root)}
+        return cell.title, {}, failure(error)
 
 
 def _end(processes: list[BaseProcess]) -> None:

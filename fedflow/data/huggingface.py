@@ -50,10 +50,11 @@ class HuggingFaceOptions(Settings):
 
 
 class Part(NamedTuple):
-    """The rows of one split, and the description of its columns."""
+    """The rows of one split, the description of its columns, and of those of its further files."""
 
     table: "pa.Table"
     features: Mapping[str, Any]
+    further: tuple[Mapping[str, Any], ...] = ()
 
 
 def read_huggingface(path: Path, options: HuggingFaceOptions) -> RawData:
@@ -66,11 +67,11 @@ def read_huggingface(path: Path, options: HuggingFaceOptions) -> RawData:
     train, test, others = _splits(parts, options, path)
     notes = [f"left out: the {'split' if len(others) == 1 else 'splits'} {listed(others)}"] if others else []
     tables = [train] if test is None else [train, test]
-    _need_one_order(tables, path)
     chosen = _input(train, options), _target(train, options)
     used = [*chosen, *filter(None, [options.user]), *options.columns]
     for name in used:
         _column(train, name, "columns")
+        _need_one_order(name, tables, path)
     left = [name for name in train.table.column_names if name not in used]
     notes.append(f"input: {chosen[0]}; target: {chosen[1]}" + (f"; left out: {listed(left)}" if left else ""))
     with reading(path):
@@ -139,22 +140,21 @@ def _files(path: Path) -> dict[str, Part]:
         words = WORDS.findall(inside.removesuffix(".parquet"))
         with reading(file):
             shards.setdefault(words[-1] if words else "train", []).append(pq.read_table(file))
-    parts = {name: [Part(table, _described(table)) for table in tables] for name, tables in shards.items()}
-    for shard in parts.values():
-        _need_one_order(shard, path)
-    return {name: Part(pa.concat_tables(shards[name]), shard[0].features) for name, shard in parts.items()}
+    parts = {}
+    for name, tables in shards.items():
+        features, *further = map(_described, tables)
+        parts[name] = Part(pa.concat_tables(tables), features, tuple(further))
+    return parts
 
 
-def _need_one_order(parts: Sequence[Part], path: Path) -> None:
-    """Refuse parts that number the classes of a column in different ways."""
-    for name, feature in parts[0].features.items():
-        for part in parts[1:]:
-            names, others = (described.get("names") for described in (feature, part.features.get(name, {})))
-            if None not in (names, others) and names != others:
-                raise FedflowError(
-                    f"{path}: column {name!r} has the classes {listed(names)} in one file, and "
-                    f"{listed(others)} in another"
-                )
+def _need_one_order(column: str, parts: Sequence[Part], path: Path) -> None:
+    """Refuse files that number the classes of a column in different ways."""
+    features = [described.get(column) for part in parts for described in (part.features, *part.further)]
+    first, *others = [f.get("names") or [] for f in features if isinstance(f, Mapping)] or [[]]
+    for names in others:
+        if any(a != b for a, b in zip(first, names)):
+            words = f"{listed(first)} in one file, and {listed(names)} in another"
+            raise FedflowError(f"{path}: column {column!r} has the classes {words}")
 
 
 def _saved(folder: Path) -> Part:

@@ -186,7 +186,7 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
                 test.append((inputs, targets, np.full(len(targets), users[user.name])))
     if not test:
         raise FedflowError(
-            f"{path / 'test'}: has no sample of a user of train/; LEAF must split by sample "
+            f"{path / 'test'}: has no samples of users in train/; LEAF must split by sample "
             "(preprocess.sh -t sample)"
         )
     x_train, y_train, of_train = (np.concatenate(parts) for parts in zip(*train))

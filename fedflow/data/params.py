@@ -171,7 +171,7 @@ def _files(entry: Mapping[str, Any], root: Path | str | None, base: Path) -> dic
         folder = Path(os.path.normpath(base / (entry.get("path") or "")))
         images = Path(os.path.normpath(folder / named))
         if not images.is_relative_to(folder):
-            files[named] = images
+            files[str(images)] = images
     if origin.kind in ("download", "root"):
         files[f"data root: {origin.name}"] = origin.file(root)
     for part in (*entry.get("parts", ()), *([entry["test_of"]] if "test_of" in entry else ())):

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -240,18 +240,24 @@ def path_sum(path: Path) -> str:
     with reading(path):
         if not path.is_dir():
             return file_sum(regular(path))
-        inside = sorted(file for file in _inside(path) if file.is_file())
-        names = [[file.relative_to(path).as_posix(), file_sum(file)] for file in inside]
+        names = sorted(_inside(path), key=lambda entry: PurePosixPath(entry[0]))
         return hashlib.sha256(json.dumps(names).encode()).hexdigest()
 
 
-def _inside(folder: Path) -> Iterator[Path]:
-    """The files of a folder, also through links to folders, as readers find them; a loop is entered once."""
+def _inside(folder: Path) -> Iterator[list[str]]:
+    """The names and sums of files, also through links to folders; a folder's second name stands for it."""
+    first: dict[str, str] = {}
     for at, folders, files in os.walk(folder, followlinks=True):
-        whole = Path(at).absolute()
-        above = {*map(os.path.realpath, (whole, *whole.parents))}
-        folders[:] = [name for name in folders if os.path.realpath(Path(at, name)) not in above]
-        yield from (Path(at, name) for name in files)
+        name, real = Path(at).relative_to(folder).as_posix(), os.path.realpath(at)
+        if real in first:  # a loop, too
+            folders.clear()
+            yield [name, f"the folder {first[real]}"]
+            continue
+        first[real] = name
+        folders.sort()  # the first name must not depend on the file system
+        for file in files:
+            if (path := Path(at, file)).is_file():
+                yield [path.relative_to(folder).as_posix(), file_sum(path)]
 
 
 def _tensors(raw: RawData, split: str) -> dict[str, Tensor]:

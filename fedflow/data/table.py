@@ -140,7 +140,7 @@ def read_table(path: Path, options: TableOptions) -> RawData:
     columns = {
         name: DataColumn(values[~test], values[test], names) for name, (values, names) in facts.items()
     }
-    notes = [_uses(table, options, list(kinds), classes)]
+    notes = [_uses(table, options, kinds, classes)]
     if dropped.any():
         notes.append(
             f"left out: {dropped.sum()} of {len(dropped)} rows, with missing values (data.missing: drop)"
@@ -220,10 +220,16 @@ def _scaled(feature: Feature, whole: bool) -> np.ndarray:
     return np.array([whole, *[False] * (len(feature.inputs) - 1)] if whole else [False] * len(feature.inputs))
 
 
-def _uses(table: "pd.DataFrame", options: TableOptions, features: list[str], classes: tuple[str, ...]) -> str:
-    """The use of every column, in one line."""
+def _uses(
+    table: "pd.DataFrame", options: TableOptions, features: dict[str, str], classes: tuple[str, ...]
+) -> str:
+    """The use of every column, in one line; ``features`` are their kinds by name."""
     parts = [f"{counted(features, 'feature')}: {listed(features)}"]
-    if constant := [name for name in features if table[name].nunique(dropna=False) == 1]:
+    filled = options.missing != "category"  # then a missing number is another input, as missing text is
+    constant = [
+        name for name, kind in features.items() if table[name].nunique(filled and kind == "number") == 1
+    ]
+    if constant:
         parts.append(f"constant: {listed(constant)}")
     kinds = f"{counted(classes, 'class')}: {listed(classes)}" if classes else "real numbers"
     if isinstance(options.target, list) and classes:

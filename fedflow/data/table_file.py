@@ -2,7 +2,6 @@
 
 import codecs
 import re
-from contextlib import suppress
 from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "space": r"\s+", "bar": "|"}
 NUMBERED = "numbers"
+WHOLE = r"[-+]?\d+"
 
 
 class FileOptions(Settings):
@@ -34,7 +34,7 @@ class FileOptions(Settings):
     decimal: str = option("point", "the decimal mark of numbers in a text file", choices=("point", "comma"))
     thousands: str | None = option(None, "mark between thousands in numbers, such as a comma")
     marks: list[str] = option(
-        factory=list, doc="text that stands for a missing value in any column, such as ?"
+        factory=list, doc="text or number that stands for a missing value in any column, such as ?"
     )
     strip: str = option("", "characters removed, like spaces, from both ends of text")
     comment: str | None = option(None, "character that starts a comment, which ends with the line")
@@ -82,13 +82,16 @@ def read_frame(path: Path, options: FileOptions) -> "pd.DataFrame":
             raise ValueError(f"has two columns {twice[0]!r}")
         if not len(table):
             raise ValueError("has no rows")
-    marked = [number for mark in options.marks if (number := _number(mark)) is not None]
-    for name in table.select_dtypes("number") if marked else ():
-        if (missing := table[name].isin(marked)).any():
-            table[name] = table[name].convert_dtypes().mask(missing)  # whole numbers stay whole
     for name in [name for name in names_of(table) if is_text(table[name])]:
         text = _stripped(table[name], options)
         table[name] = as_numbers(text, options) if options.rewrites or options.marks else text
+    plain = [mark.replace(options.thousands or "", "").replace(options.point, ".") for mark in options.marks]
+    marked = [number for mark in plain if (number := _number(mark)) is not None]
+    for name in names_of(table.select_dtypes("number")) if marked else ():
+        column = table[name]
+        kind = np.float32 if "32" in column.dtype.name else np.float64
+        if (missing := column.isin([float(kind(number)) for number in marked])).any():
+            table[name] = column.convert_dtypes().mask(missing)  # whole numbers stay whole
     return table
 
 
@@ -170,11 +173,15 @@ def _read_csv(path: Path, options: FileOptions) -> "pd.DataFrame":
     written = pd.read_csv(path, keep_default_na=False, na_values=[""], low_memory=False, **form)
     for name in table.select_dtypes(exclude="number"):
         table[name] = written[name]
-    for name in table.select_dtypes("float"):  # whole numbers next to empty cells, which may be long ids
-        numbers = table[name].dropna()
-        if 0 < len(numbers) < len(table) and (numbers % 1 == 0).all():
-            with suppress(ValueError):  # written with a decimal mark
-                table[name] = pd.read_csv(path, usecols=[name], dtype={name: "Int64"}, **form)[name]
+    gaps = [name for name, column in table.select_dtypes("float").items() if 0 < column.count() < len(table)]
+    whole = [name for name in gaps if name in written and (table[name].dropna() % 1 == 0).all()]
+    if whole:  # whole numbers next to empty cells may be long ids
+        texts = pd.read_csv(path, usecols=whole, dtype=str, **form)
+        for name in whole:
+            if texts[name].dropna().str.fullmatch(WHOLE).all():
+                numbers = [None if text != text else int(text) for text in texts[name]]
+                if max(abs(number or 0) for number in numbers) < 2**63:
+                    table[name] = pd.array(numbers, dtype="Int64")
     return table
 
 

@@ -1,7 +1,7 @@
 """Tables of the page: text and sort key of each cell, with the best ones marked."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedflow.finished.run import Run
@@ -51,7 +51,7 @@ def metric_table(methods: Methods, metrics: Sequence[Metric]) -> Table:
     targets = measured(every, "target_accuracy")
     stops = any(run.params.get("run", {}).get("stop_at") for run in every)
     asked = {m.name: stops if m.name == "stopped_in" else targets for m in metrics if m.missing != UNMEASURED}
-    metrics = [_finer(m, every) for m in metrics if measured(every, m.name) or asked.get(m.name)]
+    metrics = [m for m in metrics if measured(every, m.name) or asked.get(m.name)]
     winners = {m.name: _winners(methods, m) for m in metrics}
     rows = [
         Row(name, runs[0].label, [_cell(runs, metric, name in winners[metric.name]) for metric in metrics])
@@ -61,16 +61,10 @@ def metric_table(methods: Methods, metrics: Sequence[Metric]) -> Table:
     return Table([(m.label, spread, m.hint) for m, spread in zip(metrics, spreads, strict=True)], rows)
 
 
-def _finer(metric: Metric, runs: Iterable[Run]) -> Metric:
-    """The metric with two digits of its smallest value above 0, if it is in millions."""
-    values = [value for run in runs if (value := run.metrics.get(metric.name))]
-    if not values or metric.unit.factor >= 1:
-        return metric
-    return replace(metric, unit=finer(metric.unit, min(values)))
-
-
 def finer(unit: Unit, value: float) -> Unit:
-    """The unit with as many digits as print two of a ``value`` above 0."""
+    """The unit with enough decimals for two significant digits of a ``value`` in millions."""
+    if unit.factor >= 1 or value <= 0:
+        return unit
     return replace(unit, digits=max(unit.digits, 1 - math.floor(math.log10(value * unit.factor))))
 
 
@@ -86,7 +80,7 @@ def _cell(runs: Sequence[Run], metric: Metric, is_best: bool) -> Cell:
         return Cell(metric.missing)
     exact = not metric.better and value.std == 0  # counted, not measured: every seed has the same value
     whole = exact and unit.whole and unit.factor == 1
-    text, spread = write(value, replace(unit, digits=0) if whole else unit)
+    text, spread = write(value, replace(unit, digits=0) if whole else finer(unit, value.mean))
     some = f"{len(value.values)} of {len(runs)} seeds" if len(value.values) < len(runs) else ""
     return Cell(text, "" if exact else spread, some, value.mean * unit.factor, is_best)
 
@@ -98,6 +92,7 @@ def _winners(methods: Methods, metric: Metric) -> set[str]:
         ranked = [(name, value) for name, value in ranked if len(value.values) == len(methods[name])]
     if not metric.better or len(ranked) < 2:
         return set()
+    unit = finer(unit, ranked[0][1].mean)
     shown = {name: f"{value.mean * unit.factor:.{unit.digits}f}" for name, value in ranked}
     first = {name for name, text in shown.items() if text == shown[ranked[0][0]]}
     return first if len(first) < len(ranked) else set()  # if all are equal, none is best

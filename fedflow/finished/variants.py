@@ -43,10 +43,14 @@ def named(runs: Sequence[Run]) -> list[Run]:
                 seeds[run.seed] = run
         usual = max(variants.values(), key=lambda seeds: (sum(map(_is_plain, seeds.values())), len(seeds)))
         base = next(iter(usual.values()))
-        elsewhere = bool(plain) and not any(map(_is_plain, usual.values()))
+        elsewhere, taken = bool(plain) and not any(map(_is_plain, usual.values())), set[str]()
         for seeds in variants.values():
             run = next(iter(seeds.values()))
             variant, label = _beside(run, plain.get(run.method)) if elsewhere else _names(run, base)
+            if variant in taken:  # the same settings on other data
+                data = ", ".join(say(name, value[:8]) for name, value in hashes(run.metrics).items())
+                variant, label = f"{variant} · {data}", f"{label} · {data}"
+            taken.add(variant)
             labeled += [replace(run, variant=variant, label=label) for run in seeds.values()]
     return sorted(_distinct(labeled), key=lambda run: (run.partition, run.method, run.variant, run.seed))
 

@@ -17,8 +17,8 @@ ASIDE = ("abc", "builtins", "fedflow", "typing")  # packages whose classes do no
 def code_of(cls: type) -> str:
     """A digest of the functions and plain values of a class and of its bases that are not registered.
 
-    And of the functions and plain values of their modules that they name. It is of bytecode, and the same in
-    all processes of one version of Python.
+    Functions and constants of their modules count if they are named. The digest is of bytecode, and the same
+    in all processes of one version of Python.
     """
     bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in ASIDE]
     unregistered = [base for base in bases if base not in METHODS.values()]
@@ -45,23 +45,27 @@ def _functions(member: Any) -> Iterator[FunctionType]:
 
 
 def _helpers(functions: list[FunctionType]) -> dict[str, Any]:
-    """Functions and plain values of a module that its ``functions`` name, also through each other."""
+    """Functions and constants of a module that its ``functions`` name, also through each other."""
     helpers: dict[str, Any] = {}
+    written = set[str]()  # these are no constants
     while functions:
         function, *functions = functions
-        for name in _names(function.__code__) & function.__globals__.keys():
-            value, title = function.__globals__[name], f"{function.__module__}.{name}"
+        within = f"{function.__module__}."
+        written |= {within + name for name in _names(function.__code__, "STORE_GLOBAL")}
+        for name in _names(function.__code__, "LOAD_GLOBAL") & function.__globals__.keys():
+            value = function.__globals__[name]
             helper = isinstance(value, FunctionType) and value.__module__ == function.__module__
-            if title not in helpers and not name.startswith("__") and (helper or isinstance(value, PLAIN)):
-                helpers[title] = _form(value)
+            plain = isinstance(value, (*PLAIN, tuple)) and not name.startswith("__")
+            if within + name not in helpers and (helper or plain):
+                helpers[within + name] = _form(value)
                 functions += [value] if helper else []
-    return helpers
+    return {name: form for name, form in helpers.items() if name not in written}
 
 
-def _names(code: CodeType) -> set[str]:
-    """The global names that a function and the functions within it read."""
-    names = {step.argval for step in get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return names.union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))
+def _names(code: CodeType, operation: str) -> set[str]:
+    """The global names that an operation of a function, or of the functions within it, uses."""
+    names = {step.argval for step in get_instructions(code) if step.opname == operation}
+    return names.union(*(_names(part, operation) for part in code.co_consts if isinstance(part, CodeType)))
 
 
 def _enclosed(function: FunctionType) -> Iterator[Any]:

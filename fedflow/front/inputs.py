@@ -287,7 +287,7 @@ def network_entry(network: str | Mapping[str, Any]) -> dict[str, Any]:
     for name, kind, accepted in (
         ("name", str, "text"),
         ("options", Mapping, "a mapping"),
-        ("start", str, "text"),
+        ("start", str | None, "text"),
     ):
         if name in network and not isinstance(network[name], kind):
             raise BadInput(f"model.{name}", network[name], accepted)

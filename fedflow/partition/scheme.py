@@ -89,8 +89,8 @@ class Split:
         """Raise `FedflowError` for labels that are not whole numbers."""
         for name in ("train_labels", "test_labels"):
             labels = getattr(self, name)
-            if labels is not None and labels.dtype.kind not in "iu":
-                raise FedflowError(f"{name} of a scheme must be whole numbers, not {labels.dtype}")
+            if labels is not None and (kind := np.asarray(labels).dtype).kind not in "iu":
+                raise FedflowError(f"{name} of a scheme must be whole numbers, not {kind}")
 
 
 class Scheme(Settings):

@@ -69,7 +69,7 @@ def check_arguments(**given: Any) -> None:
     if root.is_relative_to(folder):
         raise BadInput("out", str(out), "a folder without the project, whose files would be recorded, too")
     if folder.is_relative_to(root) and folder.relative_to(root).parts[0] in OURS:
-        raise BadInput("out", str(out), f"a folder outside of {', '.join(OURS)}, which fedflow names itself")
+        raise BadInput("out", str(out), f"a folder outside {', '.join(OURS)}, which fedflow manages")
 
 
 def check_name(field: str, value: Any) -> str:

@@ -47,7 +47,7 @@ def running(root: Path) -> list[Running]:
             if facts.get("host", HOST) != HOST:  # another machine or container, with its own processes
                 continue
             process = psutil.Process(run.pid)
-            ended = process.status() == psutil.STATUS_ZOMBIE  # its parent has not asked for its end
+            ended = process.status() == psutil.STATUS_ZOMBIE  # ended, but not reaped by its parent
             if not ended and process.create_time() <= run.since + STARTED:
                 runs.append(run)
     return sorted(runs, key=lambda run: run.name)

@@ -147,6 +147,10 @@ def _drawn(
         undrawn.append(error)
 
 
+class Busy(FedflowError):
+    """Another process computes the same experiment."""
+
+
 @contextmanager
 def _alone(described: Description) -> Iterator[None]:
     """Hold the locks of an experiment and of its folder, unless it is locked already."""
@@ -156,7 +160,7 @@ def _alone(described: Description) -> Iterator[None]:
     folder, locks = described.folder, described.root / ".fedflow" / "locks"
 
     def busy() -> None:
-        raise FedflowError(f"{described.title} is already running in another process")
+        raise Busy(f"{described.title} is already running in another process")
 
     def taken() -> None:
         raise FedflowError(f"{folder} is the folder of another run, which is still running; name another one")

@@ -451,7 +451,7 @@ def test_a_file_of_another_kind_is_refused_in_one_line(read, tmp_path, suffix):
         transformed(DatasetParams.parse({"source": name, "path": str(tmp_path / f"a{suffix}"), **options}))
 
 
-def test_shards_that_number_classes_otherwise_are_refused(read, tmp_path):
+def test_shards_that_number_classes_differently_are_refused(read, tmp_path):
     for name, classes in (("train-0", ["cat", "dog"]), ("train-1", ["dog", "cat"])):
         text = json.dumps({"info": {"features": {"label": {"_type": "ClassLabel", "names": classes}}}})
         table = pa.table({"image": [[1.0, 2.0]] * 4, "label": [0, 1] * 2})
@@ -462,7 +462,7 @@ def test_shards_that_number_classes_otherwise_are_refused(read, tmp_path):
         read("shards", path=str(tmp_path), user=None)
 
 
-def test_columns_of_hugging_face_that_cannot_be_used_are_one_line(read, tmp_path):
+def test_columns_of_hugging_face_that_cannot_be_used_are_refused_in_one_line(read, tmp_path):
     lists = {"pixels": DIGITS.tolist(), "label": LABELS, "site": [None, *"ab" * 29, "a"]}
     pd.DataFrame(lists).to_parquet(tmp_path / "gap.parquet")
     with refused("gap.parquet: cannot be read: column 'site' has 1 missing", FedflowError):
@@ -482,3 +482,15 @@ def test_images_of_matlab_may_be_listed_by_columns(read, tmp_path):
         read("letters", path=path, test_path=path, axis=0, test_share=0.5)
     with refused("data.order: 'columns' .* without shape"):
         read("letters", path=path, axis=0, shape=None, order="columns")
+
+
+def test_descriptions_of_other_columns_do_not_matter(read, tmp_path):
+    lists = {"boxes": [{"dtype": "int32"}], "label": {"_type": "ClassLabel", "names": ["a", "b"]}}
+    for name, more in (("train-0", ["x", "y"]), ("train-1", ["y", "x"])):
+        text = json.dumps({"info": {"features": {**lists, "other": {"names": more}}}})
+        table = pa.table(
+            {"image": [[1.0, 2.0]] * 4, "label": [0, 1] * 2, "boxes": [[1]] * 4, "other": [0] * 4}
+        )
+        pq.write_table(table.replace_schema_metadata({"huggingface": text}), tmp_path / f"{name}.parquet")
+    raw = read("shards", path=str(tmp_path), user=None, input="image", target="label")
+    assert raw.classes == ("a", "b")

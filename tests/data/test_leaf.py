@@ -203,7 +203,7 @@ def test_what_is_wrong_is_said_in_one_line_with_the_file_and_user(write, tmp_pat
     good, name = letters(1), "all_data_1_train_9.json"
     fails(r"train: has no \*.json file")
     write(train=[{"a": good}], test=[{"b": good}])
-    fails("test: has no sample of a user of train/")
+    fails("test: has no samples of users in train/")
     fails(r"no user has 5 training samples \(data.min_samples\); the largest has 1", min_samples=5)
     write(train=[{"a": good}, {"a": good}], test=[{"a": good}])
     fails(f"{name}: user 'a': is in another file too")
@@ -246,7 +246,7 @@ def test_a_user_that_does_not_fit_is_named(write, read, options, x, y, message):
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_users_have_inputs_of_one_shape_and_one_file(write, split):
+def test_users_of_another_shape_or_in_two_files_are_refused(write, split):
     good, wide = ([[0.5, 1.5]], [1]), ([[0.5, 1.5, 2.5]], [1])
     for second, message in (
         ({"b": wide}, "user 'b': has inputs of the shape .3., not .2. as another"),
@@ -266,3 +266,6 @@ def test_images_outside_of_the_folder_are_files_of_the_data(tmp_path):
         entry = {"source": "leaf_celeba", "path": str(tmp_path / "leaf"), "images": images}
         files = DatasetParams.parse(entry).files()
         assert ((tmp_path / "img") in files.values()) == listed
+    parts = [{"source": "leaf_celeba", "path": str(tmp_path / n / "leaf"), "images": "../img"} for n in "ab"]
+    files = DatasetParams.parse({"source": "mix", "parts": parts}).files()
+    assert {tmp_path / n / "img" for n in "ab"} <= {*files.values()}

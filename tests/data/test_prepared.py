@@ -295,7 +295,7 @@ def test_data_are_outdated_once_the_code_of_a_plugin_changes(tmp_path, monkeypat
     assert not is_current(tmp_path / "d", DatasetParams.parse(entry))
 
 
-def test_files_behind_links_to_folders_count(npz, tmp_path):
+def test_files_behind_links_to_folders_count(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "link").symlink_to(tmp_path / "real")

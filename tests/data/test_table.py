@@ -422,3 +422,22 @@ def test_the_way_out_of_missing_values_is_one_that_works(tmp_path, label, a, way
 def test_the_ending_of_a_parquet_file_may_be_in_capitals(tmp_path, table):
     table[["age", "kind"]].to_parquet(tmp_path / "T.PARQUET")
     assert read_table(tmp_path / "T.PARQUET", TableOptions(target="kind")).x_train.shape[1] == 1
+
+
+def test_large_numbers_and_written_points_stay_real_next_to_an_empty_cell(tmp_path):
+    rows = "".join(f"{i % 4 + 1}e20,{i % 3}.0,{i % 2}\n" for i in range(40))
+    raw = of_csv(tmp_path, f"a,tag,label\n{rows},1.0,1\n1e20,,0\n", columns=["tag"], missing="drop")
+    assert raw.columns["tag"].names == ("0.0", "1.0", "2.0")
+
+
+@pytest.mark.parametrize(("missing", "constant"), [("mean", True), ("category", False)])
+def test_a_constant_next_to_empty_cells_is_noted_if_its_input_is_constant(tmp_path, missing, constant):
+    rows = "".join(f"{i % 5}.5,7,{i % 2}\n" for i in range(40))
+    raw = of_csv(tmp_path, f"a,b,label\n{rows}1.5,,1\n", missing=missing)
+    assert ("constant: b" in raw.notes[0]) == constant
+
+
+def test_marked_numbers_are_missing_beside_marked_text(tmp_path):
+    rows = "".join(f"{i % 5}.5,{i % 2}\n" for i in range(38))
+    raw = of_csv(tmp_path, f"a,label\n{rows}-999.0,1\n?,0\n", marks=["?", "-999"], missing="mean")
+    assert raw.encoding.features[0].fill > 0

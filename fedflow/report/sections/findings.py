@@ -51,7 +51,11 @@ def findings(methods: Methods) -> list[Card]:
         elif len(ranked) > 1:
             near = _level(methods, ranked, metric)
             rival = ranked[1][0] if len(near) == 1 else near[1]
-            detail = verdict(*_alike(methods, first, rival, metric), methods[rival][0].label, metric)
+            ours, theirs = _on_shared_seeds(methods, first, rival, metric)
+            name = methods[rival][0].label
+            detail = f"Not ahead of {name} on the seeds that both have."
+            if _ahead(ours, theirs, metric):
+                detail = verdict(ours, theirs, name, metric)
             paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
             detail += _certainty(paired) if paired is not None else ""
         cards.append(Card(asked.question, answer, *write(value, unit), unit.sign, detail))
@@ -94,20 +98,27 @@ def _level(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) ->
     """The best of ``ranked`` (best first) and all methods that are not separated from it.
 
     Methods are not separated if their printed means are equal or their ranges over seeds overlap, unless both
-    have a single seed. With other seeds or data, equal seeds on the same data decide.
+    have a single seed. If they share seeds on the same data, only those count.
     """
     leader = ranked[0][0]
 
     def level(name: str) -> bool:
-        first, value = _alike(methods, leader, name, metric)
+        first, value = _on_shared_seeds(methods, leader, name, metric)
         several = max(len(methods[leader]), len(methods[name])) > 1
         overlap = value.low <= first.high and first.low <= value.high
-        return _printed(value, metric) == _printed(first, metric) or (several and overlap)
+        equal = _printed(value, metric) == _printed(first, metric) or not _ahead(first, value, metric)
+        return equal or (several and overlap)
 
     return [name for name, _ in ranked if name == leader or level(name)]
 
 
-def _alike(methods: Methods, first: str, second: str, metric: str) -> tuple[Stat, Stat]:
+def _ahead(first: Stat, second: Stat, metric: str) -> bool:
+    """True if the mean of ``first`` is better."""
+    lower = METRICS[metric].better == "lower"
+    return first.mean < second.mean if lower else first.mean > second.mean
+
+
+def _on_shared_seeds(methods: Methods, first: str, second: str, metric: str) -> tuple[Stat, Stat]:
     """The metric of two methods with the seeds that they share on the same data; without any, with all."""
     pairs = [
         pair
@@ -143,7 +154,7 @@ def _cheapest(methods: Methods) -> list[Card]:
     if not reached:
         return [Card(question, "No method", "", "", "", f"None reached {target} with every seed.")]
     value = reached[0][1]
-    unit = finer(MB, value.mean) if value.mean else MB
+    unit = finer(MB, value.mean)
     same = [m for m, v in reached if write(v, unit)[0] == write(value, unit)[0]]
     share = f"{len(reached)} of {len(methods)} communicating methods"
     detail = f"To {target}, which {share} reach with every seed."

@@ -45,7 +45,7 @@ def _row(p: ComparedPartition) -> Row:
         Cell(scheme, note=", ".join(words)),
         Cell(first["dataset"], note=f"{first['model']}, {size}"),
         Cell(f"{first['clients']}, participation {first['participation']:g}", note=samples),
-        Cell(rounds_of(p.runs).removesuffix("s").removesuffix(" round"), note=_stop(p.runs)),
+        Cell(rounds_of(p.runs).partition(" round")[0], note=_stop(p.runs)),
         Cell(str(failed)),
         Cell(HASHES.format(first["data_hash"], first["partition_hash"])),
     ]
