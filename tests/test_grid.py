@@ -522,3 +522,12 @@ def test_changes_that_no_run_of_the_grid_reads_are_named(project: Path, capsys) 
             "--set",
             "methods.ditto.lam=1",
         )
+
+
+def test_changes_that_decide_runs_are_read(project: Path, capsys) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        done = fedflow(capsys, "sweep", "--dry-run", "--root", project, "--set", "grid.redraw=both")
+        assert done.code == 0
+        run = "run", "--partition", "even", "--method", "ditto", "--root", project
+        assert fedflow(capsys, *run, "--set", "grid.redraw=both").code == 0

@@ -215,10 +215,11 @@ def test_a_mean_over_some_seeds_is_none(runs: dict[str, Result]) -> None:
 
 
 def scaled(step: float) -> float:
-    return FACTOR * step
+    return FACTOR * step * STEPS[0]
 
 
 FACTOR = 2.0
+STEPS = (1, 2)
 
 
 def test_functions_and_constants_that_a_class_names_are_part_of_its_code(monkeypatch) -> None:
@@ -232,9 +233,32 @@ def test_functions_and_constants_that_a_class_names_are_part_of_its_code(monkeyp
     with monkeypatch.context() as changed:
         changed.setitem(globals(), "FACTOR", 3.0)
         codes.append(code_of(Moved))
+    with monkeypatch.context() as changed:
+        changed.setitem(globals(), "STEPS", (2, 2))
+        codes.append(code_of(Moved))
     monkeypatch.setitem(globals(), "scaled", lambda step: step)
     codes.append(code_of(Moved))
-    assert codes[0] == codes[1] and len(set(codes)) == 3
+    assert codes[0] == codes[1] and len(set(codes)) == 4
+
+
+CALLS = 0
+
+
+def counted() -> int:
+    global CALLS  # noqa: PLW0603
+    CALLS += 1
+    return CALLS
+
+
+def test_a_global_that_a_function_writes_is_no_part_of_the_code() -> None:
+    class Counting(ff.FedAvg):
+        def local(self, client: ff.Client) -> ff.Update:
+            counted()
+            return super().local(client)
+
+    before = code_of(Counting)
+    counted()
+    assert code_of(Counting) == before
 
 
 def variant(step: float) -> type[ff.FedAvg]:

@@ -7,6 +7,7 @@ from result_folders import METHODS, change, write_run
 from fedflow.finished.cells import metric_table
 from fedflow.finished.collect import collect_runs
 from fedflow.finished.tables import Stat, by_method, columns, one_number, verdict
+from fedflow.metrics.table import METRICS as METRICS_TABLE
 from fedflow.report.compared import grouped
 from fedflow.report.sections.findings import findings, summary
 
@@ -107,7 +108,7 @@ def test_a_lead_is_of_seeds_that_both_have_on_the_same_data(tmp_path):
         change(write_run(tmp_path, "p", method, seed) / "metrics.json", local_accuracy=accuracy)
     runs = collect_runs(tmp_path)
     (local, *_) = findings(by_method(runs))
-    assert "0.0 points ahead of fedprox, on one seed" in local.detail
+    assert local.detail.startswith("Not ahead of fedprox on the seeds that both have.")
     assert any("FedAvg and fedprox are level on p" in sentence for sentence in summary(grouped(runs)))
 
 
@@ -122,4 +123,21 @@ def test_little_traffic_has_two_digits(tmp_path):
     heads = [head for head, _, _ in table.columns]
     assert "Stopped in round" not in heads  # no run was asked to stop
     cells = {row.variant: row.cells[heads.index("MB to target")].text for row in table.rows}
-    assert cells == {"fedavg": "0.116", "ditto": "0.058"}
+    assert cells == {"fedavg": "0.12", "ditto": "0.058"}
+
+
+def test_a_method_that_is_behind_on_shared_seeds_does_not_lead(tmp_path):
+    for method, seeds in (("fedavg", {0: 0.95, 1: 0.6, 2: 0.61}), ("fedprox", {1: 0.7, 2: 0.71})):
+        for seed, accuracy in seeds.items():
+            change(write_run(tmp_path, "p", method, seed) / "metrics.json", local_accuracy=accuracy)
+    runs = collect_runs(tmp_path)
+    (local, *_) = findings(by_method(runs))
+    assert local.label == "FedAvg" and local.detail.startswith("Not ahead of fedprox on the seeds")
+    assert any("FedAvg and fedprox are level on p" in sentence for sentence in summary(grouped(runs)))
+
+
+def test_a_small_value_adds_no_digits_to_a_large_one(tmp_path):
+    for method, traffic in (("fedavg", 5_200_000_000), ("ditto", 400)):
+        change(write_run(tmp_path, "p", method, 0) / "metrics.json", bytes_up=traffic)
+    table = metric_table(by_method(collect_runs(tmp_path)), [METRICS_TABLE["bytes_up"]])
+    assert {row.cells[0].text for row in table.rows} == {"5200.0", "0.00040"}

@@ -243,3 +243,14 @@ def test_clients_of_another_division_under_the_same_name_are_left_out(tmp_path):
     change(tmp_path / "partitions" / "p" / "summary.json", hash="fedcba9876543210")  # made anew since
     (p,) = grouped(runs, collect_partitions(tmp_path / "partitions", ["p"])).partitions
     assert p.facts is None and "2 divisions" in report(tmp_path)
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_runs_with_changes_on_other_data_are_never_averaged(tmp_path, elsewhere):
+    write_run(tmp_path, "q", "fedavg" if elsewhere else "ditto", 0)
+    for seed, data in ((0, "aaaaaaaa"), (1, "bbbbbbbb")):
+        folder = write_run(tmp_path, "p", "fedavg", seed, plain=False, training={"lr": 1e-4})
+        change(folder / "metrics.json", data_hash=data)
+    groups = by_method([run for run in collect_runs(tmp_path) if run.partition == "p"])
+    assert len(groups) == 2 and [len(runs) for runs in groups.values()] == [1, 1]
+    assert len({runs[0].label for runs in groups.values()}) == 2
