@@ -50,7 +50,7 @@ class HuggingFaceOptions(Settings):
 
 
 class Part(NamedTuple):
-    """The rows of one split, the description of its columns, and of those of its further files."""
+    """The rows of one split, and the description of the columns in its first file and in ``further`` ones."""
 
     table: "pa.Table"
     features: Mapping[str, Any]

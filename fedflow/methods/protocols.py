@@ -71,8 +71,8 @@ class Asynchronous(Ability):
 class Cyclic(Ability):
     """For methods that repeat `plan` to `aggregate` within one round.
 
-    A client in several cycles of a round draws the same batches in each. The last cycle
-    gives the recorded numbers of the server and of update steps; all cycles give those of clients.
+    A client in several cycles of a round draws the same batches in each. Numbers of clients are recorded
+    over all cycles; numbers of the server and of update steps are those of the last cycle.
     """
 
     def cycles(self) -> int:

@@ -241,9 +241,8 @@ class Simulation(RunSetup):
         report.series |= series
         for extension in self.extensions:
             extension.stepped(report, gathered.sent)
-        return [
-            replace(sent, vectors={}, keep={}) for sent in gathered.sent
-        ]  # else those of all cycles stay in memory
+        # Without their vectors, which would stay in memory until the last cycle.
+        return [replace(sent, vectors={}, keep={}) for sent in gathered.sent]
 
     def _checked(self, after: Any) -> tuple[ServerState, dict[str, float], dict[str, list[float]]]:
         """The state, numbers and series that `Method.aggregate` returned, by name of metric."""

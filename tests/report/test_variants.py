@@ -240,7 +240,7 @@ def test_clients_of_another_division_under_the_same_name_are_left_out(tmp_path):
     facts = collect_partitions(tmp_path / "partitions", ["p"])
     (p,) = grouped(runs, facts).partitions
     assert list(p.divided) == ["fedavg"] and p.hash == p.facts.summary["hash"]
-    change(tmp_path / "partitions" / "p" / "summary.json", hash="fedcba9876543210")  # made anew since
+    change(tmp_path / "partitions" / "p" / "summary.json", hash="fedcba9876543210")  # replaced since
     (p,) = grouped(runs, collect_partitions(tmp_path / "partitions", ["p"])).partitions
     assert p.facts is None and "2 divisions" in report(tmp_path)
 
