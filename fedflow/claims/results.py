@@ -57,6 +57,8 @@ def write_results(
     names = [metric.name for table in (*TABLES, *SOME) for metric in columns(table)]
     names += ["onboarding_bytes_down", "onboarding_bytes_up"]
     rows = [_row(run, names, measures, recorded) | {CHANGES: changes(run)} for run in runs]
+    equal = {_key(row): row.get(EQUAL, "") for row in read_results(study)}
+    rows = [{EQUAL: equal.get(_key(row), "")} | row for row in rows]
     filled = {name for row in rows for name, value in row.items() if value != ""}
     others = sorted(
         {name for row in rows for name in row} - {*NAMES, *SIZES, CHANGES, *names, *measures, *ORIGIN, EQUAL}
@@ -116,6 +118,11 @@ def registered(run: Run) -> tuple[str, str, str]:
         networks = [_network(model) for _, model in sorted(run.params.get("models", {}).items())]
         return PROCEDURE, run.procedure, " ".join(networks)
     return RUN, " ".join(registered_names(run.params)), _network(run.params["model"])
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """What tells a row from all others, with its settings and code."""
+    return tuple(str(row.get(name, "")) for name in (*NAMES, CHANGES, "settings", *CODE))
 
 
 def _network(model: Mapping[str, Any]) -> str:

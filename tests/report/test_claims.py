@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from datetime import date
 from itertools import product
 from pathlib import Path
@@ -474,6 +475,17 @@ def test_results_have_what_claims_read_and_where_runs_were_made(tmp_path):
     made = ("date", "commit", "lock", "processor", "seconds")
     assert [second[name] for name in made] == ["1970-01-02", "01234567-dirty", "ba987654", "Abacus", "12"]
     assert [first[name] for name in made] == [""] * 5
+
+
+def test_equal_code_stays_with_rows_of_runs_that_are_still_here(tmp_path):
+    write_run(tmp_path / "results", "p", "ditto", 0)
+    runs = collect_runs(tmp_path / "results")
+    written = write_results(tmp_path, runs, [], {})
+    written.write_text(pd.read_csv(written, dtype=str).assign(equal_code="abc").to_csv(index=False))
+    write_results(tmp_path, runs, [], {})
+    assert [row["equal_code"] for row in read_results(tmp_path)] == ["abc"]
+    write_results(tmp_path, [replace(runs[0], metrics=runs[0].metrics | {"settings": "f" * 40})], [], {})
+    assert "equal_code" not in read_results(tmp_path)[0]
 
 
 def test_the_scale_is_that_of_the_table_which_the_source_names(tmp_path):
