@@ -4,7 +4,7 @@ import csv
 import html
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,12 @@ from mkdocs.structure.pages import Page
 
 from fedflow.claims.claims import Claim, load_claims
 from fedflow.claims.matching import Shown, compare, full, numbered
-from fedflow.claims.recorded import UNRECORDED, Entry, read_verdicts
+from fedflow.claims.recorded import UNRECORDED, Entry, judged_from, read_verdicts
 from fedflow.claims.results import EQUAL, read_results
-from fedflow.claims.sources import CLAIMS, COMPARISONS, NO_ROWS, RESULTS
+from fedflow.claims.sources import CLAIMS, COMPARISONS, NO_ROWS, OTHER_ROWS, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_RUN, VERDICTS
 from fedflow.config import PARAMS, load_params
 from fedflow.methods import METHODS
-from fedflow.stages.current import holds
 from fedflow.stages.elsewhere import joined
 
 STUDIES = Path(__file__).parents[1] / "studies"
@@ -48,6 +47,7 @@ INTRODUCTION = """Built from [results.csv](%s-results.csv): cells of published t
 partition scheme and method agree with our runs; means ± sample standard deviation over seeds. "+" means that
 a target was not reached."""
 README = re.compile(r"\]\((?:\.\./)+studies/(\w+)/README\.md")
+MEASURED = re.compile(r" \[[^]]*\](?= and |$)")  # a measure after the label of a method
 LINK = re.compile(r"\[([^]]*)\]\((?!https?:|#)([^)]*)\)")  # in a README
 
 
@@ -214,37 +214,47 @@ class Row(NamedTuple):
 
 
 def shown(study: Path) -> list[Row]:
-    """The verdicts in a study's folder, and whether their results are committed and of the code of now."""
+    """The verdicts in a study's folder, and whether they follow from committed results of the code of now."""
     claims = {claim.id: claim for claim in load_claims(study / CLAIMS)}
-    results, absent = read_results(study), _absent(study)
-    return [
-        Row(study.name, entry, *_state(entry, claims.get(entry.id), results, absent.get(entry.id, set())))
-        for entry in entries(study)
-    ]
+    results, absent, basis = read_results(study), _absent(study), read_verdicts(study).judged
+    outdated = joined(load_params(study / PARAMS), study)[1] if results else []
+    changed = basis not in ("", judged_from(study, claims.values()))
+    rows = []
+    for entry in entries(study):
+        sides = absent.get((entry.id, entry.verdict), set())
+        state, reason = _state(entry, claims.get(entry.id), results, outdated, sides)
+        if state == CURRENT and changed:
+            state, reason = STALE, "claims or results have changed since"
+        rows.append(Row(study.name, entry, state, reason))
+    return rows
 
 
-def _absent(study: Path) -> dict[str, set[tuple[str, str]]]:
-    """Partitions and methods without results by claim, as ``claims.csv`` lists them in its reasons."""
+def _absent(study: Path) -> dict[tuple[str, str], set[tuple[str, str]]]:
+    """Partitions and methods without results by claim and verdict, from the reasons in ``claims.csv``."""
     file = study / COMPARISONS
     if not file.exists():
         return {}
     labels = {name: method.label for name, method in METHODS.items()}
     labels |= load_params(study / PARAMS).labels if (study / PARAMS).exists() else {}
     names = {label: name for name, label in labels.items()}
-    absent: dict[str, set[tuple[str, str]]] = {}
+    absent: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
         if row["reason"].startswith(NO_ROWS):
-            methods = row["reason"].removeprefix(NO_ROWS).split(" and ")
-            partitions = row["partition"].split(", ")
+            reason = MEASURED.sub("", row["reason"].removeprefix(NO_ROWS).removesuffix(OTHER_ROWS))
+            methods, partitions = reason.split(" and "), row["partition"].split(", ")
             sides = {(name, names.get(method, method)) for name in partitions for method in methods}
-            absent.setdefault(row["id"], set()).update(sides)
+            absent.setdefault((row["id"], row["verdict"]), set()).update(sides)
     return absent
 
 
 def _state(
-    entry: Entry, claim: Claim | None, results: list[dict[str, str]], absent: set[tuple[str, str]]
+    entry: Entry,
+    claim: Claim | None,
+    results: list[dict[str, str]],
+    outdated: Sequence[Mapping[str, str]],
+    absent: set[tuple[str, str]],
 ) -> tuple[str, str]:
-    """The state of a verdict, and why it is stale, or still current.
+    """The state of a verdict, and why it is stale, or still current; ``outdated`` are some of the results.
 
     Sides in ``absent`` were without results when the verdict was made.
     """
@@ -256,9 +266,8 @@ def _state(
     made = {(row["partition"], row["method"]) for row in used}
     if not entry.commit or not used or claim.sides - made - absent:
         return ABSENT, ""
-    old = sum(not holds(row) for row in used)
-    if old:
-        return STALE, f"the code of {old} of {len(used)} results has changed since"
+    if old := sum(row in outdated for row in used):
+        return STALE, f"the settings or code of {old} of {len(used)} results have changed since"
     return CURRENT, SAMPLE if any(row.get(EQUAL) for row in used) else ""
 
 

@@ -16,7 +16,7 @@ import pytest
 from support import refused
 
 from fedflow.claims.claims import load_claims
-from fedflow.claims.recorded import UNRECORDED, Entry, read_verdicts
+from fedflow.claims.recorded import UNRECORDED, Entry, judged_from, read_verdicts
 from fedflow.claims.results import EQUAL, registered, registered_names
 from fedflow.claims.sources import CLAIMS, COMPARISONS, RECORDED, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged, judge
@@ -24,7 +24,7 @@ from fedflow.config import PARAMS, load_params
 from fedflow.errors import BadInput
 from fedflow.models import registry
 from fedflow.stages.current import current_code
-from fedflow.stages.elsewhere import joined
+from fedflow.stages.elsewhere import joined, plain
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.procedure import ProcedureRun
 from fedflow.stages.report import check_tests
@@ -88,6 +88,8 @@ def test_a_verdict_on_one_or_two_seeds_says_so(site: ModuleType) -> None:
         "seen, not planned",
         "",
     ]
+    changed = Entry(id="a", seeds=5, planned=True, was="confirmed; other seeds")
+    assert changed.basis == "seen, not planned"
 
 
 def test_committed_verdicts_follow_from_committed_results() -> None:
@@ -100,7 +102,9 @@ def test_committed_verdicts_follow_from_committed_results() -> None:
             continue
         procedures = {name: procedure for name, (procedure, _) in params.procedure_entries.items()}
         entries = {entry.id: entry for entry in read_verdicts(study).verdicts}
-        for judged in judge(load_claims(study / CLAIMS), runs, params.labels, procedures):
+        claims, recorded = load_claims(study / CLAIMS), read_verdicts(study).judged
+        assert not runs or recorded == judged_from(study, claims), f"{study}: fedflow report --verdicts"
+        for judged in judge(claims, runs, params.labels, procedures, plain(params, study)):
             if not judged.comparisons:
                 continue
             entry, where = entries[judged.claim.id], f"{study}: {judged.claim.id}"
@@ -154,34 +158,73 @@ def test_the_site_has_a_row_for_every_verdict(site: ModuleType) -> None:
     assert all((HOME / "docs" / name).is_file() for name in ("verdicts.js", "verdicts.css"))
 
 
-def committed(study: Path, code: str, registered: str = "aaggff_s fedavg") -> None:
-    """A study with a confirmed claim on two methods, whose results are of this code."""
-    text = "- {id: a, source: b, claim: c, partition: p, measure: loss, of: x, above: [y], planned: true}\n"
-    (study / CLAIMS).write_text(text)
-    (study / RECORDED).write_text("verdicts: [{id: a, verdict: confirmed, seeds: 5, commit: abc}, {id: b}]\n")
-    heads = "partition,method,seed,settings,kind,registered,networks,code"
-    rows = [f"p,{method},{seed},,run,{registered},mlp,{code}" for method in "xy" for seed in range(5)]
+STUDY = """
+data: {digits: {source: digits}}
+models: {digits: mlp}
+partitions: {p: {dataset: digits, scheme: iid, clients: 4}}
+methods: {x: {method: fedavg}, y: {method: fedavg, training: {lr: %s}}}
+grid: {datasets: [digits], partitions: [p], methods: [x, y], seeds: [0, 1, 2, 3, 4]}
+"""
+CLAIM = (
+    "- {id: a, source: b, claim: c, partition: p, measure: loss, planned: true, of: x, above: [y], by: %s}"
+)
+
+
+def committed(study: Path, now: str) -> None:
+    """A study with a confirmed claim on two methods, whose results are of the code of ``now``."""
+    (study / CLAIMS).write_text(CLAIM % 0)
+    (study / PARAMS).write_text(STUDY % 0.1)
+    heads = "partition,method,seed,settings,kind,registered,networks,code,loss"
+    params, code = load_params(study / PARAMS), current_code("run", now, "mlp")
+    settings = {method: Experiment(params, "p", method, 0, study).digest[:8] for method in "xy"}
+    rows = [f"p,{m},{seed},{settings[m]},run,fedavg,mlp,{code},{seed}" for m in "xy" for seed in range(5)]
     (study / RESULTS).write_text("\n".join([heads, *rows]) + "\n")
+    (study / RECORDED).write_text(
+        f"judged: {judged_from(study, load_claims(study / CLAIMS))}\n"
+        "verdicts: [{id: a, verdict: confirmed, seeds: 5, commit: abc}, {id: b}]\n"
+    )
 
 
 def test_a_verdict_on_results_of_other_code_is_stale(site: ModuleType, tmp_path: Path) -> None:
-    committed(tmp_path, current_code("run", "aaggff_s fedavg", "mlp"))
+    committed(tmp_path, "fedavg")
     (row, other) = site.shown(tmp_path)
     assert (row.state, row.entry.basis, other.state) == ("current", "as planned", "")
-    committed(tmp_path, current_code("run", "fedavg", "mlp"))  # as before a change of AAggFF-S
+    committed(tmp_path, "aaggff_s fedavg")
     (row, _) = site.shown(tmp_path)
-    assert row[2:] == ("stale", "the code of 10 of 10 results has changed since")
-    assert "<p>stale: the code of 10 of 10" in site._row(row) and 'data-results="stale"' in site._row(row)
-    lines = (tmp_path / RESULTS).read_text().splitlines(keepends=True)
-    now = current_code("run", "aaggff_s fedavg", "mlp")
-    (tmp_path / RESULTS).write_text(
-        "".join(line.strip() + f",{end}\n" for line, end in zip(lines, [EQUAL] + 10 * [now]))
-    )
+    assert row[2:] == ("stale", "the settings or code of 10 of 10 results have changed since")
+    assert "<p>stale: the settings or code of 10" in site._row(row)
+    assert 'data-results="stale"' in site._row(row)
+    lines, now = (tmp_path / RESULTS).read_text().splitlines(), current_code("run", "fedavg", "mlp")
+    (tmp_path / RESULTS).write_text("".join(f"{x},{end}\n" for x, end in zip(lines, [EQUAL] + 10 * [now])))
     assert site.shown(tmp_path)[0][2:] == ("current", site.SAMPLE)
+
+
+def test_a_verdict_is_stale_once_settings_claims_or_rows_change(site: ModuleType, tmp_path: Path) -> None:
+    committed(tmp_path, "fedavg")
+    (tmp_path / PARAMS).write_text(STUDY % 0.2)
+    assert site.shown(tmp_path)[0][3] == "the settings or code of 5 of 10 results have changed since"
+    (tmp_path / PARAMS).write_text(STUDY % 0.1)
+    (tmp_path / CLAIMS).write_text(CLAIM % 0.5)
+    assert site.shown(tmp_path)[0][2:] == ("stale", "claims or results have changed since")
+    committed(tmp_path, "fedavg")
+    lines = (tmp_path / RESULTS).read_text().splitlines(keepends=True)
+    (tmp_path / RESULTS).write_text("".join([*lines[:4], *lines[6:]]))
+    assert site.shown(tmp_path)[0].state == "stale"
+
+
+def test_a_verdict_without_rows_of_a_method_is_no_verdict_on_committed_results(
+    site: ModuleType, tmp_path: Path
+) -> None:
+    committed(tmp_path, "fedavg")
+    lines = (tmp_path / RESULTS).read_text().splitlines(keepends=True)
     (tmp_path / RESULTS).write_text("".join(lines[:6]))  # none of y
     assert site.shown(tmp_path)[0].state == "results not committed"
-    (tmp_path / COMPARISONS).write_text("id,partition,reason\na,p,no results of y\n")
-    assert site.shown(tmp_path)[0].state == "stale"
+    head, reason = "id,verdict,partition,reason\n", "no results of y [Training loss (worst round)]"
+    (tmp_path / COMPARISONS).write_text(f"{head}a,not run,p,{reason}\n")  # it was judged again without them
+    assert site.shown(tmp_path)[0].state == "results not committed"
+    (tmp_path / COMPARISONS).write_text(f"{head}a,confirmed,p,{reason}\n")  # as another part decides it
+    (tmp_path / RECORDED).write_text((tmp_path / RECORDED).read_text().partition("\n")[2])
+    assert site.shown(tmp_path)[0].state == "current"
     (tmp_path / RESULTS).unlink()
     assert site.shown(tmp_path)[0].state == "results not committed"
     (tmp_path / CLAIMS).unlink()

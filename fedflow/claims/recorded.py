@@ -12,17 +12,21 @@ from typing import Any
 
 import yaml
 
+from fedflow.claims.claims import Claim
 from fedflow.claims.matching import Match, scale
-from fedflow.claims.results import Recorded, origin
+from fedflow.claims.results import EQUAL, Recorded, origin, read_results
 from fedflow.claims.sources import RECORDED
 from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged
 from fedflow.config import read_yaml
 from fedflow.errors import BadInput
 from fedflow.files import naming
+from fedflow.project.digest import SHORT, digest
 from fedflow.settings import Settings, option
 
 UNRECORDED = "not recorded"
+SEEN, OTHER_SEEDS = "seen, not planned", "other seeds"
 FEW = {1: "one seed", 2: "two seeds"}
+WORDS = ("source", "claim", "planned")  # of a claim: no part of a comparison
 HEAD = "# Verdicts on the claims of this study; `fedflow report --verdicts` updates them.\n"
 
 
@@ -56,7 +60,9 @@ class Entry(Settings):
         """Planned or seen, if stated; a verdict on one or two seeds is always seen."""
         if self.seeds in FEW and self.verdict in VERDICTS:
             return f"seen, {FEW[self.seeds]}"
-        return {True: "as planned", False: "seen, not planned", None: ""}[self.planned]
+        if self.planned and self.was.endswith(OTHER_SEEDS):
+            return SEEN
+        return {True: "as planned", False: SEEN, None: ""}[self.planned]
 
 
 class Verdicts(Settings):
@@ -65,6 +71,7 @@ class Verdicts(Settings):
     paper: str = option("", "paper or method of the claims")
     scale: str = option("", "scale of the runs: full, or what is reduced")
     command: str = option("", "the command that repeats the runs")
+    judged: str = option("", "digest of the claims and of the rows in results.csv that verdicts follow from")
     verdicts: list[Entry] = option(factory=list, doc="an entry per claim")
 
     def validate(self) -> None:
@@ -82,6 +89,13 @@ def read_verdicts(study: Path) -> Verdicts:
         raise error.renamed(f"{file}, {error.field}") from None
 
 
+def judged_from(study: Path, claims: Iterable[Claim]) -> str:
+    """A digest of what verdicts follow from: all comparisons of a study and the rows of ``results.csv``."""
+    checks = {claim.id: {k: v for k, v in claim.as_dict().items() if k not in WORDS} for claim in claims}
+    rows = [{name: text for name, text in row.items() if name != EQUAL} for row in read_results(study)]
+    return digest([checks, rows], SHORT)
+
+
 def write_verdicts(
     study: Path, judged: Iterable[Judged], date: str, facts: Recorded, matched: Sequence[Match] = ()
 ) -> Path:
@@ -90,7 +104,7 @@ def write_verdicts(
     ``date`` becomes the day of verdicts that change. ``facts`` has the commits of the runs, and ``matched``
     are their published cells, from which the scale follows.
     """
-    recorded = read_verdicts(study)
+    recorded, judged = read_verdicts(study), [*judged]
     entries = {entry.id: entry for entry in recorded.verdicts}
     for verdict in judged:
         entry = entries.get(verdict.claim.id, Entry(id=verdict.claim.id, verdict=NOT_RUN))
@@ -105,7 +119,8 @@ def write_verdicts(
             made = replace(entry, **_computed(verdict), size=size, commit=", ".join(commits))
             entry = entry if entry == made else replace(made, date=date, was=_was(entry, made))
         entries[entry.id] = entry
-    file, heads = study / RECORDED, _given(replace(recorded, verdicts=[]))
+    basis = judged_from(study, (verdict.claim for verdict in judged))
+    file, heads = study / RECORDED, _given(replace(recorded, judged=basis, verdicts=[]))
     top, *above, end = _comments(file)
     notes = dict(zip((entry.id for entry in recorded.verdicts), above))  # keeps what a person wrote
     listed = [notes.get(entry.id, "") + _text([_given(entry)]) for entry in entries.values()]
@@ -143,9 +158,10 @@ def _computed(judged: Judged) -> dict[str, Any]:
     deciding = judged.deciding
     seeds = [len(result.difference.values) for result in judged.comparisons if result.difference]
     means = [f"{result.partition}: {result.means}" for result in deciding if result.means]
+    texts = (*means, judged.counts, *(result.note for result in deciding))
     return {
         "verdict": judged.verdict,
-        "ours": "; ".join(dict.fromkeys(text for text in (*means, judged.counts) if text)),
+        "ours": "; ".join(dict.fromkeys(text for text in texts if text)),
         "interval": "; ".join(result.span for result in deciding if result.span),
         "seeds": min(seeds, default=None),
     }
@@ -164,8 +180,9 @@ def _was(entry: Entry, made: Entry) -> str:
         or NOT_RUN in (entry.verdict, made.verdict)
     ):
         return entry.was
-    cause = "another claim or statistic" if entry.commit == made.commit else "other runs"
-    cause = cause if entry.seeds == made.seeds else "other seeds"
+    same = entry.commit and entry.commit == made.commit
+    cause = "another claim or statistic" if same else "other runs"
+    cause = cause if entry.seeds == made.seeds else OTHER_SEEDS
     return f"{entry.verdict}; {cause}"
 
 

@@ -121,7 +121,7 @@ def registered(run: Run) -> tuple[str, str, str]:
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """What tells a row from all others, with its settings and code."""
+    """The columns that tell a row from all others, with its settings and code."""
     return tuple(str(row.get(name, "")) for name in (*NAMES, CHANGES, "settings", *CODE))
 
 

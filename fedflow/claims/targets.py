@@ -220,9 +220,10 @@ def compared(rows: Sequence[Costs]) -> list[Costs]:
 
 
 def spacing(runs: Sequence[Run], column: str) -> int:
-    """The largest number of rounds between two evaluations of ``column``."""
+    """The largest number of rounds between two evaluations of ``column``; of rows, what was set."""
     tables = (run.rounds for run in runs if column in run.rounds)
-    gaps = (table["round"][table[column].notna()].diff().max() for table in tables)
+    gaps = [table["round"][table[column].notna()].diff().max() for table in tables]
+    gaps += [run.params["run"]["evaluate_every"] for run in runs if run.committed]
     return int(max((gap for gap in gaps if gap == gap), default=1))
 
 

@@ -12,7 +12,7 @@ a trend.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -23,12 +23,13 @@ import pandas as pd
 from fedflow.claims.claims import Arm, Check, Claim
 from fedflow.claims.measures import Measure, parse
 from fedflow.claims.results import Recorded, origin
-from fedflow.claims.sources import COMPARISONS, NO_ROWS
+from fedflow.claims.sources import COMPARISONS, NO_ROWS, OTHER_ROWS
 from fedflow.claims.targets import NotMeasured, spacing
 from fedflow.errors import BadInput, unknown_name
 from fedflow.files import naming
-from fedflow.finished.bootstrap import CONFIDENCE, SEEDS, adjusted, chance, interval, typical
+from fedflow.finished.bootstrap import CONFIDENCE, SEEDS, adjusted, chance, error, interval, typical
 from fedflow.finished.collect import Labels
+from fedflow.finished.contents import hashes
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat, by_method, write_csv
 from fedflow.methods import METHODS
@@ -37,6 +38,7 @@ from fedflow.naming import flat, say
 from fedflow.procedures import PROCEDURES
 
 SHOWN = 3  # comparisons printed with a verdict
+DIGITS = 12  # of a difference or ratio
 RATIO = Unit(digits=2)
 # From the best to the worst: a group of checks has the worst of `all`, the best of `any`.
 VERDICTS = ("confirmed", "not resolved", "not run", "not confirmed")
@@ -62,7 +64,7 @@ class Values:
         """``TERM 87.0 ± 1.2``, with "+" or "or less" after the mean if a value is only a bound."""
         unit, sign = measure.unit, "+" * bool(self.lower) + " or less" * bool(self.upper)
         spread = f" ± {self.stat.std * unit.factor:.{unit.digits}f}" if len(self.stat.values) > 1 else ""
-        mean = f"{self.stat.mean * unit.factor:.{unit.digits}f}".replace("-", "−")
+        mean = _written(self.stat.mean * unit.factor, f".{unit.digits}f")
         return f"{self.label} {mean}{sign}{spread}"
 
 
@@ -70,16 +72,34 @@ def combined(label: str, terms: Sequence[tuple[float, Values]]) -> Values:
     """The sum of factors times values, over the seeds that all have."""
     seeds = sorted(set.intersection(*(set(values.stat.values) for _, values in terms)))
     stat = Stat({seed: sum(factor * values.stat.values[seed] for factor, values in terms) for seed in seeds})
+    for seed, value in stat.values.items():
+        stat.values[seed] = _rounded(value, (values.stat.values[seed] for _, values in terms))
     lower = [values.lower if factor > 0 else values.upper for factor, values in terms if factor]
     upper = [values.upper if factor > 0 else values.lower for factor, values in terms if factor]
     return Values(label, stat, *(frozenset(seeds) & frozenset().union(*bounds) for bounds in (lower, upper)))
 
 
 def divided(label: str, above: Values, below: Values) -> Values:
-    """The ratio over the seeds that both have; without seeds at which the lower one is 0."""
-    seeds = [seed for seed, value in below.stat.values.items() if seed in above.stat.values and value]
-    stat = Stat({seed: above.stat.values[seed] / below.stat.values[seed] for seed in seeds})
+    """The ratio over the seeds that both have. Raises `NotMeasured` if the lower one is 0 at one of them."""
+    seeds = [seed for seed in below.stat.values if seed in above.stat.values]
+    if zero := [str(seed) for seed in seeds if not below.stat.values[seed]]:
+        raise NotMeasured(f"no ratio: {below.label} is 0 with seed {', '.join(zero)}")
+    ratios = {seed: above.stat.values[seed] / below.stat.values[seed] for seed in seeds}
+    stat = Stat({seed: _rounded(ratio, [ratio]) for seed, ratio in ratios.items()})
     return Values(label, stat, above.lower | below.upper, above.upper | below.lower).on(seeds)
+
+
+def _written(value: float, form: str) -> str:
+    """A number with a minus sign; 0 has none."""
+    text = f"{value:{form}}"
+    text = text if any(digit in text for digit in "123456789i") else text.replace("-", form[:1].strip("."))
+    return text.replace("-", "−").replace("inf", "∞")
+
+
+def _rounded(value: float, operands: Iterable[float]) -> float:
+    """A number without the rounding errors of the numbers that gave it, which would break ties."""
+    largest = max(map(abs, operands))
+    return round(value, DIGITS - math.ceil(math.log10(largest))) if 0 < largest < math.inf else value
 
 
 @dataclass(frozen=True)
@@ -104,19 +124,16 @@ class CheckResult:
     terms: int = 0  # values that the difference adds and subtracts
     difference: Stat | None = None
     open: tuple[bool, bool] = (False, False)  # the difference is only an upper, a lower bound
+    coarse: bool = False  # the difference may be off by rounds without evaluation: it resolves nothing
     low: float = math.nan
     high: float = math.nan
+    spread: bool = False  # between seeds: without any, they say nothing of chance
     adjusted: float = math.nan
 
     @property
     def testable(self) -> bool:
         """True if it has the seeds for an interval."""
         return self.difference is not None and not self.reason
-
-    @property
-    def spread(self) -> bool:
-        """True if its interval has a width: without one, seeds say nothing of chance."""
-        return self.testable and self.low != self.high
 
     @property
     def kind(self) -> tuple[str, str, int]:
@@ -145,11 +162,10 @@ class CheckResult:
         parts = []
         if self.difference and len(self.values) > 1:
             parts.append(f"{'slope' if several else 'difference'} {self._signed(self.difference.mean)}")
-        if self.low == self.high:  # says nothing of other seeds
-            parts.append("(no spread)")
-            return " ".join(parts)
-        if not math.isnan(self.low):
+        if self.low < self.high:
             parts.append(f"[{self._signed(self.low)}, {self._signed(self.high)}]")
+        if self.testable and not self.spread:
+            parts.append("(no spread)")
         if not math.isnan(self.adjusted):
             parts.append(f"(adjusted p {max(self.adjusted, 1e-4):.2g})")
         return " ".join(parts)
@@ -157,8 +173,8 @@ class CheckResult:
     def _signed(self, value: float) -> str:
         """A value with one digit more than the means, signed if it is a difference."""
         unit = self.measure.unit
-        text = f"{value * unit.factor:{'+' if len(self.values) > 1 else ''}.{unit.digits + 1}f}"
-        return text.replace("-", "−").replace("inf", "∞")
+        sign = "+" if len(self.values) > 1 else ""
+        return _written(value * unit.factor, f"{sign}.{unit.digits + 1}f")
 
 
 @dataclass(frozen=True)
@@ -185,10 +201,11 @@ class Judged:
 
 
 class Names(NamedTuple):
-    """Labels of methods by name, and registered procedures by entry."""
+    """Labels of methods by name, registered procedures by entry, and which runs are as in params.yaml."""
 
     labels: dict[str, str]
     procedures: dict[str, str]
+    plain: Callable[[Run], bool]
 
 
 def judge(
@@ -196,15 +213,18 @@ def judge(
     runs: Sequence[Run],
     labels: Labels | None = None,
     procedures: Mapping[str, str] | None = None,
+    plain: Callable[[Run], bool] = lambda run: True,
 ) -> list[Judged]:
     """The verdicts of ``claims`` on ``runs``, which may include rows of outcomes.
 
     ``labels`` are of the entries of ``methods`` in params.yaml, ``procedures`` the registered procedures of
-    the entries of ``procedures``. Raises `BadInput` for a ``where`` that selects several settings.
+    the entries of ``procedures``. ``plain`` tells the runs with the settings of params.yaml: others count
+    only for methods with ``where``. Raises `BadInput` for a ``where`` that selects several settings.
     """
     names = Names(
         {name: method.label for name, method in METHODS.items()} | dict(labels or {}),
         {name: name for name in PROCEDURES} | dict(procedures or {}),
+        plain,
     )
     names.labels.update({run.method: run.metrics["method_label"] for run in runs if not run.procedure})
     names.procedures.update({run.partition: run.procedure for run in runs if run.procedure})
@@ -278,7 +298,8 @@ def _compare(
     blank = CheckResult(check, ", ".join(partitions), measure, _statement(check, measure, labels), NOT_RUN)
     terms = [term for side in sides for term in side.terms]
     if absent := dict.fromkeys(term.label for term in terms if not term.runs):
-        return replace(blank, reason=f"{NO_ROWS}{' and '.join(absent)}")
+        other = OTHER_ROWS if any(term.other for term in terms) else ""
+        return replace(blank, reason=f"{NO_ROWS}{' and '.join(absent)}{other}")
     blank = replace(blank, runs=tuple(run for term in terms for run in term.runs))
     try:
         values = [side.values for side in sides]
@@ -290,17 +311,20 @@ def _compare(
         middle = (len(arms) - 1) / 2
         squares = sum((i - middle) ** 2 for i in range(len(arms)))
         factors = [(i - middle) / squares for i in range(len(arms))]
-    difference = combined("", list(zip(factors, values, strict=True)))
-    shared = difference.stat.values
+    difference, clash = combined("", list(zip(factors, values, strict=True))), _on_other_data(terms)
+    difference = difference.on(difference.stat.values.keys() - clash)
+    shared, every = difference.stat.values, _every(terms)
     if not shared:
         reason = "no shared seeds" if all(side.stat.values for side in values) else "no values"
-        return replace(blank, reason=reason)
-    done = replace(blank, verdict=NOT_RESOLVED, note=_note(terms), difference=difference.stat)
+        return replace(blank, reason="other data of the same name" if clash else reason)
+    done = replace(blank, verdict=NOT_RESOLVED, note=_note(terms, clash, every), difference=difference.stat)
     done = replace(done, values=tuple(side.on(shared) for side in values), terms=len(terms))
     if len(shared) < SEEDS:
         seeds = f"{len(shared)} {'seed' if len(shared) == 1 else 'shared seeds'}"
         return replace(done, reason=f"{seeds}, of at least {SEEDS}")
-    return replace(done, open=(bool(difference.upper), bool(difference.lower)))
+    coarse = every > 1 and bool(check.by or check.within is not None or sides[0].ratio)
+    done = replace(done, note=f"{done.note}: too coarse for this claim") if coarse else done
+    return replace(done, coarse=coarse, open=(bool(difference.upper), bool(difference.lower)))
 
 
 def _decided(results: Sequence[CheckResult]) -> list[CheckResult]:
@@ -321,7 +345,9 @@ def _interval(result: CheckResult, least: float) -> CheckResult:
     assert result.difference
     low, high = interval(result.difference, least)
     low, high = -math.inf if result.open[0] else low, math.inf if result.open[1] else high
-    return replace(result, low=low, high=high, verdict=_verdict(result.check, low, high))
+    verdict = NOT_RESOLVED if result.coarse else _verdict(result.check, low, high)
+    spread = error(result.difference, least) > 0
+    return replace(result, low=low, high=high, spread=spread, verdict=verdict)
 
 
 def _chance(result: CheckResult, least: float) -> float:
@@ -367,6 +393,7 @@ class Term(NamedTuple):
     label: str
     runs: list[Run]
     measure: Measure
+    other: bool  # there are runs, but none with the settings of params.yaml
 
 
 @dataclass(frozen=True)
@@ -404,7 +431,8 @@ def _side_of(
         label, selected = _select(side, home, there, where, names)
         measure = _measured(replace(side, measure=side.measure or arm.measure), check, home, names)
         label += f" [{measure.label}]" if measure.text != first.text else ""
-        terms.append(Term(label, selected, measure))
+        other = not selected and any(run.method == side.method for run in there)
+        terms.append(Term(label, selected, measure, other))
     on = f" on {arm.partition}" if arm.partition else ""
     sign = " / " if arm.over else " − "
     return Side(sign.join(term.label for term in terms) + on, terms, arm.over is not None)
@@ -421,7 +449,7 @@ def _select(
     """Label and runs of a method on ``partition`` with these settings.
 
     If several variants have them, the variant of params.yaml counts; without it, that is an error. Without
-    settings, only that variant counts.
+    settings, only runs with all settings of params.yaml count.
     """
     where = {**where, **arm.where}
     # Only outcomes tell the rows in the summary of a procedure.
@@ -437,27 +465,45 @@ def _select(
     fits = by_method([r for r in runs if all(flat(r.params).get(n) == value for n, value in where.items())])
     if where and len(fits) > 1 and arm.method not in fits:
         raise BadInput("where", dict(where), f"more settings: {', '.join(fits)} have these")
-    selected = fits.get(arm.method) or (next(iter(fits.values()), []) if where else [])
+    selected = [run for run in fits.get(arm.method, []) if names.plain(run)]
+    if where and not selected:
+        selected = fits.get(arm.method) or next(iter(fits.values()), [])
     settings = ", ".join(say(*item) for item in arm.where.items())
     return f"{label} ({settings})" if settings else label, selected
 
 
 def _values(term: Term) -> Values:
     """The measure by seed, with lower bounds for seeds that did not reach their targets."""
-    label, runs, measure = term
+    label, runs, measure, _ = term
     reached = {run.seed: value for run in runs if (value := measure.of(run)) is not None}
     others = [run for run in runs if run.seed not in reached]
     bounds = {run.seed: value for run in others if (value := measure.least(run)) is not None}
     return Values(label, Stat(dict(sorted((reached | bounds).items()))), frozenset(bounds))
 
 
-def _note(terms: Iterable[Term]) -> str:
-    """Seeds without a value, such as diverged ones, and the delay with which a target may be noticed."""
-    notes, every = [], 1
-    for label, runs, measure in terms:
-        lacking = [str(run.seed) for run in runs if measure.of(run) is measure.least(run) is None]
-        notes += [f"{label} has no value with seed {', '.join(lacking)}"] if lacking else []
-        every = max(every, spacing(runs, measure.reaches) if measure.reaches else 1)
+def _on_other_data(terms: Iterable[Term]) -> set[int]:
+    """The seeds with which methods had other data of one partition. Rows may not say what they had."""
+    data: dict[tuple[int, str, str], set[str]] = {}
+    for run in (run for term in terms for run in term.runs if not run.procedure):
+        for name, value in hashes(run.metrics).items():
+            data.setdefault((run.seed, run.partition, name), set()).add(value)
+    return {seed for (seed, *_), values in data.items() if len(values - {""}) > 1}
+
+
+def _every(terms: Iterable[Term]) -> int:
+    """The rounds from one evaluation of a target to the next, by which a cost may be too high."""
+    columns = [(term.runs, term.measure.reaches) for term in terms if term.measure.reaches]
+    return max((spacing(runs, column) for runs, column in columns), default=1)
+
+
+def _note(terms: Sequence[Term], clash: Iterable[int], every: int) -> str:
+    """Seeds that do not count, as runs diverged, failed or had other data; and what makes costs coarse."""
+    notes, seeds = [], {run.seed for term in terms for run in term.runs}
+    for label, runs, measure, _ in terms:
+        has = {run.seed for run in runs if (measure.of(run), measure.least(run)) != (None, None)}
+        lacking = ", ".join(map(str, sorted(seeds - has)))
+        notes += [f"{label} has no value with seed {lacking}"] if lacking else []
+    notes += [f"other data with seed {', '.join(map(str, sorted(clash)))}"] if clash else []
     notes += [f"evaluated every {every} rounds"] if every > 1 else []
     return "; ".join(notes)
 

@@ -99,7 +99,7 @@ def _drawn(draws: int, *clients: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def few_seeds(*counts: int) -> str:
     """These numbers of seeds, fewer than `SEEDS`, in words."""
-    return " or ".join("one seed" if count == 1 else "two seeds" for count in counts)
+    return " or ".join(("no shared seed", "one seed", "two seeds")[count] for count in counts)
 
 
 def _statistic(pair: np.ndarray, worst: bool) -> np.ndarray:
@@ -156,8 +156,11 @@ def error(difference: Stat, least: float = 0.0) -> float:
 
 
 def typical(differences: Iterable[Stat]) -> float:
-    """The median standard deviation of comparable differences over `SEEDS` or more seeds; 0 without any."""
-    stds = [difference.std for difference in differences if len(difference.values) >= SEEDS]
+    """The median standard deviation of comparable differences over `SEEDS` or more seeds; 0 without any.
+
+    Those without spread, such as ties, do not count.
+    """
+    stds = [d.std for d in differences if len(d.values) >= SEEDS and 0 < d.std < math.inf]
     return float(np.median(stds)) if stds else 0.0
 
 

@@ -96,26 +96,6 @@ def yardstick(methods: dict[str, list[Run]]) -> str:
     return next((name for name in YARDSTICKS if measured(every, name)), YARDSTICKS[-1])
 
 
-def verdict(first: Stat, second: Stat, name: str, metric: str = "local_accuracy") -> str:
-    """The lead of ``first`` over ``second``, called ``name``, in words, with the support of the seeds."""
-    sign = -1 if METRICS[metric].better == "lower" else 1
-    distance = abs(first.mean - second.mean)
-    gap = f"{distance * 100:.1f} points" if METRICS[metric].unit.sign == "%" else f"{distance:.3g}"
-    shared = sorted(first.values.keys() & second.values.keys())
-    wins = sum(sign * (first.values[seed] - second.values[seed]) > 0 for seed in shared)
-    if len(first.values) == 1 or len(second.values) == 1:
-        return f"{gap} ahead of {name}, on one seed: the effect of chance is unknown."
-    apart = first.low > second.high if sign > 0 else first.high < second.low
-    on = f"{gap} ahead of {name} on average"
-    if not shared:
-        ranges = "do not overlap" if apart else "overlap: no clear winner"
-        return f"{on}; they share no seed. The ranges over seeds {ranges}."
-    on = f"{on}, and ahead on {wins} of {len(shared)} shared seeds"
-    if apart:
-        return f"{on}; the ranges over seeds do not overlap."
-    return f"{on}. The ranges over seeds overlap: no clear winner."
-
-
 def columns(table: str) -> list[Metric]:
     """The metrics of one of `TABLES` or `SOME`, in their order."""
     return sorted((m for m in METRICS.values() if m.table == table), key=lambda metric: metric.rank)

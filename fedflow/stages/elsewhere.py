@@ -6,7 +6,8 @@ code gave the same numbers in a sample (`fedflow.stages.current.holds`).
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,19 @@ def changes(params: Loaded, root: Path, run: Run) -> str:
         return ""
     changed = {name: run.params.get(name) for name in plain if run.params.get(name) != plain[name]}
     return canonical(changed) if changed else ""
+
+
+def plain(params: Loaded, root: Path) -> Callable[[Run], bool]:
+    """A test of runs: True for those with the settings of params.yaml, whose file gave ``params``."""
+
+    @cache
+    def settings(partition: str, method: str, procedure: bool) -> str:
+        try:
+            return _cell(params, root, partition, method, 0, procedure).digest
+        except FedflowError:  # params.yaml has no such entry
+            return ""
+
+    return lambda run: run.settings == settings(run.partition, run.method, bool(run.procedure))
 
 
 def _key(run: Run) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedflow.claims.results import read_results
+from fedflow.claims.results import CHANGES, read_results
 from fedflow.claims.sources import NONE
 from fedflow.config import Loaded, load_params
 from fedflow.errors import FedflowError
@@ -49,11 +49,11 @@ def entrants(params: Loaded) -> tuple[list[str], dict[str, str]]:
 
 
 def finished() -> pd.DataFrame:
-    """The rows of results.csv, also of runs that were made elsewhere, with numbers as numbers.
+    """The rows of results.csv with the settings of params.yaml, also of runs elsewhere, numbers as numbers.
 
     FedAvg after fine-tuning counts as another method, without a worst tenth; others are tuned for claims.
     """
-    runs = pd.DataFrame(read_results(HERE))
+    runs = pd.DataFrame(row for row in read_results(HERE) if not row.get(CHANGES))
     numbers = [SCORE, WORST, *(name for name in (TUNED, *SENT) if name in runs)]
     runs[numbers] = runs[numbers].replace(NONE, None).apply(pd.to_numeric)
     if TUNED not in runs:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from dataclasses import replace
 from datetime import date
 from itertools import product
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from result_folders import write_run
+from result_folders import change, write_run
 from scipy.stats import ttest_rel
 from support import refused
 from typer.testing import CliRunner
@@ -23,13 +22,14 @@ from fedflow.claims.results import read_results, write_results
 from fedflow.claims.sources import RECORDED
 from fedflow.claims.verdicts import judge
 from fedflow.cli import app
-from fedflow.config import read_yaml
+from fedflow.config import load_params, read_yaml
 from fedflow.errors import FedflowError
 from fedflow.finished.bootstrap import chance, interval
 from fedflow.finished.collect import collect_runs
 from fedflow.finished.run import Run
 from fedflow.finished.tables import Stat
 from fedflow.report.page import build_report
+from fedflow.stages.experiment import Experiment
 
 CLAIM = "- {id: a, source: b, claim: c, partition: p, %s}\n"
 
@@ -43,6 +43,8 @@ def run(method: str, seed: int, value: float | None, partition: str = "p", **par
         "loss": value,
         "method_label": method.upper(),
         "parameters": 10,
+        "data_hash": "d",
+        "partition_hash": "p",
     }
     last = 0.5 if value is None else value
     rounds = pd.DataFrame(
@@ -195,6 +197,78 @@ def test_a_target_that_was_not_reached_is_a_lower_bound(of, other, target, expec
     check = f"measure: 'rounds_to(train_loss, {target})', of: {of}, below: [{other}]"
     found, (numbers,) = verdict(tmp_path, check, fast=[0.8, 0.8, 0.8], slow=[1.0, 1.0, 1.2])
     assert (found, interval in numbers) == (expected, True)
+
+
+@pytest.mark.parametrize("measure", ["rounds_to(train_loss, 1.05)", "transmissions(train_loss, 1.05)"])
+def test_a_margin_of_a_cost_needs_an_evaluation_in_every_round(measure, tmp_path):
+    """Slow may reach the target in round 2, in which nothing was evaluated, or in round 3."""
+    text = f"measure: '{measure}', of: slow, above: [fast], by: 1"
+    (tmp_path / "claims.yaml").write_text(CLAIM % text)
+    runs = [run(name, seed, v) for name, v in {"fast": 0.8, "slow": 1.0}.items() for seed in range(3)]
+    (exact,) = judge(load_claims(tmp_path / "claims.yaml"), runs)
+    for one in runs:
+        one.rounds.loc[1, "train_loss"] = np.nan
+    (coarse,) = judge(load_claims(tmp_path / "claims.yaml"), runs)
+    assert (exact.verdict, coarse.verdict) == ("confirmed", "not resolved")
+    assert coarse.comparisons[0].note == "evaluated every 2 rounds: too coarse for this claim"
+
+
+def test_a_comparison_without_spread_but_with_an_open_end_does_not_count(tmp_path):
+    """Fast reaches its target in the first round with every seed, slow with none: no p-value of 0."""
+    text = "- {id: a, source: b, claim: c, partition: p, measure: loss, of: high, above: [low]}\n"
+    cost = "measure: 'rounds_to(train_loss, 1.05)', of: fast, below: [slow]"
+    (tmp_path / "claims.yaml").write_text(text + (CLAIM % cost).replace("id: a", "id: k"))
+    values = {"low": [0.0, 0.1, 0.2], "high": [1.0, 1.3, 1.1], "fast": [0.8] * 3, "slow": [2.0] * 3}
+    runs = [run(name, seed, v) for name, found in values.items() for seed, v in enumerate(found)]
+    (first,), (second,) = (one.comparisons for one in judge(load_claims(tmp_path / "claims.yaml"), runs))
+    assert np.isnan(first.adjusted)  # the only comparison
+    assert second.verdict == "confirmed" and second.span == "difference −2.00 [−∞, −2.00] (no spread)"
+
+
+def test_ties_do_not_lower_the_median_deviation(tmp_path):
+    others = ", ".join(f"tie{i}" for i in range(4))
+    text = "measure: loss, of: lucky, above: [%s]"
+    values = {"fedavg": [0.0] * 3, "lucky": [1.3, 1.301, 1.302], "wild": [1.0, 3.0, 1.1]}
+    values |= {f"tie{i}": [0.0] * 3 for i in range(4)}
+    checks = [text % "fedavg", "measure: loss, of: wild, above: [fedavg]"]
+    found, numbers = verdict(tmp_path, f"all: [{{{checks[0]}}}, {{{checks[1]}}}]", **values)
+    tied = f"measure: loss, of: fedavg, equal: [{others}]"
+    _, with_ties = verdict(tmp_path, f"all: [{{{checks[0]}}}, {{{checks[1]}}}, {{{tied}}}]", **values)
+    assert found == "not resolved" and with_ties[0] == numbers[0]
+
+
+def test_rounding_errors_break_no_ties(tmp_path):
+    values = {"a": [0.3] * 3, "b": [0.1] * 3, "c": [0.2] * 3, "d": [0.0] * 3}
+    of = "measure: loss, of: {method: c, minus: d}"
+    assert verdict(tmp_path, f"{of}, above: [{{method: a, minus: b}}]", **values)[0] == "not confirmed"
+    assert verdict(tmp_path, f"{of}, equal: [{{method: a, minus: b}}]", **values)[0] == "confirmed"
+    values = {"a": [0.75] * 3, "b": [0.7] * 3}
+    assert verdict(tmp_path, "measure: loss, of: a, above: [b], by: 0.05", **values)[0] == "not confirmed"
+
+
+def test_there_is_no_ratio_to_0(tmp_path):
+    text = "measure: loss, of: {method: a, over: b}, within: [0, 2]"
+    found, (numbers,) = verdict(tmp_path, text, a=[1.0, 1.1, 1.2, 9, 9], b=[1.0, 1.0, 1.0, 0, 0])
+    assert (found, numbers) == ("not run", "no ratio: B is 0 with seed 3, 4")
+
+
+def test_seeds_with_other_data_or_without_a_run_do_not_count_and_are_noted(tmp_path):
+    (tmp_path / "claims.yaml").write_text(CLAIM % "measure: loss, of: high, above: [low]")
+    runs = [run(name, seed, v) for name, v in {"low": 1.0, "high": 2.0}.items() for seed in range(6)]
+    del runs[-1]  # it failed
+    runs[-1].metrics["data_hash"] = "other"
+    for one in runs:
+        one.metrics["settings"] = ""
+    judged = judge(load_claims(tmp_path / "claims.yaml"), runs)
+    (result,) = judged[0].comparisons
+    assert [*result.difference.values] == [0, 1, 2, 3]
+    assert result.note == "HIGH has no value with seed 5; other data with seed 4"
+    write_verdicts(tmp_path, judged, "2026-01-02", {})
+    assert read_verdicts(tmp_path).verdicts[0].ours.endswith(f"; {result.note}")
+    for one in runs[6:]:
+        one.metrics["data_hash"] = "other"
+    (judged,) = judge(load_claims(tmp_path / "claims.yaml"), runs)
+    assert judged.comparisons[0].reason == "other data of the same name"
 
 
 def test_methods_are_chosen_by_their_settings(tmp_path):
@@ -416,10 +490,48 @@ def test_the_report_has_a_section_and_tables_of_claims(tmp_path):
     assert "#claims" not in plain and not list((tmp_path / "report").glob("claims.*"))
 
 
+PARAMS = """
+data: {digits: {source: digits}}
+models: {digits: mlp}
+partitions: {p: {dataset: digits, scheme: iid, clients: 4}}
+grid: {datasets: [digits], partitions: [p], methods: [fedavg, ditto], seeds: [0, 1, 2]}
+"""
+
+
+def write_plain(root: Path, method: str, seed: int) -> None:
+    """A run with the digest of the settings of params.yaml."""
+    settings = Experiment(load_params(root / "params.yaml"), "p", method, seed, root).digest
+    folder = root / "results" / "p" / method / str(seed)
+    if not folder.exists():
+        write_run(root / "results", "p", method, seed)
+    for name in ("metrics.json", "params.json"):
+        change(folder / name, settings=settings)
+
+
+def test_runs_with_other_settings_than_params_yaml_decide_no_claim(tmp_path):
+    """FedAvg ran before params.yaml changed, under the same names."""
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    (tmp_path / "claims.yaml").write_text(CLAIM % "measure: local_accuracy, of: ditto, above: [fedavg]")
+    for seed in range(3):
+        write_plain(tmp_path, "ditto", seed)
+        write_run(tmp_path / "results", "p", "fedavg", seed)
+
+    def judged() -> pd.Series:
+        assert CliRunner().invoke(app, ["report", "--verdicts", "--root", str(tmp_path)]).exit_code == 0
+        return pd.read_csv(tmp_path / "claims.csv", keep_default_na=False).iloc[0]
+
+    assert judged()["reason"] == "no results of FedAvg with the settings of params.yaml"
+    assert "no results of FedAvg with the settings" in (tmp_path / "report" / "index.html").read_text()
+    for seed in range(3):
+        write_plain(tmp_path, "fedavg", seed)
+    assert (judged()["reason"], judged()["seeds"]) == ("", 3)
+
+
 def test_new_results_replace_what_follows_from_runs_and_keep_the_rest(tmp_path):
+    (tmp_path / "params.yaml").write_text(PARAMS)
     for method in ("fedavg", "ditto"):
         for seed in range(3):
-            write_run(tmp_path / "results", "p", method, seed)
+            write_plain(tmp_path, method, seed)
     check = "measure: local_accuracy, of: %s, above: [fedavg]"
     claims = [
         (CLAIM % check % of).replace("id: a", f"id: {name}")
@@ -435,7 +547,6 @@ def test_new_results_replace_what_follows_from_runs_and_keep_the_rest(tmp_path):
         "- {id: k, verdict: confirmed, ours: earlier, seeds: 3}\n"
         "- {id: t, ours: by hand}\n"
     )
-    shutil.copy(Path(__file__).parents[2] / "params.yaml", tmp_path)
     judged, *_ = judge(load_claims(tmp_path / "claims.yaml"), collect_runs(tmp_path / "results"))
     (result,) = judged.comparisons
     assert f"{result.means}; {result.span}; 3 seeds" == result.numbers
@@ -535,7 +646,8 @@ def test_other_data_are_no_smaller_scale(sources, settings, expected, tmp_path):
     [
         ("verdict: not confirmed, seeds: 3, commit: abc", "not confirmed; other seeds"),
         ("verdict: not resolved, seeds: 5, commit: abc", "not resolved; other runs"),
-        ("verdict: not resolved, seeds: 5", "not resolved; another claim or statistic"),
+        ("verdict: not resolved, seeds: 5, commit: a123", "not resolved; another claim or statistic"),
+        ("verdict: not resolved, seeds: 5", "not resolved; other runs"),
         ("verdict: confirmed, seeds: 3, was: not resolved; other seeds", "not resolved; other seeds"),
         ("verdict: not run", ""),
         ("verdict: not recorded, ours: '1'", ""),
@@ -548,9 +660,11 @@ def test_a_verdict_that_changes_names_the_earlier_one_and_the_cause(earlier, was
     runs = [run(name, seed, value) for name, of in losses.items() for seed, value in enumerate(of)]
     for one in runs:
         one.metrics["settings"] = ""
+    fact = {"end": 0.0, "seconds": 1.0, "commit": "a123", "changed": False, "lock": "", "processor": ""}
+    facts = {("p", one.method, str(one.seed), ""): fact for one in runs} if "a123" in earlier else {}
     (tmp_path / "verdicts.yaml").write_text(f"verdicts: [{{id: {claims[0].id}, {earlier}}}]\n")
     for _ in range(2):  # the same verdict again keeps it
-        write_verdicts(tmp_path, judge(claims, runs), "2026-01-02", {})
+        write_verdicts(tmp_path, judge(claims, runs), "2026-01-02", facts)
         (entry,) = read_verdicts(tmp_path).verdicts
         assert (entry.verdict, entry.was, entry.date) == ("confirmed", was, "2026-01-02")
 

@@ -1,12 +1,13 @@
 """Mean ranks, the critical difference, and the table of clients."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from result_folders import METHODS, write_partition, write_run
+from result_folders import METHODS, change, write_partition, write_run
 
 from fedflow.files import COUNTS
 from fedflow.finished.collect import collect_runs
@@ -48,6 +49,21 @@ def test_ranks_are_of_methods_that_ran_on_every_partition(tmp_path):
     two = ranking(grouped([run for run in runs if run.partition != "c"]))
     assert two.critical is None and two.chance is None
     assert ranking(grouped([run for run in runs if run.partition == "a"])) is None
+
+
+def test_a_method_that_lacks_a_seed_is_not_ranked(tmp_path):
+    """Ditto ran with the seed of a hard division only, where it beats the others."""
+    for partition, method, seed in product("ab", ("fedavg", "ifca", "ditto"), (0, 1)):
+        if (partition, method, seed) != ("b", "ditto", 1):
+            write_run(tmp_path, partition, method, seed)
+    assert {*ranking(grouped(collect_runs(tmp_path))).variants} == {"fedavg", "ifca"}
+
+
+def test_rounding_errors_break_no_ties(tmp_path):
+    for partition, (method, values) in product("ab", {"m": (0.1, 0.2, 0.3), "n": (0.3, 0.2, 0.1)}.items()):
+        for seed, value in enumerate(values):
+            change(write_run(tmp_path, partition, method, seed) / "metrics.json", local_accuracy=value)
+    assert ranking(grouped(collect_runs(tmp_path))).means.tolist() == [1.5, 1.5]
 
 
 def test_a_ranking_by_loss_is_not_called_one_by_accuracy(tmp_path):

@@ -6,7 +6,7 @@ from result_folders import METHODS, change, write_run
 
 from fedflow.finished.cells import metric_table
 from fedflow.finished.collect import collect_runs
-from fedflow.finished.tables import Stat, by_method, columns, one_number, verdict
+from fedflow.finished.tables import Stat, by_method, columns, one_number
 from fedflow.metrics.table import METRICS as METRICS_TABLE
 from fedflow.report.compared import grouped
 from fedflow.report.sections.findings import findings, summary
@@ -19,18 +19,28 @@ def test_std_is_that_of_a_sample():
     assert Stat({3: 0.9}).std == 0
 
 
-def test_verdict_goes_no_further_than_the_seeds():
-    low, high = Stat({0: 0.80, 1: 0.82}), Stat({0: 0.90, 1: 0.84})
-    assert verdict(high, low, "B") == (
-        "6.0 points ahead of B on average, and ahead on 2 of 2 shared seeds; "
-        "the ranges over seeds do not overlap."
-    )
-    between = verdict(Stat({0: 0.79, 1: 0.85}), low, "B")
-    assert "1 of 2 shared seeds. The ranges over seeds overlap: no clear winner." in between
-    assert "on one seed" in verdict(Stat({0: 0.9}), low, "B")
-    assert verdict(Stat({2: 0.90, 3: 0.84}), low, "B") == (
-        "6.0 points ahead of B on average; they share no seed. The ranges over seeds do not overlap."
-    )
+@pytest.mark.parametrize(
+    ("ditto", "detail", "sentence"),
+    [
+        ({0: 0.9, 1: 0.84, 2: 0.94}, "no clear winner.", "Ditto and FedAvg are level on p."),
+        ({0: 0.9, 1: 0.91, 2: 0.95}, "on 3 of 3 shared seeds: more than chance.", "Ditto leads on p."),
+        (
+            {0: 0.9, 1: 0.91},
+            "on 2 of 2 shared seeds: the effect of chance is unknown.",
+            "is ahead (two seeds)",
+        ),
+        ({0: 0.9}, "10.0 points ahead of FedAvg, on one seed: the effect", "is ahead (one seed)"),
+        ({7: 0.9}, "they share no seed: the effect of chance is unknown.", "is ahead (no shared seed)"),
+    ],
+)
+def test_a_lead_is_more_than_chance_by_the_rule_for_claims(ditto, detail, sentence, tmp_path):
+    """FedAvg has other numbers with other divisions, so that ranges over seeds would say nothing."""
+    for method, values in {"fedavg": {0: 0.8, 1: 0.82, 2: 0.85}, "ditto": ditto}.items():
+        for seed, value in values.items():
+            write(tmp_path, "p", method, seed, local_accuracy=value)
+    runs = collect_runs(tmp_path)
+    assert detail in findings(by_method(runs))[0].detail
+    assert sentence in summary(grouped(runs))[0]
 
 
 def test_findings_name_the_cheapest_method_whose_every_seed_arrives(tmp_path):
@@ -88,8 +98,8 @@ def test_equal_means_have_no_winner(tmp_path):
 def test_the_headline_claims_no_more_than_the_seeds_bear_out(tmp_path):
     """Ditto is ahead on average on both partitions, and beyond the seeds on one."""
     accuracies = {
-        "near": {"ditto": (0.90, 0.94), "fedavg": (0.91, 0.92), "ifca": (0.70, 0.71)},
-        "far": {"ditto": (0.90, 0.94), "fedavg": (0.80, 0.82), "ifca": (0.70, 0.71)},
+        "near": {"ditto": (0.90, 0.94, 0.93), "fedavg": (0.91, 0.92, 0.9), "ifca": (0.70, 0.71, 0.7)},
+        "far": {"ditto": (0.90, 0.94, 0.93), "fedavg": (0.80, 0.82, 0.81), "ifca": (0.70, 0.71, 0.7)},
     }
     for partition, methods in accuracies.items():
         for method, values in methods.items():

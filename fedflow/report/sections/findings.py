@@ -1,13 +1,14 @@
 """Headline findings, with their support by the seeds."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, difference, few_seeds, shared
+from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, apart, difference, few_seeds, shared
 from fedflow.finished.cells import Methods, finer, write
 from fedflow.finished.contents import hashes
 from fedflow.finished.run import Run
-from fedflow.finished.tables import Stat, best, stat, verdict, yardstick
+from fedflow.finished.tables import Stat, best, stat, yardstick
 from fedflow.metrics.table import MB, METRICS, yardstick_first
 from fedflow.naming import counted, flat, listed, spoken, text
 from fedflow.pictures import accuracy
@@ -51,11 +52,10 @@ def findings(methods: Methods) -> list[Card]:
         elif len(ranked) > 1:
             near = _level(methods, ranked, metric)
             rival = ranked[1][0] if len(near) == 1 else near[1]
-            ours, theirs = _on_shared_seeds(methods, first, rival, metric)
-            name = methods[rival][0].label
+            lead, name = _lead(methods, first, rival, metric), methods[rival][0].label
             detail = f"Not ahead of {name} on the seeds that both have."
-            if _ahead(ours, theirs, metric):
-                detail = verdict(ours, theirs, name, metric)
+            if lead.mean > 0:
+                detail = _supported(lead, name, metric)
             paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
             detail += _certainty(paired) if paired is not None else ""
         cards.append(Card(asked.question, answer, *write(value, unit), unit.sign, detail))
@@ -84,7 +84,9 @@ def summary(c: Compared) -> list[str]:
             ranked = best(p.methods, metric)
             if len(ranked) > 1:
                 level = _level(p.methods, ranked, metric)
-                words = f"{_names(p.methods, level)} {'leads' if len(level) == 1 else 'are level'}"
+                lead = _lead(p.methods, ranked[0][0], ranked[1][0], metric)
+                ahead = "leads" if lead.seeds >= SEEDS else f"is ahead ({few_seeds(lead.seeds)})"
+                words = f"{_names(p.methods, level)} {ahead if len(level) == 1 else 'are level'}"
                 leaders.setdefault(words, []).append(p.name)
         if list(map(len, leaders.values())) == [len(c.partitions)] and len(c.partitions) > 1:
             sentences.append(f"{on}, {next(iter(leaders))} on every partition.")
@@ -94,32 +96,23 @@ def summary(c: Compared) -> list[str]:
     return sentences
 
 
-def _level(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) -> list[str]:
-    """The best of ``ranked`` (best first) and all methods that are not separated from it.
+@dataclass(frozen=True)
+class Lead:
+    """The lead of a method over another one, by seed that both have on the same data, if any.
 
-    Methods are not separated if their printed means are equal or their ranges over seeds overlap, unless both
-    have a single seed. If they share seeds on the same data, only those count.
+    Without shared seeds, ``mean`` compares the means over all seeds.
     """
-    leader = ranked[0][0]
 
-    def level(name: str) -> bool:
-        first, value = _on_shared_seeds(methods, leader, name, metric)
-        several = max(len(methods[leader]), len(methods[name])) > 1
-        overlap = value.low <= first.high and first.low <= value.high
-        equal = _printed(value, metric) == _printed(first, metric) or not _ahead(first, value, metric)
-        return equal or (several and overlap)
+    gains: Stat
+    mean: float
+    equal: bool  # the means are printed alike
 
-    return [name for name, _ in ranked if name == leader or level(name)]
+    @property
+    def seeds(self) -> int:
+        return len(self.gains.values)
 
 
-def _ahead(first: Stat, second: Stat, metric: str) -> bool:
-    """True if the mean of ``first`` is better."""
-    lower = METRICS[metric].better == "lower"
-    return first.mean < second.mean if lower else first.mean > second.mean
-
-
-def _on_shared_seeds(methods: Methods, first: str, second: str, metric: str) -> tuple[Stat, Stat]:
-    """The metric of two methods with the seeds that they share on the same data; without any, with all."""
+def _lead(methods: Methods, first: str, second: str, metric: str) -> Lead:
     pairs = [
         pair
         for pair in shared(methods[first], methods[second])
@@ -128,7 +121,43 @@ def _on_shared_seeds(methods: Methods, first: str, second: str, metric: str) -> 
     sides = zip(*pairs) if pairs else (methods[first], methods[second])
     ours, theirs = (stat(runs, metric) for runs in sides)
     assert ours is not None and theirs is not None  # both are ranked
-    return ours, theirs
+    sign = -1 if METRICS[metric].better == "lower" else 1
+    gains = {run.seed: sign * (ours.values[run.seed] - theirs.values[run.seed]) for run, _ in pairs}
+    equal = _printed(ours, metric) == _printed(theirs, metric)
+    return Lead(Stat(gains), sign * (ours.mean - theirs.mean), equal)
+
+
+def _supported(lead: Lead, name: str, metric: str) -> str:
+    """The lead over ``name`` in words, with its support by the seeds, by the rule for claims."""
+    share = METRICS[metric].unit.sign == "%"
+    on = f"{lead.mean * 100:.1f} points" if share else f"{lead.mean:.3g}"
+    on = f"{on} ahead of {name}"
+    if not lead.seeds:
+        return f"{on} on average; they share no seed: the effect of chance is unknown."
+    if lead.seeds == 1:
+        return f"{on}, on one seed: the effect of chance is unknown."
+    wins = sum(gain > 0 for gain in lead.gains.values.values())
+    on = f"{on} on average, and ahead on {wins} of {lead.seeds} shared seeds"
+    if lead.seeds < SEEDS:
+        return f"{on}: the effect of chance is unknown."
+    return f"{on}: more than chance." if apart([lead.gains])[0] else f"{on}: no clear winner."
+
+
+def _level(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) -> list[str]:
+    """The best of ``ranked`` (best first) and all methods that are level with it on the seeds that both have.
+
+    Their printed means are equal, they are not behind, or `apart` does not tell them from it. Below `SEEDS`
+    shared seeds, it cannot tell.
+    """
+    leader, *others = (name for name, _ in ranked)
+    leads = {name: _lead(methods, leader, name, metric) for name in others}
+    told = dict(zip(leads, apart([lead.gains for lead in leads.values()]), strict=True))
+    level = [
+        n
+        for n, lead in leads.items()
+        if lead.equal or lead.mean <= 0 or (lead.seeds >= SEEDS and not told[n])
+    ]
+    return [leader, *level]
 
 
 def _printed(value: Stat, metric: str) -> str:

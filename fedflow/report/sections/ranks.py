@@ -15,6 +15,7 @@ from fedflow.report.blocks import Drawing, Panels, Section
 from fedflow.report.compared import LINES, Compared
 
 LEVEL = 0.05
+DIGITS = 12  # of means: rounding errors break no ties
 FEWEST = 3  # partitions for a critical difference
 
 
@@ -50,7 +51,7 @@ class Ranking:
 
 
 def ranking(c: Compared) -> Ranking | None:
-    """Ranks of methods that ran on every partition, by mean local accuracy (or loss) over seeds.
+    """Ranks of methods with all seeds on every partition, by mean local accuracy (or loss) over seeds.
 
     None for a single partition, fewer than two such methods, or partitions ordered by different metrics.
     """
@@ -58,12 +59,17 @@ def ranking(c: Compared) -> Ranking | None:
     if count < 2 or len(orders) > 1:
         return None
     metric = orders.pop()
-    means = [{m: v.mean for m, v in best(p.methods, metric)} for p in c.partitions]
+    means = []
+    for p in c.partitions:  # another seed may have an easier division
+        values = dict(best(p.methods, metric))
+        seeds = {seed for value in values.values() for seed in value.values}
+        means.append({m: value.mean for m, value in values.items() if value.values.keys() == seeds})
     shared = [m for m in means[0] if all(m in values for values in means)]
     if len(shared) < 2:
         return None
     sign = -1 if METRICS[metric].better == "higher" else 1
-    ranks = np.stack([rankdata([sign * values[m] for m in shared]) for values in means], axis=1)
+    scores = [[float(f"{sign * values[m]:.{DIGITS}g}") for m in shared] for values in means]
+    ranks = np.stack([rankdata(row) for row in scores], axis=1)
     order = np.argsort(ranks.mean(1), kind="stable")
     enough = count >= FEWEST and len(shared) >= 3
     return Ranking(
@@ -125,7 +131,7 @@ def section(c: Compared) -> Section | None:
     drawn, ordered = picture(ranked, c.colors) if few else None, METRICS[ranked.metric]
     metric = ordered.label.removesuffix(", %").lower() + (" accuracy" if ordered.unit is SHARE else "")
     lead = (
-        f"Methods that ran on every partition, ranked by {metric} on each: means over seeds, 1 is "
+        f"Methods with all seeds on every partition, ranked by {metric} on each: means over seeds, 1 is "
         f"best, ties share their mean rank. {described(ranked)}"
     )
     lead += "" if few else f" More than {LINES} methods are not drawn."
