@@ -15,11 +15,12 @@ from typing import Any
 from typer.main import get_command
 
 import fedflow as ff
-from fedflow.choice import Choice
+from fedflow.choice import PARAMETERS, Choice
 from fedflow.cli import app
 from fedflow.config.params import Params
 from fedflow.config.sections import ModelParams
 from fedflow.front import names
+from fedflow.local.central_training import NEUTRAL, CentralTraining
 from fedflow.methods import METHODS
 from fedflow.methods import catalogue as methods
 from fedflow.metrics.table import METRICS, Metric
@@ -122,7 +123,8 @@ All fields of `params.yaml`. `--set run.rounds=20` changes one for a single comm
 a JSON schema for editors, and `fedflow doctor` checks the file.
 """
     seen: dict[type, str] = {}
-    for field in dataclasses.fields(Params):  # type: ignore[arg-type]
+    fields = dataclasses.fields(Params)  # type: ignore[arg-type]
+    for field in sorted(fields, key=lambda field: field.name != "training"):  # which central training extends
         text += f"\n## {field.name}\n\n{_sentence(field.metadata['doc'])}\n"
         for cls in _classes(hints(Params)[field.name]):
             text += _section(field.name, cls, seen)
@@ -142,6 +144,8 @@ def _section(path: str, cls: type[Settings], seen: dict[type, str]) -> str:
     elif issubclass(cls, Choice):
         text += _chosen(cls, 3)
     for inner, nested in _nested(cls):
+        if inner in refused(cls):
+            continue
         text += f"\n### {path}.{inner}\n{_section(f'{path}.{inner}', nested, seen)}"
     return text
 
@@ -180,7 +184,17 @@ def _chosen(cls: type[Settings], level: int) -> str:
 
 
 def _fields(cls: type[Settings]) -> str:
-    return "\n" + "\n".join(markdown(explain(cls))) + "\n"
+    """A table of the fields, without the parameters of a choice, which are keys of the same mapping."""
+    parameters = PARAMETERS if issubclass(cls, Choice) else ""
+    rows = [row for row in explain(cls) if row["name"] != parameters and row["name"] not in refused(cls)]
+    return "\n" + "\n".join(markdown(rows)) + "\n"
+
+
+def refused(cls: type[Settings]) -> set[str]:
+    """Fields that one network without clients cannot have."""
+    if not issubclass(cls, CentralTraining):
+        return set()
+    return {*NEUTRAL, *(name for name, inner in _nested(cls) if getattr(inner, "needs_clients", False))}
 
 
 def _nested(cls: type[Settings]) -> Iterator[tuple[str, type[Settings]]]:

@@ -329,7 +329,7 @@ def export(
     form: Annotated[
         str,
         typer.Option(
-            help="lists, fl-bench, fedlab, niid-bench, flwr or pfllib: the tool that reads the file."
+            help="lists, fl-bench, fedlab, niid-bench, flwr or pfllib: the tool that the file is for."
         ),
     ] = "lists",
     settings: Set = None,

@@ -29,7 +29,7 @@ def landscape(
     radius: Annotated[
         float | None,
         typer.Option(
-            help="Half the width of a plane around a model, relative to the norms of its filters; 1."
+            help="Half the width of a plane around a model, relative to the norms of its filters; default: 1."
         ),
     ] = None,
     samples: Annotated[int, typer.Option(help="Test on at most this many samples; 0: on all.", min=0)] = 1000,

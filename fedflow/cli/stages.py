@@ -78,7 +78,9 @@ def procedure(
     again: Again = False,
     root: Root = Path(),
 ) -> None:
-    """Run one procedure, an experiment that is not federated rounds: outcomes/NAME/SEED.
+    """Run one procedure, an experiment that is not federated rounds.
+
+    Results are in outcomes/NAME/SEED, outside of the grid in runs/NAME/SEED.
 
     Example: `fedflow procedure coreset --set procedures.coreset.kappa=0.2`. The same command resumes an
     interrupted one, and prints the numbers of a finished one.
