@@ -4,23 +4,18 @@
 """
 
 import csv
-import dataclasses
 import inspect
 import re
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from typer.main import get_command
 
 import fedflow as ff
-from fedflow.choice import PARAMETERS, Choice
 from fedflow.cli import app
-from fedflow.config.params import Params
-from fedflow.config.sections import ModelParams
+from fedflow.config import explained
 from fedflow.front import names
-from fedflow.local.central_training import NEUTRAL, CentralTraining
 from fedflow.methods import METHODS
 from fedflow.methods import catalogue as methods
 from fedflow.metrics.table import METRICS, Metric
@@ -31,7 +26,7 @@ from fedflow.partition import catalogue as schemes
 from fedflow.procedures import PROCEDURES
 from fedflow.procedures import catalogue as procedures
 from fedflow.report.citing import sources
-from fedflow.settings import Settings, explain, hints, markdown
+from fedflow.settings import Settings, markdown
 
 INDEX = Path(__file__).with_name("methods.md")
 COMPOSITION = Path(__file__).with_name("composition.csv")  # written by composition.py
@@ -119,34 +114,19 @@ def settings() -> str:
     """Every field of params.yaml, section by section."""
     text = """# Settings
 
-All fields of `params.yaml`. `--set run.rounds=20` changes one for a single command. `fedflow schema` prints
-a JSON schema for editors, and `fedflow doctor` checks the file.
+All fields of `params.yaml`. `--set run.rounds=20` changes one for a single command. `fedflow settings run`
+prints a section, `fedflow schema` a JSON schema for editors, and `fedflow doctor` checks the file.
 """
-    seen: dict[type, str] = {}
-    fields = dataclasses.fields(Params)  # type: ignore[arg-type]
-    for field in sorted(fields, key=lambda field: field.name != "training"):  # which central training extends
-        text += f"\n## {field.name}\n\n{_sentence(field.metadata['doc'])}\n"
-        for cls in _classes(hints(Params)[field.name]):
-            text += _section(field.name, cls, seen)
-    return text
-
-
-def _section(path: str, cls: type[Settings], seen: dict[type, str]) -> str:
-    """The fields of a section and of the settings within it; a class is explained once."""
-    if cls in seen:
-        return f"\nThe fields are the same as in [{seen[cls]}](#{seen[cls].replace('.', '')}).\n"
-    seen[cls] = path
-    text = _fields(cls)
-    if path in ELSEWHERE:
-        text += f"\n{ELSEWHERE[path]}\n"
-    elif cls is ModelParams:
-        text += _networks()
-    elif issubclass(cls, Choice):
-        text += _chosen(cls, 3)
-    for inner, nested in _nested(cls):
-        if inner in refused(cls):
+    for section in explained.sections():
+        top = "." not in section.name
+        text += f"\n{'##' if top else '###'} {section.name}\n\n{_sentence(section.doc)}\n"
+        if section.same:
+            text += f"\nThe fields are the same as in [{section.same}](#{section.same.replace('.', '')}).\n"
             continue
-        text += f"\n### {path}.{inner}\n{_section(f'{path}.{inner}', nested, seen)}"
+        text += _table_of(section.rows) + (
+            f"\n{ELSEWHERE[section.name]}\n" if section.name in ELSEWHERE else ""
+        )
+        text += _networks() if section.name == "models" else ""
     return text
 
 
@@ -161,57 +141,21 @@ def _networks() -> str:
         "draw instead. `lora` adds adapters, with these fields ([guide](../howto/networks.md)).\n"
     )
     networks = "\n".join(_table(("network", "options", "description"), rows))
-    return f"\n{trainable}{_fields(Lora)}\n{networks}\n"
+    return f"\n{trainable}{_table_of(explained.rows(Lora))}\n{networks}\n"
 
 
 def _within(cls: type[Settings], level: int) -> str:
     """The settings within the fields of a class."""
-    return "".join(
-        f"\n{'#' * level} `{field}`\n{_fields(inner)}{_chosen(inner, level + 1)}"
-        for field, inner in _nested(cls)
-    )
-
-
-def _chosen(cls: type[Settings], level: int) -> str:
-    """The parameters of all classes among which the settings choose."""
-    if not issubclass(cls, Choice):
-        return ""
-    shared, text = explain(cls), ""
-    for name, made in cls.known().items():
-        if rows := [row for row in explain(made) if row not in shared] if made else []:
-            text += "\n".join(["", f"{'#' * level} {cls.key}: {name}", "", *markdown(rows)]) + "\n"
+    text = ""
+    for field, inner in explained.within(cls):
+        text += f"\n{'#' * level} `{field}`\n{_table_of(explained.rows(inner))}"
+        for _, doc, options in explained.chosen(inner):
+            text += f"\n{'#' * (level + 1)} {doc}\n{_table_of(options)}"
     return text
 
 
-def _fields(cls: type[Settings]) -> str:
-    """A table of the fields, without the parameters of a choice, which are keys of the same mapping."""
-    parameters = PARAMETERS if issubclass(cls, Choice) else ""
-    rows = [row for row in explain(cls) if row["name"] != parameters and row["name"] not in refused(cls)]
-    return "\n" + "\n".join(markdown(rows)) + "\n"
-
-
-def refused(cls: type[Settings]) -> set[str]:
-    """Fields that one network without clients cannot have."""
-    if not issubclass(cls, CentralTraining):
-        return set()
-    return {*NEUTRAL, *(name for name, inner in _nested(cls) if getattr(inner, "needs_clients", False))}
-
-
-def _nested(cls: type[Settings]) -> Iterator[tuple[str, type[Settings]]]:
-    """The fields that are settings themselves, and their classes; by key, if keys choose the class."""
-    for name, hint in hints(cls).items():
-        for inner in _classes(hint):
-            keyed = inner.keyed() if typing.get_origin(hint) is dict else {}
-            yield from ((f"{name}.{key}", made) for key, made in keyed.items())
-            if name != "parameters" and dataclasses.fields(inner):  # type: ignore[arg-type]
-                yield name, inner
-
-
-def _classes(hint: Any) -> Iterator[type[Settings]]:
-    if isinstance(hint, type) and issubclass(hint, Settings) and dataclasses.is_dataclass(hint):
-        yield hint
-    for argument in typing.get_args(hint):
-        yield from _classes(argument)
+def _table_of(fields: list[dict[str, Any]]) -> str:
+    return "\n" + "\n".join(markdown(fields)) + "\n"
 
 
 def metrics() -> str:

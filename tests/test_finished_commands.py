@@ -272,6 +272,8 @@ def test_a_catalogue_is_computed_once_until_the_code_changes(
         ("published", "pfl"),
         ("cite", "ditto"),
         ("partitions",),
+        ("settings",),
+        ("settings", "run"),
         ("schema",),
     ):
         again = [fedflow(capsys, *command).out for _ in range(2)]

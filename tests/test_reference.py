@@ -1,5 +1,6 @@
 """The generated reference pages have every method, option, command, metric and public name."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import fedflow
 from typer.main import get_command
 
 from fedflow.cli import app
@@ -122,3 +124,20 @@ def test_no_text_becomes_an_element(pages: dict[str, str]) -> None:
 
 def test_links_lead_to_generated_pages(pages: dict[str, str]) -> None:
     assert set(hooks.PAGES.values()) <= pages.keys()
+
+
+def test_a_section_has_the_fields_that_params_yaml_accepts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Central training refuses what needs clients; parameters of a source are keys next to its name."""
+    listed = {row["section"] for row in json.loads(fedflow(capsys, "settings", "--json").out)}
+    assert {"training", "run.timing", "data.folder", "central.training.objective"} <= listed
+    assert not listed & {"central.training.curriculum", "central.training.extensions.label_flip"}
+
+    def fields(name: str) -> set[str]:
+        return {row["field"] for row in json.loads(fedflow(capsys, "settings", name, "--json").out)}
+
+    assert "lr" in fields("central.training") and not {"steps", "curriculum"} & fields("central.training")
+    assert "source" in fields("data") and not any("parameters" in fields(name) for name in listed)
+    assert fields("central.model") == fields("models")
+    unknown = fedflow(capsys, "settings", "run.timng")
+    assert unknown.code == 2 and "did you mean 'run.timing'?" in unknown.err
+    assert "`fedflow schemes NAME` explains further fields" in fedflow(capsys, "settings", "partitions").out

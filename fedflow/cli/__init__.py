@@ -56,7 +56,7 @@ for command in (
     finished.ls, finished.show, finished.compare, finished.stop, finished.export,
     targets.targets, landscape.landscape, coreset.coreset,
     catalogue.methods, catalogue.procedures, catalogue.schemes, catalogue.datasets, catalogue.models,
-    catalogue.published, catalogue.schema, new.new,
+    catalogue.published, catalogue.settings, catalogue.schema, new.new,
     upkeep.ui, upkeep.doctor,
 ):  # fmt: skip
     app.command()(command)

@@ -23,6 +23,8 @@ from fedflow.cli.printing import (
 from fedflow.cli.remembered import remembered, short
 from fedflow.errors import BadInput, FedflowError, called, reason, unknown_name
 
+FIELDS = ("field", "default", "accepts", "meaning")  # of settings
+
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="Explain this method.")] = None,
@@ -404,6 +406,43 @@ def _models() -> list[list[str]]:
 
     rows = describe()
     return [[*rows[0]], *([str(value) for value in row.values()] for row in rows)]
+
+
+def settings(
+    name: Annotated[str | None, typer.Argument(help="Explain this section, such as run.timing.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the sections of params.yaml, or explain the fields of one: default, accepted values, meaning.
+
+    Example: `fedflow settings run`.
+    """
+    sections = {section["name"]: section for section in remembered("settings", _settings)}
+    if name is None:
+        rows = [(name, section["about"]) for name, section in sections.items()]
+        _print_list("sections of params.yaml", ("section", "meaning"), rows, as_json)
+        return
+    if name not in sections:
+        raise unknown_name("settings", name, sections, "fedflow settings")
+    section = sections[sections[name]["same"] or name]
+    if as_json:
+        print_json(records(FIELDS, section["rows"]))
+        return
+    print_table(f"{name}: {section['about']}", FIELDS, section["rows"])
+    if section["command"]:
+        print_line(f"`{section['command']} NAME` explains further fields")
+
+
+def _settings() -> list[dict[str, Any]]:
+    """Every section with the rows of its fields."""
+    from fedflow.config.explained import ELSEWHERE, sections
+    from fedflow.settings import written
+
+    return [
+        {"name": section.name, "about": section.doc, "same": section.same}
+        | {"rows": [(r["name"], written(r["default"]), r["accepts"], r["doc"]) for r in section.rows]}
+        | {"command": ELSEWHERE.get(section.name, "")}
+        for section in sections()
+    ]
 
 
 def published(
