@@ -63,12 +63,13 @@ def test_methods_are_ordered_by_their_mean_rank(leaderboard: dict[str, Any]) -> 
 def test_fedavg_after_fine_tuning_is_a_row(
     leaderboard: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a run that fine-tuned; its worst tenth is not measured."""
+    """Of a run that fine-tuned; its worst tenth is not measured. Runs with other settings are left out."""
     rows = [
         {"method": "fedavg", "partition": "p", "local_accuracy": "0.5", "local_worst10": "0.2"}
         | {"tuned_accuracy": "0.7", "bytes_up": "1e6", "bytes_down": "1e6"},
         {"method": "local", "partition": "p", "local_accuracy": "0.6", "local_worst10": "0.4"}
         | {"tuned_accuracy": "none", "bytes_up": "0", "bytes_down": "0"},
+        {"method": "local", "partition": "p", "local_accuracy": "0.9", "changes": "other settings"},
     ]
     monkeypatch.setitem(leaderboard["finished"].__globals__, "read_results", lambda root: rows)
     board = leaderboard["lines"](leaderboard["board"](leaderboard["finished"](), 1), 1, {})
