@@ -4,7 +4,7 @@ import csv
 import html
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -219,14 +219,23 @@ def shown(study: Path) -> list[Row]:
     results, absent, basis = read_results(study), _absent(study), read_verdicts(study).judged
     outdated = joined(load_params(study / PARAMS), study)[1] if results else []
     changed = basis not in ("", judged_from(study, claims.values()))
+    made = dict(_compared_rows(study))
     rows = []
     for entry in entries(study):
         sides = absent.get((entry.id, entry.verdict), set())
         state, reason = _state(entry, claims.get(entry.id), results, outdated, sides)
-        if state == CURRENT and changed:
+        if state == CURRENT and (changed or made.get(entry.id, entry.verdict) != entry.verdict):
             state, reason = STALE, "claims or results have changed since"
         rows.append(Row(study.name, entry, state, reason))
     return rows
+
+
+def _compared_rows(study: Path) -> Iterator[tuple[str, str]]:
+    """The id and the verdict of every row of ``claims.csv``."""
+    file = study / COMPARISONS
+    if file.exists():
+        for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
+            yield row["id"], row["verdict"]
 
 
 def _absent(study: Path) -> dict[tuple[str, str], set[tuple[str, str]]]:

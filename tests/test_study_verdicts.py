@@ -24,7 +24,7 @@ from fedflow.config import PARAMS, load_params
 from fedflow.errors import BadInput
 from fedflow.models import registry
 from fedflow.stages.current import current_code
-from fedflow.stages.elsewhere import joined, plain
+from fedflow.stages.elsewhere import changed_sections, joined
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.procedure import ProcedureRun
 from fedflow.stages.report import check_tests
@@ -104,7 +104,7 @@ def test_committed_verdicts_follow_from_committed_results() -> None:
         entries = {entry.id: entry for entry in read_verdicts(study).verdicts}
         claims, recorded = load_claims(study / CLAIMS), read_verdicts(study).judged
         assert not runs or recorded == judged_from(study, claims), f"{study}: fedflow report --verdicts"
-        for judged in judge(claims, runs, params.labels, procedures, plain(params, study)):
+        for judged in judge(claims, runs, params.labels, procedures, changed_sections(params, study)):
             if not judged.comparisons:
                 continue
             entry, where = entries[judged.claim.id], f"{study}: {judged.claim.id}"
@@ -209,6 +209,9 @@ def test_a_verdict_is_stale_once_settings_claims_or_rows_change(site: ModuleType
     committed(tmp_path, "fedavg")
     lines = (tmp_path / RESULTS).read_text().splitlines(keepends=True)
     (tmp_path / RESULTS).write_text("".join([*lines[:4], *lines[6:]]))
+    assert site.shown(tmp_path)[0].state == "stale"
+    committed(tmp_path, "fedavg")  # and judged again: it says nothing now, but the earlier verdict is kept
+    (tmp_path / COMPARISONS).write_text("id,verdict,partition,reason\na,not run,p,no values\n")
     assert site.shown(tmp_path)[0].state == "stale"
 
 

@@ -26,7 +26,7 @@ from fedflow.settings import Settings, option
 UNRECORDED = "not recorded"
 SEEN, OTHER_SEEDS = "seen, not planned", "other seeds"
 FEW = {1: "one seed", 2: "two seeds"}
-WORDS = ("source", "claim", "planned")  # of a claim: no part of a comparison
+WORDS = ("source", "claim", "planned", "test")  # of a claim: no part of a comparison
 HEAD = "# Verdicts on the claims of this study; `fedflow report --verdicts` updates them.\n"
 
 
@@ -91,9 +91,18 @@ def read_verdicts(study: Path) -> Verdicts:
 
 def judged_from(study: Path, claims: Iterable[Claim]) -> str:
     """A digest of what verdicts follow from: all comparisons of a study and the rows of ``results.csv``."""
-    checks = {claim.id: {k: v for k, v in claim.as_dict().items() if k not in WORDS} for claim in claims}
+    checks = {claim.id: _filled(claim.as_dict()) for claim in claims if claim.kinds}
     rows = [{name: text for name, text in row.items() if name != EQUAL} for row in read_results(study)]
     return digest([checks, rows], SHORT)
+
+
+def _filled(value: Any) -> Any:
+    """The settings of a claim that its comparisons follow from, without empty ones."""
+    if isinstance(value, list):
+        return [_filled(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _filled(inner) for name, inner in value.items() if inner and name not in WORDS}
 
 
 def write_verdicts(
@@ -158,7 +167,10 @@ def _computed(judged: Judged) -> dict[str, Any]:
     deciding = judged.deciding
     seeds = [len(result.difference.values) for result in judged.comparisons if result.difference]
     means = [f"{result.partition}: {result.means}" for result in deciding if result.means]
-    texts = (*means, judged.counts, *(result.note for result in deciding))
+    noted = [result for result in deciding if result.note]
+    several = len({result.note for result in noted}) > 1
+    notes = [f"{result.partition}: " * several + result.note for result in noted]
+    texts = (*means, judged.counts, *notes)
     return {
         "verdict": judged.verdict,
         "ours": "; ".join(dict.fromkeys(text for text in texts if text)),
@@ -177,6 +189,7 @@ def _was(entry: Entry, made: Entry) -> str:
     if (
         entry.verdict == made.verdict
         or entry.verdict not in VERDICTS
+        or entry.seeds in FEW  # nothing was tested
         or NOT_RUN in (entry.verdict, made.verdict)
     ):
         return entry.was

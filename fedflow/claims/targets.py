@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 
 import pandas as pd
 
@@ -220,11 +221,13 @@ def compared(rows: Sequence[Costs]) -> list[Costs]:
 
 
 def spacing(runs: Sequence[Run], column: str) -> int:
-    """The largest number of rounds between two evaluations of ``column``; of rows, what was set."""
+    """The largest number of rounds until an evaluation of ``column``; for rows, as it was set."""
     tables = (run.rounds for run in runs if column in run.rounds)
-    gaps = [table["round"][table[column].notna()].diff().max() for table in tables]
-    gaps += [run.params["run"]["evaluate_every"] for run in runs if run.committed]
-    return int(max((gap for gap in gaps if gap == gap), default=1))
+    evaluated = ([0, *table["round"][table[column].notna()]] for table in tables)
+    gaps = [after - before for rounds in evaluated for before, after in pairwise(rounds)]
+    if METRICS.get(column) is not METRICS["train_loss"]:  # which every round has
+        gaps += [run.params["run"]["evaluate_every"] for run in runs if run.committed]
+    return int(max(gaps, default=1))
 
 
 def cost_table(partition: str, rows: Sequence[Costs]) -> pd.DataFrame:

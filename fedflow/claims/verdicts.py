@@ -12,7 +12,7 @@ a trend.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -27,7 +27,7 @@ from fedflow.claims.sources import COMPARISONS, NO_ROWS, OTHER_ROWS
 from fedflow.claims.targets import NotMeasured, spacing
 from fedflow.errors import BadInput, unknown_name
 from fedflow.files import naming
-from fedflow.finished.bootstrap import CONFIDENCE, SEEDS, adjusted, chance, error, interval, typical
+from fedflow.finished.bootstrap import CONFIDENCE, SEEDS, adjusted, chance, error, interval, rounded, typical
 from fedflow.finished.collect import Labels
 from fedflow.finished.contents import hashes
 from fedflow.finished.run import Run
@@ -36,9 +36,11 @@ from fedflow.methods import METHODS
 from fedflow.metrics.table import Unit
 from fedflow.naming import flat, say
 from fedflow.procedures import PROCEDURES
+from fedflow.project.digest import canonical
 
 SHOWN = 3  # comparisons printed with a verdict
-DIGITS = 12  # of a difference or ratio
+DATA = ("data", "partition")  # sections of settings
+ROUNDS = "rounds_to("
 RATIO = Unit(digits=2)
 # From the best to the worst: a group of checks has the worst of `all`, the best of `any`.
 VERDICTS = ("confirmed", "not resolved", "not run", "not confirmed")
@@ -64,7 +66,7 @@ class Values:
         """``TERM 87.0 ± 1.2``, with "+" or "or less" after the mean if a value is only a bound."""
         unit, sign = measure.unit, "+" * bool(self.lower) + " or less" * bool(self.upper)
         spread = f" ± {self.stat.std * unit.factor:.{unit.digits}f}" if len(self.stat.values) > 1 else ""
-        mean = _written(self.stat.mean * unit.factor, f".{unit.digits}f")
+        mean = _written(self.stat.mean * unit.factor, f"z.{unit.digits}f")
         return f"{self.label} {mean}{sign}{spread}"
 
 
@@ -73,7 +75,7 @@ def combined(label: str, terms: Sequence[tuple[float, Values]]) -> Values:
     seeds = sorted(set.intersection(*(set(values.stat.values) for _, values in terms)))
     stat = Stat({seed: sum(factor * values.stat.values[seed] for factor, values in terms) for seed in seeds})
     for seed, value in stat.values.items():
-        stat.values[seed] = _rounded(value, (values.stat.values[seed] for _, values in terms))
+        stat.values[seed] = rounded(value, (values.stat.values[seed] for _, values in terms))
     lower = [values.lower if factor > 0 else values.upper for factor, values in terms if factor]
     upper = [values.upper if factor > 0 else values.lower for factor, values in terms if factor]
     return Values(label, stat, *(frozenset(seeds) & frozenset().union(*bounds) for bounds in (lower, upper)))
@@ -85,21 +87,13 @@ def divided(label: str, above: Values, below: Values) -> Values:
     if zero := [str(seed) for seed in seeds if not below.stat.values[seed]]:
         raise NotMeasured(f"no ratio: {below.label} is 0 with seed {', '.join(zero)}")
     ratios = {seed: above.stat.values[seed] / below.stat.values[seed] for seed in seeds}
-    stat = Stat({seed: _rounded(ratio, [ratio]) for seed, ratio in ratios.items()})
+    stat = Stat({seed: rounded(ratio, [ratio]) for seed, ratio in ratios.items()})
     return Values(label, stat, above.lower | below.upper, above.upper | below.lower).on(seeds)
 
 
 def _written(value: float, form: str) -> str:
     """A number with a minus sign; 0 has none."""
-    text = f"{value:{form}}"
-    text = text if any(digit in text for digit in "123456789i") else text.replace("-", form[:1].strip("."))
-    return text.replace("-", "−").replace("inf", "∞")
-
-
-def _rounded(value: float, operands: Iterable[float]) -> float:
-    """A number without the rounding errors of the numbers that gave it, which would break ties."""
-    largest = max(map(abs, operands))
-    return round(value, DIGITS - math.ceil(math.log10(largest))) if 0 < largest < math.inf else value
+    return f"{value:{form}}".replace("-", "−").replace("inf", "∞")
 
 
 @dataclass(frozen=True)
@@ -108,8 +102,8 @@ class CheckResult:
 
     ``difference`` is the first minus the second method by seed (with limits, the first itself; for a trend,
     the slope), ``low`` and ``high`` are the 95 % interval of its mean, NaN with fewer than three seeds.
-    ``adjusted`` is the adjusted p-value, NaN for the only comparison of all claims and where the interval
-    resolves nothing. ``reason`` explains a missing verdict, ``note`` limits the numbers.
+    ``adjusted`` is the adjusted p-value, NaN for the only comparison of all claims, without spread, and where
+    the interval resolves nothing. ``reason`` explains a missing verdict, ``note`` limits the numbers.
     """
 
     check: Check
@@ -124,7 +118,8 @@ class CheckResult:
     terms: int = 0  # values that the difference adds and subtracts
     difference: Stat | None = None
     open: tuple[bool, bool] = (False, False)  # the difference is only an upper, a lower bound
-    coarse: bool = False  # the difference may be off by rounds without evaluation: it resolves nothing
+    slack: tuple[float, float] = (0.0, 0.0)  # below and above the difference: rounds that were not evaluated
+    coarse: bool = False  # the slack is not known, so that it resolves nothing
     low: float = math.nan
     high: float = math.nan
     spread: bool = False  # between seeds: without any, they say nothing of chance
@@ -134,6 +129,11 @@ class CheckResult:
     def testable(self) -> bool:
         """True if it has the seeds for an interval."""
         return self.difference is not None and not self.reason
+
+    @property
+    def counts(self) -> bool:
+        """True if it is one of the comparisons for whose number p-values are adjusted."""
+        return self.spread and not self.coarse
 
     @property
     def kind(self) -> tuple[str, str, int]:
@@ -174,7 +174,7 @@ class CheckResult:
         """A value with one digit more than the means, signed if it is a difference."""
         unit = self.measure.unit
         sign = "+" if len(self.values) > 1 else ""
-        return _written(value * unit.factor, f"{sign}.{unit.digits + 1}f")
+        return _written(value * unit.factor, f"{sign}z.{unit.digits + 1}f")
 
 
 @dataclass(frozen=True)
@@ -201,11 +201,11 @@ class Judged:
 
 
 class Names(NamedTuple):
-    """Labels of methods by name, registered procedures by entry, and which runs are as in params.yaml."""
+    """Labels of methods by name, registered procedures by entry, and how runs differ from params.yaml."""
 
     labels: dict[str, str]
     procedures: dict[str, str]
-    plain: Callable[[Run], bool]
+    changed: Callable[[Run], Set[str]] | None
 
 
 def judge(
@@ -213,18 +213,19 @@ def judge(
     runs: Sequence[Run],
     labels: Labels | None = None,
     procedures: Mapping[str, str] | None = None,
-    plain: Callable[[Run], bool] = lambda run: True,
+    changed: Callable[[Run], Set[str]] | None = None,
 ) -> list[Judged]:
     """The verdicts of ``claims`` on ``runs``, which may include rows of outcomes.
 
     ``labels`` are of the entries of ``methods`` in params.yaml, ``procedures`` the registered procedures of
-    the entries of ``procedures``. ``plain`` tells the runs with the settings of params.yaml: others count
-    only for methods with ``where``. Raises `BadInput` for a ``where`` that selects several settings.
+    the entries of ``procedures``. ``changed`` names the sections in which a run differs from params.yaml: it
+    counts only for methods whose ``where`` names settings of them all; without it, those in variants named
+    after their method count. Raises `BadInput` for a ``where`` that selects several settings.
     """
     names = Names(
         {name: method.label for name, method in METHODS.items()} | dict(labels or {}),
         {name: name for name in PROCEDURES} | dict(procedures or {}),
-        plain,
+        changed,
     )
     names.labels.update({run.method: run.metrics["method_label"] for run in runs if not run.procedure})
     names.procedures.update({run.partition: run.procedure for run in runs if run.procedure})
@@ -298,33 +299,63 @@ def _compare(
     blank = CheckResult(check, ", ".join(partitions), measure, _statement(check, measure, labels), NOT_RUN)
     terms = [term for side in sides for term in side.terms]
     if absent := dict.fromkeys(term.label for term in terms if not term.runs):
-        other = OTHER_ROWS if any(term.other for term in terms) else ""
+        other = OTHER_ROWS if any(term.others_ran for term in terms) else ""
         return replace(blank, reason=f"{NO_ROWS}{' and '.join(absent)}{other}")
+    clash, slack = _on_other_data(terms), _slack(sides, len(arms), bool(check.trend))
     blank = replace(blank, runs=tuple(run for term in terms for run in term.runs))
+    sides = [side.without(clash) for side in sides]
     try:
-        values = [side.values for side in sides]
+        values, note = [side.values for side in sides], _note(terms, clash, slack)
     except NotMeasured as error:
         results = Path(*terms[0].runs[0].folder.parts[:-3])  # the project's path must not change its report
         return replace(blank, reason=str(error).replace(f"{results}/", ""))
-    factors = [1.0, -1.0][: len(arms)]
-    if check.trend:
-        middle = (len(arms) - 1) / 2
-        squares = sum((i - middle) ** 2 for i in range(len(arms)))
-        factors = [(i - middle) / squares for i in range(len(arms))]
-    difference, clash = combined("", list(zip(factors, values, strict=True))), _on_other_data(terms)
-    difference = difference.on(difference.stat.values.keys() - clash)
-    shared, every = difference.stat.values, _every(terms)
+    difference = combined("", list(zip(_factors(len(arms), bool(check.trend)), values, strict=True)))
+    shared = difference.stat.values
     if not shared:
         reason = "no shared seeds" if all(side.stat.values for side in values) else "no values"
         return replace(blank, reason="other data of the same name" if clash else reason)
-    done = replace(blank, verdict=NOT_RESOLVED, note=_note(terms, clash, every), difference=difference.stat)
+    done = replace(blank, verdict=NOT_RESOLVED, note=note, difference=difference.stat)
     done = replace(done, values=tuple(side.on(shared) for side in values), terms=len(terms))
     if len(shared) < SEEDS:
         seeds = f"{len(shared)} {'seed' if len(shared) == 1 else 'shared seeds'}"
         return replace(done, reason=f"{seeds}, of at least {SEEDS}")
-    coarse = every > 1 and bool(check.by or check.within is not None or sides[0].ratio)
-    done = replace(done, note=f"{done.note}: too coarse for this claim") if coarse else done
-    return replace(done, coarse=coarse, open=(bool(difference.upper), bool(difference.lower)))
+    bounds = (bool(difference.upper), bool(difference.lower))
+    return replace(done, open=bounds, coarse=slack is None, slack=slack or (0.0, 0.0))
+
+
+def _factors(count: int, trend: bool) -> list[float]:
+    """Factors of the methods: those of a difference, or of the least-squares slope by place."""
+    if not trend:
+        return [1.0, -1.0][:count]
+    middle = (count - 1) / 2
+    squares = sum((i - middle) ** 2 for i in range(count))
+    return [(i - middle) / squares for i in range(count)]
+
+
+def _slack(sides: Sequence["Side"], count: int, trend: bool) -> tuple[float, float] | None:
+    """The amounts by which a difference may be lower and higher, if targets were reached between evaluations.
+
+    None if that is unknown, as of traffic, gradients and ratios.
+    """
+    signed = [
+        (factor * sign, term)
+        for factor, side in zip(_factors(count, trend), sides, strict=True)
+        for sign, term in zip((1, -1), side.terms)
+    ]
+    late = [(factor, _late(term)) for factor, term in signed]
+    if not any(rounds for _, rounds in late):
+        return 0.0, 0.0
+    if any(side.ratio for side in sides) or not all(
+        term.measure.text.startswith(ROUNDS) for _, term in signed
+    ):
+        return None
+    low = sum(factor * rounds for factor, rounds in late if factor > 0)
+    return low, -sum(factor * rounds for factor, rounds in late if factor < 0)
+
+
+def _late(term: "Term") -> int:
+    """The rounds by which the cost of a target may be too high, as they were not evaluated."""
+    return spacing(term.runs, term.measure.reaches) - 1 if term.measure.reaches else 0
 
 
 def _decided(results: Sequence[CheckResult]) -> list[CheckResult]:
@@ -335,15 +366,16 @@ def _decided(results: Sequence[CheckResult]) -> list[CheckResult]:
             kinds.setdefault(result.kind, []).append(result.difference)
     least = {kind: typical(differences) for kind, differences in kinds.items()}
     told = [_interval(result, least[result.kind]) if result.testable else result for result in results]
-    chances = [_chance(result, least[result.kind]) for result in told if result.spread]
+    chances = [_chance(result, least[result.kind]) for result in told if result.counts]
     left = iter(adjusted(chances))
-    return [_corrected(result, next(left), len(chances)) if result.spread else result for result in told]
+    return [_corrected(result, next(left), len(chances)) if result.counts else result for result in told]
 
 
 def _interval(result: CheckResult, least: float) -> CheckResult:
     """A comparison with its interval, and the verdict by it."""
     assert result.difference
     low, high = interval(result.difference, least)
+    low, high = low - result.slack[0], high + result.slack[1]
     low, high = -math.inf if result.open[0] else low, math.inf if result.open[1] else high
     verdict = NOT_RESOLVED if result.coarse else _verdict(result.check, low, high)
     spread = error(result.difference, least) > 0
@@ -354,7 +386,9 @@ def _chance(result: CheckResult, least: float) -> float:
     """The p-value of what the interval shows, 1 if it resolves nothing."""
     assert result.difference
     lowest, highest = _bounds(result.check)
-    margin = min(result.difference.mean - lowest, highest - result.difference.mean)
+    low, high = result.difference.mean - result.slack[0], result.difference.mean + result.slack[1]
+    within, beyond = min(low - lowest, highest - high), max(lowest - high, low - highest)
+    margin = within if result.verdict == CONFIRMED else beyond
     return 1.0 if result.verdict == NOT_RESOLVED else chance(result.difference, margin, least)
 
 
@@ -393,7 +427,7 @@ class Term(NamedTuple):
     label: str
     runs: list[Run]
     measure: Measure
-    other: bool  # there are runs, but none with the settings of params.yaml
+    others_ran: bool  # there are runs, but none with the settings of params.yaml
 
 
 @dataclass(frozen=True)
@@ -410,6 +444,11 @@ class Side:
         if self.ratio:
             return divided(self.label, *map(_values, self.terms))
         return combined(self.label, [(f, _values(term)) for f, term in zip((1, -1), self.terms)])
+
+    def without(self, seeds: Set[int]) -> "Side":
+        """The same without these seeds."""
+        kept = ([run for run in term.runs if run.seed not in seeds] for term in self.terms)
+        return replace(self, terms=[term._replace(runs=runs) for term, runs in zip(self.terms, kept)])
 
 
 def _side_of(
@@ -431,8 +470,8 @@ def _side_of(
         label, selected = _select(side, home, there, where, names)
         measure = _measured(replace(side, measure=side.measure or arm.measure), check, home, names)
         label += f" [{measure.label}]" if measure.text != first.text else ""
-        other = not selected and any(run.method == side.method for run in there)
-        terms.append(Term(label, selected, measure, other))
+        others_ran = not selected and any(run.method == side.method for run in there)
+        terms.append(Term(label, selected, measure, others_ran))
     on = f" on {arm.partition}" if arm.partition else ""
     sign = " / " if arm.over else " − "
     return Side(sign.join(term.label for term in terms) + on, terms, arm.over is not None)
@@ -448,8 +487,8 @@ def _select(
 ) -> tuple[str, list[Run]]:
     """Label and runs of a method on ``partition`` with these settings.
 
-    If several variants have them, the variant of params.yaml counts; without it, that is an error. Without
-    settings, only runs with all settings of params.yaml count.
+    Only runs count that have the settings of params.yaml in all sections that ``where`` does not name. If
+    several variants have these settings, the one as in params.yaml counts; without it, that is an error.
     """
     where = {**where, **arm.where}
     # Only outcomes tell the rows in the summary of a procedure.
@@ -462,12 +501,17 @@ def _select(
     for name in where:
         if runs and not any(name in flat(run.params) for run in runs):
             raise BadInput("where", name, f"a setting of {arm.method}, such as training.lr")
-    fits = by_method([r for r in runs if all(flat(r.params).get(n) == value for n, value in where.items())])
-    if where and len(fits) > 1 and arm.method not in fits:
-        raise BadInput("where", dict(where), f"more settings: {', '.join(fits)} have these")
-    selected = [run for run in fits.get(arm.method, []) if names.plain(run)]
-    if where and not selected:
-        selected = fits.get(arm.method) or next(iter(fits.values()), [])
+    free = {name.partition(".")[0] for name in where}
+    fits = [run for run in runs if all(flat(run.params).get(name) == value for name, value in where.items())]
+    if names.changed is None:
+        plain = [run for run in fits if run.variant == arm.method]
+    else:
+        fits = [run for run in fits if names.changed(run) <= free]
+        plain = [run for run in fits if not names.changed(run)]
+    variants = by_method(plain or (fits if where else []))
+    if where and not plain and len(variants) > 1:
+        raise BadInput("where", dict(where), f"more settings: {', '.join(variants)} have these")
+    selected = variants.get(arm.method) or max(variants.values(), key=len, default=[])
     settings = ", ".join(say(*item) for item in arm.where.items())
     return f"{label} ({settings})" if settings else label, selected
 
@@ -482,29 +526,26 @@ def _values(term: Term) -> Values:
 
 
 def _on_other_data(terms: Iterable[Term]) -> set[int]:
-    """The seeds with which methods had other data of one partition. Rows may not say what they had."""
-    data: dict[tuple[int, str, str], set[str]] = {}
+    """The seeds with which runs of one partition with equal settings had other data, as far as they tell."""
+    data: dict[tuple[int | str, ...], set[str]] = {}
     for run in (run for term in terms for run in term.runs if not run.procedure):
+        settings = canonical([run.params.get(section) for section in DATA])
         for name, value in hashes(run.metrics).items():
-            data.setdefault((run.seed, run.partition, name), set()).add(value)
-    return {seed for (seed, *_), values in data.items() if len(values - {""}) > 1}
+            data.setdefault((run.seed, run.partition, settings, name), set()).add(value)
+    return {int(seed) for (seed, *_), values in data.items() if len(values - {""}) > 1}
 
 
-def _every(terms: Iterable[Term]) -> int:
-    """The rounds from one evaluation of a target to the next, by which a cost may be too high."""
-    columns = [(term.runs, term.measure.reaches) for term in terms if term.measure.reaches]
-    return max((spacing(runs, column) for runs, column in columns), default=1)
-
-
-def _note(terms: Sequence[Term], clash: Iterable[int], every: int) -> str:
+def _note(terms: Sequence[Term], clash: Iterable[int], slack: tuple[float, float] | None) -> str:
     """Seeds that do not count, as runs diverged, failed or had other data; and what makes costs coarse."""
     notes, seeds = [], {run.seed for term in terms for run in term.runs}
     for label, runs, measure, _ in terms:
         has = {run.seed for run in runs if (measure.of(run), measure.least(run)) != (None, None)}
         lacking = ", ".join(map(str, sorted(seeds - has)))
-        notes += [f"{label} has no value with seed {lacking}"] if lacking else []
+        notes += [f"{label} has no run or value with seed {lacking}"] if lacking else []
     notes += [f"other data with seed {', '.join(map(str, sorted(clash)))}"] if clash else []
-    notes += [f"evaluated every {every} rounds"] if every > 1 else []
+    if (late := max(map(_late, terms))) > 0:
+        words = "too coarse for this claim" if slack is None else "the interval allows for it"
+        notes.append(f"evaluated every {late + 1} rounds: {words}")
     return "; ".join(notes)
 
 

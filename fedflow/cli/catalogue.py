@@ -421,15 +421,18 @@ def settings(
         rows = [(name, section["about"]) for name, section in sections.items()]
         _print_list("sections of params.yaml", ("section", "meaning"), rows, as_json)
         return
-    if name not in sections:
+    above, _, field = name.rpartition(".")  # a section, or a field as for --set
+    at = name if name in sections else above
+    fields = sections[sections[at]["same"] or at]["rows"] if at in sections else []
+    rows = fields if at == name else [row for row in fields if row[0] == field]
+    if not rows:
         raise unknown_name("settings", name, sections, "fedflow settings")
-    section = sections[sections[name]["same"] or name]
     if as_json:
-        print_json(records(FIELDS, section["rows"]))
+        print_json(records(FIELDS, rows))
         return
-    print_table(f"{name}: {section['about']}", FIELDS, section["rows"])
-    if section["command"]:
-        print_line(f"`{section['command']} NAME` explains further fields")
+    print_table(f"{at}: {sections[at]['about']}", FIELDS, rows)
+    if sections[at]["command"] and at == name:
+        print_line(f"`{sections[at]['command']} NAME` explains further fields")
 
 
 def _settings() -> list[dict[str, Any]]:

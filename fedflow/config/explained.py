@@ -48,13 +48,19 @@ def _of(name: str, doc: str, cls: type[Settings], seen: dict[type, str]) -> Iter
     docs = {field.name: field.metadata["doc"] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for inner, nested in within(cls):
         if inner not in refused(cls):
-            yield from _of(f"{name}.{inner}", docs[inner.partition(".")[0]], nested, seen)
+            keyed = "." in inner  # an extension, which says what it is
+            doc = str(nested.__doc__).partition("\n")[0] if keyed else docs[inner]
+            yield from _of(f"{name}.{inner}", doc, nested, seen)
 
 
 def rows(cls: type[Settings]) -> list[dict[str, Any]]:
-    """The fields, without the parameters of a choice, which are keys of the same mapping."""
+    """The fields, without the parameters of a choice, which are keys of the same mapping.
+
+    Defaults of settings within are in their section.
+    """
     hidden = {*refused(cls), *([PARAMETERS] if issubclass(cls, Choice) else [])}
-    return [row for row in explain(cls) if row["name"] not in hidden]
+    shown = [row for row in explain(cls) if row["name"] not in hidden]
+    return [row | {"default": {}} if isinstance(row["default"], Settings) else row for row in shown]
 
 
 def refused(cls: type[Settings]) -> set[str]:

@@ -22,6 +22,7 @@ from fedflow.finished.tables import Stat
 from fedflow.seeding import generator
 
 CONFIDENCE, SEEDS = 0.95, 3  # of intervals; the fewest seeds for a significant difference
+DIGITS = 12  # of a difference
 ENOUGH = 5  # seeds whose own standard deviation is trusted
 DRAWS, LARGEST = 2000, 4_000_000  # bootstrap samples; drawn clients in memory at once
 MEASURES = {  # metric: its column of clients
@@ -99,7 +100,7 @@ def _drawn(draws: int, *clients: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def few_seeds(*counts: int) -> str:
     """These numbers of seeds, fewer than `SEEDS`, in words."""
-    return " or ".join(("no shared seed", "one seed", "two seeds")[count] for count in counts)
+    return " or ".join(("no seed on the same data", "one seed", "two seeds")[count] for count in counts)
 
 
 def _statistic(pair: np.ndarray, worst: bool) -> np.ndarray:
@@ -149,10 +150,17 @@ def interval(difference: Stat, least: float = 0.0) -> tuple[float, float]:
 def error(difference: Stat, least: float = 0.0) -> float:
     """Standard error of a mean over seeds.
 
-    With fewer than `ENOUGH`, a smaller standard deviation counts as ``least``: it is often far too small.
+    With fewer than `ENOUGH`, a smaller standard deviation counts as ``least``: it is often far too small. A
+    difference of 0 with every seed, as of equal methods, has none.
     """
-    n = len(difference.values)
-    return (difference.std if n >= ENOUGH else max(difference.std, least)) / math.sqrt(n)
+    n, tie = len(difference.values), difference.low == difference.high == 0
+    return (difference.std if n >= ENOUGH or tie else max(difference.std, least)) / math.sqrt(n)
+
+
+def rounded(value: float, operands: Iterable[float]) -> float:
+    """A number without the rounding errors of the numbers that gave it, which would break ties."""
+    largest = max(map(abs, operands))
+    return round(value, DIGITS - math.ceil(math.log10(largest))) if 0 < largest < math.inf else value
 
 
 def typical(differences: Iterable[Stat]) -> float:

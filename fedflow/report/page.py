@@ -1,7 +1,7 @@
 """`build_report`: one self-contained HTML page, and the CSV tables behind it."""
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from hashlib import sha256
 from pathlib import Path
 
@@ -95,7 +95,7 @@ def build_report(
     tried: Path | None = None,
     now: Mapping[str, Sequence[str]] | None = None,
     join: Callable[[Sequence[Run]], Sequence[Run]] | None = None,
-    plain: Callable[[Run], bool] | None = None,
+    changed: Callable[[Run], Set[str]] | None = None,
 ) -> Path:
     """Write ``index.html`` and CSV tables on all runs below ``results_dir``; returns the page's path.
 
@@ -107,8 +107,8 @@ def build_report(
     the folder ``tried`` have sections. ``labels`` of methods and entries of ``procedures`` are from
     params.yaml, ``recorded`` are facts from MLflow (`fedflow.tracking.lineage.recorded_runs`); ``now`` has
     the current settings and code of the grid (`fedflow.stages.grid.current`), and outdated runs are marked.
-    ``join`` adds runs that were made elsewhere, for claims and published tables; ``plain`` tells the runs
-    with the settings of params.yaml, to which claims without ``where`` refer.
+    ``join`` adds runs that were made elsewhere, for claims and published tables; ``changed`` is as for
+    `judge`.
     Equal inputs give equal bytes. Raises `FedflowError` when there are neither results nor outcomes, a file
     cannot be read, or ``out_dir`` cannot be written.
     """
@@ -123,9 +123,7 @@ def build_report(
         now,
         outcomes=done,
         networks=collect_networks(central) if central else [],
-        claims=judge(load_claims(claims), every, labels, registered, *filter(None, [plain]))
-        if claims
-        else [],
+        claims=judge(load_claims(claims), every, labels, registered, changed) if claims else [],
         published=compare(every),
         recorded=recorded or {},
         labels=labels or {},

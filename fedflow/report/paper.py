@@ -48,7 +48,7 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     """Write tables of all partitions, ``methods.bib`` and pictures in the format ``figures``; returns paths.
 
     A table is a ``tabular`` with rules of booktabs: mean and sample standard deviation over seeds, the best
-    mean bold. With several partitions, ``all.tex`` has the methods that ran on all of them, with mean ranks.
+    mean bold. With several partitions, ``all.tex`` has the methods that are ranked on all of them.
     Pictures are curves, clients by method and, from three partitions on, critical differences of the ranks.
     Raises `BadInput` for another format, and `FedflowError` if the folder cannot be written.
     """
@@ -79,6 +79,8 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     texts[folder / "methods.bib"] = bibtex([name for name in registered if name in METHODS])
     pictures = {folder / f"{name}.{figures}": drawn for name, drawn in drawings.items()}
     try:
+        path = folder / "all.tex"
+        path.unlink(missing_ok=True)  # of another ranking
         for path, text in texts.items():
             path.write_text(text)
         for path, drawn in pictures.items():

@@ -6,7 +6,7 @@ code gave the same numbers in a sample (`fedflow.stages.current.holds`).
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,17 +73,24 @@ def changes(params: Loaded, root: Path, run: Run) -> str:
     return canonical(changed) if changed else ""
 
 
-def plain(params: Loaded, root: Path) -> Callable[[Run], bool]:
-    """A test of runs: True for those with the settings of params.yaml, whose file gave ``params``."""
+def changed_sections(params: Loaded, root: Path) -> Callable[[Run], Set[str]]:
+    """A function of runs: the sections of their settings that differ from params.yaml (``params``)."""
 
     @cache
-    def settings(partition: str, method: str, procedure: bool) -> str:
+    def effective(partition: str, method: str, procedure: bool) -> tuple[dict[str, Any], str]:
         try:
-            return _cell(params, root, partition, method, 0, procedure).digest
+            cell = _cell(params, root, partition, method, 0, procedure)
+            return _effective(cell), cell.digest
         except FedflowError:  # params.yaml has no such entry
-            return ""
+            return {}, ""
 
-    return lambda run: run.settings == settings(run.partition, run.method, bool(run.procedure))
+    def changed(run: Run) -> Set[str]:
+        plain, settings = effective(run.partition, run.method, bool(run.procedure))
+        if run.settings == settings:
+            return frozenset()
+        return {name for name, value in plain.items() if run.params.get(name) != value} or {"all"}
+
+    return changed
 
 
 def _key(run: Run) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from fedflow.report.compared import Recorded
 from fedflow.report.page import build_report
 from fedflow.report.paper import write_paper
 from fedflow.report.sources import TRIED
-from fedflow.stages.elsewhere import changes, joined, plain
+from fedflow.stages.elsewhere import changed_sections, changes, joined
 from fedflow.stages.grid import current
 from fedflow.tracking.models import attach_to_sweep
 
@@ -49,7 +49,7 @@ def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
         tried=root / TRIED,
         now=_current(params, root) if params else None,
         join=(lambda here: joined(params, root, here)[0]) if params else None,
-        plain=plain(params, root) if params else None,
+        changed=changed_sections(params, root) if params else None,
     )
     if sweep is not None and not attach_to_sweep(sweep, [page], "report", root):
         say(f"no parent run in MLflow is named {sweep}: the page is attached to none")
@@ -79,7 +79,7 @@ def record_verdicts(root: Path = Path()) -> list[Path]:
     registered = {name: procedure for name, (procedure, _) in entries.items()}
     claims = load_claims(root / CLAIMS)
     check_tests(claims, root)
-    judged = judge(claims, runs, params.labels, registered, plain(params, root))
+    judged = judge(claims, runs, params.labels, registered, changed_sections(params, root))
     matched = [*matches(runs)]
     facts = _recorded(root)
     written = [write_results(root, runs, claims, facts, matched, partial(changes, params, root))]

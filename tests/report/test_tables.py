@@ -30,7 +30,7 @@ def test_std_is_that_of_a_sample():
             "is ahead (two seeds)",
         ),
         ({0: 0.9}, "10.0 points ahead of FedAvg, on one seed: the effect", "is ahead (one seed)"),
-        ({7: 0.9}, "they share no seed: the effect of chance is unknown.", "is ahead (no shared seed)"),
+        ({7: 0.9}, "they share no seed on the same data: the effect", "is ahead (no seed on the same data)"),
     ],
 )
 def test_a_lead_is_more_than_chance_by_the_rule_for_claims(ditto, detail, sentence, tmp_path):

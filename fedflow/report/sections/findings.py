@@ -1,10 +1,19 @@
 """Headline findings, with their support by the seeds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fedflow.finished.bootstrap import MEASURES, SEEDS, Difference, apart, difference, few_seeds, shared
+from fedflow.finished.bootstrap import (
+    MEASURES,
+    SEEDS,
+    Difference,
+    apart,
+    difference,
+    few_seeds,
+    rounded,
+    shared,
+)
 from fedflow.finished.cells import Methods, finer, write
 from fedflow.finished.contents import hashes
 from fedflow.finished.run import Run
@@ -50,9 +59,9 @@ def findings(methods: Methods) -> list[Card]:
             answer = "All level" if level else answer
             detail = f"{'All' if level else f'{len(same)} of {len(ranked)}'} methods have this mean."
         elif len(ranked) > 1:
-            near = _level(methods, ranked, metric)
-            rival = ranked[1][0] if len(near) == 1 else near[1]
-            lead, name = _lead(methods, first, rival, metric), methods[rival][0].label
+            leads = _leads(methods, ranked, metric)
+            rival, lead = next((pair for pair in leads.items() if pair[1].level), next(iter(leads.items())))
+            name = methods[rival][0].label
             detail = f"Not ahead of {name} on the seeds that both have."
             if lead.mean > 0:
                 detail = _supported(lead, name, metric)
@@ -83,9 +92,10 @@ def summary(c: Compared) -> list[str]:
         for p in c.partitions:
             ranked = best(p.methods, metric)
             if len(ranked) > 1:
-                level = _level(p.methods, ranked, metric)
-                lead = _lead(p.methods, ranked[0][0], ranked[1][0], metric)
-                ahead = "leads" if lead.seeds >= SEEDS else f"is ahead ({few_seeds(lead.seeds)})"
+                leads = _leads(p.methods, ranked, metric)
+                level = [ranked[0][0], *(name for name, lead in leads.items() if lead.level)]
+                fewest = min(lead.seeds for lead in leads.values())
+                ahead = "leads" if fewest >= SEEDS else f"is ahead ({few_seeds(fewest)})"
                 words = f"{_names(p.methods, level)} {ahead if len(level) == 1 else 'are level'}"
                 leaders.setdefault(words, []).append(p.name)
         if list(map(len, leaders.values())) == [len(c.partitions)] and len(c.partitions) > 1:
@@ -100,16 +110,34 @@ def summary(c: Compared) -> list[str]:
 class Lead:
     """The lead of a method over another one, by seed that both have on the same data, if any.
 
-    Without shared seeds, ``mean`` compares the means over all seeds.
+    Without shared seeds, ``mean`` compares the means over all seeds. ``told`` is true if it is more than
+    chance: by the rule for claims, given the number of leads, or the same with every seed.
     """
 
     gains: Stat
     mean: float
     equal: bool  # the means are printed alike
+    told: bool = False
 
     @property
     def seeds(self) -> int:
         return len(self.gains.values)
+
+    @property
+    def level(self) -> bool:
+        """True if the other method is not behind, as far as `SEEDS` or more seeds tell."""
+        return self.equal or self.mean <= 0 or (self.seeds >= SEEDS and not self.told)
+
+
+def _leads(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) -> dict[str, Lead]:
+    """The leads of the best of ``ranked`` (best first) over every other method."""
+    leader, *others = (name for name, _ in ranked)
+    leads = {name: _lead(methods, leader, name, metric) for name in others}
+    told = apart([lead.gains for lead in leads.values()])
+    return {
+        name: replace(lead, told=certain or (lead.seeds >= SEEDS and lead.gains.low == lead.gains.high != 0))
+        for (name, lead), certain in zip(leads.items(), told, strict=True)
+    }
 
 
 def _lead(methods: Methods, first: str, second: str, metric: str) -> Lead:
@@ -122,7 +150,8 @@ def _lead(methods: Methods, first: str, second: str, metric: str) -> Lead:
     ours, theirs = (stat(runs, metric) for runs in sides)
     assert ours is not None and theirs is not None  # both are ranked
     sign = -1 if METRICS[metric].better == "lower" else 1
-    gains = {run.seed: sign * (ours.values[run.seed] - theirs.values[run.seed]) for run, _ in pairs}
+    values = {run.seed: (ours.values[run.seed], theirs.values[run.seed]) for run, _ in pairs}
+    gains = {seed: rounded(sign * (one - other), (one, other)) for seed, (one, other) in values.items()}
     equal = _printed(ours, metric) == _printed(theirs, metric)
     return Lead(Stat(gains), sign * (ours.mean - theirs.mean), equal)
 
@@ -133,31 +162,14 @@ def _supported(lead: Lead, name: str, metric: str) -> str:
     on = f"{lead.mean * 100:.1f} points" if share else f"{lead.mean:.3g}"
     on = f"{on} ahead of {name}"
     if not lead.seeds:
-        return f"{on} on average; they share no seed: the effect of chance is unknown."
+        return f"{on} on average; they share no seed on the same data: the effect of chance is unknown."
     if lead.seeds == 1:
         return f"{on}, on one seed: the effect of chance is unknown."
     wins = sum(gain > 0 for gain in lead.gains.values.values())
     on = f"{on} on average, and ahead on {wins} of {lead.seeds} shared seeds"
     if lead.seeds < SEEDS:
         return f"{on}: the effect of chance is unknown."
-    return f"{on}: more than chance." if apart([lead.gains])[0] else f"{on}: no clear winner."
-
-
-def _level(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) -> list[str]:
-    """The best of ``ranked`` (best first) and all methods that are level with it on the seeds that both have.
-
-    Their printed means are equal, they are not behind, or `apart` does not tell them from it. Below `SEEDS`
-    shared seeds, it cannot tell.
-    """
-    leader, *others = (name for name, _ in ranked)
-    leads = {name: _lead(methods, leader, name, metric) for name in others}
-    told = dict(zip(leads, apart([lead.gains for lead in leads.values()]), strict=True))
-    level = [
-        n
-        for n, lead in leads.items()
-        if lead.equal or lead.mean <= 0 or (lead.seeds >= SEEDS and not told[n])
-    ]
-    return [leader, *level]
+    return f"{on}: more than chance." if lead.told else f"{on}: no clear winner."
 
 
 def _printed(value: Stat, metric: str) -> str:

@@ -1,21 +1,24 @@
 """Mean ranks of the methods over partitions, and their critical difference (Demšar, JMLR 7, 2006)."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
 
 import numpy as np
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
+from fedflow.finished.bootstrap import rounded
 from fedflow.finished.cells import Cell, Row, Table
-from fedflow.finished.tables import best, yardstick
+from fedflow.finished.tables import Stat, best, yardstick
 from fedflow.metrics.table import METRICS, SHARE
+from fedflow.naming import listed
 from fedflow.pictures.drawing import Drawing as Picture
 from fedflow.pictures.ranks import differences
 from fedflow.report.blocks import Drawing, Panels, Section
 from fedflow.report.compared import LINES, Compared
 
 LEVEL = 0.05
-DIGITS = 12  # of means: rounding errors break no ties
 FEWEST = 3  # partitions for a critical difference
 
 
@@ -32,6 +35,7 @@ class Ranking:
     partitions: list[str]
     ranks: np.ndarray
     metric: str
+    left_out: list[str]  # labels of methods that ran on every partition, but lack a seed
     critical: float | None
     chance: float | None
 
@@ -51,25 +55,25 @@ class Ranking:
 
 
 def ranking(c: Compared) -> Ranking | None:
-    """Ranks of methods with all seeds on every partition, by mean local accuracy (or loss) over seeds.
+    """Ranks of methods by mean local accuracy (or loss) over the seeds that most of them have.
 
-    None for a single partition, fewer than two such methods, or partitions ordered by different metrics.
+    A method that lacks one of these seeds on a partition is left out. None for a single partition, fewer than
+    two such methods, or partitions ordered by different metrics.
     """
     orders, count = {yardstick(p.methods) for p in c.partitions}, len(c.partitions)
     if count < 2 or len(orders) > 1:
         return None
     metric = orders.pop()
-    means = []
-    for p in c.partitions:  # another seed may have an easier division
-        values = dict(best(p.methods, metric))
-        seeds = {seed for value in values.values() for seed in value.values}
-        means.append({m: value.mean for m, value in values.items() if value.values.keys() == seeds})
-    shared = [m for m in means[0] if all(m in values for values in means)]
+    values = [dict(best(p.methods, metric)) for p in c.partitions]
+    everywhere = [m for m in values[0] if all(m in here for here in values)]
+    seeds = [_common([here[m] for m in everywhere]) for here in values]
+    by_partition = [*zip(values, seeds, strict=True)]
+    shared = [m for m in everywhere if all(some <= here[m].values.keys() for here, some in by_partition)]
     if len(shared) < 2:
         return None
     sign = -1 if METRICS[metric].better == "higher" else 1
-    scores = [[float(f"{sign * values[m]:.{DIGITS}g}") for m in shared] for values in means]
-    ranks = np.stack([rankdata(row) for row in scores], axis=1)
+    means = [[mean(sign * here[m].values[s] for s in some) for m in shared] for here, some in by_partition]
+    ranks = np.stack([rankdata([rounded(value, row) for value in row]) for row in means], axis=1)
     order = np.argsort(ranks.mean(1), kind="stable")
     enough = count >= FEWEST and len(shared) >= 3
     return Ranking(
@@ -78,9 +82,16 @@ def ranking(c: Compared) -> Ranking | None:
         [p.name for p in c.partitions],
         ranks[order],
         metric,
+        [c.partitions[0].methods[m][0].label for m in everywhere if m not in shared],
         critical_difference(len(shared), count) if enough else None,
         float(friedmanchisquare(*ranks).pvalue) if enough and np.ptp(ranks) > 0 else None,
     )
+
+
+def _common(stats: Sequence[Stat]) -> set[int]:
+    """The seeds that more than half of the methods have: another seed may have an easier division."""
+    counts = Counter(seed for value in stats for seed in value.values)
+    return {seed for seed, count in counts.items() if count > len(stats) / 2}
 
 
 def critical_difference(methods: int, partitions: int) -> float:
@@ -131,9 +142,10 @@ def section(c: Compared) -> Section | None:
     drawn, ordered = picture(ranked, c.colors) if few else None, METRICS[ranked.metric]
     metric = ordered.label.removesuffix(", %").lower() + (" accuracy" if ordered.unit is SHARE else "")
     lead = (
-        f"Methods with all seeds on every partition, ranked by {metric} on each: means over seeds, 1 is "
+        f"Methods that ran on every partition, ranked by {metric} on each: means over seeds, 1 is "
         f"best, ties share their mean rank. {described(ranked)}"
     )
+    lead += f" Left out, as they lack a seed: {listed(ranked.left_out)}." if ranked.left_out else ""
     lead += "" if few else f" More than {LINES} methods are not drawn."
     panels = [Drawing("Critical difference", drawn.svg, kind="card ranks")] if drawn else []
     return Section("ranks", "Mean ranks", lead, [Panels([*panels, ranked.table], "one")], "Ranks")
