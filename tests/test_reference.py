@@ -137,7 +137,7 @@ def test_a_section_has_the_fields_that_params_yaml_accepts(capsys: pytest.Captur
 
     assert "lr" in fields("central.training") and not {"steps", "curriculum"} & fields("central.training")
     assert "source" in fields("data") and not any("parameters" in fields(name) for name in listed)
-    assert fields("central.model") == fields("models")
+    assert fields("central.model") == fields("models") and fields("run.rounds") == {"rounds"}
     unknown = fedflow(capsys, "settings", "run.timng")
     assert unknown.code == 2 and "did you mean 'run.timing'?" in unknown.err
     assert "`fedflow schemes NAME` explains further fields" in fedflow(capsys, "settings", "partitions").out

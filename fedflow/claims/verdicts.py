@@ -324,7 +324,7 @@ def _compare(
 
 
 def _factors(count: int, trend: bool) -> list[float]:
-    """Factors of the methods: those of a difference, or of the least-squares slope by place."""
+    """The factors of the methods in their difference, or in the least-squares slope by place."""
     if not trend:
         return [1.0, -1.0][:count]
     middle = (count - 1) / 2

@@ -578,9 +578,7 @@ def test_runs_with_other_settings_than_params_yaml_decide_no_claim(tmp_path):
     for seed in range(3):
         write_plain(tmp_path, "fedavg", seed)
     assert (judged()["reason"], judged()["seeds"]) == ("", 3)
-    for method, seed in product(
-        ("ditto", "fedavg"), range(3, 7)
-    ):  # an interrupted sweep has left more of these
+    for method, seed in product(("ditto", "fedavg"), range(3, 7)):  # more of them, of an earlier sweep
         write_run(tmp_path / "results", "p", method, seed)
     assert (judged()["reason"], judged()["seeds"]) == ("", 3)
 
