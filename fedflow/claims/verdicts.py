@@ -301,7 +301,7 @@ def _compare(
     if absent := dict.fromkeys(term.label for term in terms if not term.runs):
         other = OTHER_ROWS if any(term.others_ran for term in terms) else ""
         return replace(blank, reason=f"{NO_ROWS}{' and '.join(absent)}{other}")
-    clash, slack = _on_other_data(terms), _slack(sides, len(arms), bool(check.trend))
+    clash, slack = _on_other_data(terms), _slack(sides, bool(check.trend))
     blank = replace(blank, runs=tuple(run for term in terms for run in term.runs))
     sides = [side.without(clash) for side in sides]
     try:
@@ -332,22 +332,20 @@ def _factors(count: int, trend: bool) -> list[float]:
     return [(i - middle) / squares for i in range(count)]
 
 
-def _slack(sides: Sequence["Side"], count: int, trend: bool) -> tuple[float, float] | None:
+def _slack(sides: Sequence["Side"], trend: bool) -> tuple[float, float] | None:
     """The amounts by which a difference may be lower and higher, if targets were reached between evaluations.
 
     None if that is unknown, as of traffic, gradients and ratios.
     """
-    signed = [
-        (factor * sign, term)
-        for factor, side in zip(_factors(count, trend), sides, strict=True)
+    late = [
+        (factor * sign, _late(term))
+        for factor, side in zip(_factors(len(sides), trend), sides, strict=True)
         for sign, term in zip((1, -1), side.terms)
     ]
-    late = [(factor, _late(term)) for factor, term in signed]
     if not any(rounds for _, rounds in late):
         return 0.0, 0.0
-    if any(side.ratio for side in sides) or not all(
-        term.measure.text.startswith(ROUNDS) for _, term in signed
-    ):
+    in_rounds = all(term.measure.text.startswith(ROUNDS) for side in sides for term in side.terms)
+    if not in_rounds or any(side.ratio for side in sides):
         return None
     low = sum(factor * rounds for factor, rounds in late if factor > 0)
     return low, -sum(factor * rounds for factor, rounds in late if factor < 0)
