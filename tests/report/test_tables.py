@@ -22,8 +22,13 @@ def test_std_is_that_of_a_sample():
 @pytest.mark.parametrize(
     ("ditto", "detail", "sentence"),
     [
-        ({0: 0.9, 1: 0.84, 2: 0.94}, "no clear winner.", "Ditto and FedAvg are level on p."),
+        ({0: 0.9, 1: 0.81, 2: 0.94}, "no clear winner.", "Ditto and FedAvg are level on p."),
         ({0: 0.9, 1: 0.91, 2: 0.95}, "on 3 of 3 shared seeds: more than chance.", "Ditto leads on p."),
+        (
+            {0: 0.81, 1: 0.9, 2: 0.99},
+            "3 of 3 shared seeds: chance is not ruled out.",
+            "is ahead with every seed",
+        ),
         (
             {0: 0.9, 1: 0.91},
             "on 2 of 2 shared seeds: the effect of chance is unknown.",

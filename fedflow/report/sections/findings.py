@@ -95,7 +95,9 @@ def summary(c: Compared) -> list[str]:
                 leads = _leads(p.methods, ranked, metric)
                 level = [ranked[0][0], *(name for name, lead in leads.items() if lead.level)]
                 fewest = min(lead.seeds for lead in leads.values())
-                ahead = "leads" if fewest >= SEEDS else f"is ahead ({few_seeds(fewest)})"
+                certain = all(lead.told for lead in leads.values())
+                ahead = "leads" if certain else "is ahead with every seed"
+                ahead = ahead if fewest >= SEEDS else f"is ahead ({few_seeds(fewest)})"
                 words = f"{_names(p.methods, level)} {ahead if len(level) == 1 else 'are level'}"
                 leaders.setdefault(words, []).append(p.name)
         if list(map(len, leaders.values())) == [len(c.partitions)] and len(c.partitions) > 1:
@@ -124,9 +126,15 @@ class Lead:
         return len(self.gains.values)
 
     @property
+    def wins(self) -> int:
+        """The seeds with which the method is ahead."""
+        return sum(gain > 0 for gain in self.gains.values.values())
+
+    @property
     def level(self) -> bool:
-        """True if the other method is not behind, as far as `SEEDS` or more seeds tell."""
-        return self.equal or self.mean <= 0 or (self.seeds >= SEEDS and not self.told)
+        """True if the other method is not behind, or not with every one of `SEEDS` or more seeds."""
+        some = self.seeds >= SEEDS and self.wins < self.seeds
+        return self.equal or self.mean <= 0 or (some and not self.told)
 
 
 def _leads(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) -> dict[str, Lead]:
@@ -165,11 +173,12 @@ def _supported(lead: Lead, name: str, metric: str) -> str:
         return f"{on} on average; they share no seed on the same data: the effect of chance is unknown."
     if lead.seeds == 1:
         return f"{on}, on one seed: the effect of chance is unknown."
-    wins = sum(gain > 0 for gain in lead.gains.values.values())
-    on = f"{on} on average, and ahead on {wins} of {lead.seeds} shared seeds"
+    on = f"{on} on average, and ahead on {lead.wins} of {lead.seeds} shared seeds"
     if lead.seeds < SEEDS:
         return f"{on}: the effect of chance is unknown."
-    return f"{on}: more than chance." if lead.told else f"{on}: no clear winner."
+    if lead.told:
+        return f"{on}: more than chance."
+    return f"{on}: {'no clear winner' if lead.level else 'chance is not ruled out'}."
 
 
 def _printed(value: Stat, metric: str) -> str:
