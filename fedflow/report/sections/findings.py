@@ -77,7 +77,7 @@ def _certainty(paired: Difference) -> str:
         return f" {few_seeds(paired.seeds).capitalize()}: too few for a reliable interval."
     if paired.interval is None:
         return ""
-    low, high = (f"{100 * end:.1f}" for end in paired.interval)
+    low, high = (f"{100 * end:z.1f}" for end in paired.interval)
     return f" {paired.origin[0].upper()}{paired.origin[1:]}, 95 %: [{low}, {high}] points."
 
 
