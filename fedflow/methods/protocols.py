@@ -72,7 +72,7 @@ class Cyclic(Ability):
     """For methods that repeat `plan` to `aggregate` within one round.
 
     A client in several cycles of a round draws the same batches in each. Numbers of clients are recorded
-    over all cycles; numbers of the server and of update steps are those of the last cycle.
+    over all cycles; numbers of the server and of update steps are from the last cycle.
     """
 
     def cycles(self) -> int:
