@@ -4,7 +4,7 @@ import csv
 import html
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -219,7 +219,7 @@ def shown(study: Path) -> list[Row]:
     results, absent, basis = read_results(study), _absent(study), read_verdicts(study).judged
     outdated = joined(load_params(study / PARAMS), study)[1] if results else []
     changed = basis not in ("", judged_from(study, claims.values()))
-    made = dict(_compared_rows(study))
+    made = {row["id"]: row["verdict"] for row in _comparisons(study)}
     rows = []
     for entry in entries(study):
         sides = absent.get((entry.id, entry.verdict), set())
@@ -230,24 +230,19 @@ def shown(study: Path) -> list[Row]:
     return rows
 
 
-def _compared_rows(study: Path) -> Iterator[tuple[str, str]]:
-    """The id and the verdict of every row of ``claims.csv``."""
+def _comparisons(study: Path) -> list[dict[str, str]]:
+    """The rows of ``claims.csv``, none without the file."""
     file = study / COMPARISONS
-    if file.exists():
-        for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
-            yield row["id"], row["verdict"]
+    return [*csv.DictReader(file.read_text(encoding="utf-8").splitlines())] if file.exists() else []
 
 
 def _absent(study: Path) -> dict[tuple[str, str], set[tuple[str, str]]]:
     """Partitions and methods without results by claim and verdict, from the reasons in ``claims.csv``."""
-    file = study / COMPARISONS
-    if not file.exists():
-        return {}
     labels = {name: method.label for name, method in METHODS.items()}
     labels |= load_params(study / PARAMS).labels if (study / PARAMS).exists() else {}
     names = {label: name for name, label in labels.items()}
     absent: dict[tuple[str, str], set[tuple[str, str]]] = {}
-    for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
+    for row in _comparisons(study):
         if row["reason"].startswith(NO_ROWS):
             reason = MEASURED.sub("", row["reason"].removeprefix(NO_ROWS).removesuffix(OTHER_ROWS))
             methods, partitions = reason.split(" and "), row["partition"].split(", ")

@@ -18,20 +18,18 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from fedflow.claims.claims import Arm, Check, Claim
 from fedflow.claims.measures import Measure, parse
-from fedflow.claims.results import Recorded, origin
-from fedflow.claims.sources import COMPARISONS, NO_ROWS, OTHER_ROWS
+from fedflow.claims.sources import NO_ROWS, OTHER_ROWS
 from fedflow.claims.targets import NotMeasured, spacing
+from fedflow.claims.values import Values, combined, divided, written
 from fedflow.errors import BadInput, unknown_name
-from fedflow.files import naming
-from fedflow.finished.bootstrap import CONFIDENCE, SEEDS, adjusted, chance, error, interval, rounded, typical
+from fedflow.finished.bootstrap import CONFIDENCE, SEEDS, adjusted, chance, error, interval, typical
 from fedflow.finished.collect import Labels
 from fedflow.finished.contents import hashes
 from fedflow.finished.run import Run
-from fedflow.finished.tables import Stat, by_method, write_csv
+from fedflow.finished.tables import Stat, by_method
+from fedflow.finished.variants import PLACES
 from fedflow.methods import METHODS
 from fedflow.metrics.table import Unit
 from fedflow.naming import flat, say
@@ -39,61 +37,12 @@ from fedflow.procedures import PROCEDURES
 from fedflow.project.digest import canonical
 
 SHOWN = 3  # comparisons printed with a verdict
-DATA = ("data", "partition")  # sections of settings
 ROUNDS = "rounds_to("
 RATIO = Unit(digits=2)
 # From the best to the worst: a group of checks has the worst of `all`, the best of `any`.
 VERDICTS = ("confirmed", "not resolved", "not run", "not confirmed")
 CONFIRMED, NOT_RESOLVED, NOT_RUN, NOT_CONFIRMED = VERDICTS
 HELD, REFUTED = BY_TESTS = "held by a test", "refuted by a test"  # claims with a test and no check
-
-
-@dataclass(frozen=True)
-class Values:
-    """A measure by seed; at the seeds in ``lower`` (``upper``), the value is only a lower (upper) bound."""
-
-    label: str
-    stat: Stat
-    lower: frozenset[int]
-    upper: frozenset[int] = frozenset()
-
-    def on(self, seeds: Iterable[int]) -> "Values":
-        """Values restricted to these seeds."""
-        stat = Stat({seed: self.stat.values[seed] for seed in seeds})
-        return Values(self.label, stat, self.lower & stat.values.keys(), self.upper & stat.values.keys())
-
-    def text(self, measure: Measure) -> str:
-        """``TERM 87.0 ± 1.2``, with "+" or "or less" after the mean if a value is only a bound."""
-        unit, sign = measure.unit, "+" * bool(self.lower) + " or less" * bool(self.upper)
-        spread = f" ± {self.stat.std * unit.factor:.{unit.digits}f}" if len(self.stat.values) > 1 else ""
-        mean = _written(self.stat.mean * unit.factor, f"z.{unit.digits}f")
-        return f"{self.label} {mean}{sign}{spread}"
-
-
-def combined(label: str, terms: Sequence[tuple[float, Values]]) -> Values:
-    """The sum of factors times values, over the seeds that all have."""
-    seeds = sorted(set.intersection(*(set(values.stat.values) for _, values in terms)))
-    stat = Stat({seed: sum(factor * values.stat.values[seed] for factor, values in terms) for seed in seeds})
-    for seed, value in stat.values.items():
-        stat.values[seed] = rounded(value, (values.stat.values[seed] for _, values in terms))
-    lower = [values.lower if factor > 0 else values.upper for factor, values in terms if factor]
-    upper = [values.upper if factor > 0 else values.lower for factor, values in terms if factor]
-    return Values(label, stat, *(frozenset(seeds) & frozenset().union(*bounds) for bounds in (lower, upper)))
-
-
-def divided(label: str, above: Values, below: Values) -> Values:
-    """The ratio over the seeds that both have. Raises `NotMeasured` if the lower one is 0 at one of them."""
-    seeds = [seed for seed in below.stat.values if seed in above.stat.values]
-    if zero := [str(seed) for seed in seeds if not below.stat.values[seed]]:
-        raise NotMeasured(f"no ratio: {below.label} is 0 with seed {', '.join(zero)}")
-    ratios = {seed: above.stat.values[seed] / below.stat.values[seed] for seed in seeds}
-    stat = Stat({seed: rounded(ratio, [ratio]) for seed, ratio in ratios.items()})
-    return Values(label, stat, above.lower | below.upper, above.upper | below.lower).on(seeds)
-
-
-def _written(value: float, form: str) -> str:
-    """A number with a minus sign; 0 has none."""
-    return f"{value:{form}}".replace("-", "−").replace("inf", "∞")
 
 
 @dataclass(frozen=True)
@@ -174,7 +123,7 @@ class CheckResult:
         """A value with one digit more than the means, signed if it is a difference."""
         unit = self.measure.unit
         sign = "+" if len(self.values) > 1 else ""
-        return _written(value * unit.factor, f"{sign}z.{unit.digits + 1}f")
+        return written(value * unit.factor, f"{sign}z.{unit.digits + 1}f")
 
 
 @dataclass(frozen=True)
@@ -527,7 +476,7 @@ def _on_other_data(terms: Iterable[Term]) -> set[int]:
     """The seeds with which runs of one partition with equal settings had other data, as far as they tell."""
     data: dict[tuple[int | str, ...], set[str]] = {}
     for run in (run for term in terms for run in term.runs if not run.procedure):
-        settings = canonical([run.params.get(section) for section in DATA])
+        settings = canonical([run.params.get(section) for section in PLACES])
         for name, value in hashes(run.metrics).items():
             data.setdefault((run.seed, run.partition, settings, name), set()).add(value)
     return {int(seed) for (seed, *_), values in data.items() if len(values - {""}) > 1}
@@ -562,72 +511,3 @@ def _statement(check: Check, measure: Measure, labels: Sequence[str]) -> str:
         words = f"at least {low:g}" if high == math.inf else f"at most {high:g}"
         words = f"from {low:g} to {high:g}" if math.isfinite(low) and math.isfinite(high) else words
     return f"{measure.label}: {labels[0]} {words}"
-
-
-def write_claims(judged: Sequence[Judged], out_dir: Path, recorded: Recorded | None = None) -> None:
-    """Write ``claims.csv``, a row per comparison, and ``claims.md``, a table to paste, or remove both.
-
-    ``recorded`` are facts on the runs from MLflow, whose commits, locks and processors are in the first.
-    """
-    csv, page = out_dir / COMPARISONS, out_dir / "claims.md"
-    if not judged:
-        csv.unlink(missing_ok=True)
-        page.unlink(missing_ok=True)
-        return
-    write_comparisons(judged, csv, recorded or {})
-    lines = ["| claim | source | verdict | numbers |", "|---|---|---|---|"]
-    for entry in judged:
-        numbers = [f"{c.partition}, {c.statement}: {c.numbers}" for c in entry.deciding]
-        numbers = [text for text in (*numbers, entry.counts, entry.claim.test) if text]
-        cells = (entry.claim.claim, entry.claim.source, f"**{entry.verdict}**", "<br>".join(numbers))
-        plain = (" ".join(cell.split()).replace("|", r"\|") for cell in cells)  # YAML may fold lines
-        lines.append(f"| {' | '.join(plain)} |")
-    with naming(page):
-        page.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def write_comparisons(judged: Iterable[Judged], file: Path, recorded: Recorded) -> Path:
-    """Write a row per comparison of every claim, with the origin of its runs; returns the file."""
-    write_csv(pd.DataFrame([row for entry in judged for row in _rows(entry, recorded)]), file)
-    return file
-
-
-def _rows(judged: Judged, recorded: Recorded) -> list[dict[str, Any]]:
-    """A row per comparison of a claim, or a single row without comparisons."""
-    claim = judged.claim
-    head = {"id": claim.id, "source": claim.source, "claim": claim.claim, "verdict": judged.verdict}
-    return [
-        head
-        | {
-            "partition": result.partition,
-            "comparison": result.statement,
-            "measure": result.measure.text,
-            "holds": result.verdict,
-            "seeds": len(result.difference.values) if result.difference else 0,
-            **_moments("", result.values[0] if result.values else None),
-            **_moments("other_", result.values[-1] if len(result.values) > 1 else None),
-            "difference": result.difference.mean if result.difference and len(result.values) > 1 else None,
-            "low": result.low,
-            "high": result.high,
-            "adjusted": result.adjusted,
-            "reason": result.reason,
-            "note": result.note,
-            **_origins(result.runs, recorded),
-        }
-        for result in judged.comparisons
-    ] or [head | {"reason": claim.test}]
-
-
-def _origins(runs: Iterable[Run], recorded: Recorded) -> dict[str, str]:
-    """The days, commits, locks and processors of runs."""
-    origins = [origin(run, recorded) for run in runs]
-    return {
-        name: "; ".join(sorted({facts[name] for facts in origins} - {""}))
-        for name in ("date", "commit", "lock", "processor")
-    }
-
-
-def _moments(prefix: str, values: Values | None) -> dict[str, float | None]:
-    """Mean and sample std over seeds."""
-    stat = values and values.stat
-    return {f"{prefix}mean": stat.mean if stat else None, f"{prefix}std": stat.std if stat else None}

@@ -10,8 +10,9 @@ from markupsafe import Markup
 
 from fedflow import __version__
 from fedflow.claims.claims import load_claims
+from fedflow.claims.comparisons import write_claims
 from fedflow.claims.matching import compare
-from fedflow.claims.verdicts import judge, write_claims
+from fedflow.claims.verdicts import judge
 from fedflow.errors import FedflowError
 from fedflow.finished.collect import Labels, collect_partitions, collect_runs
 from fedflow.finished.collect_outcomes import Entries, collect_outcomes, write_outcomes

@@ -20,7 +20,7 @@ from fedflow.errors import FedflowError
 from fedflow.files import CHANGED
 from fedflow.finished.contents import HASHES, hashes
 from fedflow.finished.run import Run
-from fedflow.finished.variants import named
+from fedflow.finished.variants import PLACES, named
 from fedflow.project.digest import SETTINGS, SHORT, canonical, digest
 from fedflow.project.identity import Identity
 from fedflow.stages.current import holds
@@ -29,7 +29,6 @@ from fedflow.stages.grid import Cell
 from fedflow.stages.procedure import ProcedureRun
 
 Row = Mapping[str, str]
-DATA = ("data", "partition")  # sections of the settings of a run
 
 
 def joined(params: Loaded, root: Path, here: Sequence[Run] = ()) -> tuple[list[Run], list[Row]]:
@@ -140,7 +139,7 @@ def _run(params: Loaded, root: Path, row: Row, here: Iterable[Run]) -> Run | Non
         facts |= {"method_label": params.label(cell.method), "model": row["networks"]}
         facts |= {"division": row["division"]} if row.get("division") else {}
         # The file has no hashes of data: a run here on the same data has them.
-        like = next((r for r in here if all(r.params.get(n) == effective[n] for n in DATA)), None)
+        like = next((r for r in here if all(r.params.get(n) == effective[n] for n in PLACES)), None)
         facts |= dict.fromkeys(HASHES, "") | (hashes(like.metrics) if like else {})
     tables = pd.DataFrame({"round": []}), pd.DataFrame()
     filled = {name: text for name, text in row.items() if text}

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from fedflow.claims.claims import Claim, load_claims
+from fedflow.claims.comparisons import write_comparisons
 from fedflow.claims.matching import matches
 from fedflow.claims.recorded import write_verdicts
 from fedflow.claims.results import read_results, write_results
 from fedflow.claims.sources import CLAIMS, COMPARISONS, RESULTS
-from fedflow.claims.verdicts import judge, write_comparisons
+from fedflow.claims.verdicts import judge
 from fedflow.config import PARAMS, Loaded, load_params
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import finished_folders
