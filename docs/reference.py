@@ -20,7 +20,6 @@ from fedflow.methods import METHODS
 from fedflow.methods import catalogue as methods
 from fedflow.metrics.table import METRICS, Metric
 from fedflow.models import describe, known_options
-from fedflow.models.lora import Lora
 from fedflow.partition import SCHEMES
 from fedflow.partition import catalogue as schemes
 from fedflow.procedures import PROCEDURES
@@ -135,13 +134,8 @@ def _networks() -> str:
         (f"`{row['name']}`", " ".join(f"`{option}`" for option in known_options(row["name"])), row["about"])
         for row in describe()
     ]
-    trainable = (
-        "`trainable` lists patterns of the parameters that are trained; the others are frozen. `start`\n"
-        "names a safetensors file or a recorded run with the first values, and `fresh` the parameters to\n"
-        "draw instead. `lora` adds adapters, with these fields ([guide](../howto/networks.md)).\n"
-    )
     networks = "\n".join(_table(("network", "options", "description"), rows))
-    return f"\n{trainable}{_table_of(explained.rows(Lora))}\n{networks}\n"
+    return f"\nSee [Choose a network](../howto/networks.md).\n\n{networks}\n"
 
 
 def _within(cls: type[Settings], level: int) -> str:

@@ -14,7 +14,6 @@ from typer.main import get_command
 
 from fedflow.cli import app
 from fedflow.config.schema import params_schema
-from fedflow.config.sections import OF_VALUES
 from fedflow.front import names
 from fedflow.methods import METHODS
 from fedflow.metrics.table import METRICS
@@ -72,7 +71,7 @@ def test_every_field_of_params_yaml_is_explained(pages: dict[str, str]) -> None:
     sections = params_schema()["properties"]
     assert not [name for name in sections if f"\n## {name}\n" not in pages["reference/settings.md"]]
     explained = {(field, about) for field, about in fields if has_row(text, field, about)}
-    assert {name for name, _ in fields - explained} == sections.keys() | OF_VALUES.keys()
+    assert {name for name, _ in fields - explained} == sections.keys()
 
 
 def described(schema: Any) -> Iterator[tuple[str, str]]:
@@ -137,7 +136,8 @@ def test_a_section_has_the_fields_that_params_yaml_accepts(capsys: pytest.Captur
 
     assert "lr" in fields("central.training") and not {"steps", "curriculum"} & fields("central.training")
     assert "source" in fields("data") and not any("parameters" in fields(name) for name in listed)
-    assert fields("central.model") == fields("models") and fields("run.rounds") == {"rounds"}
+    assert fields("central.model") == fields("models") and fields("run.rounds") == {"run.rounds"}
+    assert {"training.lr", "central.training.lr"} <= fields("lr") and "rank" in fields("models.lora")
     unknown = fedflow(capsys, "settings", "run.timng")
     assert unknown.code == 2 and "did you mean 'run.timing'?" in unknown.err
     assert "`fedflow schemes NAME` explains further fields" in fedflow(capsys, "settings", "partitions").out

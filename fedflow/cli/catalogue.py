@@ -21,7 +21,7 @@ from fedflow.cli.printing import (
     shortened,
 )
 from fedflow.cli.remembered import remembered, short
-from fedflow.errors import BadInput, FedflowError, called, reason, unknown_name
+from fedflow.errors import BadInput, FedflowError, called, place, reason, unknown_name
 
 FIELDS = ("field", "default", "accepts", "meaning")  # of settings
 
@@ -414,25 +414,25 @@ def settings(
 ) -> None:
     """List the sections of params.yaml, or explain the fields of one: default, accepted values, meaning.
 
-    Example: `fedflow settings run`.
+    The name of a field alone explains it in every section. Example: `fedflow settings run`.
     """
     sections = {section["name"]: section for section in remembered("settings", _settings)}
     if name is None:
         rows = [(name, section["about"]) for name, section in sections.items()]
         _print_list("sections of params.yaml", ("section", "meaning"), rows, as_json)
         return
-    above, _, field = name.rpartition(".")  # a section, or a field as for --set
-    at = name if name in sections else above
-    fields = sections[sections[at]["same"] or at]["rows"] if at in sections else []
-    rows = fields if at == name else [row for row in fields if row[0] == field]
+    fields = {at: sections[section["same"] or at]["rows"] for at, section in sections.items()}
+    full = [(f"{at}.{field}", *rest) for at in sections for field, *rest in fields[at]]
+    rows = fields.get(name) or [row for row in full if name in (row[0], row[0].rpartition(".")[2])]
     if not rows:
-        raise unknown_name("settings", name, sections, "fedflow settings")
+        raise unknown_name("settings", name, sections, "fedflow settings", elsewhere=place(name))
     if as_json:
         print_json(records(FIELDS, rows))
         return
-    print_table(f"{at}: {sections[at]['about']}", FIELDS, rows)
-    if sections[at]["command"] and at == name:
-        print_line(f"`{sections[at]['command']} NAME` explains further fields")
+    heading = [f"{name}: {sections[name]['about']}"] if name in sections else []
+    print_table("".join(heading), FIELDS, rows)
+    if name in sections and (command := sections[name]["command"]):
+        print_line(f"`{command} NAME` explains further fields")
 
 
 def _settings() -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fedflow.choice import PARAMETERS, Choice
 from fedflow.config.params import Params
 from fedflow.local.central_training import NEUTRAL, CentralTraining
-from fedflow.settings import Settings, explain, hints
+from fedflow.settings import Settings, describe, explain, hints
 
 ELSEWHERE = {  # choices whose parameters are explained by another command
     "methods": "fedflow methods",
@@ -45,7 +45,7 @@ def _of(name: str, doc: str, cls: type[Settings], seen: dict[type, str]) -> Iter
     seen[cls] = name
     if name not in ELSEWHERE:
         yield from (Section(f"{name}.{key}", doc, options) for key, doc, options in chosen(cls))
-    docs = {field.name: field.metadata["doc"] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    docs = {row["name"]: row["doc"] for row in rows(cls)}
     for inner, nested in within(cls):
         if inner not in refused(cls):
             keyed = "." in inner  # an extension, which says what it is
@@ -60,7 +60,13 @@ def rows(cls: type[Settings]) -> list[dict[str, Any]]:
     """
     hidden = {*refused(cls), *([PARAMETERS] if issubclass(cls, Choice) else [])}
     shown = [row for row in explain(cls) if row["name"] not in hidden]
-    return [row | {"default": {}} if isinstance(row["default"], Settings) else row for row in shown]
+    shown = [row | {"default": {}} if isinstance(row["default"], Settings) else row for row in shown]
+    unset = {"default": None, "symbol": "", "source": "", "grid": ()}
+    further = getattr(cls, "further", {}).items()
+    return shown + [
+        unset | {"name": name, "accepts": f"{describe(hint, {})} or null", "doc": doc}
+        for name, (hint, doc) in further
+    ]
 
 
 def refused(cls: type[Settings]) -> set[str]:
@@ -81,7 +87,8 @@ def chosen(cls: type[Settings]) -> Iterator[tuple[str, str, list[dict[str, Any]]
 
 def within(cls: type[Settings]) -> Iterator[tuple[str, type[Settings]]]:
     """The fields that are settings themselves, and their classes; by key, if keys choose the class."""
-    for name, hint in hints(cls).items():
+    further = {name: hint for name, (hint, _) in getattr(cls, "further", {}).items()}
+    for name, hint in {**hints(cls), **further}.items():
         for inner in classes(hint):
             keyed = inner.keyed() if typing.get_origin(hint) is dict else {}
             yield from ((f"{name}.{key}", made) for key, made in keyed.items())

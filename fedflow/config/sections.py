@@ -23,7 +23,6 @@ MAY_BE_EMPTY = ("central", "procedures")  # lists of the grid
 OF_RUNS = ("datasets", "partitions", "methods")  # others, which a grid of procedures may leave empty
 CLUSTERS = ("dask", "ray")
 REDRAW = ("run", "division", "both")  # what every seed draws
-OF_VALUES = {"trainable": list[str], "start": str, "fresh": list[str], "lora": Lora}  # of a network
 EXECUTORS = ("auto", "inline", "threads", "processes", *CLUSTERS)
 
 
@@ -67,22 +66,28 @@ class EngineSettings(Settings):
 class ModelParams(Settings):
     """The network for one dataset.
 
-    The fields in `OF_VALUES` are stored in ``options``, so that the digest of a network without
-    them does not change.
+    ``further`` fields are stored in ``options``, so that the digest of a network without them does not
+    change.
     """
 
     section = "models"
     short: ClassVar[str] = "name"
+    further: ClassVar[Mapping[str, tuple[Any, str]]] = {  # name -> type and meaning
+        "trainable": (list[str], "patterns of the parameters that are trained; null = all"),
+        "start": (str, "first values: a safetensors file, or the id of a recorded run with a global model"),
+        "fresh": (list[str], "patterns of the names that `start` does not set"),
+        "lora": (Lora, "low-rank adapters, which are trained together with `trainable`; {} = the defaults"),
+    }
     name: str = option(doc="architecture, or the import path of a class, package.module:Name")
     options: dict = option(factory=dict, doc="options of the architecture")
 
     @classmethod
     def parse(cls, values: Any, section: str | None = None) -> Self:
-        """Build from a mapping, with the fields in `OF_VALUES` as options, or from an architecture's name."""
+        """Build from a mapping, with ``further`` fields as options, or from an architecture's name."""
         options = values.get("options", {}) if isinstance(values, Mapping) else None
         if isinstance(options, Mapping):
-            rest = {name: value for name, value in values.items() if name not in OF_VALUES}
-            moved = {name: value for name, value in values.items() if name in OF_VALUES}
+            rest = {name: value for name, value in values.items() if name not in cls.further}
+            moved = {n: value for n, value in values.items() if n in cls.further and value is not None}
             values = rest | ({"options": {**options, **moved}} if moved else {})
         return super().parse(values, section)
 
@@ -95,31 +100,28 @@ class ModelParams(Settings):
             list[str]: {"type": "array", "items": {"type": "string"}},
             Lora: {"type": "object", "properties": adapters, "additionalProperties": False},
         }
-        docs = {
-            "trainable": "patterns of the parameters that are trained; the others are frozen; default: all",
-            "start": "first values: a safetensors file, or the id of a recorded run with a global model",
-            "fresh": "patterns of the names that `start` does not set",
-            "lora": "low-rank adapters, which are trained together with `trainable`; {} = the defaults",
+        further = {
+            name: {"anyOf": [forms[hint], {"type": "null"}], "default": None, "description": doc}
+            for name, (hint, doc) in cls.further.items()
         }
-        of_values = {name: forms[hint] | {"description": docs[name]} for name, hint in OF_VALUES.items()}
         of_name = [
             {
                 "if": {"properties": {"name": {"const": name}}},
                 "then": {"properties": {"options": {"propertyNames": {"enum": options}}}},
             }
             for name in names
-            for options in [[*known_options(name), *OF_VALUES]]
+            for options in [[*known_options(name), *cls.further]]
         ]
         path = {"type": "string", "pattern": ":"}
         name = properties["name"] | {"anyOf": [{"enum": names}, path]}
-        properties |= {"name": name, **of_values}
+        properties |= {"name": name, **further}
         return fields | {"properties": properties, "allOf": of_name}
 
     def validate(self) -> None:
         network = architecture(self.name, "models.name")
         for name in self.options:
-            if name in OF_VALUES:
-                check(f"models.{name}", self.options[name], OF_VALUES[name], {})
+            if name in self.further:
+                check(f"models.{name}", self.options[name], self.further[name][0], {})
             else:
                 network.check_option(name, "models.options")
         if "fresh" in self.options and "start" not in self.options:

@@ -199,6 +199,7 @@ def test_the_version_of_peft_decides(peft: Any) -> None:
 
 def test_params(tmp_path: Path) -> None:
     entry = ModelParams.parse({"name": "mlp", "lora": {"rank": 4}})
+    assert ModelParams.parse({"name": "mlp", "lora": None, "start": None}) == ModelParams.parse("mlp")
     assert entry.options == {"lora": {"rank": 4}}
     with refused(r"models\.lora\.rank: 0 .*a whole number >= 1"):
         ModelParams.parse({"name": "mlp", "lora": {"rank": 0}})

@@ -24,10 +24,11 @@ FLIPS = "label_flip"
 
 @register(FLIPS)
 class LabelFlip(Extension):
-    """Clients whose place is below ``share`` (`Drawing.place`) take all local steps with other labels.
+    """Attackers take all local steps with wrong labels.
 
-    ``reverse`` turns y into K - 1 - y, ``next`` into y + 1 modulo K. Losses over all samples, by which
-    clients choose a cluster, see the true labels.
+    Attackers are the clients whose place (`Drawing.place`) is below ``share``. ``reverse`` turns y into
+    K - 1 - y, ``next`` into y + 1 modulo K. Losses over all samples, by which clients choose a cluster, see
+    the true labels.
     """
 
     records: ClassVar[tuple[str, ...]] = (FLIPS,)

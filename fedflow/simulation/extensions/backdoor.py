@@ -35,11 +35,12 @@ BACKDOOR, POISONED, SUCCESS = "backdoor", "poisoned", "backdoor_success"
 
 @register(BACKDOOR)
 class Backdoor(Extension):
-    """Clients whose place is below ``share`` (`Drawing.place`) poison samples in all local steps.
+    """Attackers poison samples in all local steps.
 
-    Every sample of a batch is poisoned with probability ``poisoned``, independently: it gets the trigger, a
-    square of ``size`` x ``size`` pixels in the lower right corner with the value ``value``, and the label
-    ``target``. The trigger comes after augmentation. Losses over all samples see them as they are.
+    Attackers are the clients whose place (`Drawing.place`) is below ``share``. Every sample of a batch is
+    poisoned with probability ``poisoned``, independently: it gets the trigger, a square of ``size`` x
+    ``size`` pixels in the lower right corner with the value ``value``, and the label ``target``. The trigger
+    comes after augmentation. Losses over all samples see them as they are.
     """
 
     records: ClassVar[tuple[str, ...]] = (BACKDOOR,)
