@@ -154,7 +154,7 @@ class Names(NamedTuple):
 
     labels: dict[str, str]
     procedures: dict[str, str]
-    changed: Callable[[Run], Set[str]] | None
+    changed: Callable[[Run], Mapping[str, Any]] | None
 
 
 def judge(
@@ -162,7 +162,7 @@ def judge(
     runs: Sequence[Run],
     labels: Labels | None = None,
     procedures: Mapping[str, str] | None = None,
-    changed: Callable[[Run], Set[str]] | None = None,
+    changed: Callable[[Run], Mapping[str, Any]] | None = None,
 ) -> list[Judged]:
     """The verdicts of ``claims`` on ``runs``, which may include rows of outcomes.
 
@@ -453,7 +453,7 @@ def _select(
     if names.changed is None:
         plain = [run for run in fits if run.variant == arm.method]
     else:
-        fits = [run for run in fits if names.changed(run) <= free]
+        fits = [run for run in fits if names.changed(run).keys() <= free]
         plain = [run for run in fits if not names.changed(run)]
     variants = by_method(plain or (fits if where else []))
     if where and not plain and len(variants) > 1:

@@ -1,9 +1,10 @@
 """`build_report`: one self-contained HTML page, and the CSV tables behind it."""
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -96,7 +97,7 @@ def build_report(
     tried: Path | None = None,
     now: Mapping[str, Sequence[str]] | None = None,
     join: Callable[[Sequence[Run]], Sequence[Run]] | None = None,
-    changed: Callable[[Run], Set[str]] | None = None,
+    changed: Callable[[Run], Mapping[str, Any]] | None = None,
 ) -> Path:
     """Write ``index.html`` and CSV tables on all runs below ``results_dir``; returns the page's path.
 

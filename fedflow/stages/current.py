@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError
-from typing import Any
 
 from fedflow.claims.results import ADAPTED, DIGITS, EQUAL, PROCEDURE
 from fedflow.errors import BadInput
@@ -36,21 +35,16 @@ def current_code(kind: str, registered: str, networks: str) -> str:
     procedures and networks do: a test compares both digests for every study.
     """
     registry = PROCEDURES if kind == PROCEDURE else {**REGISTERED, **STEPS, **METHODS}
-    roots, skipped = (procedure.CODE, procedure.SKIPPED) if kind == PROCEDURE else (_run_code(), ASIDE)
+    run_code = CODE, *registered_modules()
+    roots, skipped = (procedure.CODE, procedure.SKIPPED) if kind == PROCEDURE else (run_code, ASIDE)
     if not all(name in registry for name in registered.split()):
         return ""
     modules = [*roots, *(registry[name].__module__ for name in registered.split())]
     try:
-        made_of = [adapted(name.removesuffix(ADAPTED), _options(name)) for name in networks.split()]
+        made_of = [
+            adapted(name.removesuffix(ADAPTED), {"lora": {}} if name.endswith(ADAPTED) else {})
+            for name in networks.split()
+        ]
     except (BadInput, PackageNotFoundError):  # an unknown network, or a library that is not installed
         return ""
     return Identity.of({}, None, {}, modules, networks=made_of, aside=skipped).code[:DIGITS]
-
-
-def _run_code() -> tuple[str, ...]:
-    return CODE, *registered_modules()
-
-
-def _options(name: str) -> dict[str, Any]:
-    """Options of a network with this name in ``results.csv``, as far as they decide its code."""
-    return {"lora": {}} if name.endswith(ADAPTED) else {}

@@ -6,7 +6,7 @@ code gave the same numbers in a sample (`fedflow.stages.current.holds`).
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,36 +60,35 @@ def not_elsewhere(params: Loaded, root: Path, cells: Iterable[Cell]) -> list[Cel
     return [cell for cell in cells if (*cell.names, cell.seed, cell.digest) not in made]
 
 
-def changes(params: Loaded, root: Path, run: Run) -> str:
-    """The sections of a run's settings that differ from params.yaml as JSON; empty if none does."""
-    if run.committed:
-        return run.committed.get(CHANGES, "")
-    try:
-        plain = _effective(_cell(params, root, run.partition, run.method, run.seed, bool(run.procedure)))
-    except FedflowError:  # params.yaml has no such entry
-        return ""
-    changed = {name: run.params.get(name) for name in plain if run.params.get(name) != plain[name]}
-    return canonical(changed) if changed else ""
+def changed_sections(params: Loaded, root: Path) -> Callable[[Run], dict[str, Any]]:
+    """A function of runs: the sections of their settings that differ from params.yaml (``params``).
 
-
-def changed_sections(params: Loaded, root: Path) -> Callable[[Run], Set[str]]:
-    """A function of runs: the sections of their settings that differ from params.yaml (``params``)."""
+    Each with the run's value. "all" stands for sections that params.yaml does not have.
+    """
 
     @cache
-    def effective(partition: str, method: str, procedure: bool) -> tuple[dict[str, Any], str]:
+    def effective(partition: str, method: str, procedure: bool) -> dict[str, Any]:
         try:
-            cell = _cell(params, root, partition, method, 0, procedure)
-            return _effective(cell), cell.digest
+            return _effective(_cell(params, root, partition, method, 0, procedure))
         except FedflowError:  # params.yaml has no such entry
-            return {}, ""
+            return {}
 
-    def changed(run: Run) -> Set[str]:
-        plain, settings = effective(run.partition, run.method, bool(run.procedure))
-        if run.settings == settings:
-            return frozenset()
-        return {name for name, value in plain.items() if run.params.get(name) != value} or {"all"}
+    def changed(run: Run) -> dict[str, Any]:
+        plain = effective(run.partition, run.method, bool(run.procedure))
+        if run.settings == digest(plain, SETTINGS):
+            return {}
+        sections = {name: run.params.get(name) for name in plain if run.params.get(name) != plain[name]}
+        return sections or {"all": None}
 
     return changed
+
+
+def as_text(run: Run, changed: Callable[[Run], Mapping[str, Any]]) -> str:
+    """The column `CHANGES` of a run: the sections that `changed_sections` gives, as JSON; empty if none."""
+    if run.committed:
+        return run.committed.get(CHANGES, "")
+    sections = changed(run)
+    return canonical(sections) if sections and "all" not in sections else ""
 
 
 def _key(run: Run) -> tuple[str, ...]:

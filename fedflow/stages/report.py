@@ -24,7 +24,7 @@ from fedflow.report.compared import Recorded
 from fedflow.report.page import build_report
 from fedflow.report.paper import write_paper
 from fedflow.report.sources import TRIED
-from fedflow.stages.elsewhere import changed_sections, changes, joined
+from fedflow.stages.elsewhere import as_text, changed_sections, joined
 from fedflow.stages.grid import current
 from fedflow.tracking.models import attach_to_sweep
 
@@ -80,10 +80,11 @@ def record_verdicts(root: Path = Path()) -> list[Path]:
     registered = {name: procedure for name, (procedure, _) in entries.items()}
     claims = load_claims(root / CLAIMS)
     check_tests(claims, root)
-    judged = judge(claims, runs, params.labels, registered, changed_sections(params, root))
+    changed = changed_sections(params, root)
+    judged = judge(claims, runs, params.labels, registered, changed)
     matched = [*matches(runs)]
     facts = _recorded(root)
-    written = [write_results(root, runs, claims, facts, matched, partial(changes, params, root))]
+    written = [write_results(root, runs, claims, facts, matched, partial(as_text, changed=changed))]
     if claims:
         written.append(write_verdicts(root, judged, date.today().isoformat(), facts, matched))
         written.append(write_comparisons(judged, root / COMPARISONS, facts))

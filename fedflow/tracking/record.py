@@ -60,7 +60,6 @@ R = TypeVar("R", bound="Record")
 FLUSH_STEPS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many steps or seconds
 AGAIN, PATIENCE = 10.0, 120.0  # seconds until a store that is away is asked again, and for it at the end
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
-BATCH, METRICS_BATCH = 100, 1000  # parameters or tags, and metrics, in one request
 CHANGED, RESUMED, INCOMPLETE = "fedflow.changed_params", "fedflow.resumed", "fedflow.incomplete"  # tags
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
 
@@ -221,8 +220,7 @@ class Record:
             for name, value in values.items()
         ]
         with reporting(self.store.uri):
-            for start in range(0, len(metrics), METRICS_BATCH):
-                self.api.log_batch(self.run_id, metrics=metrics[start : start + METRICS_BATCH])
+            self.api.log_batch(self.run_id, metrics=metrics)
         self.recorded.update(self._waiting)
         self._waiting.clear()
         self._flushed = time.monotonic()
@@ -337,8 +335,7 @@ class Record:
         now = int(time.time() * 1000)
         numbers = {self._named(k): float(v) for k, v in _numbers(metrics).items()}
         new = [Metric(k, v, now, rounds) for k, v in numbers.items() if not math.isnan(v) and had.get(k) != v]
-        for start in range(0, len(new), METRICS_BATCH):
-            self.api.log_batch(self.run_id, metrics=new[start : start + METRICS_BATCH])
+        self.api.log_batch(self.run_id, metrics=new)
 
     def _log_more(self, folder: Path | None) -> None:
         """Log further files and tables, before the final numbers."""
@@ -535,9 +532,7 @@ def _log_start(api: "MlflowClient", run: "Run", params: Mapping[str, Any], tags:
 def _log_params(api: "MlflowClient", run_id: str, values: Mapping[str, str]) -> None:
     from mlflow.entities import Param
 
-    new = [Param(name, value) for name, value in values.items()]
-    for start in range(0, len(new), BATCH):
-        api.log_batch(run_id, params=new[start : start + BATCH])
+    api.log_batch(run_id, params=[Param(name, value) for name, value in values.items()])
 
 
 def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
