@@ -6,11 +6,9 @@ from typing import Any
 
 from prefect import flow
 
-from fedflow.config import load_params
-from fedflow.project.arguments import check_arguments
 from fedflow.stages.central_network import results
 from tasks.inputs import prepare_data, train_network
-from tasks.mistakes import checking
+from tasks.mistakes import checked, checking
 from tasks.progress import ProgressBar, link_record, network_table
 
 
@@ -24,8 +22,7 @@ def central(name: str, settings: list[str] | None = None, root: str = ".") -> di
         root: the project's folder
     """
     with checking():
-        check_arguments(name=name, settings=settings, root=root)
-        params = load_params(Path(root) / "params.yaml", settings or [])
+        params = checked(settings, root, name=name)
         params.network(name)
     bar = ProgressBar(f"central · {name}", "central", name, "progress")
     link = partial(link_record, parts=("central", name))

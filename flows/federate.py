@@ -5,14 +5,12 @@ from typing import Any
 
 from prefect import flow
 
-from fedflow.config import load_params
-from fedflow.project.arguments import check_arguments
 from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.grid import finished_metrics
 from tasks.gpu import OneGpu, in_blocks
 from tasks.inputs import TASKS
-from tasks.mistakes import checking
+from tasks.mistakes import checked, checking
 from tasks.progress import PrefectProgress, finished_by_an_earlier_try
 from tasks.shards import executor_for
 
@@ -45,8 +43,7 @@ def federate(
         sweep: name of the MLflow parent run
     """
     with checking():
-        check_arguments(settings=settings, root=root, out=out)
-        params = load_params(Path(root) / "params.yaml", settings or [])
+        params = checked(settings, root, out=out)
         experiment = Experiment(params, partition, method, seed, Path(root), sweep)
         experiment.check()
     folder = Path(out) if out else experiment.results_folder

@@ -4,11 +4,10 @@ from pathlib import Path
 
 from prefect import flow
 
-from fedflow.config import Changes, load_params
-from fedflow.project.arguments import check_arguments
+from fedflow.config import Changes
 from fedflow.stages.grid import cells
 from flows.sweep import sweep
-from tasks.mistakes import checking
+from tasks.mistakes import checked, checking
 from tasks.report import make_report
 
 NAME = "pipeline"  # of the MLflow parent runs
@@ -18,8 +17,7 @@ NAME = "pipeline"  # of the MLflow parent runs
 def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
     """Run all unfinished cells of the grid, with their inputs, and write the report; returns its path."""
     with checking():
-        check_arguments(settings=settings, root=root)
-        params = load_params(Path(root) / "params.yaml", settings or [])
+        params = checked(settings, root)
         cells(params, Path(root), NAME)
     sweep(settings=Changes(params), root=root, name=NAME)
     return str(make_report(Path(root), NAME))

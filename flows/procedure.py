@@ -6,12 +6,10 @@ from typing import Any
 
 from prefect import flow
 
-from fedflow.config import load_params
-from fedflow.project.arguments import check_arguments
 from fedflow.stages.grid import finished_metrics
 from fedflow.stages.procedure import ProcedureRun, run_procedure
 from tasks.inputs import TASKS
-from tasks.mistakes import checking
+from tasks.mistakes import checked, checking
 from tasks.progress import ProgressBar, add_tags, finished_by_an_earlier_try, link_record, outcome_table
 from tasks.shards import executor_for
 
@@ -37,8 +35,7 @@ def procedure(
             runs/<name>/<seed>, followed by a digest of changed settings)
     """
     with checking():
-        check_arguments(name=name, settings=settings, root=root, sweep=sweep, out=out)
-        params = load_params(Path(root) / "params.yaml", settings or [])
+        params = checked(settings, root, name=name, sweep=sweep, out=out)
         run = ProcedureRun(params, name, seed, Path(root), sweep, out)
         params.procedure(name)
     if finished_by_an_earlier_try(run, run.folder):

@@ -5,8 +5,7 @@ from typing import Any
 
 from prefect import flow
 
-from fedflow.config import Changes, Loaded, load_params, warn_of_kept
-from fedflow.project.arguments import check_arguments
+from fedflow.config import Changes, Loaded, warn_of_kept
 from fedflow.project.terminal import counted, say
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.grid import cells, finished_metrics, is_finished, pairs, raise_failed, to_do
@@ -14,7 +13,7 @@ from flows.central import central
 from flows.federate import federate
 from flows.procedure import procedure
 from tasks.inputs import TASKS
-from tasks.mistakes import checking
+from tasks.mistakes import checked, checking
 from tasks.progress import comparison
 
 
@@ -35,10 +34,7 @@ def sweep(
     with other partitions or methods.
     """
     with checking():
-        check_arguments(
-            partitions=partitions, methods=methods, seeds=seeds, settings=settings, root=root, name=name
-        )
-        params = load_params(Path(root) / "params.yaml", settings or [])
+        params = checked(settings, root, name=name, partitions=partitions, methods=methods, seeds=seeds)
         grid = cells(params, Path(root), name, partitions, methods, seeds)
         warn_of_kept(params, pairs(grid))
     todo, failed = to_do(params, Path(root), grid, TASKS | {"networks": _train})

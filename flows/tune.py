@@ -5,12 +5,10 @@ from typing import Any
 
 from prefect import flow
 
-from fedflow.config import load_params
-from fedflow.project.arguments import check_arguments
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.tune import tune as choose_settings
 from flows.federate import federate
-from tasks.mistakes import checking
+from tasks.mistakes import checked, checking
 
 
 @flow(name="tune", log_prints=True, validate_parameters=False)
@@ -31,8 +29,7 @@ def tune(
         write: write the choice to ``tuned`` in params.yaml
     """
     with checking():
-        check_arguments(partition=partition, methods=methods, settings=settings, root=root, write=write)
-        params = load_params(Path(root) / "params.yaml", settings or [])
+        params = checked(settings, root, partition=partition, methods=methods, write=write)
         params.partition(partition)
         for name in methods or []:
             params.method(name)

@@ -3,11 +3,15 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from prefect import get_client
 from prefect.context import FlowRunContext
 
+from fedflow.config import PARAMS, Loaded, load_params
 from fedflow.errors import BadInput, FedflowError
+from fedflow.project.arguments import check_arguments
 from tasks.outages import be_patient
 
 
@@ -25,6 +29,12 @@ def checking() -> Iterator[None]:
             with get_client(sync_client=True) as client:
                 client.update_flow_run(run.id, empirical_policy=final)
         raise
+
+
+def checked(settings: list[str] | None, root: str, **given: Any) -> Loaded:
+    """The parameters of a project, after a check of all parameters of the flow."""
+    check_arguments(**given, settings=settings, root=root)
+    return load_params(Path(root) / PARAMS, [] if settings is None else settings)
 
 
 def _one_line(record: logging.LogRecord) -> bool:

@@ -96,10 +96,6 @@ def test_plain_values_are_read_as_before(text, value):
     assert found == value and [*map(type, found)] == [*map(type, value)]
 
 
-def test_files_of_other_tools_may_hold_any_scalar():
-    assert yaml_value("1: [010, 2026-01-02, off]", exact=False) == {"1": ["010", "2026-01-02", "off"]}
-
-
 @pytest.mark.parametrize("text", ["", "# nothing\n"])
 def test_a_file_without_a_value_is_null(text):
     assert yaml_value(text) is None

@@ -161,40 +161,37 @@ def agrees(wanted: Any, value: Any) -> bool:
 
 
 def fits(where: Where, runs: Sequence[Run]) -> bool:
-    """True if the runs of one variant have the dataset and scheme, or procedure, and settings of ``where``.
-
-    One of the partitions that a procedure reads must agree; the central networks that it reads are `networks`
-    in its settings, by the field that names them.
-    """
+    """True if the runs of one variant are of the division or procedure in ``where``, with its settings."""
     run = runs[0]
     if run.procedure != (where.procedure or ""):
         return False
-    if run.procedure:
-        params, networks = run.params["procedure"], run.params.get("central", {})
-        names = {field: name for field, name in params.items() if isinstance(name, str)}
-        used = {"networks": {field: networks.get(name) for field, name in names.items()}}
-        named = run.params["data"] if where.dataset not in SOURCES else {}
-        return (
-            agrees(where.params, params)
-            and where.dataset in (None, *named, *(entry["source"] for entry in run.params["data"].values()))
-            and any(
-                where.scheme in (None, entry.get("scheme"))
-                and agrees(where.settings, {**run.params, **used, "partition": entry})
-                for entry in run.params.get("partitions", {}).values() or [{}]
-            )
-            and not _differ(where, runs)
-        )
-    partition = run.params["partition"]
-    data = _data(run)
+    return (_fits_outcome if run.procedure else _fits_run)(where, run) and not _differ(where, runs)
+
+
+def _fits_run(where: Where, run: Run) -> bool:
+    partition, data = run.params["partition"], _data(run)
     # A name in params.yaml counts only for data without a source of ours: `mnist` may name anything.
     named = data.get("source") if where.dataset in SOURCES else partition["dataset"]
-    return (
-        where.dataset in (None, named)
-        and where.scheme in (None, partition["scheme"])
-        and agrees(where.params, partition["parameters"])
-        and agrees(where.data, data)
-        and agrees(where.settings, run.params)
-        and not _differ(where, runs)
+    divided = where.dataset in (None, named) and where.scheme in (None, partition["scheme"])
+    pairs = (where.params, partition["parameters"]), (where.data, data), (where.settings, run.params)
+    return divided and all(agrees(wanted, value) for wanted, value in pairs)
+
+
+def _fits_outcome(where: Where, run: Run) -> bool:
+    """One of the partitions that the procedure reads must agree.
+
+    The central networks that it reads are ``networks`` in its settings, by the field that names them.
+    """
+    params, networks = run.params["procedure"], run.params.get("central", {})
+    used = {field: networks.get(name) for field, name in params.items() if isinstance(name, str)}
+    read = run.params | {"networks": used}
+    named = {} if where.dataset in SOURCES else run.params["data"]
+    sources = (entry["source"] for entry in run.params["data"].values())
+    if where.dataset not in (None, *named, *sources) or not agrees(where.params, params):
+        return False
+    return any(
+        where.scheme in (None, entry.get("scheme")) and agrees(where.settings, read | {"partition": entry})
+        for entry in run.params.get("partitions", {}).values() or [{}]
     )
 
 

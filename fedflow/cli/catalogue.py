@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from fedflow.cli.options import Json, Root, Set, load
+from fedflow.cli.options import Json, Markdown, Root, Set, load
 from fedflow.cli.printing import (
     console,
     options_table,
@@ -28,9 +28,7 @@ FIELDS = ("field", "default", "accepts", "meaning")  # of settings
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="Explain this method.")] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the whole catalogue in Markdown.")
-    ] = False,
+    markdown: Markdown = False,
     as_json: Json = False,
 ) -> None:
     """List the methods by family, or explain one: idea, source, equations, hyper-parameters, traffic.
@@ -94,9 +92,7 @@ def _method(name: str) -> dict[str, Any]:
 
 def procedures(
     name: Annotated[str | None, typer.Argument(help="Explain this procedure.")] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the whole catalogue in Markdown.")
-    ] = False,
+    markdown: Markdown = False,
     as_json: Json = False,
     root: Root = Path(),
 ) -> None:
@@ -175,9 +171,7 @@ def _mapping(value: Any, field: str) -> dict[str, Any]:
 
 def schemes(
     name: Annotated[str | None, typer.Argument(help="Explain this scheme.")] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the whole catalogue in Markdown.")
-    ] = False,
+    markdown: Markdown = False,
     as_json: Json = False,
     pictures: Annotated[
         Path | None, typer.Option(help="Write the catalogue's pictures to this folder.")

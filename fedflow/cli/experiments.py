@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from fedflow.cli.options import Again, Executor, Root, Set, Workers, load_engine
+from fedflow.cli.options import Again, Executor, Root, Set, Sweep, Workers, load_engine
 from fedflow.cli.printing import console, print_line, print_metrics, print_table
 from fedflow.cli.startup import importing
 from fedflow.errors import BadInput, FedflowError, asking_prefect
@@ -42,7 +42,7 @@ def run(
     out: Annotated[
         str | None, typer.Option(help="Folder of the result files; default: below results or runs.")
     ] = None,
-    sweep: Annotated[str | None, typer.Option(help="MLflow parent run that groups this run.")] = None,
+    sweep: Sweep = None,
     again: Again = False,
     root: Root = Path(),
 ) -> None:

@@ -242,14 +242,10 @@ def export(
     if not file.parent.is_dir():
         raise BadInput("file", str(file), f"a file in an existing folder; {file.parent} is not one")
 
-    from fedflow.tracking.models import export_model, served_model  # imports torch and opens the store
+    from fedflow.tracking.models import export_model, served_model, sought  # imports torch
 
-    metrics = exported.metrics
-    tags = {name: metrics[name] for name in ("partition", "method", "seed", "settings")}
-    inputs = {name: metrics[f"{name}_hash"] for name in ("data", "partition")}
-    experiment = f"{metrics['dataset']}/{metrics['partition']}"
     try:
-        number, which = served_model(tags, experiment, inputs, client, root)
+        number, which = served_model(*sought(exported.metrics), client, root)
     except BadInput as error:
         raise error.renamed("--client") from None
     size: Any = export_model(file, number, which, client, root).size
@@ -420,20 +416,17 @@ def _print_by_value(names: list[str], labels: list[str], settings: list[dict[str
 
 def _differing(settings: list[dict[str, Any]]) -> list[str]:
     """Names of settings in which runs differ, without settings of a single method."""
-    both, runs = (
-        min(2, len(settings)),
-        Counter(values.get("settings", i) for i, values in enumerate(settings)),
-    )
-    distinct = {values.get("settings", i): values for i, values in enumerate(settings)}
+    digests = [values.get("settings", i) for i, values in enumerate(settings)]
+    runs, distinct = Counter(digests), dict(zip(digests, settings))
     if len(distinct) == 1:
         return []
-    return [
-        name
-        for name in dict.fromkeys(name for values in distinct.values() for name in values)
-        if name not in ("seed", "settings", "method.name")
-        and len({str(values.get(name)) for values in distinct.values()}) > 1
-        and sum(runs[digest] for digest, values in distinct.items() if name in values) >= both
-    ]
+
+    def differs(name: str) -> bool:
+        having = sum(runs[digest] for digest, values in distinct.items() if name in values)
+        return having > 1 and len({str(values.get(name)) for values in distinct.values()}) > 1
+
+    names = dict.fromkeys(name for values in distinct.values() for name in values)
+    return [name for name in names if name not in ("seed", "settings", "method.name") and differs(name)]
 
 
 def _single(root: Path, run: str) -> Finished:

@@ -19,6 +19,8 @@ Set = Annotated[
         help="Change a field of params.yaml: `run.rounds=5`, `methods.ditto.lam=2`. Repeatable.",
     ),
 ]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print the whole catalogue in Markdown.")]
+Sweep = Annotated[str | None, typer.Option(help="MLflow parent run that groups this run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Executor = Annotated[
     str | None,

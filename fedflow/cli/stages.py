@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedflow.cli.options import Again, Executor, Root, Set, Workers, load, load_engine
+from fedflow.cli.options import Again, Executor, Root, Set, Sweep, Workers, load, load_engine
 from fedflow.cli.printing import print_line, print_numbers, print_table
 from fedflow.cli.startup import importing
 from fedflow.errors import called, unknown_name
@@ -74,7 +74,7 @@ def procedure(
     out: Annotated[
         str | None, typer.Option(help="Folder of the outcome; default: below outcomes or runs.")
     ] = None,
-    sweep: Annotated[str | None, typer.Option(help="MLflow parent run that groups this run.")] = None,
+    sweep: Sweep = None,
     again: Again = False,
     root: Root = Path(),
 ) -> None:

@@ -131,7 +131,8 @@ def _compute(
         return raise_failed(lost, len(lost))
     with server_for(params):
         jobs = min(jobs or _jobs(params.engine), len(todo))
-        with closing(_side_by_side(params, root, todo, jobs) if jobs > 1 else _in_turn(todo)) as ended:
+        one_by_one = (_run(cell) for cell in todo)
+        with closing(_side_by_side(params, root, todo, jobs) if jobs > 1 else one_by_one) as ended:
             for title, metrics, error in chain(ended, elsewhere()):
                 if error == LATER:
                     later.append(cells[title])
@@ -141,12 +142,6 @@ def _compute(
                 left = time_left(began, done, len(todo))
                 print_line(f"{done} of {len(todo)}: {title}, {error or _headline(metrics)}{left}")
     raise_failed(failed, len(todo) + len(lost))
-
-
-def _in_turn(todo: Sequence["Cell"]) -> Ended:
-    """Run the cells one after the other in this process."""
-    for cell in todo:
-        yield _run(cell)
 
 
 def _side_by_side(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: int) -> Ended:

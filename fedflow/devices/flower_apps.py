@@ -45,7 +45,7 @@ KEPT = "fedflow.kept"  # in the state of a client's context
 NUMBERS = ("weight", "group", "train_loss")  # of an answer
 SCORES = ("accuracy", "loss")  # of an evaluation
 NEXT = count()
-CPU, CONVOLUTION = torch.device("cpu"), "matmul"  # as in `fedflow.run`
+CPU = torch.device("cpu")
 
 MethodLike = str | Method | type[Method] | Mapping[str, Any]
 TrainingLike = LocalTraining | Mapping[str, Any] | None
@@ -103,10 +103,10 @@ class Clients:
             torch.set_num_threads(1)  # bit for bit the same as `fedflow.run`
             data = prepared(as_data(self.data(context) if callable(self.data) else self.data))
             if self.partition is None:
-                OPENED[key] = Own(flat_model(self.model, data, CPU, CONVOLUTION), data)
+                OPENED[key] = Own(flat_model(self.model, data, CPU), data)
             else:
                 division, method = as_division(self.partition, data), built_method(self.method)
-                made = federation(data, division, self.model, method, "cpu", CONVOLUTION)
+                made = federation(data, division, self.model, method, "cpu")
                 if late := made.partition.newcomers:
                     raise BadInput("partition.newcomers", late, "0, as Flower chooses among all clients")
                 OPENED[key] = made
@@ -192,7 +192,7 @@ class Strategy(FlowerStrategy):
     def model(self) -> FlatModel:
         """The network."""
         data: Any = None if self._like is None else prepared(as_data(self._like))
-        return flat_model(self._network, data, CPU, CONVOLUTION)
+        return flat_model(self._network, data, CPU)
 
     def start(
         self,

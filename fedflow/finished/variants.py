@@ -115,21 +115,25 @@ def differences(
 
     A mapping that only ``mine`` has, with all defaults, is {}; a mapping that only ``theirs`` has is null.
     """
+    nulls = tuple(f"{name}." for name, value in mine.items() if value is None)
     changed: dict[str, Any] = {}
     for name in sorted({*mine, *theirs}):
-        within = f"{name}."
+        default = usual.get(name)
         if name in mine:
-            lost = mine[name] is None and any(other.startswith(within) for other in theirs)
-            if lost or mine[name] != theirs.get(name, usual.get(name)):
+            became_null = mine[name] is None and _below(name, theirs)
+            if became_null or mine[name] != theirs.get(name, default):
                 changed[name] = mine[name]
-        elif any(other.startswith(within) for other in mine):
-            changed_within = {n for n in mine if n.startswith(within) and mine[n] != usual.get(n)}
-            changed |= {} if changed_within else {name: {}}
-        elif theirs[name] not in (None, usual.get(name)) and not any(
-            v is None and name.startswith(f"{n}.") for n, v in mine.items()
-        ):
+        elif inner := _below(name, mine):  # a mapping here, one value there
+            if all(mine[field] == usual.get(field) for field in inner):
+                changed[name] = {}
+        elif theirs[name] not in (None, default) and not name.startswith(nulls):
             changed[name] = None
     return changed
+
+
+def _below(name: str, settings: Mapping[str, Any]) -> list[str]:
+    """The names of settings within the mapping ``name``."""
+    return [inner for inner in settings if inner.startswith(f"{name}.")]
 
 
 def _label(run: Run) -> str:

@@ -305,7 +305,7 @@ def with_start(network: Network | None, root: Path) -> Network | None:
     return network
 
 
-def flat_model(network: Network | None, data: Dataset, device: torch.device, convolution: str) -> FlatModel:
+def flat_model(network: Network | None, data: Dataset, device: torch.device) -> FlatModel:
     """The network: from a name, a mapping with ``name`` and options, a module, or a factory of modules.
 
     A module itself is the first model for every seed; a factory is called once per seed.
@@ -326,7 +326,7 @@ def flat_model(network: Network | None, data: Dataset, device: torch.device, con
         given = network if isinstance(network, int | float) else Words(f"a {type(network).__name__}")
         accepted = "the name of a network, a torch.nn.Module, or a function that makes one"
         raise BadInput("model", given, accepted)
-    return FlatModel(factory, device=device, convolution=convolution)
+    return FlatModel(factory, device=device)
 
 
 def _tokens(data: Dataset) -> bool:
@@ -369,12 +369,7 @@ def _need_module(factory: Callable[[], Any], name: str) -> None:
 
 
 def federation(
-    samples: Dataset,
-    division: Division,
-    network: Network | None,
-    method: Method,
-    device: str,
-    convolution: str,
+    samples: Dataset, division: Division, network: Network | None, method: Method, device: str
 ) -> Federation:
     """The data, the network and the partition of a run."""
     where = torch.device(device)
@@ -384,7 +379,7 @@ def federation(
     examples = opened(samples, partition)
     train = examples.train.to(where)
     try:
-        model = flat_model(network, samples, where, convolution)
+        model = flat_model(network, samples, where)
         need_fit(model, train, model.title, len(samples.classes))
         if not (network is None or isinstance(network, str | Mapping)):
             _need_hits(model, train, len(samples.classes))

@@ -4,7 +4,6 @@ import copy
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -314,13 +313,13 @@ class Comparison:
         return metric
 
     def _drawn(self, metric: str | None, x: str, name: str) -> "Drawing":
-        from fedflow.pictures.accuracy import AXES, curve
+        from fedflow.pictures.accuracy import AXES, Line, curve
         from fedflow.pictures.accuracy import heading as title
 
         if x not in AXES:
             raise BadInput("x", x, f"one of {', '.join(AXES)}")
         colors = {label: i for i, label in enumerate(self.results)}
-        lines = {label: [_Line(label, r.rounds) for r in group] for label, group in self.results.items()}
+        lines = {label: [Line(label, r.rounds) for r in group] for label, group in self.results.items()}
         metric = self._metric(metric)
         facts = metric_of(metric)
         words = f"{title(facts, x)}{', %' * facts.label.endswith(', %')}" if facts else f"{metric} by {x}"
@@ -366,14 +365,6 @@ class Comparison:
     @cached_property
     def _columns(self) -> list[str]:
         return _headline([result for group in self.results.values() for result in group])
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A run for `curve`."""
-
-    label: str
-    rounds: pd.DataFrame
 
 
 def compare(

@@ -297,7 +297,7 @@ def run(
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
         listeners += [] if is_registered(built) else [_refuse_lost_start]
         samples = prepared(source, telling=progress)
-        whole = federation(samples, drawn, model, built, target, "matmul")
+        whole = federation(samples, drawn, model, built, target)
         if redraw == "division":
             need_draw(drawn, samples, whole.partition)
         job = Job(whole, built, local, 0 if redraw == "division" else seed)

@@ -1,6 +1,7 @@
 """Pictures of accuracy: an overview, curves by round, traffic or time, and the spread over clients."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Protocol
 
@@ -19,6 +20,14 @@ class Curve(Labeled, Protocol):
 
     @property
     def rounds(self) -> pd.DataFrame: ...
+
+
+@dataclass(frozen=True)
+class Line:
+    """The rounds of one run under a label: the least `Curve`."""
+
+    label: str
+    rounds: pd.DataFrame
 
 
 class DrawnRun(Curve, Protocol):

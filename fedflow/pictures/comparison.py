@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from scipy.cluster.hierarchy import leaves_list
 
-from fedflow.errors import BadInput, unknown_name
+from fedflow.errors import BadInput
 from fedflow.heterogeneity.hierarchy import merge
 from fedflow.heterogeneity.measures import MEASURES
 from fedflow.partition.compare import PartitionComparison
@@ -22,24 +22,19 @@ PANELS = 5  # measures in a row
 WIDTH = 11.0  # inches
 
 
-def draw_comparisons(
-    comparisons: Sequence[PartitionComparison], path: Path, matrices: Sequence[str] | None = None
-) -> None:
-    """Draw a panel per measure with a dot per partition and, below, ``matrices`` of all pairs of clients.
+def draw_comparisons(comparisons: Sequence[PartitionComparison], path: Path) -> None:
+    """Draw a panel per measure with a dot per partition and, below, `MATRICES` of all pairs of clients.
 
-    Only measures that all comparisons have are drawn (default ``matrices``: all of `MATRICES` among them).
-    Clients are ordered by planted group, then by the dendrogram of the first matrix; lines separate
-    groups. A row of matrices has one scale. The ending of ``path`` makes the file a PNG, an SVG or a PDF.
-    Raises `BadInput`, and `FedflowError` when the file cannot be written.
+    Only measures that all comparisons have are drawn. Clients are ordered by planted group, then by the
+    dendrogram of the first matrix; lines separate groups. A row of matrices has one scale. The ending of
+    ``path`` makes the file a PNG, an SVG or a PDF. Raises `BadInput`, and `FedflowError` when the file cannot
+    be written.
     """
     check_picture(path)
     if not comparisons:
         raise BadInput("comparisons", 0, "at least one")
     shared = [name for name in MEASURES if all(name in c.matrices for c in comparisons)]
-    matrices = [name for name in MATRICES if name in shared] if matrices is None else matrices
-    for name in matrices:
-        if name not in shared:
-            raise unknown_name("matrices", name, shared)
+    matrices = [name for name in MATRICES if name in shared]
     rows = -(-len(shared) // PANELS)
     side = (WIDTH - 1.2) / max(len(comparisons), 3)
     heights = [rows * (0.75 + 0.24 * len(comparisons)), *[side + 0.5] * len(matrices)]

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from fedflow.local.extensions.curriculum import Curriculum
 from fedflow.local.local_training import LocalTraining
 from fedflow.local.pacing import FAMILIES, Pacing
 from fedflow.local.schedule import Pass
-from fedflow.pictures.accuracy import Curve, Curves, curve, measured
+from fedflow.pictures.accuracy import Curve, Curves, Line, curve, measured
 from fedflow.pictures.drawing import MUTED, SERIES, Drawing, drawing, line_style
 from fedflow.pictures.lines import End, count_axis, name_ends, room
 from fedflow.pictures.series import series
@@ -70,14 +69,6 @@ def _without(settings: Mapping[str, Any], section: str) -> tuple[dict[str, Any],
         network = rest.get(f"{prefix}training.objective.teacher")
         rest = {name: value for name, value in rest.items() if not name.startswith(prefix)}
     return rest, curriculum
-
-
-@dataclass(frozen=True)
-class Line:
-    """The rounds of one run, under another name."""
-
-    label: str
-    rounds: pd.DataFrame
 
 
 def by_order(

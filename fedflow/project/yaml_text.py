@@ -63,19 +63,16 @@ class YamlError(FedflowError):
         return type(self), (self.problem, self.line)
 
 
-def yaml_file(file: Path, exact: bool = True) -> Any:
+def yaml_file(file: Path) -> Any:
     """The content of a YAML file. Raises `FedflowError` with its name, and `OSError`."""
     try:
-        return yaml_value(file.read_bytes(), exact)
+        return yaml_value(file.read_bytes())
     except YamlError as error:
         raise FedflowError(f"{file}, line {error.line}: {error.problem}") from None
 
 
-def yaml_value(text: str | bytes, exact: bool = True) -> Any:
-    """The one document of ``text``. Raises `YamlError`.
-
-    ``exact=False``, for the files of other tools: a value that versions of YAML read differently is text.
-    """
+def yaml_value(text: str | bytes) -> Any:
+    """The one document of ``text``. Raises `YamlError`."""
     try:
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         node = _Composer(text).get_single_node()
@@ -91,7 +88,7 @@ def yaml_value(text: str | bytes, exact: bool = True) -> Any:
         raise _invalid(f"found the character {chr(error.character)!a}", line) from None
     except (ValueError, OverflowError):
         raise _invalid("found the number of no character, or of no version of YAML", 1) from None
-    return None if node is None else _Builder(exact).build(node)
+    return None if node is None else _Builder().build(node)
 
 
 def _invalid(problem: str, line: int) -> YamlError:
@@ -119,8 +116,7 @@ class _Composer(yaml.SafeLoader):
 class _Builder:
     """Builds values from nodes; aliases are copied, so that one can change without the others."""
 
-    def __init__(self, exact: bool) -> None:
-        self.exact = exact
+    def __init__(self) -> None:
         self.seen: set[int] = set()
         self.open: set[int] = set()
         self.copies = 0
@@ -172,11 +168,9 @@ class _Builder:
         if not isinstance(node, ScalarNode):
             raise _error(node, f"the key is a {_kind(node)}; expected a name")
         key = self.scalar(node, "the key ")
-        if isinstance(key, str):
-            return key
-        if self.exact:
+        if not isinstance(key, str):
             raise _error(node, f"the key {_cut(node.value)} {KEYS[type(key)]}")
-        return str(node.value)
+        return key
 
     def scalar(self, node: ScalarNode, what: str = "") -> Any:
         text = node.value
@@ -208,7 +202,7 @@ class _Builder:
         if REAL.fullmatch(text):
             return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
         tag = OLD.resolve(ScalarNode, "0" if NEWER.fullmatch(text) else text, (True, False))
-        if self.exact and (problem := UNCLEAR.get(tag.removeprefix(CORE))):
+        if problem := UNCLEAR.get(tag.removeprefix(CORE)):
             raise _error(node, f"{what}{_cut(text)} {problem}")
         return text
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedflow.data import Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.files import finished_folders, make_writable, naming, partition_folder, prepared_folder
+from fedflow.finished.reading import read_json
 from fedflow.finished.results import MARKER
 from fedflow.local.precision import use_plain_products
 from fedflow.models.flat import FlatModel
@@ -26,7 +27,7 @@ from fedflow.project.terminal import say
 from fedflow.seeding import generator
 from fedflow.settings import Settings, option
 from fedflow.stages.experiment import pick_device
-from fedflow.tracking.models import attach, load_served
+from fedflow.tracking.models import attach, load_model, served_model, sought
 
 FOLDER = Path("landscapes")  # DVC empties its outputs, such as report
 FORM = "PARTITION/METHOD/SEED, as below results/ or runs/, with :CLIENT for the model of a cluster or client"
@@ -122,8 +123,6 @@ def draw_landscape(
 
 def _recorded(run: str, own: bool, grid: Grid, root: Path) -> RecordedModel:
     """The model that a finished run recorded, and the samples to score it on."""
-    from fedflow.finished.reading import read_json  # imports matplotlib, which is slow
-
     name, colon, number = run.partition(":")
     if colon and not number.isdecimal():
         raise BadInput("run", run, FORM)
@@ -135,11 +134,9 @@ def _recorded(run: str, own: bool, grid: Grid, root: Path) -> RecordedModel:
     if name not in facts_of:
         raise unknown_name("run", name, facts_of)
     facts = read_json(facts_of[name])
-    experiment = f"{facts['dataset']}/{facts['partition']}"
-    tags = {name: facts[name] for name in ("partition", "method", "seed", "settings")}
-    inputs = {name: facts[f"{name}_hash"] for name in ("data", "partition")}
     try:
-        run_id, module = load_served(tags, experiment, inputs, client, root)
+        run_id, which = served_model(*sought(facts), client, root)
+        module = load_model(run_id, which, client, root)
     except BadInput as error:
         raise BadInput("run", run, f"{FORM}: {error.accepted}") from error
     use_plain_products()

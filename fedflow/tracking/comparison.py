@@ -3,7 +3,6 @@
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -33,14 +32,6 @@ DRAWN = (*YARDSTICKS, "global_accuracy", "global_loss", "train_loss")  # the fir
 OWN = ("seed", "engine.")  # parameters, or prefixes of them, in which compared runs may differ
 PARENT, NOTE = "mlflow.parentRunId", "mlflow.note.content"  # tags
 FOLDERS = {"training.curriculum": "orders", "run.client_curriculum": "client_orders"}  # of artifacts
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A run for `curve`."""
-
-    label: str
-    rounds: "pd.DataFrame"
 
 
 def log_comparison(api: "MlflowClient", experiment: str, parent: str) -> None:
@@ -119,11 +110,11 @@ def _described(columns: Sequence[str], cells: Sequence[Sequence[object]], runs: 
 
 def _draw(api: "MlflowClient", parent: str, rows: Mapping[str, Sequence["Run"]]) -> None:
     """Log the curves of the first of `DRAWN` that was measured by round."""
-    from fedflow.pictures.accuracy import curve  # imports matplotlib, which is slow
+    from fedflow.pictures.accuracy import Line, curve  # imports matplotlib, which is slow
 
     wanted = ("bytes_down", "bytes_up", "clock")
     lines = {
-        label: [_Line(label, _history(api, run, (*DRAWN, *wanted))) for run in group]
+        label: [Line(label, _history(api, run, (*DRAWN, *wanted))) for run in group]
         for label, group in rows.items()
     }
     for name in DRAWN:

@@ -7,11 +7,10 @@ from typing import Any
 
 from fedflow.tracking.addresses import database, is_server
 from fedflow.tracking.pages import experiment_page, model_page, run_page
-from fedflow.tracking.shared import KEY, RUNS, Owner, every, experiments, quoted, served_clients
+from fedflow.tracking.shared import KEY, RUNS, TAGS, Owner, every, experiments, quoted, served_clients
 from fedflow.tracking.store import locate, open_store, reporting, tracking_uri
 
 Key = tuple[str, str, str, str]  # partition, method, seed, settings; of procedures: entry, "", seed, settings
-TAGS = ("partition", "method", "seed", "settings")
 NEWEST_FIRST = ["attributes.end_time DESC"]
 FINISHED = f"attributes.status = 'FINISHED' and {RUNS}"
 ENDS = """

@@ -44,6 +44,7 @@ from fedflow.tracking.shared import (
     PROJECT,
     RUNS,
     SERVES,
+    TAGS,
     USER,
     Owner,
     again,
@@ -265,21 +266,10 @@ def _recorded(
     return card, weights, card["ids"].index(client)
 
 
-def load_served(
-    tags: Mapping[str, Any],
-    experiment: str,
-    inputs: Mapping[str, str],
-    client: int | None = None,
-    root: Path | str = ".",
-) -> tuple[str, nn.Module]:
-    """The id of this project's newest finished run, and the network that it serves to ``client``.
-
-    The run has these ``tags``, and ``inputs`` (digests by kind) among the logged ones. A client must be given
-    for the model of a cluster or client. Raises `FedflowError` if no such run has recorded models, or only
-    another user's or project's, or none for this client.
-    """
-    run_id, name = served_model(tags, experiment, inputs, client, root)
-    return run_id, load_model(run_id, name, client, root)
+def sought(facts: Mapping[str, Any]) -> tuple[dict[str, Any], str, dict[str, str]]:
+    """Tags, experiment and inputs of the run with this ``metrics.json``, for `served_model`."""
+    inputs = {name: facts[f"{name}_hash"] for name in ("data", "partition")}
+    return {name: facts[name] for name in TAGS}, f"{facts['dataset']}/{facts['partition']}", inputs
 
 
 def served_model(
@@ -289,7 +279,12 @@ def served_model(
     client: int | None = None,
     root: Path | str = ".",
 ) -> tuple[str, str]:
-    """The id of the run and the name of the model that `load_served` loads."""
+    """The id of this project's newest finished run, and the name of the model that it serves to ``client``.
+
+    The run has these ``tags``, and ``inputs`` (digests by kind) among the logged ones. A client must be given
+    for the model of a cluster or client. Raises `FedflowError` if no such run has recorded models, or only
+    another user's or project's, or none for this client.
+    """
     store = open_store(root)
     api = store.client()
     with reporting(store.uri):

@@ -29,6 +29,7 @@ MADE = "fedflow.made"  # tag of experiments and registered models that fedflow h
 SERVES = ", serves "  # in the description of a registered version, before its clients
 RUNS = f"tags.`{KEY}` LIKE '%'"  # filters
 FEDERATED = f"{RUNS} and tags.method LIKE '%'"
+TAGS = ("partition", "method", "seed", "settings")  # of a federated run
 RUNNING = "RUNNING"
 INSIDE = "."
 USER, HOST, PROCESS, PROJECT = (f"fedflow.{name}" for name in ("user", "host", "process", "project"))  # tags

@@ -294,8 +294,8 @@ def test_runs_that_differ_in_other_sections_than_where_do_not_count(tmp_path):
     text = "measure: loss, of: {method: a, where: {method.lam: 1}}, within: [0, 9]"
     (tmp_path / "claims.yaml").write_text(CLAIM % text)
     claims, runs = load_claims(tmp_path / "claims.yaml"), [run("a", seed, 1.0, lam=1) for seed in range(3)]
-    assert judge(claims, runs, changed=lambda run: {"method"})[0].verdict == "confirmed"
-    (judged,) = judge(claims, runs, changed=lambda run: {"method", "training"})
+    assert judge(claims, runs, changed=lambda run: {"method": 1})[0].verdict == "confirmed"
+    (judged,) = judge(claims, runs, changed=lambda run: {"method": 1, "training": 2})
     assert judged.comparisons[0].reason == "no results of A (lam 1) with the settings of params.yaml"
 
 

@@ -15,7 +15,7 @@ from fedflow.errors import FedflowError
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.tracking.lineage import ends, recorded_runs
-from fedflow.tracking.models import attach_to_sweep, load_model, load_served
+from fedflow.tracking.models import attach_to_sweep, load_model, served_model
 from fedflow.tracking.pages import runs_pages
 from fedflow.tracking.shared import HOST, KEY, MADE, USER
 from fedflow.tracking.store import open_store
@@ -145,7 +145,7 @@ def test_objects_of_others_with_our_names_are_left_alone(shared, outcome, card, 
     said = " ".join(capsys.readouterr().out.split())
     for name in (experiment, model):
         assert f"{name!r} in MLflow was not made by fedflow and is left alone" in said
-    assert load_served(TAGS, experiment, {}, root=tmp_path / "one")[0] == record.run_id
+    assert served_model(TAGS, experiment, {}, root=tmp_path / "one")[0] == record.run_id
 
 
 def test_a_model_of_others_is_not_taken_for_ours(shared, outcome, card, tmp_path, monkeypatch):
@@ -159,13 +159,13 @@ def test_a_model_of_others_is_not_taken_for_ours(shared, outcome, card, tmp_path
     for user, run_id in (("ada", recorded[0]), ("bob", recorded[2])):
         monkeypatch.setenv("LOGNAME", user)
         folder = tmp_path / f"of-{user}"
-        assert load_served(TAGS, experiment, {"data": "first"}, root=folder)[0] == run_id
+        assert served_model(TAGS, experiment, {"data": "first"}, root=folder)[0] == run_id
     with refused(
         rf"^only user ada, in project .*of-ada, has recorded .*, in run {recorded[1]};", FedflowError
     ):
-        load_served(TAGS, experiment, {"data": "second"}, root=folder)
+        served_model(TAGS, experiment, {"data": "second"}, root=folder)
     with refused("no model of a finished run with .*, data with digest third is recorded", FedflowError):
-        load_served(TAGS, experiment, {"data": "third"}, root=folder)
+        served_model(TAGS, experiment, {"data": "third"}, root=folder)
 
 
 def test_the_path_of_a_network_is_imported_if_params_name_it(shared, outcome, card, tmp_path):

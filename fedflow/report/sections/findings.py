@@ -44,31 +44,34 @@ def findings(methods: Methods) -> list[Card]:
     """The methods with the best local, global and worst-10 % accuracy (without any, the best loss), and with
     the least traffic to the target.
     """
-    cards = []
-    order = yardstick(methods)
+    order, cards = yardstick(methods), list[Card]()
     for asked in yardstick_first(metric for metric in METRICS.values() if metric.question):
-        metric, unit = asked.name, asked.unit
-        ranked = best(methods, metric)
-        if not ranked or (metric == "loss") != (order == "loss"):
-            continue
-        first, value = ranked[0]
-        same = [name for name, other in ranked if _printed(other, metric) == _printed(value, metric)]
-        answer, detail = _names(methods, same), "The only method."
-        if len(same) > 1:
-            level = len(same) == len(ranked)
-            answer = "All level" if level else answer
-            detail = f"{'All' if level else f'{len(same)} of {len(ranked)}'} methods have this mean."
-        elif len(ranked) > 1:
-            leads = _leads(methods, ranked, metric)
-            rival, lead = next((pair for pair in leads.items() if pair[1].level), next(iter(leads.items())))
-            name = methods[rival][0].label
-            detail = f"Not ahead of {name} on the seeds that both have."
-            if lead.mean > 0:
-                detail = _supported(lead, name, metric)
-            paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
-            detail += _certainty(paired) if paired is not None else ""
-        cards.append(Card(asked.question, answer, *write(value, unit), unit.sign, detail))
+        ranked = best(methods, asked.name)
+        if ranked and (asked.name == "loss") == (order == "loss"):
+            answer, detail = _answer(methods, ranked, asked.name)
+            number = write(ranked[0][1], asked.unit)
+            cards.append(Card(asked.question, answer, *number, asked.unit.sign, detail))
     return [*cards, *_cheapest(methods)]
+
+
+def _answer(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) -> tuple[str, str]:
+    """The best methods, and their lead over the others in words."""
+    first, value = ranked[0]
+    same = [name for name, other in ranked if _printed(other, metric) == _printed(value, metric)]
+    if len(ranked) == 1:
+        return _names(methods, same), "The only method."
+    if len(same) == len(ranked):
+        return "All level", "All methods have this mean."
+    if len(same) > 1:
+        return _names(methods, same), f"{len(same)} of {len(ranked)} methods have this mean."
+    leads = _leads(methods, ranked, metric)
+    rival, lead = next((pair for pair in leads.items() if pair[1].level), next(iter(leads.items())))
+    name = methods[rival][0].label
+    detail = f"Not ahead of {name} on the seeds that both have."
+    if lead.mean > 0:
+        detail = _supported(lead, name, metric)
+    paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
+    return _names(methods, same), detail + (_certainty(paired) if paired is not None else "")
 
 
 def _certainty(paired: Difference) -> str:
