@@ -43,7 +43,7 @@ CURRENT, STALE, ABSENT, TYPED = "current", "stale", "results not committed", "ty
 SAMPLE = "of earlier code, with equal numbers in a sample"
 CHANGED = "full, with a change"  # the scale
 NO_RESULTS = (NOT_RUN, UNRECORDED, *BY_TESTS)  # verdicts without results to commit
-INTRODUCTION = """Built from [results.csv](%s-results.csv): cells of published tables whose data set,
+INTRODUCTION = """Built from [results.csv](%s-results.csv): cells of published tables whose dataset,
 partition scheme and method agree with our runs; means ± sample standard deviation over seeds. "+" means that
 a target was not reached."""
 README = re.compile(r"\]\((?:\.\./)+studies/(\w+)/README\.md")

@@ -195,8 +195,8 @@ def _written(root: Path, name: str) -> Finding:
     says = {
         "same": f"as {now} writes it",
         "edited": f"{by}; {now} writes the same",
-        "older": f"{by}; {now} writes another: run `fedflow init --upgrade`",
-        "both": f"{by}; {now} writes another: `fedflow init --upgrade` shows the difference",
+        "older": f"{by}; {now} writes it differently: run `fedflow init --upgrade`",
+        "both": f"{by}; {now} writes it differently: `fedflow init --upgrade` shows the difference",
     }
     return Finding("ok" if file.state in ("same", "edited") else "note", name, says[file.state])
 

@@ -1,4 +1,4 @@
-"""Typed, validated, documented settings: hyper-parameters, partition parameters and ``params.yaml`` alike.
+"""Typed, validated, documented settings: hyperparameters, partition parameters and ``params.yaml`` alike.
 
 A settings class lists its fields with `option`; building one from plain YAML values checks every
 field and raises `BadInput` with the full name of the field and what it accepts::

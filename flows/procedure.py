@@ -1,4 +1,4 @@
-"""One procedure with one seed: an experiment that is not federated rounds, such as a coreset."""
+"""One procedure with one seed: an experiment without federated rounds, such as a coreset."""
 
 from functools import partial
 from pathlib import Path

@@ -179,7 +179,7 @@ def restart() -> None:
         message=f"No heartbeat for {SILENCE}: the machine of the run is gone.",
         force=False,
     )
-    doc = "Marks a run as crashed whose machine is gone (python -m flows.serve)."
+    doc = "Marks a run as crashed if its machine is gone (python -m flows.serve)."
     _automate("a run is silent", doc, _nothing_after("heartbeat", SILENCE), crash)
     _watch()
     start = ChangeFlowRunState(
@@ -188,7 +188,7 @@ def restart() -> None:
         message="The run had crashed; it resumes from its last checkpoint.",
         force=False,
     )
-    doc = "Starts a run again that crashed, at most twice (python -m flows.serve)."
+    doc = "Restarts a crashed run, at most twice (python -m flows.serve)."
     early = {"prefect.run-count": ["1", "2"]}
     _automate("a run crashed", doc, _nothing_after("Crashed", RESTART, **early), start)
 
@@ -321,7 +321,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m flows.serve", description=__doc__)
     parser.add_argument("--port", type=int, help=f"port of a new server of API and UI on localhost ({PAGES})")
     parser.add_argument("--project", action="store_true", help="print the project's name on the server")
-    parser.add_argument("--notify", metavar="URL", help="webhook (of Slack, for example) told of failed runs")
+    parser.add_argument("--notify", metavar="URL", help="webhook (such as Slack's) to notify of failed runs")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     given = parser.parse_args()
     if given.project:

@@ -145,7 +145,7 @@ def finished_by_an_earlier_try(cell: Cell, folder: Path) -> bool:
     written = made and file.exists() and file.stat().st_mtime > made.timestamp()
     finished = bool(written) and is_finished(cell, folder)
     if finished:
-        say(f"{cell.title}: finished already")
+        say(f"{cell.title}: already finished")
     return finished
 
 

@@ -144,7 +144,7 @@ class PrefectExecutor:
             if lost or self._send(lacking, title):
                 deaths += 1
                 self._replace(title)
-        raise FedflowError(f"{title}: workers died {1 + LOST_WORKERS} times in a row; is memory short?")
+        raise FedflowError(f"{title}: workers died {1 + LOST_WORKERS} times in a row, perhaps out of memory")
 
     def _results(self, futures: dict[int, Any], title: str) -> tuple[dict[int, Any], bool]:
         """The results of shards, and whether some are lost."""

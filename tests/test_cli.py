@@ -113,10 +113,10 @@ def test_a_finished_run_is_repeated_on_request_only(capsys, tmp_path):
         return first.removeprefix(title), rest[-3:]
 
     begun, numbers = call()
-    assert begun == "2 rounds, this process, cpu; Ctrl-C stops, the same command resumes"
+    assert begun == "2 rounds, this process, cpu; Ctrl-C stops it, rerun to resume"
     for more in ((), ("--set", "engine.workers=2"), ("--sweep", "s")):
         first, again = call(*more)
-        assert re.fullmatch(r"finished already \(20..-..-.. ..:..\); --again repeats it", first)
+        assert re.fullmatch(r"already finished \(20..-..-.. ..:..\); --again repeats it", first)
         assert again == numbers
     assert len(recorded(store)["runs"]) == 1
     assert call("--again") == (begun, numbers)
@@ -130,7 +130,7 @@ def test_a_finished_run_is_repeated_on_request_only(capsys, tmp_path):
         UserWarning, match="^--set methods.ditto.lam, tuning.rounds: not used by skewed · fedavg"
     ):
         done = fedflow(capsys, "run", *options, *unused)
-    assert "finished already" in done.out and len(recorded(store)["runs"]) == 3
+    assert "already finished" in done.out and len(recorded(store)["runs"]) == 3
 
 
 def test_garbage_is_collected_during_the_rounds(capsys, tmp_path, monkeypatch):
@@ -323,7 +323,7 @@ def test_ctrl_c_says_how_to_resume(capsys, project, monkeypatch):
     monkeypatch.setattr("fedflow.project.terminal.RoundBar.round", interrupted)
     done = fedflow(capsys, "run", "--partition", "skewed", "--method", "fedavg", "--root", project)
     assert done.code == 130
-    assert done.err == "fedflow: stopped; the same command resumes from the last checkpoint\n"
+    assert done.err == "fedflow: stopped; rerun the command to resume from the last checkpoint\n"
 
 
 def test_an_outage_that_an_earlier_command_met_does_not_end_the_process(capsys, tmp_path, monkeypatch):

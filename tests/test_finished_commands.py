@@ -121,7 +121,7 @@ def test_the_end_of_a_run_is_the_recorded_one_whatever_its_files_say(
     assert "ended unknown" in " ".join(fedflow(capsys, "show", before[0][0], "--root", copy).out.split())
     (copy / "mlruns").mkdir()
     (copy / "mlruns" / "mlflow.db").write_bytes(b"no database" * 500)
-    with pytest.warns(UserWarning, match=r"the ends of runs are unknown \(MLflow store .* is not a database"):
+    with pytest.warns(UserWarning, match=r"cannot tell when runs ended \(MLflow store .* is not a database"):
         assert fedflow(capsys, "ls", "--root", copy).code == 0
 
 
@@ -338,7 +338,7 @@ def test_a_running_run_is_listed_and_stopped_and_resumes(
         assert process.wait(90) == 130
     finally:
         process.kill()
-    assert "the same command resumes from the last checkpoint" in Path("log.txt").read_text()
+    assert "rerun the command to resume from the last checkpoint" in Path("log.txt").read_text()
     assert not running(Path())
     assert "no run of this project is running" in fedflow(capsys, "stop").err
 

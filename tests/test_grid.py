@@ -183,8 +183,8 @@ def test_a_process_that_ends_fails_its_cell_alone(project: Path, capsys, monkeyp
     grid = "grid={datasets: [digits], partitions: [even], methods: [fedavg, ditto], seeds: [3, 4]}"
     done = fedflow(capsys, "sweep", "--jobs", 2, "--set", grid, "--root", project)
     assert done.code == 2 and done.out.count(", done") == 2
-    assert "even · fedavg · seed 3, failed: its process ended, perhaps out of memory; " in done.out
-    assert "even · fedavg · seed 4, stopped; the same command resumes it" in done.out
+    assert "even · fedavg · seed 3, failed: its process died, perhaps out of memory; " in done.out
+    assert "even · fedavg · seed 4, stopped; rerun the command to resume" in done.out
     assert "fedflow: 2 of 4 runs failed: even · fedavg · seed " in done.err
 
 
@@ -344,7 +344,7 @@ def test_results_come_back_with_the_grid(project: Path, capsys) -> None:
     assert dry_run(capsys, project) == ["0 of 6 runs to do, 6 up to date"]
     assert not any(folder.exists() for folder in folders)
     out = fedflow(capsys, "sweep", "--root", project).out
-    assert f"{project}/results/even/ditto/0: taken back, in the grid again\n" in out
+    assert f"{project}/results/even/ditto/0: restored (in the grid again)\n" in out
     assert [files_below(folder) for folder in folders] == before
 
 
@@ -359,7 +359,7 @@ def test_results_of_entries_with_equal_settings_are_kept_apart(project: Path, ca
     file.write_text(text.replace("methods: [fedavg, ditto]", "methods: [ditto]"))
     assert fedflow(capsys, "sweep", "--root", project).out.count("set aside") == 2
     file.write_text(both)
-    assert fedflow(capsys, "sweep", "--root", project).out.count("taken back") == 2
+    assert fedflow(capsys, "sweep", "--root", project).out.count("restored") == 2
     made = [
         json.loads(path.read_text())["method"] for path in sorted(project.glob("results/*/*/0/metrics.json"))
     ]
@@ -374,9 +374,9 @@ def test_what_comes_back_replaces_no_finished_results(project: Path, capsys) -> 
         if lam == 1.0:
             file.write_text(text.replace("methods: [fedavg, ditto]", "methods: [fedavg]"))
             assert fedflow(capsys, "sweep", "--root", project).out.count("set aside") == 1
-    for lam, words in ((1.0, "taken back"), (0.5, "taken back")):
+    for lam in (1.0, 0.5):
         file.write_text(text.replace("lam: 1.0", f"lam: {lam}"))
-        assert words in fedflow(capsys, "sweep", "--root", project).out
+        assert "restored" in fedflow(capsys, "sweep", "--root", project).out
 
 
 def test_a_cell_whose_inputs_another_command_has_changed_fails(project: Path, capsys) -> None:

@@ -194,7 +194,7 @@ def test_a_folder_without_the_files_of_a_project_is_refused(capsys, tmp_path, mo
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ((), "no params.yaml, so no project"),
+        ((), "is not a project (no params.yaml)"),
         (("--no-git",), "--upgrade: 'with --no-git or --no-dvc' is not accepted"),
     ],
 )

@@ -103,7 +103,7 @@ def test_the_text_of_the_template_is_no_reference(site: Path, run: Callable, tmp
         said = run(site, "cite", "halfway", "ditto", folder=tmp_path)
         assert said.returncode == 0 and said.stdout.count("@") == 1 and "% Halfway: no source" in said.stdout
         assert said.stderr.startswith(
-            "fedflow: warning: Halfway: the source is still the text of `fedflow new`"
+            "fedflow: warning: Halfway: the source is still the placeholder of `fedflow new`"
         )
         assert said.stderr.count("\n") == 1
 

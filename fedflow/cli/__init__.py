@@ -107,7 +107,7 @@ def main() -> None:
     except OSError as error:  # a full disk, or a folder without write permission
         _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
     if code == INTERRUPTED:
-        _fail("stopped; the same command resumes from the last checkpoint", code)
+        _fail("stopped; rerun the command to resume from the last checkpoint", code)
     if code:
         sys.exit(code)
 

@@ -31,7 +31,7 @@ def methods(
     markdown: Markdown = False,
     as_json: Json = False,
 ) -> None:
-    """List the methods by family, or explain one: idea, source, equations, hyper-parameters, traffic.
+    """List the methods by family, or explain one: idea, source, equations, hyperparameters, traffic.
 
     Example: `fedflow methods ifca`.
     """
@@ -96,7 +96,7 @@ def procedures(
     as_json: Json = False,
     root: Root = Path(),
 ) -> None:
-    """List the procedures, experiments that are not federated rounds, or explain one.
+    """List the procedures (experiments without federated rounds), or explain one.
 
     Example: `fedflow procedures coreset`. Entries are the names under `procedures` in params.yaml.
     """
@@ -312,7 +312,7 @@ def compare(
     ]
     print_table("how clients differ: mean over pairs of clients", ("measure", *names), rows)
     if unlabeled:
-        print_line(f"without measures of labels, as samples have no class: {', '.join(unlabeled)}")
+        print_line(f"no label measures, because samples have no class: {', '.join(unlabeled)}")
     draw_comparisons(comparisons, picture)
     print_line(f"picture: {picture}")
 
@@ -358,7 +358,7 @@ def export(
         "public": len(partition.public),
     }
     if left := [*(fact for fact, there in without.items() if there), *changed]:
-        print_line(f"left out, as lists of rows have no place for them: {', '.join(left)}")
+        print_line(f"left out, because lists of rows cannot hold them: {', '.join(left)}")
 
 
 def datasets(as_json: Json = False) -> None:

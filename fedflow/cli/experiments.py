@@ -49,8 +49,8 @@ def run(
     """Run one experiment: one method on one partition with one seed.
 
     Example: `fedflow run --partition mnist5k-dir --method ifca --set method.clusters=4`.
-    The same command resumes an interrupted run from its last checkpoint, and prints the numbers of a finished
-    one.
+    Rerun the command to resume an interrupted run from its last checkpoint. For a finished run, it prints the
+    numbers.
     """
     with ExitStack() as imports:
         imports.enter_context(importing())
@@ -80,9 +80,7 @@ def run(
             metrics = read_json(home / "metrics.json")
         else:
             rounds = counted(experiment.run.rounds, "round")
-            print_line(
-                f"{experiment.title}: {rounds}, {_resolved(params)}; Ctrl-C stops, the same command resumes"
-            )
+            print_line(f"{experiment.title}: {rounds}, {_resolved(params)}; Ctrl-C stops it, rerun to resume")
             if params.engine.executor != "inline":
                 imports.close()
             compute = partial(
@@ -153,7 +151,7 @@ def finished_already(cell: "Cell", folder: Path, makers: "Makers | None" = None)
         make_inputs([cell], makers or MAKERS)
     finished = is_finished(cell, folder)
     if finished:
-        print_line(f"{cell.title}: finished already{_ended(cell.root, folder)}; --again repeats it")
+        print_line(f"{cell.title}: already finished{_ended(cell.root, folder)}; --again repeats it")
     return finished
 
 

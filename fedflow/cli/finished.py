@@ -127,7 +127,7 @@ def _say_outdated(root: Path, runs: list[Finished]) -> None:
     try:
         now = remembered(f"current-{short(root.resolve())}", make, file.read_bytes())
     except FedflowError as error:
-        warnings.warn(f"it is unknown which runs are of earlier settings or code ({error})", stacklevel=1)
+        warnings.warn(f"cannot tell which runs have outdated settings or code ({error})", stacklevel=1)
         return
     counts = Counter(why for run in runs if (why := changed(run.folder, run.metrics, now)))
     for why, count in counts.items():
@@ -160,7 +160,7 @@ def _newest_first(root: Path, runs: list[Finished]) -> tuple[list[Finished], dic
         try:
             recorded = ends(root)
         except FedflowError as error:
-            warnings.warn(f"the ends of runs are unknown ({error})", stacklevel=1)
+            warnings.warn(f"cannot tell when runs ended ({error})", stacklevel=1)
     ended = {run.name: recorded.get(key) if (key := run_key(run.metrics)) else None for run in runs}
     return sorted(runs, key=lambda run: ended[run.name] or 0, reverse=True), ended
 
@@ -183,7 +183,7 @@ def stop(
     everything: Annotated[bool, typer.Option("--all", help="Stop all runs of the project.")] = False,
     root: Root = Path(),
 ) -> None:
-    """Stop runs of this project that are running on this machine, as Ctrl-C does; the same command resumes.
+    """Stop this project's runs on this machine, as Ctrl-C does; rerun their commands to resume.
 
     Example: `fedflow stop mnist5k-dir/ditto/0`. Without a name, it lists all running runs.
     """
@@ -206,7 +206,7 @@ def stop(
             run.terminate()
             if not _ended(run, root, time.monotonic() + PATIENCE):
                 raise FedflowError(f"{run.name} does not end; process {run.pid} is still running")
-        print_line(f"stopped: {run.name}; the same command resumes it")
+        print_line(f"stopped: {run.name}; rerun its command to resume")
 
 
 def _ended(run: Running, root: Path, latest: float) -> bool:

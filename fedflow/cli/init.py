@@ -21,7 +21,7 @@ QUIET = "    analytics = false\n    check_update = false\n"  # in .dvc/config: D
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="The project's folder; made if there is none.")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="The project's folder; created if missing.")] = Path(),
     git: Annotated[bool, typer.Option(help="Make a git repository, unless the folder is in one.")] = True,
     dvc: Annotated[bool, typer.Option(help="Initialize DVC.")] = True,
     upgrade: Annotated[
@@ -61,7 +61,7 @@ def init(
 def _upgrade(root: Path) -> None:
     """Write missing files and rewrite files that were not edited; show differences of edited files."""
     if not (root / "params.yaml").is_file():
-        raise FedflowError(f"{root}: no params.yaml, so no project; `fedflow init FOLDER` makes one")
+        raise FedflowError(f"{root} is not a project (no params.yaml); `fedflow init FOLDER` creates one")
     for name in KEPT:
         file = ProjectFile.read(root / name) if (root / name).is_file() else None
         if file is None or file.state in ("same", "older"):
@@ -70,7 +70,7 @@ def _upgrade(root: Path) -> None:
         elif file.state == "edited":
             print_line(f"{root / name}: edited, and otherwise as fedflow {__version__} writes it")
         else:
-            print_line(f"{root / name}: edited, so it is kept; delete it to get the new one, which differs:")
+            print_line(f"{root / name}: edited, so it is kept; to get the new one, delete it and rerun:")
             console.print(file.difference, highlight=False, soft_wrap=True, end="")
     if (root / ".dvc").is_dir():
         write_plots(root)

@@ -27,7 +27,7 @@ def new(
     """Create a package with your own method or partition scheme, a dataset, or a small trial.
 
     A package has code that runs, a test and pyproject.toml. Example: `fedflow new method halfway`, then
-    `pip install -e fedflow-halfway`: params.yaml, `fedflow methods`, MLflow and the report then know it. A
+    `pip install -e fedflow-halfway`: it then works in params.yaml, `fedflow methods`, MLflow and reports. A
     trial is a folder with a params.yaml that runs as it is; a dataset is a trial on your own samples, with
     the script that writes them. docs/adding.md explains the hooks.
     """

@@ -38,7 +38,7 @@ def central(
 ) -> None:
     """Train one network on a whole dataset: data/central/NAME, for teachers, experts and references.
 
-    Example: `fedflow central mnist5k-expert`. The same command resumes an interrupted training.
+    Example: `fedflow central mnist5k-expert`. Rerun it to resume interrupted training.
     """
     from fedflow.cli.experiments import start
 
@@ -78,12 +78,12 @@ def procedure(
     again: Again = False,
     root: Root = Path(),
 ) -> None:
-    """Run one procedure, an experiment that is not federated rounds.
+    """Run one procedure, an experiment without federated rounds.
 
-    Results are in outcomes/NAME/SEED, outside of the grid in runs/NAME/SEED.
+    Results are in outcomes/NAME/SEED, or in runs/NAME/SEED outside the grid.
 
-    Example: `fedflow procedure coreset --set procedures.coreset.kappa=0.2`. The same command resumes an
-    interrupted one, and prints the numbers of a finished one.
+    Example: `fedflow procedure coreset --set procedures.coreset.kappa=0.2`. Rerun the command to resume an
+    interrupted procedure. For a finished one, it prints the numbers.
     """
     from fedflow.cli.experiments import finished_already, start
 
@@ -109,11 +109,11 @@ def partition(
     settings: Set = None,
     root: Root = Path(),
 ) -> None:
-    """Divide a dataset over clients: data/partitions/NAME, with a picture of the labels.
+    """Divide a dataset among clients: data/partitions/NAME, with a picture of the labels.
 
     Example: `fedflow partition mnist5k-dir`. The data are prepared first, and an expert that the scheme
-    needs is trained. With `grid.redraw`, it is divided for every seed of the grid; `mnist5k-dir@7` is the
-    partition with the seed 7.
+    needs is trained. With `grid.redraw`, every seed of the grid gets a division; `mnist5k-dir@7` is the
+    one with seed 7.
     """
     with importing():
         from fedflow.stages.partition import prepare_partition
@@ -132,8 +132,8 @@ def partition(
 def fingerprint(root: Root = Path()) -> None:
     """Write the dependencies of the stages of dvc.yaml to data/fingerprints, for DVC.
 
-    Example: `fedflow fingerprint`. `dvc repro` always calls it: it notes settings, code, libraries, and the
-    SHA-256 of the files that data are read from.
+    Example: `fedflow fingerprint`. `dvc repro` always calls it: it records settings, code, libraries, and
+    the SHA-256 of the data files.
     """
     with importing():
         from fedflow.config import check_dvc

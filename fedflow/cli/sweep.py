@@ -51,24 +51,24 @@ def sweep(
             "--jobs",
             "-j",
             min=1,
-            help="Runs in parallel, which train one client at a time; default: what cores and memory allow, "
+            help="Parallel runs, each training one client at a time; default: what cores and memory allow, "
             "or 1 with a GPU, --executor processes, dask or ray, or --workers.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would run, and why; nothing is made.")
+        bool, typer.Option("--dry-run", help="Print what would run, and why, and do nothing.")
     ] = False,
     rest: Annotated[
-        bool, typer.Option("--rest", help="Leave out what results.csv has, which ran elsewhere.")
+        bool, typer.Option("--rest", help="Skip runs that results.csv has (they ran elsewhere).")
     ] = False,
     name: Annotated[str, typer.Option(help="Name of the MLflow parent run.")] = "sweep",
     root: Root = Path(),
 ) -> None:
     """Run the grid of params.yaml: all runs and procedures that are not finished, in parallel.
 
-    Example: `fedflow sweep --dry-run`. What is finished with the same settings, data, code and libraries is
-    kept; the same command resumes an interrupted one. Results that the grid no longer has are set aside; they
-    come back when it has them again.
+    Example: `fedflow sweep --dry-run`. Runs that finished with the same settings, data, code and libraries
+    are kept; rerun the command to resume interrupted ones. Results of runs that the grid no longer has are
+    set aside, and restored when it has these runs again.
     """
     with importing():
         from fedflow.config import warn_of_kept
@@ -89,9 +89,9 @@ def sweep(
     warn_of_unused(params, [*grid.pairs(every), *((name,) for name in divided)], "the grid")
     if rest:
         left = not_elsewhere(params, root, every)
-        print_line(f"{len(every) - len(left)} of {len(every)} runs left out, as results.csv has them")
+        print_line(f"{len(every) - len(left)} of {len(every)} runs skipped: results.csv has them")
         if params.grid.central:
-            print_line(f"central networks that no run needs left out: {', '.join(params.grid.central)}")
+            print_line(f"skipped central networks that no run needs: {', '.join(params.grid.central)}")
         every, params = left, params.replace(grid=replace(params.grid, central=[]))
     if not dry_run:
         todo, failed = grid.to_do(params, root, every)
@@ -180,10 +180,10 @@ def _run_in(free: "Queue[ProcessPoolExecutor]", cell: "Cell") -> tuple[str, dict
     except KeyboardInterrupt:  # in the process, of `fedflow stop`
         pool.shutdown(wait=False)
         pool = _process()
-        return cell.title, {}, "stopped; the same command resumes it"
+        return cell.title, {}, "stopped; rerun the command to resume"
     except BrokenProcessPool:
         pool = _process()
-        return cell.title, {}, "failed: its process ended, perhaps out of memory; --jobs 1 needs less of it"
+        return cell.title, {}, "failed: its process died, perhaps out of memory; try --jobs 1"
     finally:
         free.put(pool)
 

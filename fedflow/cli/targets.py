@@ -66,7 +66,7 @@ def targets(
         print_table(f"{name}: {column} {target:g}", columns, [_cells(row) for row in rows])
         if (every := spacing(groups[name], column)) > 1:
             late = "1 round" if every == 2 else f"{every - 1} rounds"
-            print_line(f"evaluated every {every} rounds: up to {late} late")
+            print_line(f"evaluated every {every} rounds: rounds are up to {late} late")
         print_line("")
     if not tables:
         raise left_out[0]

@@ -49,7 +49,7 @@ class Params(Settings):
     run: RunSettings = option(factory=RunSettings, doc="rounds, participation, evaluation")
     methods: dict[str, MethodParams] = option(
         factory=dict,
-        doc="method, or another name with `method:` -> hyper-parameters, `training` and `run` that differ",
+        doc="method, or another name with `method:` -> hyperparameters, `training` and `run` that differ",
     )
     procedures: dict[str, ProcedureParams] = option(
         factory=dict, doc="procedure, or another name with `procedure:` -> parameters that differ"

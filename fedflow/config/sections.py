@@ -32,7 +32,7 @@ class EngineSettings(Settings):
     section = "engine"
     executor: str = option(
         "auto",
-        "who runs the shards of a round; auto = threads, then processes if the run is long and on a CPU; "
+        "what runs the shards of a round; auto = threads, then processes if the run is long and on a CPU; "
         "inline needs no Prefect server",
         choices=EXECUTORS,
     )
@@ -74,7 +74,7 @@ class ModelParams(Settings):
     short: ClassVar[str] = "name"
     further: ClassVar[Mapping[str, tuple[Any, str]]] = {  # name -> type and meaning
         "trainable": (list[str], "patterns of the parameters that are trained; null = all"),
-        "start": (str, "first values: a safetensors file, or the id of a recorded run with a global model"),
+        "start": (str, "initial values: a safetensors file, or the id of a recorded run with a global model"),
         "fresh": (list[str], "patterns of the names that `start` does not set"),
         "lora": (Lora, "low-rank adapters, which are trained together with `trainable`; {} = the defaults"),
     }
@@ -155,7 +155,7 @@ def _words(values: Mapping[str, Any]) -> list[str]:
 
 
 class MethodParams(Choice):
-    """The changes of one entry of ``methods``: hyper-parameters, and fields of the shared sections.
+    """The changes of one entry of ``methods``: hyperparameters, and fields of the shared sections.
 
     An entry with another name names its ``method``, whose entry it starts from.
     """
@@ -165,10 +165,10 @@ class MethodParams(Choice):
     key: ClassVar[str] = "method"
     overrides: ClassVar[Mapping[str, type[Settings]]] = {"training": LocalTraining, "run": RunSettings}
     method: str | None = option(
-        default=None, doc="the registered method; null = the one that the entry is called"
+        default=None, doc="the registered method; null = the one with the entry's name"
     )
-    label: str | None = option(default=None, doc="name in the report; null = the method's, and what differs")
-    parameters: dict = option(factory=dict, doc="hyper-parameters that differ from the defaults")
+    label: str | None = option(default=None, doc="name in the report; null = the method's, and the changes")
+    parameters: dict = option(factory=dict, doc="hyperparameters that differ from the defaults")
     training: dict = option(factory=dict, doc="fields of `training` that differ for this method")
     run: dict = option(factory=dict, doc="fields of `run` that differ, such as a client curriculum")
 
@@ -197,10 +197,10 @@ class ProcedureParams(Choice):
     plural = "procedures"
     key: ClassVar[str] = "procedure"
     procedure: str | None = option(
-        default=None, doc="the registered procedure; null = the one that the entry is called"
+        default=None, doc="the registered procedure; null = the one with the entry's name"
     )
     label: str | None = option(
-        default=None, doc="name in the report; null = the procedure's, and what differs"
+        default=None, doc="name in the report; null = the procedure's, and the changes"
     )
     parameters: dict = option(factory=dict, doc="its parameters, without `procedure` and `label`")
 

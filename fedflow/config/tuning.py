@@ -23,7 +23,7 @@ class Tuning(Settings):
         choices=tuple(MEASURES),
     )
     rounds: int | None = option(None, "rounds of each try; null = run.rounds", ge=1)
-    seed: int = option(1000, "seed of the tries; use none that is reported", ge=0)
+    seed: int = option(1000, "seed of the tries; do not use a reported seed", ge=0)
     grid: dict = option(
         factory=lambda: {"training.lr": [0.003, 0.01, 0.03, 0.1]},
         doc="setting of a method -> values to try, the same for all methods",
@@ -38,7 +38,7 @@ class Tuning(Settings):
         choices=("grid", "random", "tpe"),
     )
     trials: int = option(20, "tries of a method with search: random or tpe, the same for all methods", ge=1)
-    widen: int = option(3, "steps by which a grid is widened while its best value is at an edge", ge=0)
+    widen: int = option(3, "how often a grid may be widened while its best value is at an edge", ge=0)
 
     def validate(self) -> None:
         for name, grid in {"grid": self.grid, **{f"methods.{m}": g for m, g in self.methods.items()}}.items():

@@ -56,7 +56,7 @@ def recorded(
     """
     if isinstance(data, Dataset):
         accepted = "named data: save arrays with numpy.savez, and name them as {'source': 'npz', 'path': ...}"
-        raise BadInput("record", Words("a run on own arrays"), accepted)
+        raise BadInput("record", Words("a run on your own arrays"), accepted)
     if not isinstance(division, PartitionParams):
         raise BadInput("record", Words("a run on lists of rows"), "a partition scheme")
     if METHODS.get(method.name) is not type(method):
@@ -67,7 +67,7 @@ def recorded(
             "record", Words(f"a run of {method.name}, which the command line does not know"), accepted
         )
     if network is not None and not isinstance(network, str | Mapping):
-        raise BadInput("record", Words("a run of an own network"), "the name of a network")
+        raise BadInput("record", Words("a run of your own network"), "the name of a network")
     make_writable(root)
     with written_alone(root / PARAMS):
         values = _read(root / PARAMS)

@@ -214,7 +214,7 @@ def run(
             ``partitions``, or a list of the training rows of every client; default:
             ``dirichlet(alpha=0.5, clients=10)``
         method: an object such as ``Ditto(lam=1.0)``, its class, its name, or a mapping of ``method`` and
-            hyper-parameters
+            hyperparameters
         model: the name of a network, a mapping of ``name`` and options, a ``torch.nn.Module``, or a function
             that makes one; default: LeNet-5 for images from 28x28, an LSTM for tokens, a linear model for one
             real target, one hidden layer for other data

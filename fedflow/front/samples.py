@@ -198,14 +198,14 @@ def _behind(name: str, loader: loading.DataLoader) -> loading.Dataset:
 def _read(name: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and targets of a torch data set, which is read once, without a change of the generators."""
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-        raise BadInput(name, Words(type(data).__name__), "a data set with a length and numbered samples")
+        raise BadInput(name, Words(type(data).__name__), "a dataset with a length and numbered samples")
     with undisturbed():
         samples = [_sample(name, data[i]) for i in range(len(data))]
         again = [_sample(name, data[i]) for i in range(min(TWICE, len(data)))]
     if not samples:
         raise BadInput(name, Words(f"an empty {type(data).__name__}"), "one sample or more")
     if any(not np.array_equal(a[0], b[0]) for a, b in zip(samples, again)):
-        accepted = "a data set without random transforms: training={'augment': ...} draws new ones"
+        accepted = "a dataset without random transforms: training={'augment': ...} draws new ones"
         raise BadInput(name, Words("samples that differ when they are read again"), accepted)
     return _stacked(name, [x for x, _ in samples]), _stacked(
         _target(name), [np.asarray(y) for _, y in samples]

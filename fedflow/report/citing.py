@@ -72,8 +72,8 @@ def bibtex(names: list[str], methods: Mapping[str, Any] | None = None) -> str:
         unnamed += [] if entries else [label]
     if untouched:
         warnings.warn(
-            f"{', '.join(untouched)}: the source is still the text of `fedflow new`; name the paper in the"
-            " docstring of the method, else it is not cited",
+            f"{', '.join(untouched)}: the source is still the placeholder of `fedflow new`; to have it"
+            " cited, name the paper in the docstring of the method",
             stacklevel=2,
         )
     blocks = [f"% {', '.join(labels)}\n{entry}" for entry, labels in of.values()]

@@ -180,7 +180,7 @@ def _opening(c: Compared) -> list[Text]:
         means = f"Numbers are mean ± sample std over seeds{drawn}; {rows}{few}."
         texts.append(Text(f"{counted(len(c.runs), 'run')}: {counts}, {counted(len(seeds), 'seed')}. {means}"))
     if c.outcomes:
-        link = Markup('<a href="#procedures">procedures</a>, experiments that are not federated rounds.')
+        link = Markup('<a href="#procedures">procedures</a>, experiments without federated rounds.')
         texts.append(Text(Markup("{} of ").format(counted(len(c.outcomes), "outcome")) + link))
     return texts
 

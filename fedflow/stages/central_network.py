@@ -181,7 +181,7 @@ class CentralRun:
         losses, _ = evaluate(model, w, train)
         if not np.isfinite(losses).all():
             count = np.count_nonzero(~np.isfinite(losses))
-            reason = f"{count} training samples have no finite loss; try a smaller rate"
+            reason = f"{count} training samples have no finite loss; try a smaller lr"
             raise FedflowError(f"central.{self.name}: diverged: {reason}")
         rows = [{"epoch": number} | row for number, row in enumerate(progress.rows[part], 1)]
         facts = self._facts(model, rows[-1])

@@ -75,7 +75,7 @@ def to_do(
             if other := Identity.read(folder):
                 _move(folder, _aside(root, folder, other))
             _move(_aside(root, folder, cell.identity), folder)
-            say(f"{cell.results_folder}: taken back, in the grid again")
+            say(f"{cell.results_folder}: restored (in the grid again)")
         else:
             todo.append(cell)
     say(counts([*todo, *lost], grid))

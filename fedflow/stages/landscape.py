@@ -177,7 +177,7 @@ def _check_comparable(models: Sequence[RecordedModel], between: bool) -> None:
     first = models[0]
     for other in models[1:]:
         if other.data_hash != first.data_hash:
-            raise FedflowError(f"{first.run} and {other.run} have different datasets and share no scale")
+            raise FedflowError(f"{first.run} and {other.run} have different datasets: losses do not compare")
         if between and other.network.architecture != first.network.architecture:
             raise FedflowError(f"{first.run} and {other.run} have different networks: no line connects them")
 

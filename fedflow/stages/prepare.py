@@ -43,5 +43,5 @@ def current_or_prepared(wanted: DatasetParams, folder: Path, lock: Path) -> tupl
         if (dataset := current()) is not None:
             return dataset, False
         if changed := changed_code(folder, wanted):
-            say(f"{folder}: prepared again, other {', '.join(changed)}")
+            say(f"{folder}: prepared again, changed: {', '.join(changed)}")
         return prepare(wanted, folder), True

@@ -53,7 +53,7 @@ def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
         changed=changed_sections(params, root) if params else None,
     )
     if sweep is not None and not attach_to_sweep(sweep, [page], "report", root):
-        say(f"no parent run in MLflow is named {sweep}: the page is attached to none")
+        say(f"MLflow has no parent run named {sweep}: the page is not attached")
     return page
 
 
@@ -62,7 +62,7 @@ def _current(params: Loaded, root: Path) -> dict[str, tuple[str, str]]:
     try:
         return current(params, root)
     except FedflowError as error:
-        say(f"the report does not mark runs of earlier settings or code: {error}")
+        say(f"the report cannot mark runs with outdated settings or code: {error}")
         return {}
 
 
@@ -89,7 +89,7 @@ def record_verdicts(root: Path = Path()) -> list[Path]:
         written.append(write_verdicts(root, judged, date.today().isoformat(), facts, matched))
         written.append(write_comparisons(judged, root / COMPARISONS, facts))
     if outdated:
-        say(f"{root / RESULTS}: {len(outdated)} rows of other settings or code removed")
+        say(f"{root / RESULTS}: removed {len(outdated)} rows with outdated settings or code")
     return written
 
 

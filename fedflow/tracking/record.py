@@ -192,7 +192,7 @@ class Record:
                     raise
         if away:
             if not self._away:
-                say(f"{self._run.info.run_name}: {away}; training continues, and the record waits")
+                say(f"{self._run.info.run_name}: {away}; training continues, records are sent later")
             self._flushed = time.monotonic()
         elif (thread := getattr(self._monitor, "_process", None)) and not thread.is_alive():
             self._monitor_system()  # its thread ends when the store does not answer
@@ -203,7 +203,7 @@ class Record:
         deadline, told = time.monotonic() + PATIENCE, False
         while away := self.store.away():
             if time.monotonic() > deadline:
-                raise FedflowError(f"{away}; the same command completes the record")
+                raise FedflowError(f"{away}; rerun the command to complete the record")
             if not told:
                 say(f"{self._run.info.run_name}: {away}; waiting up to {PATIENCE / 60:.0f} min")
             told = True

@@ -287,7 +287,7 @@ def test_data_are_outdated_once_the_code_of_a_plugin_changes(tmp_path, monkeypat
         data, made = stage.current_or_prepared(params, tmp_path / "d", tmp_path / "lock")
         return int(data.x_train.max()), made, capsys.readouterr().out.replace("\n", "")
 
-    said = f"{tmp_path / 'd'}: prepared again, other code of source levels"
+    said = f"{tmp_path / 'd'}: prepared again, changed: code of source levels"
     assert prepared(PLUGIN) == (3, True, "")
     assert prepared(f"# a comment{PLUGIN}") == (3, False, "")
     assert prepared(PLUGIN.replace("3", "4")) == (4, True, said)

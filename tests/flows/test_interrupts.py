@@ -32,7 +32,7 @@ def test_an_interrupted_sweep_ends_with_its_processes(api: str, root: Path) -> N
         time.sleep(1)
         os.killpg(pipeline.pid, signal.SIGINT)
         assert pipeline.wait(60) == 130
-        assert "stopped; the same command resumes from the last checkpoint" in log.read_text()
+        assert "stopped; rerun the command to resume from the last checkpoint" in log.read_text()
         _, alive = psutil.wait_procs(started, timeout=20)
         assert not alive
     finally:

@@ -175,7 +175,7 @@ def test_a_run_goes_on_while_the_mlflow_server_is_away(lab: Lab, expected: Calla
         with started(*program, environment=lab.environment, **options) as run:
             wait_for(lambda: ": round " in out.read_text(), run)
             lab.mlflow.close()
-            wait_for(lambda: "training continues, and the record waits" in out.read_text(), run)
+            wait_for(lambda: "training continues, records are sent later" in out.read_text(), run)
             before = out.read_text().count(": round ")
             wait_for(lambda: out.read_text().count(": round ") > before + 2, run)
             lab.mlflow.open()

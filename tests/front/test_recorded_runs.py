@@ -185,7 +185,7 @@ class Scripted(FedAvg):
         ({"partition": [[0, 1], [2, 3]]}, "lists of rows .* a partition scheme"),
         (
             {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))},
-            "an own network .* the name of a network",
+            "your own network .* the name of a network",
         ),
         ({"method": Own}, "a run of Own .* a registered method"),
         ({"method": Scripted}, "a run of scripted, which the command line .* installed plug-in"),

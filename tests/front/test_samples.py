@@ -133,7 +133,7 @@ class Three(Own):
     [
         ((X, [[0], [1, 2]] * 20), "y: a list .* an array or tensor"),
         ([(X[0], [1]), (X[1], [1, 2])], "x_test: a tuple .* test samples of the 2 clients"),
-        (Endless(), "x: Endless .* a data set with a length"),
+        (Endless(), "x: Endless .* a dataset with a length"),
         (Own(X[:0], Y[:0]), "x: an empty Own .* one sample"),
         (Three(X, Y), r"x: samples that are a tuple of 3 .* pairs \(x, y\)"),
         (TensorDataset(torch.ones(3, 2)), r"x: samples that are a tuple of 1 .* pairs"),

@@ -285,7 +285,7 @@ def test_fl_bench_finds_the_test_samples_after_the_training_samples(project):
 
 def test_changed_inputs_are_left_out_of_lists_and_refused_for_samples(project):
     done = export(project, "changed", "changed.json")
-    assert "left out, as lists of rows have no place for them: feature_noise" in done.output
+    assert "left out, because lists of rows cannot hold them: feature_noise" in done.output
     done = export(project, "changed", "changed", "--form", "pfllib")
     assert "because feature_noise changes clients' samples" in f"{done.exception}"
 

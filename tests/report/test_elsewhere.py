@@ -46,7 +46,7 @@ def test_committed_rows_count_as_runs_while_settings_and_code_are_theirs(capsys,
     page = (root / "report" / "index.html").read_text()
     assert "Some runs were made elsewhere" in page and "3 seeds" in page
     rest = call("sweep", "--rest", "--dry-run", "--set", "grid.seeds=[2, 3]").splitlines()
-    assert rest[0] == "2 of 4 runs left out, as results.csv has them"
+    assert rest[0] == "2 of 4 runs skipped: results.csv has them"
     assert [line.partition(":")[0] for line in rest[1:-1]] == [
         f"skewed · {method} · seed 3" for method in ("fedavg", "ifca")
     ]
@@ -67,7 +67,7 @@ def test_committed_rows_count_as_runs_while_settings_and_code_are_theirs(capsys,
     text = params.read_text()
     params.write_text(text.replace("clusters: 2", "clusters: 3").replace("lr: 0.1}", "lr: 0.3}"))
     call("run", "--partition", "skewed", "--method", "fedavg", "--seed", 0)
-    assert "results.csv: 6 rows of other settings or code removed" in call("report", "--verdicts")
+    assert "results.csv: removed 6 rows with outdated settings or code" in call("report", "--verdicts")
     kept = [(row["variant"], row["seed"]) for row in read_results(root)]
     assert kept == [("", "0"), *(("training.lr 0.2", seed) for seed in "012")]  # rows with their own lr hold
 

@@ -324,7 +324,7 @@ def test_runs_that_stopped_in_different_rounds_are_noted(tmp_path):
         change(folder / "metrics.json", settings="same")
     page = build(tmp_path)
     assert "20 clients, 3 to 8 rounds" in page and "3 to 8 rounds, at most 8, until" in page
-    assert "Runs stopped after 3 to 8 rounds: their final accuracies do not compare." in page
+    assert "Runs stopped after 3 to 8 rounds: their final accuracies are not comparable." in page
 
 
 def test_curve_says_which_methods_it_lacks(tmp_path):
@@ -402,4 +402,4 @@ def test_outdated_runs_are_marked(tmp_path):
     now = {"p/fedavg": ("other", "code"), "p/ditto": (facts["settings"], "code")}
     folders = [tmp_path / name for name in ("results", "partitions", "report")]
     page = build_report(*folders, now=now).read_text(encoding="utf-8")
-    assert "Their settings changed since: 1 run of FedAvg." in page and page.count("changed since") == 1
+    assert "Outdated, as their settings changed: 1 run of FedAvg." in page and page.count("Outdated, as") == 1

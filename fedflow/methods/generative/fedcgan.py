@@ -13,7 +13,7 @@ noise, with the running statistics of G, and serves a classifier that is trained
 *Reduces to* a central AC-GAN with a single client.
 *State*: server G and D; clients none. *Traffic*: P_networks down, P_networks up. *Newcomer*: needs nothing.
 Images have side 8, 16, 32 or 64 (in the source 32 or 64). Clients train no classifier, so `run.keep_trained`
-keeps and scores the initial one. Recorded are the losses of D (also train_loss) and of G, and the shares of
+keeps and scores the initial one. Recorded: the losses of D (also train_loss) and of G, and the shares of
 real and fake images that D recognizes. Weight decay and clip_norm apply to each network.
 The authors train with training: {optimizer: adam, betas: [0.5, 0.999], lr: 1.0e-3, weight_decay: 1.0e-4,
 batch_size: 64, lr_decay: 0.9, lr_decay_every: 5}.

@@ -13,7 +13,7 @@ z ~ N(0, I), with the running statistics of the decoder, and serves a classifier
 *State*: server encoder and decoder; clients none. *Traffic*: P_networks down, P_networks up.
 *Newcomer*: needs nothing.
 Images have side 8, 16, 32 or 64 (in the source 32 or 64). Clients train no classifier, so `run.keep_trained`
-keeps and scores the initial one. Recorded are KL and the squared error, per sample. Weight decay and
+keeps and scores the initial one. Recorded: KL and the squared error, per sample. Weight decay and
 clip_norm apply to each network. The authors train with training: {optimizer: adam,
 betas: [0.5, 0.999], lr: 1.0e-3, weight_decay: 1.0e-4, batch_size: 64, lr_decay: 0.9, lr_decay_every: 5}.
 *Differs from the authors' code in*: KL, which is not divided by d there (as with beta = d), so that it

@@ -23,7 +23,7 @@ clipped entries in g_k, the share of images with E_k < 0 (energy: joint: their l
 marginal: logsumexp f_k > 0), and beta_t. The authors train with training: {optimizer: adam, betas: [0.5,
 0.999], lr: 1.0e-3, weight_decay: 1.0e-4, batch_size: 64, lr_decay: 0.9, lr_decay_every: 50}.
 *Differs from the authors' code in*: the classifier, trained there for one epoch; the `noise` and `cd`
-proposals, which crash there; and its Metropolis step, whose acceptance is wrong there and which is not built.
+proposals, which crash there; and its Metropolis step, whose acceptance is wrong there; it is not implemented.
 *Ambiguous*: the thesis ties the server's noise to beta_t; the code has 1e-4 (server_noise: const). The exact
 sqrt(2 beta_t) = 4.5 would bury images in noise. The code trains fresh networks in every round, the thesis is
 silent; half_cosine and constant are not in the code. With reinit: n, networks are new in every n-th

@@ -2,7 +2,7 @@
 
 Source: Hahn, Jeong, Lee, "Connecting Low-Loss Subspace for Personalized Federated Learning", KDD 2022, arXiv
 2109.07628; equation 2.6 and Algorithms 2.1, 2.2 of Hahn's thesis. mixing: model is SuPerFed-MM, mixing:
-layer is SuPerFed-LM. MAPPER, which the thesis only discusses, is not built.
+layer is SuPerFed-LM. MAPPER, which the thesis only discusses, is not implemented.
 
 Client: w_f <- w_t. In rounds t > floor(L R), every local step draws lambda ~ U(0, 1), one for the model or
 one per layer. With g the gradient of F_k at W(lambda) = (1 - lambda) w_f + lambda w_l, and c the cosine of

@@ -26,7 +26,7 @@ COLUMNS = {  # measure, by batch of training or not: heading and explanation
 LEAD = Markup("""From the predictions that runs have kept (<code>run.keep_predictions</code>). In the table,
 means over clients, each on its own test set, then over seeds; below them the population std over clients.
 ECE and MCE compare accuracy and confidence (the probability of the prediction) in 15 equal bins; by batch,
-they are means over batches of the run’s batch size, which are larger. In the pictures, the predictions of
+they are means over batches of the run’s batch size, and larger. In the pictures, the predictions of
 all clients are pooled, so ECE is usually smaller than in the table. A line is a seed, above the dashed line
 where models are right more often than their confidence says; the area of a dot and the histogram show the
 share of samples in each bin.""")

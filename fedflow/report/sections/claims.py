@@ -8,14 +8,12 @@ from fedflow.report.compared import Compared
 
 LEAD = """A comparison is over the seeds that both methods have; brackets hold the 95 % interval of the mean
 paired difference (Student’s t; with three or four seeds, the standard deviation is at least the median one of
-the same measure and partition). It
+the same measure and partition). A comparison
 is confirmed if all of the interval is on the side of the claim, not confirmed if none of it is, both with a
 p-value of at most 0.05 that is adjusted for the number of comparisons (Benjamini-Hochberg), and not resolved
 otherwise or with fewer than three seeds. “+”: a seed did not reach its target, so the number is a lower
 bound."""
-ELSEWHERE = (
-    " Some runs were made elsewhere: only claims and published tables have their numbers, of results.csv."
-)
+ELSEWHERE = " Some runs were made elsewhere: only claims and published tables show them, from results.csv."
 VERDICT = Markup('<span class="verdict {}">{}</span> ')
 NUMBERS = Markup("{} · {}: <b>{}</b>")
 

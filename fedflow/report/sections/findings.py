@@ -229,7 +229,7 @@ def _warnings(p: ComparedPartition) -> list[str]:
             differ = "; ".join(f"{value} for {', '.join(rows[value])}" for value in others)
             warnings.append(f"Not all rows have the same {spoken(name)}: {usual}, but {differ}.")
     if _stopped_apart(p.runs):
-        warnings.append(f"Runs stopped after {rounds_of(p.runs)}: their final accuracies do not compare.")
+        warnings.append(f"Runs stopped after {rounds_of(p.runs)}: their final accuracies are not comparable.")
     warnings += [
         f"{run.label}, seed {run.seed} has two results: {run.repeated} is not shown."
         for run in p.runs
@@ -241,7 +241,7 @@ def _warnings(p: ComparedPartition) -> list[str]:
             outdated.setdefault(why, {}).setdefault(run.variant, []).append(run)
     for why, methods in outdated.items():
         count = counted(sum(map(len, methods.values())), "run")
-        warnings.append(f"Their {why} changed since: {count} of {_names(methods, [*methods])}.")
+        warnings.append(f"Outdated, as their {why} changed: {count} of {_names(methods, [*methods])}.")
     seeds, lacking = {run.seed for run in p.runs}, dict[str, list[str]]()
     for repeats in p.methods.values():
         if gone := seeds - {run.seed for run in repeats}:

@@ -19,7 +19,7 @@ PICTURES = (
     "Assignment: a row is a client; a change of color is a move to another cluster. Blank: not evaluated "
     "yet.",
     "Moves, where there are some: the share of clients that changed cluster in each round, and from which "
-    "cluster to which. A band is as wide as the number of its clients; gray had no cluster yet.",
+    "cluster to which. The width of a band is its number of clients; gray: no cluster yet.",
     "Dissimilarity: all pairs of clients that the server compares, in the order of the dendrogram. The "
     "dashed line is the height up to which clusters were merged.",
     "Embedding: clients in two dimensions, by classical multidimensional scaling of these dissimilarities. A "

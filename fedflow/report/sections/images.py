@@ -20,8 +20,9 @@ CURVES = ("fid", "global_accuracy")
 GENERATION = """The server makes labeled images; clients are served a classifier that is trained on them. All
 measures compare the images after the last round with the complete test set. The FID is a distance between
 the means and covariances of features: inputs of the last layer of a central network (FID-c) or of
-Inception v3, or pixels. It depends on the features and on the number of images, so only values with equal
-features and numbers compare; the FID of as many real training images is what perfect images would have.
+Inception v3, or pixels. It depends on the features and on the number of images, so values
+compare only with equal features and numbers; the FID of as many real training images is what perfect images
+would have.
 Precision, recall, density and coverage count images within balls around others, up to the 5th neighbor. The
 accuracy with real images is of the same classifier, trained in the same way on these real training
 images."""
@@ -30,7 +31,7 @@ were copies of training images, they would be closer to these than test images a
 new as images can be, so 5 % near copies are expected of new ones. A distance to the nearest test image is
 larger for a small test set. Images far from all training images prove nothing about privacy: features,
 attributes, or the membership of a client can leak without any copy, and a distance between pixels misses a
-copy that is shifted or brighter. Nor do these numbers see what clients send in the rounds."""
+copy that is shifted or brighter. These numbers do not cover what clients send."""
 
 
 @partitioned("images", "Generated images", GENERATION, "Images")

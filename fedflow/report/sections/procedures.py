@@ -29,9 +29,9 @@ from fedflow.report.compared import Compared
 
 WIDE = 400  # points, from which on a picture has a row of the page
 SHORT = 20  # rows of the longest table that the page shows
-LEAD = """Experiments that are not federated rounds. Tables and curves: mean over seeds, with the sample std,
-or a band from the lowest to the highest seed. Bold: best mean of a column. Other pictures and tables are
-from the first seed."""
+LEAD = """Experiments without federated rounds. Tables: mean over seeds and sample std. Curves: mean over
+seeds, and a band from the lowest to the highest seed. Bold: best mean of a column. Other pictures and
+tables are from the first seed."""
 
 
 def section(c: Compared) -> Section | None:

@@ -20,10 +20,10 @@ SHARES = {  # of diagnostics: heading and explanation
 GATED = "Accuracy of the network that the client keeps, on the samples of method.gate."
 LEAD = """Clients prune their own networks: each keeps a mask of its parameters, and the server averages
 every parameter over the clients that keep it. Pruned shares are by mask. MACs are the multiplications for
-one sample, in which channels that are removed count and single zeros do not. In the pictures by round and by
-pruned share, a thin line is a client and the thick one is the mean; the accuracy is that on the samples by
-which a client decides whether to prune further. IoU compares two masks: parameters that both keep, per
-parameter that one of them keeps. It is also lower where one client has pruned more than the other. Clients
+one sample: removed channels reduce them, single zeros do not. In the pictures by round and by
+pruned share, a thin line is a client and the thick one is the mean; accuracy is on the samples by which a
+client decides whether to prune further. IoU compares two masks: the parameters that both keep, divided by
+those that at least one keeps. It is also lower where one client has pruned more than the other. Clients
 are sorted by their labels. In the picture of layers, a bar is the mean over clients, and its line extends
 from the 10th to the 90th percentile; layers that all clients keep whole are left out."""
 

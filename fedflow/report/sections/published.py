@@ -7,9 +7,9 @@ from fedflow.finished.cells import Cell, Row, Table
 from fedflow.report.blocks import Block, Heading, Listing, Section, Text
 from fedflow.report.compared import Compared
 
-LEAD = """Tables of papers with a row whose data set and partition scheme agree with runs here. In each
-cell, the published value is above ours: mean ± sample std over seeds. A “+” means: not reached, at least
-so much."""
+LEAD = """Tables of papers with a row whose dataset and partition scheme match runs here. Each cell has the
+published value, and below it ours: mean ± sample std over seeds. “+”: the target was not reached, so the
+number is a lower bound."""
 NOT_RUN = Markup('<span class="missing">not run</span>')
 
 

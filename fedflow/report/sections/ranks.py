@@ -121,7 +121,7 @@ def described(ranked: Ranking) -> str:
     return (
         f"{tested}Two methods differ at the 5 % level (Nemenyi) if their mean ranks are "
         f"{ranked.critical:.2f} or more apart; a bar joins those that are closer. "
-        f"With {len(ranked.partitions)} partitions, level does not mean equal."
+        f"With {len(ranked.partitions)} partitions, methods joined by a bar may still differ."
     )
 
 

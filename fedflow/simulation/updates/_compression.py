@@ -44,7 +44,7 @@ class Compression(UpdateStep):
     counterpart are compressed as they are, also personal models (MTL, L2GD, FedAC). With ``feedback``, a
     client sends C(u + e) and keeps e <- u + e - C(u + e); e = 0 at first.
 
-    Down, clients hold a vector w, at first the server's x, which crosses in full. Later, C(x - w) crosses
+    Down, clients hold a vector w, at first the server's x, which is sent in full. Later, C(x - w) is sent
     with ``feedback``, else C(x - x') with x' of the round before, and is added to w. The server adds
     differences that it gets to x, not to w, and its x is scored. Every client is taken to hold the same w: a
     client of a round also receives the messages that it missed (``catch_up``), or the full vector if that is

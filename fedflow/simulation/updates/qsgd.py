@@ -24,7 +24,7 @@ class QSGD(Compression):
     1 + omega, so that it is a contraction. The norm is over a ``bucket`` of n entries, or the vector.
 
     The code has a fixed length: ceil(log2(2 s + 1)) bits an entry, and every norm; the paper's Elias code,
-    which is shorter for few levels, is not counted. A vector for which it is not shorter crosses unchanged.
+    which is shorter for few levels, is not counted. A vector for which it is not shorter is sent unchanged.
     """
 
     levels: int = option(doc="levels of an absolute value, without 0", symbol="s", ge=1)

@@ -1,4 +1,4 @@
-"""Random-k sparsification: random entries cross.
+"""Random-k sparsification: only random entries are sent.
 
 Sources: Konečný et al., "Federated Learning: Strategies for Improving Communication Efficiency", 2016
 (subsampling, random masks by seed); Stich et al., "Sparsified SGD with Memory", NeurIPS 2018 (feedback).
@@ -14,11 +14,11 @@ from fedflow.simulation.updates.step import register
 
 @register("random_k", "Random-k sparsification")
 class RandomK(Compression):
-    """k random entries of a vector [n] cross, k = ``share`` n, at least 1, times n / k.
+    """k random entries of a vector [n] are sent, k = ``share`` n, at least 1, times n / k.
 
     So E C(u) = u and E ||C(u) - u||^2 = (n / k - 1) ||u||^2. With ``feedback``, there is no factor, and
-    E ||C(u) - u||^2 = (1 - k / n) ||u||^2. Sender and receiver draw from a shared seed: no positions cross.
-    Of a pruned vector, the drawn entries that it keeps cross. With share 1, nothing changes.
+    E ||C(u) - u||^2 = (1 - k / n) ||u||^2. Both ends draw from a shared seed: no positions are sent.
+    Of a pruned vector, the drawn entries that it keeps are sent. With share 1, nothing changes.
     """
 
     share: float = option(doc="share of the entries that cross", symbol="k / n", gt=0, le=1)

@@ -15,8 +15,8 @@ from fedflow.simulation.updates.step import register
 class Sign(Compression):
     """A vector u [n] becomes ||u||_1 / n sign(u), where 0 counts as positive.
 
-    ||u - C(u)||^2 = ||u||^2 - ||u||_1^2 / n. One bit an entry and the factor cross. Of a pruned vector, n
-    counts the entries that it keeps.
+    ||u - C(u)||^2 = ||u||^2 - ||u||_1^2 / n. One bit per entry and the factor are sent. Of a pruned vector,
+    n counts the entries that it keeps.
     """
 
     def code(self, u: Tensor, crosses: Tensor, draw: Draw) -> Code:

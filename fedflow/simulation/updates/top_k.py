@@ -1,4 +1,4 @@
-"""Top-k sparsification: the largest entries cross.
+"""Top-k sparsification: only the largest entries are sent.
 
 Sources: Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; Stich et al.,
 "Sparsified SGD with Memory", NeurIPS 2018 (the contraction).
@@ -17,10 +17,10 @@ from fedflow.simulation.updates.step import register
 
 @register("top_k", "Top-k sparsification")
 class TopK(Compression):
-    """The k entries of a vector [n] with the largest absolute values cross, k = ``share`` n, at least 1.
+    """The k entries of a vector [n] with the largest absolute values are sent, k = ``share`` n, at least 1.
 
-    ||u - C(u)||^2 <= (1 - k / n) ||u||^2. Of equal entries, the first crosses. Of a pruned vector, n counts
-    the entries that it keeps. Every entry crosses with its position in ceil(log2 n) bits, or all positions as
+    ||u - C(u)||^2 <= (1 - k / n) ||u||^2. Of equal entries, the first is sent. Of a pruned vector, n counts
+    the entries that it keeps. Every entry is sent with its position in ceil(log2 n) bits, or all positions as
     n bits if that is less; n then counts pruned entries too. With share 1, nothing changes.
     """
 
