@@ -10,12 +10,15 @@ import sys
 import warnings
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import httpx
 import pandas as pd
 import pytest
 from command import fedflow, make_project, one_line_error
+from filelock import FileLock
 from support import refused
 
 from fedflow.cli.experiments import start
@@ -107,7 +110,7 @@ def test_a_procedure_with_a_named_folder_deletes_nothing_else_there(project: Pat
     assert done.code == 2 and "notes holds results of another run (other seed): name another" in done.err
     before = files_below(project / "results")
     done = fedflow(capsys, *ring, project / "results/even/fedavg/0")
-    assert done.code == 2 and "out: " in done.err and "a folder outside data, outcomes" in done.err
+    assert done.code == 2 and "out: " in done.err and "a folder outside data, landscapes" in done.err
     assert files_below(project / "results") == before
 
 
@@ -377,6 +380,20 @@ def test_what_comes_back_replaces_no_finished_results(project: Path, capsys) -> 
     for lam in (1.0, 0.5):
         file.write_text(text.replace("lam: 1.0", f"lam: {lam}"))
         assert "restored" in fedflow(capsys, "sweep", "--root", project).out
+
+
+def test_sweeps_take_turns_to_move_results(project: Path, capsys) -> None:
+    file = project / "params.yaml"
+    file.write_text(file.read_text().replace("methods: [fedavg, ditto]", "methods: [fedavg]"))
+    said = Queue[str]()
+    with FileLock(project / ".fedflow" / "locks" / "grid"):
+        sweep = Thread(target=lambda: said.put(fedflow(capsys, "sweep", "--root", project).out))
+        sweep.start()
+        sweep.join(3)
+        assert sweep.is_alive() and (project / "results/even/ditto/0").exists()
+    sweep.join()
+    assert "waiting for another sweep that moves results" in said.get()
+    assert not (project / "results/even/ditto/0").exists()
 
 
 def test_a_cell_whose_inputs_another_command_has_changed_fails(project: Path, capsys) -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from fedflow.config import Loaded
 from fedflow.data import is_current
 from fedflow.errors import FedflowError
-from fedflow.files import prepared_folder
+from fedflow.files import locked, prepared_folder
 from fedflow.project.identity import Identity
 from fedflow.project.terminal import say
 from fedflow.stages.central_network import CentralRun
@@ -63,23 +64,31 @@ def to_do(
     for home in (RESULTS, OUTCOMES):  # outputs of a stage of dvc.yaml; DVC warns of empty ones
         (root / home).mkdir(exist_ok=True)
         (root / home / ".gitkeep").touch()
+    waiting = partial(say, "waiting for another sweep that moves results")
+    with locked(root / ".fedflow" / "locks" / "grid", waiting):
+        todo = _moved(params, root, [cell for cell in grid if cell.title not in lost])
+    say(counts([*todo, *lost], grid))
+    return todo, [*lost, *unread]
+
+
+def _moved(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[Cell]:
+    """Set results aside and restore others; returns the cells that then have no finished results."""
     for folder, identity in left_over(params, root).items():
         _move(folder, _aside(root, folder, identity))
         say(f"{folder}: set aside, not in the grid")
     todo = []
     for cell in grid:
-        if cell.title in lost or not outdated(root, cell.results_folder, cell.identity):
+        folder = cell.results_folder
+        if not outdated(root, folder, cell.identity):
             continue
-        if _is_aside(cell):
-            folder = cell.results_folder
-            if other := Identity.read(folder):
-                _move(folder, _aside(root, folder, other))
-            _move(_aside(root, folder, cell.identity), folder)
-            say(f"{cell.results_folder}: restored (in the grid again)")
-        else:
+        if not _is_aside(cell):
             todo.append(cell)
-    say(counts([*todo, *lost], grid))
-    return todo, [*lost, *unread]
+            continue
+        if other := Identity.read(folder):
+            _move(folder, _aside(root, folder, other))
+        _move(_aside(root, folder, cell.identity), folder)
+        say(f"{folder}: restored (in the grid again)")
+    return todo
 
 
 def _make_inputs(
