@@ -16,13 +16,16 @@ from command import fedflow, make_project
 from support import refused
 
 import fedflow as ff
-from fedflow.config import load_params
+from fedflow.config import Loaded, load_params
+from fedflow.errors import FedflowError
 from fedflow.finished.bootstrap import difference
 from fedflow.finished.collect import collect_runs
 from fedflow.finished.collect_outcomes import collect_outcomes
 from fedflow.finished.tables import by_method
 from fedflow.partition import load_partition
+from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.experiment import Experiment
+from fedflow.stages.inputs import MAKERS
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 
@@ -265,3 +268,33 @@ def test_a_division_that_replaces_another_one_is_reported(tmp_path: Path, capsys
     for change, said in ((), False), (("--set", "partitions.skewed.fraction=0.3"), True), ((), True):
         done = fedflow(capsys, "partition", "skewed", "--root", root, *change)
         assert done.code == 0 and ("skewed: replacing another division" in done.out + done.err) == said
+
+
+def test_a_division_that_another_process_uses_is_not_replaced(tmp_path: Path, capsys) -> None:
+    root = make_project(tmp_path)
+    assert fedflow(capsys, "partition", "skewed", "--root", root).code == 0
+    lock = root / ".fedflow" / "locks" / "run"
+    hold = f"from pathlib import Path; from fedflow.files import locked; path = Path({str(lock)!r})"
+    wait = "with locked(path, print, 'skewed/fedavg/0'): print(flush=True); input()"
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", f"{hold}\n{wait}"], **options) as process:
+        assert process.stdout and process.stdout.readline()
+        assert fedflow(capsys, "partition", "skewed", "--root", root).code == 0
+        done = fedflow(
+            capsys, "partition", "skewed", "--root", root, "--set", "partitions.skewed.fraction=0.3"
+        )
+        process.communicate(b"\n")
+    words = f"skewed/fedavg/0, process {process.pid}, uses another division of the name skewed: wait until"
+    assert done.code == 2 and words in done.err
+
+
+def test_a_division_made_with_other_settings_before_the_run_opens_it_is_noticed(tmp_path: Path) -> None:
+    root = make_project(tmp_path)
+
+    def twice(params: Loaded, name: str, folder: Path) -> None:
+        prepare_partition(params, name, folder)
+        prepare_partition(load_params(root / "params.yaml", [f"partitions.{name}.seed=9"]), name, folder)
+
+    experiment = Experiment(load_params(root / "params.yaml"), "skewed", "fedavg", 0, root)
+    with refused("another command with other settings has just made partition skewed", FedflowError):
+        run_experiment(experiment, makers=MAKERS | {"partitions": twice})

@@ -1,6 +1,7 @@
 """Divides prepared samples among clients."""
 
 import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 from fedflow.config import Params
 from fedflow.data import Dataset, load_prepared
 from fedflow.data.files import reading
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, FedflowError
 from fedflow.files import (
     COUNTS,
     central_folder,
@@ -26,6 +27,7 @@ from fedflow.partition import Partition, Samples, load_partition, make_partition
 from fedflow.partition.after.difficulty import Difficulty
 from fedflow.partition.params import UNDRAWN
 from fedflow.project.identity import Identity
+from fedflow.project.running import running
 from fedflow.project.terminal import say
 from fedflow.stages.experiment import contents
 
@@ -54,6 +56,7 @@ def _prepared(params: Params, name: str, root: Path) -> Path:
     made = _made(params, name, dataset, root)
     _need_draw(params, name, made, dataset, root)
     if existing is not None and existing.hash != made.hash:
+        _need_no_reader(name, root)
         say(f"{folder}: replacing another division of this name")
     tabled = made.label_counts is None or (folder / COUNTS).exists()
     if existing is None or existing.summary() != made.summary() or not tabled:
@@ -91,6 +94,18 @@ def _need_draw(params: Params, name: str, division: Partition, dataset: Dataset,
         first = _made(params, entry, dataset, root).hash
     if division.hash == first:
         raise BadInput("grid.redraw", "division", UNDRAWN)
+
+
+def _need_no_reader(name: str, root: Path) -> None:
+    """Raise `FedflowError` if another process runs on the division of this name."""
+    entry, _, seed = name.partition("@")
+    for run in running(root):
+        partition, *_, last = run.name.split("/")
+        if partition == entry and seed in ("", last) and run.pid != os.getpid():
+            raise FedflowError(
+                f"{run.name}, process {run.pid}, uses another division of the name {name}: wait until it has "
+                "ended, or give one of them another name"
+            )
 
 
 def is_divided(params: Params, name: str, root: Path = Path()) -> bool:
