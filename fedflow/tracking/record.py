@@ -26,6 +26,7 @@ from filelock import FileLock, Timeout
 from fedflow import __version__
 from fedflow.claims.sources import COMPARISONS, RECORDED, RESULTS
 from fedflow.errors import FedflowError, reason
+from fedflow.files import read_fact
 from fedflow.metrics.table import heading, headlines, metric_of, printed, recorded_name
 from fedflow.project.digest import digest
 from fedflow.project.machine import lock_digest, processor
@@ -39,6 +40,7 @@ from fedflow.tracking.shared import (
     RUNS,
     SWEEP,
     Owner,
+    every,
     experiment_id,
     number,
     parents,
@@ -60,6 +62,8 @@ R = TypeVar("R", bound="Record")
 FLUSH_STEPS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many steps or seconds
 AGAIN, PATIENCE = 10.0, 120.0  # seconds until a store that is away is asked again, and for it at the end
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
+MARKER = "metrics.json"  # written last
+OUTCOME = ("*.json", "*.csv", "*.safetensors", "tables/*.csv", "pictures/*.svg")  # files of a procedure
 CHANGED, RESUMED, INCOMPLETE = "fedflow.changed_params", "fedflow.resumed", "fedflow.incomplete"  # tags
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
 
@@ -248,8 +252,8 @@ class Record:
     ) -> None:
         """Log the final ``metrics`` at the last ``step``, files and models, and close the run as finished.
 
-        All files of ``folder`` are logged under ``results/``, and ``models`` if there is a ``card``
-        (`log_models`). ``cluster`` has the cluster of every client.
+        The files that the run wrote into ``folder`` are logged under ``results/``, and ``models`` if there is
+        a ``card`` (`log_models`). ``cluster`` has the cluster of every client.
         """
         self._wait()
         self.flush()
@@ -259,7 +263,7 @@ class Record:
             if folder is not None:
                 note = "\n\n".join(filter(None, [self._link, described(metrics, folder)]))
                 self.api.set_tag(self.run_id, NOTE, note)
-                self.api.log_artifacts(self.run_id, str(folder), "results")
+                self._log_results(folder)
             if card is not None:
                 run, accuracy = self.api.get_run(self.run_id), metrics.get("local_accuracy")
                 served = log_models(self.store, run, card, models, cluster, step, accuracy)
@@ -278,6 +282,10 @@ class Record:
         finally:
             with reporting(self.store.uri):
                 self._close(status)
+                self._compare()
+
+    def _compare(self) -> None:
+        """Compare the runs of the sweep, if this was the last one."""
 
     def _begin(
         self,
@@ -336,6 +344,16 @@ class Record:
         numbers = {self._named(k): float(v) for k, v in _numbers(metrics).items()}
         new = [Metric(k, v, now, rounds) for k, v in numbers.items() if not math.isnan(v) and had.get(k) != v]
         self.api.log_batch(self.run_id, metrics=new)
+
+    def _log_results(self, folder: Path) -> None:
+        """Log the files of a run or an outcome; a folder that the user named may have others."""
+        listed = read_fact(folder / MARKER, "files")
+        if read_fact(folder / MARKER, "procedure") is not None:
+            listed = [str(file.relative_to(folder)) for kind in OUTCOME for file in folder.glob(kind)]
+        if listed is None:
+            self.api.log_artifacts(self.run_id, str(folder), "results")
+        for name in sorted({*listed, MARKER}) if listed else ():
+            self.api.log_artifact(self.run_id, str(folder / name), str(Path("results", name).parent))
 
     def _log_more(self, folder: Path | None) -> None:
         """Log further files and tables, before the final numbers."""
@@ -408,7 +426,10 @@ class RunRecord(Record):
         if not self.parent:
             with self._afterwards("MLflow's pages do not show it first"):
                 show_first(self.api, self.experiment_id, measured([self.api.get_run(self.run_id)]))
-        elif self.api.get_run(self.parent).info.status == "FINISHED":
+        self._compare()
+
+    def _compare(self) -> None:
+        if self.parent and self.api.get_run(self.parent).info.status == "FINISHED":
             with self._afterwards("its sweep is not compared"):
                 log_comparison(self.api, self.experiment_id, self.parent)
 
@@ -537,8 +558,12 @@ def _log_params(api: "MlflowClient", run_id: str, values: Mapping[str, str]) -> 
 
 def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
     """End a sweep with its last running child; a child that starts later reopens it."""
-    running = f"{RUNS} and tags.`{PARENT}` = '{parent}' and attributes.status = '{RUNNING}'"
-    if not api.search_runs([experiment], running, max_results=1):
+    children = f"{RUNS} and tags.`{PARENT}` = '{parent}' and attributes.status = "
+    running = {run.data.tags[KEY] for run in every(api.search_runs, [experiment], f"{children}'{RUNNING}'")}
+    if running:  # a run that was killed on another machine, and repeated
+        done = every(api.search_runs, [experiment], f"{children}'FINISHED'")
+        running -= {run.data.tags[KEY] for run in done}
+    if not running:
         api.set_terminated(parent)
 
 

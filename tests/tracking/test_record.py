@@ -11,8 +11,10 @@ from support import finish, open_run, refused
 
 from fedflow.errors import FedflowError
 from fedflow.project.machine import processor
+from fedflow.tracking.comparison import PARENT
 from fedflow.tracking.pages import TAG
 from fedflow.tracking.record import _source, described
+from fedflow.tracking.shared import KEY
 from fedflow.tracking.store import Store, open_store
 
 PARAMS = {"run": {"rounds": 11, "lrs": [0.1, 0.01]}, "method": {"name": "fedavg", "note": "x" * 9000}}
@@ -404,6 +406,38 @@ def test_a_sweep_ends_with_the_comparison_of_its_runs(start, api, rounds, outcom
         "tags.`seed`",
         "metrics.`accuracy/local_accuracy`",
     ]
+
+
+def test_a_sweep_is_compared_if_its_last_run_fails(start, api, outcome):
+    with start("good", sweep="failing", tags={"method": "fedavg", "settings": "aaaa", "seed": 0}) as good:
+        bad = start("bad", sweep="failing", tags={"method": "ditto", "settings": "bbbb", "seed": 0})
+        finish(good, outcome())
+    assert api.get_run(good.parent).info.status == "RUNNING"
+    bad.fail("no memory")
+    parent = api.get_run(good.parent)
+    assert parent.info.status == "FINISHED" and "comparison/fedavg" in parent.data.metrics
+
+
+def test_a_run_killed_on_another_machine_and_repeated_does_not_keep_its_sweep_open(start, api, outcome):
+    with start("again", sweep="moved", tags={"method": "fedavg", "settings": "aaaa", "seed": 0}) as record:
+        tags = api.get_run(record.run_id).data.tags
+        killed = api.create_run(record.experiment_id, tags={n: tags[n] for n in (KEY, PARENT)})
+        finish(record, outcome())
+    assert api.get_run(killed.info.run_id).info.status == "RUNNING"
+    assert api.get_run(record.parent).info.status == "FINISHED"
+
+
+def test_only_files_of_the_run_are_logged(start, api, outcome, tmp_path):
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "key.json").write_text("{}")
+    for key, facts in (("run", {"files": ["rounds.csv"]}), ("outcome", {"procedure": "coreset"})):
+        for name in ("rounds.csv", "thesis.docx"):
+            (tmp_path / name).write_text("")
+        (tmp_path / "metrics.json").write_text(json.dumps(facts))
+        with start(key) as record:
+            finish(record, outcome(), tmp_path)
+        logged = {file.path for file in api.list_artifacts(record.run_id, "results")}
+        assert logged == {"results/metrics.json", "results/rounds.csv"}
 
 
 def test_a_sweep_that_cannot_be_compared_has_finished_runs(start, api, outcome, monkeypatch):
