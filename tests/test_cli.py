@@ -125,10 +125,10 @@ def test_a_finished_run_is_repeated_on_request_only(capsys, tmp_path):
     assert call() == (begun, numbers)
     shutil.rmtree(project / ".fedflow" / "partitions")
     (project / "data" / "prepared" / "digits" / "meta.json").unlink()
-    unused = ("--set", "methods.ditto.lam=5", "--set", "tuning.rounds=1")
-    with pytest.warns(
-        UserWarning, match="^--set methods.ditto.lam, tuning.rounds: not used by skewed · fedavg"
-    ):
+    others = ["methods.ditto.lam=5", "tuning.rounds=1", "models.other=mlp", "tuned.skewed.ditto.lam=3"]
+    unused = [word for change in others for word in ("--set", change)]
+    names = ", ".join(change.partition("=")[0] for change in others)
+    with pytest.warns(UserWarning, match=f"^--set {names}: not used by skewed · fedavg"):
         done = fedflow(capsys, "run", *options, *unused)
     assert "already finished" in done.out and len(recorded(store)["runs"]) == 3
 

@@ -1,8 +1,7 @@
 """The commands ``run`` and ``tune``, and functions to start flows."""
 
 import shlex
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from datetime import datetime
 from functools import partial
@@ -15,12 +14,13 @@ import typer
 from fedflow.cli.options import Again, Executor, Root, Set, Sweep, Workers, load_engine
 from fedflow.cli.printing import console, print_line, print_metrics, print_table
 from fedflow.cli.startup import importing
+from fedflow.cli.unused import entries, warn_of_unused
 from fedflow.errors import BadInput, FedflowError, asking_prefect
 from fedflow.naming import counted
 from fedflow.project.distribution import require
 
 if TYPE_CHECKING:
-    from fedflow.config import Loaded, Params
+    from fedflow.config import Params
     from fedflow.stages.grid import Cell
     from fedflow.stages.inputs import Makers
 
@@ -72,7 +72,7 @@ def run(
         experiment = Experiment(params, partition, method, seed, root, sweep)
         experiment.check()
         warn_of_kept(params, [experiment.names])
-        warn_of_unused(params, [experiment.names], experiment.title, "grid")
+        warn_of_unused(params, experiment.title, entries(params, [experiment]), "grid", "tuning")
         folder = Path(out) if out else None
         home = folder or experiment.results_folder
         makers = MAKERS | {"networks": train}
@@ -153,26 +153,6 @@ def finished_already(cell: "Cell", folder: Path, makers: "Makers | None" = None)
     if finished:
         print_line(f"{cell.title}: already finished{_ended(cell.root, folder)}; --again repeats it")
     return finished
-
-
-def warn_of_unused(params: "Loaded", pairs: Iterable[Sequence[str]], user: str, *without: str) -> None:
-    """Warn of changes that the runs of ``user`` do not read.
-
-    ``pairs`` are their partitions and methods; ``without`` are sections that they do not read, besides
-    `tuning`.
-    """
-    used = {"grid.redraw"}
-    for partition, *methods in pairs:
-        used |= {f"partitions.{partition}"}
-        used |= {f"methods.{name}" for method in methods for name in (method, params.registered(method))}
-    unused: list[str] = []
-    for name in (change.partition("=")[0].replace('"', "") for change in params.changes):
-        section, _, rest = name.partition(".")
-        other = section in ("tuning", *without) or (section in ("methods", "partitions") and rest)
-        if other and not any(f"{name}.".startswith(f"{entry}.") for entry in used):
-            unused.append(name)
-    if unused:
-        warnings.warn(f"--set {', '.join(unused)}: not used by {user}", stacklevel=2)
 
 
 def _ended(root: Path, folder: Path) -> str:

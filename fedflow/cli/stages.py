@@ -9,7 +9,10 @@ import typer
 from fedflow.cli.options import Again, Executor, Root, Set, Sweep, Workers, load, load_engine
 from fedflow.cli.printing import print_line, print_numbers, print_table
 from fedflow.cli.startup import importing
+from fedflow.cli.unused import entries, network_entries, warn_of_unused
 from fedflow.errors import called, unknown_name
+
+OF_RUNS = ("run", "training", "tuning")  # sections that only runs read
 
 
 def prepare(
@@ -25,7 +28,9 @@ def prepare(
         from fedflow.data import load_prepared
         from fedflow.stages.prepare import prepare_dataset
 
-    folder = prepare_dataset(load(root, settings), dataset, root, tell=lambda note: None)
+    params = load(root, settings)
+    warn_of_unused(params, dataset, [f"data.{dataset}"], *OF_RUNS, "engine", "grid")
+    folder = prepare_dataset(params, dataset, root, tell=lambda note: None)
     print_line(folder)
     for note in load_prepared(folder).notes:
         print_line(note)
@@ -49,6 +54,7 @@ def central(
 
     params = load(root, settings)
     params.network(name)
+    warn_of_unused(params, name, network_entries(params, [name]), *OF_RUNS, "grid")
     start(
         params,
         "central",
@@ -95,6 +101,7 @@ def procedure(
     params = load_engine(root, settings, executor, workers)
     run = ProcedureRun(params, name, seed, root, sweep, out)
     params.procedure(name)
+    warn_of_unused(params, run.title, entries(params, [run]), "grid", "tuning")
     if again or not finished_already(run, run.folder):
         start(params, "procedure", lambda: run_procedure(run), **run.parameters)
     columns, rows = read_summary(run)
@@ -120,8 +127,12 @@ def partition(
         from fedflow.stages.prepare import prepare_dataset
 
     params = load(root, settings)
-    prepare_dataset(params, params.partition(name).dataset, root)
-    if (expert := params.expert(name)) is not None:
+    expert, dataset = params.expert(name), params.partition(name).dataset
+    used = network_entries(params, [expert] if expert else [])
+    used |= {f"data.{dataset}", f"partitions.{name.partition('@')[0]}"}
+    warn_of_unused(params, name, used, *OF_RUNS, "engine")
+    prepare_dataset(params, dataset, root)
+    if expert is not None:
         from fedflow.stages.central_network import prepare_network
 
         prepare_network(params, expert, root)

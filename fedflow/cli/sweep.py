@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedflow.cli.experiments import load_flow, server_for, start, warn_of_unused
+from fedflow.cli.experiments import load_flow, server_for, start
 from fedflow.cli.options import Executor, Root, Set, Workers, load_engine
 from fedflow.cli.printing import print_line
 from fedflow.cli.startup import importing
+from fedflow.cli.unused import entries, network_entries, warn_of_unused
 from fedflow.errors import BadInput, FedflowError, Unanswered
 from fedflow.naming import counted, listed
 
@@ -78,15 +79,15 @@ def sweep(
 
     check_arguments(name=name)
     params = load_engine(root, settings, executor, workers)
-    if alone := _alone(params.engine, executor, workers):
+    if alone := _alone(params):
         if (jobs or 1) > 1:
             side_by_side = "runs side by side train one client at a time, in their own processes"
             raise BadInput("--jobs", jobs, f"1 with {alone}: {side_by_side}")
         jobs = 1
     every = grid.cells(params, root, name)
     warn_of_kept(params, grid.pairs(every))
-    divided = params.partitions if params.grid.procedures else {}  # which procedures may read
-    warn_of_unused(params, [*grid.pairs(every), *((name,) for name in divided)], "the grid")
+    used = entries(params, every) | network_entries(params, params.grid.central)
+    warn_of_unused(params, "the grid", used, "tuning")
     if rest:
         left = not_elsewhere(params, root, every)
         print_line(f"{len(every) - len(left)} of {len(every)} runs skipped: results.csv has them")
@@ -230,11 +231,14 @@ def _end(processes: list[BaseProcess]) -> None:
         process.kill()
 
 
-def _alone(engine: Any, executor: str | None, workers: int | None) -> str:
-    """The request that only a run alone can meet, if there is one."""
-    if engine.executor in ("dask", "ray") or executor == "processes":
+def _alone(params: "Loaded") -> str:
+    """The request of the command that only a run alone can meet, or an executor that is a cluster."""
+    engine, asked = params.engine, {change.partition("=")[0] for change in params.changes}
+    by_processes = engine.executor == "processes" and {"engine", "engine.executor"} & asked
+    if engine.executor in ("dask", "ray") or by_processes:
         return f"executor {engine.executor}"
-    return counted(workers, "worker") if workers and workers > 1 else ""
+    several = engine.workers > 1 and {"engine", "engine.workers"} & asked
+    return counted(engine.workers, "worker") if several else ""
 
 
 def _jobs(engine: Any) -> int:
