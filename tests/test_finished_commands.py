@@ -9,8 +9,10 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
+from textwrap import dedent
 
 import psutil
 import pytest
@@ -297,6 +299,45 @@ def test_partitions_are_read_again_once_params_yaml_changes(
     assert listed() == [("skewed", 0.7, True)]
 
 
+def test_a_run_outside_of_the_grid_keeps_its_name(project: Path, tmp_path: Path, capsys) -> None:
+    root = Path(shutil.copytree(project, tmp_path / "copy", ignore=shutil.ignore_patterns("mlruns")))
+    twin = root / "runs/skewed/fedavg/0"
+    shutil.copytree(root / "results/skewed/fedavg/0", twin)
+    listed = [row["run"] for row in json.loads(fedflow(capsys, "ls", "--json", "--root", root).out)]
+    assert {"skewed/fedavg/0", "runs/skewed/fedavg/0"} <= {*listed}
+    for name, folder in (
+        ("runs/skewed/fedavg/0", twin),
+        ("results/skewed/fedavg/0", root / "results/skewed/fedavg/0"),
+    ):
+        assert f"files in {folder}\n" in fedflow(capsys, "show", name, "--root", root).out
+
+
+def test_the_code_of_a_network_at_an_import_path_is_not_remembered(
+    tmp_path: Path, capsys, monkeypatch
+) -> None:
+    text = PARAMS.replace("{name: mlp, options: {hidden: [8]}}", "ownnet:Net").replace("[0, 1]", "[0]")
+    root = make_project(tmp_path / "own", text.replace("[fedavg, ditto]", "[fedavg]"))
+    net = """
+    from torch import nn
+    class Net(nn.Module):
+        def __init__(self, input_shape, num_classes):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+        def forward(self, x):
+            return self.layers(x)
+    """
+    file = root / "ownnet.py"
+    file.write_text(dedent(net))
+    monkeypatch.chdir(root)
+    run = [shutil.which("fedflow")]
+    for edit, said in ((net, False), (net.replace("self.layers(x)", "self.layers(x) * 2"), True)):
+        file.write_text(dedent(edit))
+        if not said:
+            subprocess.run([*run, "sweep", "-j", "1"], check=True, capture_output=True)
+        done = subprocess.run([*run, "ls"], capture_output=True, text=True, check=True)
+        assert ("outdated: 1 run, whose code changed" in done.stdout) == said
+
+
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(r"fedflow \d+\.\d+\.\d+\n", fedflow(capsys, "--version").out)
     assert fedflow(capsys, "-h").out == fedflow(capsys, "--help").out
@@ -307,7 +348,8 @@ def test_the_note_of_a_killed_run_is_not_of_a_later_process_with_its_number(tmp_
     note.parent.mkdir(parents=True)
     for since, names in ((born + 5, ["walk/0"]), (born - 60, [])):
         note.write_text(json.dumps({"name": "walk/0", "pid": os.getpid(), "since": since}))
-        assert [one.name for one in running(tmp_path)] == names
+        with (note.parent / "run").open("w"):
+            assert [one.name for one in running(tmp_path)] == names
 
 
 def test_a_running_run_is_listed_and_stopped_and_resumes(
@@ -348,13 +390,12 @@ def test_a_process_that_ignores_signals_is_not_called_stopped(capsys, tmp_path: 
     ignores = (
         "import signal, time\nfor s in (signal.SIGINT, signal.SIGTERM): signal.signal(s, signal.SIG_IGN)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{ignores}print(flush=True)\ntime.sleep(60)"], stdout=subprocess.PIPE
-    )
+    note = tmp_path / ".fedflow" / "locks" / "run.json"
+    note.parent.mkdir(parents=True)
+    waits = f"lock = open({str(note.parent / 'run')!r}, 'w')\nprint(flush=True)\ntime.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", f"{ignores}{waits}"], stdout=subprocess.PIPE)
     try:
         assert process.stdout and process.stdout.readline()
-        note = tmp_path / ".fedflow" / "locks" / "run.json"
-        note.parent.mkdir(parents=True)
         note.write_text(json.dumps({"name": "walk/0", "pid": process.pid, "since": time.time()}))
         done = fedflow(capsys, "stop", "walk/0", "--root", tmp_path)
         assert done.code == 2 and "stopped" not in done.out
@@ -365,9 +406,10 @@ def test_a_process_that_ignores_signals_is_not_called_stopped(capsys, tmp_path: 
 
 
 def test_a_zombie_is_not_running(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     note = tmp_path / ".fedflow" / "locks" / "key.json"
     note.parent.mkdir(parents=True)
+    with (note.parent / "key").open("w") as lock:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdin=lock)
     note.write_text(json.dumps({"name": "p/m/0", "pid": child.pid, "since": time.time() + 1}))
     assert [run.pid for run in running(tmp_path)] == [child.pid]
     child.kill()
@@ -391,10 +433,14 @@ def test_notes_of_killed_processes_are_not_running(tmp_path: Path) -> None:
     }
     for name, note in notes.items():
         (locks / f"{name}.json").write_text(json.dumps(note))
-    assert [one.name for one in running(tmp_path)] == ["mine"]
+    with ExitStack() as files:
+        for name in notes:
+            files.enter_context((locks / name).open("w"))
+        assert [one.name for one in running(tmp_path)] == ["mine"]
+    assert not running(tmp_path)  # a copy of the project has the notes, but not the locks
     with locked(locks / "held", lambda: None, "held"):
         assert json.loads((locks / "held.json").read_text())["host"] == socket.gethostname()
-        assert [one.name for one in running(tmp_path)] == ["held", "mine"]
+        assert [one.name for one in running(tmp_path)] == ["held"]
 
 
 def test_a_model_is_exported_for_a_client(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Commands on finished runs: ``ls``, ``show``, ``compare``, ``stop``, ``export``."""
 
 import json
+import re
 import statistics
 import time
 import warnings
@@ -27,6 +28,8 @@ from fedflow.naming import counted, flat, say, text
 from fedflow.project.identity import changed
 from fedflow.project.running import Running, running
 
+IMPORTED = re.compile(r"\w:[A-Za-z_]")  # a network at an import path, whose code may change
+HOMES = ("results", "runs")  # folders of finished runs
 COLUMNS, SHOWN = 6, 4  # most numbers in JSON and in a table
 SIDE_BY_SIDE = 4  # most runs with a column each in a table of settings
 NUMBER, WORDS = 11, 20  # least widths of a number and of settings in a terminal
@@ -125,7 +128,9 @@ def _say_outdated(root: Path, runs: list[Finished]) -> None:
         return current(load_params(file), root)
 
     try:
-        now = remembered(f"current-{short(root.resolve())}", make, file.read_bytes())
+        text = file.read_text()
+        named = f"current-{short(root.resolve())}"
+        now = make() if IMPORTED.search(text) else remembered(named, make, text)
     except FedflowError as error:
         warnings.warn(f"cannot tell which runs have outdated settings or code ({error})", stacklevel=1)
         return
@@ -395,7 +400,7 @@ def _labels(runs: list[Finished], unlike: list[str]) -> list[str]:
 
 def _label(run: Finished) -> str:
     """PARTITION/METHOD, or the pattern of its runs with changed settings."""
-    partition, method, last = run.name.split("/")
+    partition, method, last = run.name.split("/")[-3:]
     _, changed, digest = last.partition("-")
     return f"{partition}/{method}/*-{digest}" if changed else f"{partition}/{method}"
 
@@ -444,8 +449,8 @@ def finished(root: Path, patterns: list[str], others: Sequence[str] = ()) -> lis
     Raises `FedflowError` if there are none, or none for a pattern that matches none of ``others`` either.
     """
     matching = found_below(root, patterns)
-    listed = [*others, *(run.name for run in matching)]
-    empty = [pattern for pattern in patterns if not any(_matches(name, pattern) for name in listed)]
+    listed = [*((name, "") for name in others), *((run.name, run.folder.parts[-4]) for run in matching)]
+    empty = [pattern for pattern in patterns if not any(_matches(n, pattern, home) for n, home in listed)]
     if matching and not empty:
         return matching
     names = [run.name for run in found_below(root, [])]
@@ -460,11 +465,13 @@ def found_below(root: Path, patterns: list[str]) -> list[Finished]:
     """The finished runs in results and runs that match any of the patterns (default: all), by name."""
     by_name = dict[str, Finished]()
     for folder in finished_folders(root / "results", 2):
-        name, file = "/".join(folder.parts[-3:]), folder / MARKER
-        if not file.is_file() or name in by_name:
+        home, name = folder.parts[-4], "/".join(folder.parts[-3:])
+        if not (file := folder / MARKER).is_file():
             continue
-        if patterns and not any(_matches(name, pattern) for pattern in patterns):
+        if patterns and not any(_matches(name, pattern, home) for pattern in patterns):
             continue
+        twin = home != "results" and (root / "results" / name / MARKER).is_file()
+        name = f"{home}/{name}" if twin else name
         try:
             metrics = json.loads(file.read_text())
             params = json.loads((folder / "params.json").read_text())
@@ -474,9 +481,12 @@ def found_below(root: Path, patterns: list[str]) -> list[Finished]:
     return [by_name[name] for name in sorted(by_name)]
 
 
-def _matches(name: str, pattern: str) -> bool:
-    """True if a run has this name, is below this folder, or matches the pattern."""
-    pattern = pattern.removeprefix("results/").removeprefix("runs/").rstrip("/")
+def _matches(name: str, pattern: str, home: str = "") -> bool:
+    """True if a run in ``home`` has this name, is below this folder, or matches the pattern."""
+    first, _, rest = pattern.rstrip("/").partition("/")
+    if first in HOMES and home not in ("", first):
+        return False
+    name, pattern = name.removeprefix("runs/"), rest if first in HOMES else pattern.rstrip("/")
     return name.startswith(f"{pattern}/") or fnmatch(name, pattern) or fnmatch(name, f"{pattern}/*")
 
 

@@ -72,7 +72,9 @@ def collect_outcomes(folder: Path, entries: Entries | None = None) -> list[Outco
 
     Labels of ``entries`` replace labels in the outcomes. Raises `FedflowError` for missing or damaged files.
     """
-    outcomes = sorted(map(_read, finished_folders(folder, 1)), key=lambda o: (o.entry, o.folder.name))
+    # runs/<partition>/<method> looks like an outcome if the method's name is a number
+    folders = [f for f in finished_folders(folder, 1) if any(file.is_file() for file in f.iterdir())]
+    outcomes = sorted(map(_read, folders), key=lambda o: (o.entry, o.folder.name))
     labels = {name: label for name, (_, label) in (entries or {}).items()}
     named = [replace(outcome, label=labels.get(outcome.entry, outcome.label)) for outcome in outcomes]
     by_entry = groupby(named, lambda outcome: outcome.entry)

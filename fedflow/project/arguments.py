@@ -56,7 +56,10 @@ def _check_text(name: str, text: str) -> None:
             raise BadInput(name, text, f"a path of up to {PATH} bytes, and {PART} in each part")
 
 
-OURS = ("data", "outcomes", "results", "runs")  # folders of a project
+OURS = (  # folders of a project
+    *("data", "landscapes", "mlruns", "outcomes", "report", "results", "runs", "tuning"),
+    *(".dvc", ".fedflow", ".git", ".prefect"),
+)
 
 
 def check_arguments(**given: Any) -> None:
@@ -69,7 +72,7 @@ def check_arguments(**given: Any) -> None:
     if root.is_relative_to(folder):
         raise BadInput("out", str(out), "a folder without the project, whose files would be recorded, too")
     if folder.is_relative_to(root) and folder.relative_to(root).parts[0] in OURS:
-        raise BadInput("out", str(out), f"a folder outside {', '.join(OURS)}, which fedflow manages")
+        raise BadInput("out", str(out), f"a folder outside {', '.join(OURS)}")
 
 
 def check_name(field: str, value: Any) -> str:

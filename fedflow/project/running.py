@@ -37,6 +37,15 @@ class Running:
             psutil.Process(self.pid).terminate()
 
 
+def _opened(process: psutil.Process, note: Path) -> bool:
+    """True if the process has the lock of this note open: a copied project has copies of both files."""
+    lock = note.with_name(note.name.removesuffix(".json")).resolve()
+    try:
+        return any(Path(file.path) == lock for file in process.open_files())
+    except psutil.AccessDenied:  # of another user
+        return True
+
+
 def running(root: Path) -> list[Running]:
     """The active runs of a project, by name; notes of killed processes are left out."""
     runs = []
@@ -48,6 +57,6 @@ def running(root: Path) -> list[Running]:
                 continue
             process = psutil.Process(run.pid)
             ended = process.status() == psutil.STATUS_ZOMBIE  # ended, but not reaped by its parent
-            if not ended and process.create_time() <= run.since + STARTED:
+            if not ended and process.create_time() <= run.since + STARTED and _opened(process, note):
                 runs.append(run)
     return sorted(runs, key=lambda run: run.name)

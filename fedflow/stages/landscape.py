@@ -127,13 +127,14 @@ def _recorded(run: str, own: bool, grid: Grid, root: Path) -> RecordedModel:
     if colon and not number.isdecimal():
         raise BadInput("run", run, FORM)
     client = int(number) if colon else None
-    folders = finished_folders(root / "results", 2)
-    facts_of = {"/".join(f.parts[-3:]): f / MARKER for f in folders if (f / MARKER).is_file()}
-    if not facts_of:
+    files = [f / MARKER for f in finished_folders(root / "results", 2) if (f / MARKER).is_file()]
+    if not files:
         raise BadInput("run", run, f"{FORM}; none has finished")
-    if name not in facts_of:
-        raise unknown_name("run", name, facts_of)
-    facts = read_json(facts_of[name])
+    names = {"/".join(file.parts[-4:-1]): file for file in reversed(files)}  # results before runs
+    named = names | {"/".join(file.parts[-5:-1]): file for file in files}
+    if name not in named:
+        raise unknown_name("run", name, names)
+    facts = read_json(named[name])
     try:
         run_id, which = served_model(*sought(facts), client, root)
         module = load_model(run_id, which, client, root)
