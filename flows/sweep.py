@@ -1,20 +1,25 @@
 """The grid: every partition x method x seed, then every procedure x seed, each on all workers."""
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
 from fedflow.config import Changes, Loaded, warn_of_kept
+from fedflow.project.running import running
 from fedflow.project.terminal import counted, say
 from fedflow.stages.experiment import Experiment
-from fedflow.stages.grid import cells, finished_metrics, is_finished, pairs, raise_failed, to_do
+from fedflow.stages.grid import Cell, cells, finished_metrics, is_finished, pairs, raise_failed, to_do
 from flows.central import central
 from flows.federate import federate
 from flows.procedure import procedure
 from tasks.inputs import TASKS
 from tasks.mistakes import checked, checking
 from tasks.progress import comparison
+
+POLL = 2.0  # seconds until it is checked again whether another process has ended
 
 
 @flow(name="sweep", log_prints=True, validate_parameters=False)
@@ -39,7 +44,8 @@ def sweep(
         warn_of_kept(params, pairs(grid))
     todo, failed = to_do(params, Path(root), grid, TASKS | {"networks": _train})
     count = len(todo) + len(failed)
-    for cell in counted(todo):
+    for cell in counted(sorted(todo, key=_runs_elsewhere)):
+        _wait_for(cell)
         if is_finished(cell, cell.results_folder):  # by another process, since the sweep began
             continue
         try:
@@ -52,6 +58,19 @@ def sweep(
     if runs := [m for m, cell in zip(metrics, grid, strict=True) if isinstance(cell, Experiment)]:
         comparison(name, runs)
     return metrics
+
+
+def _wait_for(cell: Cell) -> None:
+    """Wait until no other process runs this cell."""
+    if _runs_elsewhere(cell):
+        say(f"{cell.title}: waiting for another process that runs it")
+    while _runs_elsewhere(cell):
+        time.sleep(POLL)
+
+
+def _runs_elsewhere(cell: Cell) -> bool:
+    name = "/".join([*cell.names, str(cell.seed)])
+    return any(run.name == name and run.pid != os.getpid() for run in running(cell.root))
 
 
 def _train(params: Loaded, name: str, root: Path) -> None:

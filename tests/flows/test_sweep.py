@@ -1,6 +1,8 @@
 """Flows over many runs."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,27 @@ def test_a_cell_that_raises_does_not_end_the_others(api, root, monkeypatch, mlfl
         run.data.tags["method"]: run.info.status for run in mlflow_runs(root) if "method" in run.data.tags
     }
     assert ends == {"ditto": "FAILED", "fedavg": "FINISHED"}
+
+
+def test_cells_that_another_process_runs_come_last(api, root, mlflow_runs):
+    from flows.sweep import sweep
+
+    waits = f"""
+import time
+from pathlib import Path
+from fedflow.files import locked
+root = Path({str(root)!r})
+with locked(root / ".fedflow" / "locks" / "other", print, "digits-6/fedavg/0"):
+    print(flush=True)
+    while not any(root.glob("r*s/digits-6/ditto/*/metrics.json")):
+        time.sleep(0.1)
+"""
+    with subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        sweep(root=str(root), name="both", settings=["run.rounds=1"])
+    runs = [run for run in mlflow_runs(root) if "method" in run.data.tags]
+    began = {run.data.tags["method"]: run.info.start_time for run in runs}
+    assert began["ditto"] < began["fedavg"]
 
 
 @pytest.mark.full

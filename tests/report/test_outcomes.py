@@ -137,6 +137,14 @@ def test_claims_compare_rows_of_summaries(root: Path, check: str, verdict: str) 
     assert one.verdict in write_report(root).read_text()
 
 
+def test_runs_of_a_method_with_a_number_as_its_name_are_not_outcomes(root: Path) -> None:
+    write(root)
+    run = root / "runs" / "even" / "10" / "3"
+    run.mkdir(parents=True)
+    (run / "metrics.json").write_text("{}")
+    assert [outcome.entry for outcome in collect_outcomes(root / "outcomes")] == ["walk"]
+
+
 def test_a_claim_without_outcomes_is_not_run_and_a_wrong_name_one_line(root: Path) -> None:
     (root / "claims.yaml").write_text(CLAIM % "above: [w9]")
     (judged,) = judge(load_claims(root / "claims.yaml"), [])
