@@ -351,6 +351,17 @@ def test_a_try_is_a_separate_partition_with_the_settings_in_place(file):
     assert again.digest == experiment.digest
 
 
+def test_an_entry_of_the_user_is_not_replaced_by_the_partition_of_the_tries(file):
+    params = load_params(file, ["partitions.iid-validation={dataset: digits, scheme: iid, clients: 3}"])
+    with one_line_error("^partitions: 'iid-validation' .* another name: tuning iid makes", BadInput):
+        tune(params, "iid", lambda *given: pytest.fail("a try ran"), ["fedavg"], file.parent)
+    tune(params, "iid-validation", Runs(lambda lr, _: lr), ["fedavg"], file.parent, write=False)
+    long = "p" * 118
+    params = load_params(file, [f"partitions.{long}={{dataset: digits, scheme: iid, clients: 3}}"])
+    with one_line_error(r"^partition: 'p+' .* shorter name: NAME-validation may have 128", BadInput):
+        tune(params, long, lambda *given: pytest.fail("a try ran"), ["fedavg"], file.parent)
+
+
 def test_a_named_entry_is_tuned_with_what_was_tuned_for_its_method(file):
     file.write_text(FILE + "tuned: {iid: {ditto: {lam: 3.0, training: {momentum: 0.5}}}}\n")
     changes = ["methods.mine={method: ditto, training: {batch_size: 20}}", "methods.mine.lam=2.0"]

@@ -34,6 +34,7 @@ from fedflow.files import intact, make_writable, naming, prepared_folder
 from fedflow.methods.registry import method_name
 from fedflow.metrics.table import METRICS
 from fedflow.naming import listed
+from fedflow.project.arguments import NAME
 from fedflow.project.distribution import extra
 from fedflow.project.terminal import say
 from fedflow.project.waiting import held
@@ -82,12 +83,29 @@ def searches(
     params: Loaded, partition: str, methods: Sequence[str] | None = None, root: Path = Path()
 ) -> list["Search"]:
     """The search of every method (default: the methods of the grid), all checked."""
-    params.partition(partition)
+    _check_partition(params, partition)
     names = [params.method_name(name) for name in methods or params.grid.methods]
     made = [Search(params, partition, name, root) for name in dict.fromkeys(names)]
     for search in made:
         search.check()
     return made
+
+
+def _held_out(partition: str) -> str:
+    """The name of the partition of the tries."""
+    return f"{partition}-validation"
+
+
+def _check_partition(params: Loaded, partition: str) -> None:
+    """Raise `BadInput` if there is no such partition, or if the name of its tries is taken or too long."""
+    params.partition(partition)
+    name = _held_out(partition)
+    if name in params.partitions:
+        accepted = f"another name: tuning {partition} makes a partition of this name"
+        raise BadInput("partitions", name, accepted)
+    if not NAME.fullmatch(name):
+        accepted = f"an entry of partitions with a shorter name: {_held_out('NAME')} may have 128 letters"
+        raise BadInput("partition", partition, accepted)
 
 
 @dataclass(frozen=True)
@@ -289,7 +307,7 @@ class Search:
 
     def experiment(self, tried: Mapping[str, Any]) -> Experiment:
         """The run of one combination: the partition ``<name>-validation``, and the settings in place."""
-        params, tuning, name = self.params, self.params.tuning, f"{self.partition}-validation"
+        params, tuning, name = self.params, self.params.tuning, _held_out(self.partition)
         held_out = replace(params.partition(self.partition), validation=tuning.validation)
         tuned = self._tuned()
         rounds = tuning.rounds or params.run_of(self.method).rounds
