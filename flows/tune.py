@@ -32,7 +32,7 @@ def tune(
         params = checked(settings, root, partition=partition, methods=methods, write=write)
         params.partition(partition)
         for name in methods or []:
-            params.method(name)
+            params.method(params.method_name(name))
 
     def run(experiment: Experiment, out: Path) -> dict[str, Any]:
         return federate(**experiment.parameters, out=str(out))

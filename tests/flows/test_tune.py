@@ -33,3 +33,11 @@ def test_the_learning_rate_that_learns_is_chosen_and_used(api, root, mlflow_runs
     federate("digits-6", "fedavg", settings=["training.lr=1.0e-06", "run.rounds=1"], root=str(root))
     run = next(r for r in mlflow_runs(root) if r.data.tags.get("partition") == "digits-6")
     assert run.data.params["training.lr"] == "0.1"
+
+
+def test_a_method_may_be_called_by_its_label(api, root, monkeypatch):
+    """As in `fedflow tune` without a server."""
+    import flows.tune
+
+    monkeypatch.setattr(flows.tune, "choose_settings", lambda params, partition, run, methods, *_: methods)
+    assert flows.tune.tune.fn("digits-6", ["FedAvg", "ditto"], root=str(root)) == ["FedAvg", "ditto"]
