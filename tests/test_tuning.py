@@ -441,8 +441,40 @@ def test_a_method_that_cannot_be_tuned_does_not_end_the_others(file, capsys):
     params = load_params(file, [f"tuning={ {'grid': LR, 'widen': 0} }"])
     with pytest.raises(FedflowError, match=r"^not tuned: fedavg$"):
         tune(params, "iid", run, ["fedavg", "ditto"], file.parent)
-    assert "fedavg: not tuned: a mistake in a method" in capsys.readouterr().out
+    assert "fedavg: tuning failed: a mistake in a method" in capsys.readouterr().out
     assert load_params(file).tuned["iid"]["ditto"].training == {"lr": 0.1}
+
+
+def test_a_bug_in_a_method_does_not_end_the_tuning_of_the_others(file, capsys):
+    def run(experiment, out):
+        return Runs(lambda lr, _: 1 / 0 if experiment.method == "fedavg" else lr)(experiment, out)
+
+    params = load_params(file, [f"tuning={ {'grid': LR, 'widen': 0} }"])
+    with one_line_error(r"^not tuned: fedavg$"):
+        tune(params, "iid", run, ["fedavg", "ditto"], file.parent)
+    done = capsys.readouterr()
+    assert "fedavg: tuning failed: ZeroDivisionError: division by zero" in done.out
+    assert "Traceback" in done.err
+    assert load_params(file).tuned["iid"]["ditto"].training == {"lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"{FILE}grid: [1,\n", r"params\.yaml, line \d+: not valid YAML: "),
+        ("digits\n", r"params\.yaml: 'digits' .* a mapping of sections"),
+    ],
+)
+def test_a_choice_is_printed_if_the_file_is_being_edited(file, capsys, text, message):
+    runs, params = Runs(lambda lr, _: lr), load_params(file, [f"tuning={ {'grid': LR, 'widen': 0} }"])
+    file.write_text(text)
+    with one_line_error(message):
+        tune(params, "iid", runs, ["fedavg"], file.parent)
+    with one_line_error(r"^not tuned: fedavg and ditto$"):
+        tune(params, "iid", runs, ["fedavg", "ditto"], file.parent)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "ditto: chosen, but not written to params.yaml: training.lr 0.1" in printed
+    assert file.read_text() == text
 
 
 def test_other_searches_try_as_many_samples_of_every_method(file):

@@ -26,7 +26,7 @@ import yaml
 from filelock import FileLock
 
 from fedflow.config import Loaded, MethodParams
-from fedflow.config.changing import put
+from fedflow.config.changing import put, read_yaml
 from fedflow.config.tuning import MEASURES, combinations
 from fedflow.data import is_current, load_prepared
 from fedflow.errors import BadInput, FedflowError, RoundFailed
@@ -41,7 +41,7 @@ from fedflow.project.waiting import held
 from fedflow.simulation.sampling import cohort_size
 from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.experiment import Experiment
-from fedflow.stages.grid import is_finished
+from fedflow.stages.grid import failure, is_finished
 
 LOSSES = {"local": "loss", "global": "global_loss"}  # by measure, for samples without an accuracy
 # the section in a document: blank lines and comments at its end belong to what follows
@@ -63,19 +63,19 @@ def tune(
     choice under ``tuned`` in ``params.yaml``. Raises `FedflowError` before the first run if a grid is invalid
     or its values give the same settings, and after the first runs if they give the same results.
     """
-    chosen, failed, every = {}, dict[str, FedflowError](), searches(params, partition, methods, root)
+    chosen, failed, every = {}, list[str](), searches(params, partition, methods, root)
     for search in every:
         try:
             chosen[search.method] = search.run(federate)
-        except FedflowError as error:  # it must not end the tuning of other methods
-            failed[search.method] = error
-            say(f"{search.method}: not tuned: {error}")
-            continue
-        if write:
-            write_choice(root / "params.yaml", partition, search.method, chosen[search.method])
+            if write:
+                search.write(chosen[search.method])
+        except Exception as error:  # it must not end the tuning of other methods
+            if len(every) == 1:
+                raise
+            failed.append(search.method)
+            say(f"{search.method}: tuning {failure(error)}")
     if failed:
-        first = next(iter(failed.values()))
-        raise first if len(every) == 1 else FedflowError(f"not tuned: {listed([*failed])}")
+        raise FedflowError(f"not tuned: {listed(failed)}")
     return chosen
 
 
@@ -205,6 +205,14 @@ class Search:
                 values = ", ".join(map(str, self.grid[name]))
                 say(f"{self.method}: the best {name}, {value}, is at the edge of the values tried: {values}")
         return best
+
+    def write(self, chosen: Mapping[str, Any]) -> None:
+        """Put the choice under ``tuned`` in params.yaml; if that fails, print it."""
+        try:
+            write_choice(self.root / "params.yaml", self.partition, self.method, chosen)
+        except Exception:
+            say(f"{self.method}: chosen, but not written to params.yaml: {_words(chosen)}")
+            raise
 
     def best(self) -> Score:
         """The highest score, the first of equals. Raises `FedflowError` if every try diverged."""
@@ -432,12 +440,17 @@ def import_optuna() -> Any:
 
 
 def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str, Any]) -> None:
-    """Put ``chosen`` under ``tuned`` in params.yaml, replacing earlier values; nothing else changes."""
+    """Put ``chosen`` under ``tuned`` in params.yaml, replacing earlier values; nothing else changes.
+
+    Raises `FedflowError` for a file that is not valid, such as one that somebody is editing.
+    """
     section = dict[str, Any]()
     for name, value in chosen.items():
         put(section, name.split("."), _quoted(value))
     with written_alone(params):  # another process tunes another partition
         params = params.resolve()
+        if not isinstance(values := read_yaml(params), dict):
+            raise BadInput(str(params), values, "a mapping of sections")
         text, ends = params.read_text(), "\r\n" if b"\r\n" in params.read_bytes() else "\n"
         partial = params.with_suffix(".partial")
         with naming(partial), partial.open("w", newline=ends) as file:
