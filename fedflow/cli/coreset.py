@@ -63,6 +63,9 @@ def coreset(
     picture = file.with_suffix(".png")
     check_output("--out", file, ".csv")
     check_output("--out", picture)
+    read = [path for path in (table, adjacency) if path is not None and path.exists()]
+    if any(path.exists() and path.samefile(other) for path in (file, picture) for other in read):
+        raise BadInput("--out", str(file), "another file: this one or its picture would replace the input")
     make_writable(file.parent)
     points = None if table is None else read_table(table)
     edges = None

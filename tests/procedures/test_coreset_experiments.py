@@ -294,6 +294,18 @@ def test_a_file_in_the_home_folder(
             (houses / name).unlink()
 
 
+def test_input_files_are_not_overwritten(houses: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By their names or by links, as the table or as its picture."""
+    (houses / "edges.png").write_text("".join(f"{i},{i + 1}\n" for i in range(79)))
+    (houses / "link.csv").symlink_to(houses / "houses.csv")
+    before = {path: path.read_bytes() for path in houses.iterdir()}
+    for out in ("houses.csv", "link.csv", "edges.csv"):
+        given = houses / "houses.csv", *IGNORED, "--k", 4, "--adjacency", houses / "edges.png"
+        done = fedflow(capsys, "coreset", *given, "--out", houses / out)
+        assert done.code == 2 and "--out: " in done.err and "would replace the input" in done.err
+    assert {path: path.read_bytes() for path in houses.iterdir()} == before
+
+
 def test_tables_of_other_kinds_and_graphs(houses: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = pd.read_csv(houses / "houses.csv")[["area", "rooms", "year"]]
     table.to_parquet(houses / "t.parquet")
