@@ -26,6 +26,7 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError
+from fedflow.project.digest import shortened
 from fedflow.project.distribution import require
 from fedflow.project.waiting import held
 from fedflow.tracking.addresses import absolute, ask, database, is_database, is_server, shown, sqlite_url
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 LOCK_TIMEOUT = 120.0  # seconds; making the schema takes a few
+LONGEST = 200  # bytes of the name of an artifact folder; file systems allow 255
 PORT = 5000  # of the pages that `ui_command` serves
 BUSY_TIMEOUT = 20.0  # seconds for another process to finish its transaction, as in MLflow
 REACH_TIMEOUT = 10.0  # seconds for a tracking server to answer
@@ -120,7 +122,7 @@ class Store:
         if is_server(self.uri):
             return None
         name = "".join(c if c.isalnum() or c in "-_." else "_" for c in experiment)
-        return f"{self.artifact_root}/{quote(name)}"
+        return f"{self.artifact_root}/{quote(shortened(name, LONGEST))}"
 
     def query(self, statement: str) -> list[tuple]:
         """Rows of a SQLite store, read without MLflow."""

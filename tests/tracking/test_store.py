@@ -102,6 +102,14 @@ def test_artifacts_of_a_database_are_in_the_project_or_where_mlflow_is_told(tmp_
     )
 
 
+def test_a_folder_of_artifacts_has_a_name_that_file_systems_allow(tmp_path):
+    store = Store(tracking_uri(tmp_path), tmp_path / "mlruns")
+    names = ["d" * 99 + "/" + "p" * 100, *(f"{'d' * 128}/{'p' * 127}{last}" for last in "ab")]
+    short, *long = (Path(str(store.artifacts(name))).name for name in names)
+    assert short == names[0].replace("/", "_")
+    assert [len(name) for name in long] == [200, 200] and long[0] != long[1]
+
+
 @contextmanager
 def without_rights():
     """An administrator could write anywhere."""
