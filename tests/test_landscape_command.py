@@ -81,6 +81,23 @@ def test_a_client_is_scored_on_its_own_test_samples(capsys, project):
     assert center["accuracy"].item() == pytest.approx(clients["local_accuracy"][5])
 
 
+def test_files_are_named_after_the_runs_as_far_as_file_systems_allow(capsys, project, monkeypatch):
+    """A name that cannot be written is refused before anything is computed."""
+    from fedflow.stages import landscape
+
+    runs = [*(f"skewed/local/0:{client}" for client in range(6)), "skewed/fedavg/0", "skewed/wide/0"]
+    runs += [f"skewed/ifca/0:{client}" for client in range(4)]
+    least = ("--points", 3, "--directions", 1, "--samples", 20, "--root", project)
+    done = fedflow(capsys, "landscape", *runs, *least)
+    assert (done.code, done.err) == (0, "")
+    (file,) = (project / "landscapes").glob("around-skewed.local.0.0-skewed.local.0.1-*.csv")
+    assert len(file.stem) == 150
+    monkeypatch.setattr(landscape, "Landscape", lambda *given: pytest.fail("computed"))
+    (project / "landscapes" / "folder.svg").mkdir()
+    done = fedflow(capsys, "landscape", "skewed/fedavg/0", "--name", "folder", *least)
+    assert done.code == 2 and "--name: " in done.err and "this is a folder" in done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

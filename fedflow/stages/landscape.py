@@ -14,7 +14,14 @@ from torch import Tensor
 
 from fedflow.data import Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.files import finished_folders, make_writable, naming, partition_folder, prepared_folder
+from fedflow.files import (
+    check_output,
+    finished_folders,
+    make_writable,
+    naming,
+    partition_folder,
+    prepared_folder,
+)
 from fedflow.finished.reading import read_json
 from fedflow.finished.results import MARKER
 from fedflow.local.precision import use_plain_products
@@ -23,6 +30,7 @@ from fedflow.models.landscape import Landscape, Surface
 from fedflow.partition import load_partition
 from fedflow.partition.opened import opened
 from fedflow.project.arguments import check_name
+from fedflow.project.digest import shortened
 from fedflow.project.terminal import say
 from fedflow.seeding import generator
 from fedflow.settings import Settings, option
@@ -30,6 +38,7 @@ from fedflow.stages.experiment import pick_device
 from fedflow.tracking.models import attach, load_model, served_model, sought
 
 FOLDER = Path("landscapes")  # DVC empties its outputs, such as report
+LONGEST = 150  # bytes of the name of a file, without its ending
 FORM = "PARTITION/METHOD/SEED, as below results/ or runs/, with :CLIENT for the model of a cluster or client"
 
 
@@ -89,7 +98,10 @@ def draw_landscape(
     if len(set(runs)) < len(runs):
         raise BadInput("runs", " ".join(runs), "different runs")
     stem = "-".join(["between" if between else "around", *runs]).replace("/", ".").replace(":", ".")
-    stem = stem if name is None else check_name("--name", name)
+    stem = shortened(stem, LONGEST) if name is None else check_name("--name", name)
+    files = [root / FOLDER / f"{stem}.{kind}" for kind in ("png", "svg", "csv")]
+    for file in files:
+        check_output("--name", file)
     models = [_recorded(run, own, grid, root) for run in runs]
     make_writable(root / FOLDER)
     _check_comparable(models, between)
@@ -115,7 +127,7 @@ def draw_landscape(
         for label, model, landscape in zip(labels, models, landscapes):
             say(f"{model.run}: {grid.points**2} models around it")
             surfaces[label] = landscape.plane(model.w, grid.points, grid.radius, grid.seed)
-    files = _write(root / FOLDER, stem, surfaces, measured, between)
+    _write(files, surfaces, measured, between)
     for run_id in {model.run_id: None for model in models}:
         attach(run_id, files, "landscapes", root)
     return measured, files
@@ -184,9 +196,9 @@ def _check_comparable(models: Sequence[RecordedModel], between: bool) -> None:
 
 
 def _write(
-    folder: Path, stem: str, surfaces: dict[str, Surface], measured: Sequence[Sharpness], between: bool
-) -> list[Path]:
-    """The picture of the surfaces and the table of their points; returns the files."""
+    files: Sequence[Path], surfaces: dict[str, Surface], measured: Sequence[Sharpness], between: bool
+) -> None:
+    """Write the picture of the surfaces (PNG, SVG) and the table of their points (CSV) to ``files``."""
     from fedflow.pictures import drawing  # imports matplotlib, which is slow
     from fedflow.pictures import landscape as pictures
 
@@ -200,9 +212,9 @@ def _write(
     else:
         axes = ("distance between parameters", "distance")
         figure = pictures.planes({"": next(iter(surfaces.values()))}, axes, labels)
-    png, svg, csv = (folder / f"{stem}.{kind}" for kind in ("png", "svg", "csv"))
+    png, svg, csv = files
     drawing.save_png(figure, png, drawing.PNG_DPI)
-    drawing.save_svg(figure, svg, stem)
+    drawing.save_svg(figure, svg, svg.stem)
     parts = []
     for label, surface in surfaces.items():
         x, y = (axis.ravel() for axis in np.meshgrid(surface.x, surface.y))
@@ -210,4 +222,3 @@ def _write(
         parts.append(pd.DataFrame({"models": label, "x": x, "y": y, **scores}))
     with naming(csv):
         pd.concat(parts).to_csv(csv, index=False, float_format="%.9g", lineterminator="\n")
-    return [png, svg, csv]
