@@ -236,8 +236,10 @@ def test_names_and_folders_that_do_not_fit_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("Half", "half-way", "class", "1st"):
+    for name in ("Half", "half-way", "1st"):
         assert "lower-case letters" in fedflow(capsys, "new", "method", name).err
+    for name in ("class", "none", "null", "on"):  # `class None` is not valid Python
+        assert "no other meaning in Python and YAML" in fedflow(capsys, "new", "method", name).err
     for kind, name in (("method", "fedavg"), ("scheme", "iid")):
         assert (
             f"'{name}' is not accepted; expected a name that no other {kind} has"
@@ -246,6 +248,8 @@ def test_names_and_folders_that_do_not_fit_are_one_line(
     assert fedflow(capsys, "new", "method", "mine").code == 0
     assert "exists; choose another name" in fedflow(capsys, "new", "method", "mine").err
     assert fedflow(capsys, "new", "thing", "mine").code == 2
+    said = fedflow(capsys, "new", "trial", "quick", "--root", "my projects").out
+    assert "next: cd 'my projects/quick' && fedflow sweep" in " ".join(said.split())
     assert "--server: 'scheme' is not acc" in fedflow(capsys, "new", "scheme", "other", "--server").err
     make_project(tmp_path)
     said = fedflow(capsys, "run", "--partition", "skewed", "--method", "mine").err

@@ -2,6 +2,7 @@
 
 import keyword
 import re
+import shlex
 from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +12,7 @@ import typer
 from fedflow.cli.printing import print_line
 from fedflow.errors import BadInput, FedflowError
 from fedflow.project.templates import HOME, rendered
+from fedflow.project.yaml_text import YamlError, yaml_value
 from fedflow.report.citing import PLACEHOLDER
 
 MLP = "{name: mlp, options: {hidden: [32]}}"
@@ -31,21 +33,25 @@ def new(
     trial is a folder with a params.yaml that runs as it is; a dataset is a trial on your own samples, with
     the script that writes them. docs/adding.md explains the hooks.
     """
-    if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+    label = name.title().replace("_", "")  # the name of a class
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
         raise BadInput("name", name, "lower-case letters, digits and _, beginning with a letter")
+    if keyword.iskeyword(name) or keyword.iskeyword(label) or not _is_text(name):
+        raise BadInput("name", name, "a name that has no other meaning in Python and YAML")
     if name in _registered(kind):
         raise BadInput("name", name, f"a name that no other {kind} has")
     if server and kind != "method":
         raise BadInput("--server", kind, "a method")
     package = kind in ("method", "scheme")
     folder = root / (f"fedflow-{name}" if package else name)
-    values = {"name": name, "kind": kind, "label": name.title().replace("_", "")}
+    quoted = shlex.quote(str(folder))
+    values = {"name": name, "kind": kind, "label": label}
     values |= dict(zip(("authors", "title"), PLACEHOLDER))
     if package:
         template = f"{kind}_server" if server else kind
         code, test = _template(template), _template(f"{template}_test")
         files = {"pyproject.toml": _template("project"), f"fedflow_{name}.py": code, f"test_{name}.py": test}
-        following = f"pip install -e {folder}, then pytest {folder}"
+        following = f"pip install -e {quoted}, then pytest {quoted}"
     else:
         files = {"params.yaml": _template("trial"), ".gitignore": rendered(".gitignore")}
         following = "fedflow sweep && fedflow report"
@@ -54,7 +60,7 @@ def new(
         files[f"make_{name}.py"] = _template("dataset")
         values |= {"data": f"  {name}: {{source: npz, path: {name}.npz}}", "name": name}
         following = f"python make_{name}.py && {following}"
-    following = following if package else f"cd {folder} && {following}"
+    following = following if package else f"cd {quoted} && {following}"
     if folder.exists():
         raise FedflowError(f"{folder} exists; choose another name, or delete it")
     try:
@@ -75,6 +81,14 @@ def _registered(kind: str) -> Container[str]:
 
     taken: dict[str, Container[str]] = {"method": METHODS, "scheme": SCHEMES}
     return taken.get(kind, ())
+
+
+def _is_text(name: str) -> bool:
+    """True for a name that YAML reads as text without quotes, unlike ``null`` and ``on``."""
+    try:
+        return yaml_value(name) == name
+    except YamlError:
+        return False
 
 
 def _template(name: str) -> str:
