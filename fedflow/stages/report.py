@@ -34,7 +34,7 @@ COLLECT = ("--rootdir=.", "-o", "addopts=", "-p", "no:cacheprovider", "--collect
 def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
     """Write ``report/`` on all results, networks and claims of a project; returns the path of its page.
 
-    MLflow's parent runs named ``sweep`` get the page, too.
+    This user's parent runs in MLflow named ``sweep`` get the page, too.
     """
     data, params = root / "data", load_params(root / PARAMS) if (root / PARAMS).exists() else None
     page = build_report(
@@ -52,8 +52,8 @@ def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
         join=(lambda here: joined(params, root, here)[0]) if params else None,
         changed=changed_sections(params, root) if params else None,
     )
-    if sweep is not None and not attach_to_sweep(sweep, [page], "report", root):
-        say(f"MLflow has no parent run named {sweep}: the page is not attached")
+    if sweep is not None and (why := attach_to_sweep(sweep, [page], "report", root)):
+        say(f"{why}: the page is not attached")
     return page
 
 

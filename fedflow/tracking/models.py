@@ -37,10 +37,12 @@ from fedflow.models.recorded import factory, rebuild
 from fedflow.models.registry import libraries
 from fedflow.models.start import without_start
 from fedflow.models.tensors import FROZEN
+from fedflow.naming import listed
 from fedflow.project.terminal import say
 from fedflow.project.yaml_text import yaml_file
 from fedflow.tracking.addresses import database, is_server, shown
 from fedflow.tracking.shared import (
+    INSIDE,
     PROJECT,
     RUNS,
     SERVES,
@@ -48,13 +50,14 @@ from fedflow.tracking.shared import (
     USER,
     Owner,
     again,
+    all_parents,
     every,
     experiments,
     names,
     number,
-    parents,
     quoted,
     registered_model,
+    user_of,
 )
 from fedflow.tracking.shipped import package_of, write_code
 from fedflow.tracking.store import Store, open_store, reporting, tracking_uri
@@ -375,21 +378,28 @@ def attach(run_id: str, files: Sequence[Path], folder: str, root: Path | str = "
             store.client().log_artifact(run_id, str(file), folder)
 
 
-def attach_to_sweep(sweep: str, files: Sequence[Path], folder: str, root: Path | str = ".") -> int:
-    """Log files as artifacts of this project's parent runs named ``sweep``; returns how many there are.
+def attach_to_sweep(sweep: str, files: Sequence[Path], folder: str, root: Path | str = ".") -> str:
+    """Log files as artifacts of this user's parent runs named ``sweep`` in this project.
 
-    A project without a record, whose results were pulled, has none.
+    Returns the reason if there are none, else an empty text. A project without a record, whose results were
+    pulled, has no parent runs.
     """
+    none = f"MLflow has no parent run named {sweep} of this project"
     if (file := database(tracking_uri(root))) is not None and not file.exists():
-        return 0
+        return none
     store = open_store(root)
     with reporting(store.uri):
-        api = store.client()
-        sweeps = list(parents(api, experiments(api), sweep, Owner.here(store, root)))
-        for parent in sweeps:
+        api, owner = store.client(), Owner.here(store, root)
+        sweeps = list(all_parents(api, experiments(api), sweep))
+        mine = [parent for parent in sweeps if owner.has(parent.data.tags)]
+        for parent in mine:
             for file in files:
                 api.log_artifact(parent.info.run_id, str(file), folder)
-    return len(sweeps)
+    others = [run.data.tags for run in sweeps if run.data.tags.get(PROJECT, INSIDE) == owner.project]
+    if others and not mine:
+        users = listed(sorted({user_of(tags) for tags in others}))
+        return f"the parent run named {sweep} in MLflow belongs to {users}"
+    return "" if mine else none
 
 
 @dataclass(frozen=True)

@@ -157,8 +157,17 @@ def registered_model(api: "MlflowClient", name: str) -> str:
 
 def parents(api: "MlflowClient", ids: list[str], sweep: str, owner: Owner) -> Iterator["Run"]:
     """The parent runs of a sweep that ``owner`` has started."""
-    runs = every(api.search_runs, ids, f"tags.`{SWEEP}` = {quoted(sweep)}")
-    return (run for run in runs if owner.has(run.data.tags))
+    return (run for run in all_parents(api, ids, sweep) if owner.has(run.data.tags))
+
+
+def all_parents(api: "MlflowClient", ids: list[str], sweep: str) -> Iterator["Run"]:
+    """The parent runs of sweeps with this name, of any user and project."""
+    return every(api.search_runs, ids, f"tags.`{SWEEP}` = {quoted(sweep)}")
+
+
+def user_of(tags: Mapping[str, str]) -> str:
+    """The user who started the run with these tags."""
+    return tags.get(USER) or tags.get("mlflow.user") or "somebody"
 
 
 def unfinished(api: "MlflowClient", experiment: str, key: str, owner: Owner, finished: bool) -> "Run | None":
@@ -174,10 +183,9 @@ def unfinished(api: "MlflowClient", experiment: str, key: str, owner: Owner, fin
         others = others or (run if run.info.status != "FINISHED" else None)
     if others:
         tags = others.data.tags
-        whose = tags.get(USER) or tags.get("mlflow.user") or "somebody"
         machine = f" on {tags[HOST]}" if HOST in tags else ""
         say(
-            f"{others.info.run_name}: {whose}{machine} has an unfinished run of these settings "
+            f"{others.info.run_name}: {user_of(tags)}{machine} has an unfinished run of these settings "
             f"({others.info.run_id}); this is recorded as a new run"
         )
     return None

@@ -222,8 +222,22 @@ def test_the_page_of_a_sweep_is_attached_to_own_parents_only(shared, tmp_path):
     with start("bob", sweep="repro") as mine:
         mine.fail("enough")
     (tmp_path / "page").write_text("")
-    assert attach_to_sweep("repro", [tmp_path / "page"], "report", tmp_path / "one") == 1
+    assert attach_to_sweep("repro", [tmp_path / "page"], "report", tmp_path / "one") == ""
     assert api.list_artifacts(mine.parent, "report") and not api.list_artifacts(theirs.parent, "report")
+
+
+def test_a_page_that_is_not_attached_names_the_user_of_the_sweep(shared, tmp_path, monkeypatch):
+    _, start = shared
+    for project in ("one", "another"):
+        with start("alice", project, sweep="repro") as theirs:
+            theirs.fail("enough")
+    monkeypatch.setenv("LOGNAME", "bob")
+    (tmp_path / "two").mkdir()
+    for project, why in (
+        ("one", "the parent run named repro in MLflow belongs to alice"),
+        ("two", "MLflow has no parent run named repro of this project"),
+    ):
+        assert attach_to_sweep("repro", [tmp_path / "page"], "report", tmp_path / project) == why
 
 
 def test_a_model_of_another_version_is_one_line(shared, outcome, card, tmp_path):
