@@ -19,9 +19,7 @@ from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
 
 from fedflow.finished.results import MARKER
-from fedflow.methods import METHODS
 from fedflow.metrics.table import heading, headlines, metric_of, printed
-from fedflow.procedures import PROCEDURES
 from fedflow.project.digest import digest
 from fedflow.project.terminal import say
 from fedflow.simulation.outcome import RoundReport
@@ -37,25 +35,22 @@ EVALUATED = {"local_accuracy", "global_loss"}  # one of them is measured in ever
 
 
 def artifact_key(*parts: object) -> str:
-    """A key that Prefect accepts: lower case, digits and dashes, with a digest of other names.
+    """A key that Prefect accepts: lower case, digits and dashes, with a digest where names may be confused.
 
-    >>> artifact_key("mnist5k-dir", "lg_fedavg", 0)
-    'mnist5k-dir-lg-fedavg-0'
-    >>> artifact_key("my.part", "rounds")
-    'my-part-rounds-6c808e'
+    >>> artifact_key("mnist5k-dir", "fedavg", 0)
+    'mnist5k-dir-fedavg-0'
+    >>> artifact_key("mnist5k", "dir-fedavg", 0)
+    'mnist5k-dir-fedavg-0-fc5c37'
     """
-    text = "-".join(map(str, parts))
-    key = re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")
-    if not all(_plain(str(part)) for part in parts):  # names may differ only in replaced characters
-        key = f"{key}-{digest(text, 6)}".strip("-")
+    first, *rest = names = [str(part) for part in parts]
+    key = re.sub("[^a-z0-9]+", "-", "-".join(names).lower()).strip("-")
+    # Only the first name of a key without a digest has dashes, so that its parts are known.
+    if not (
+        re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", first)
+        and all(re.fullmatch("[a-z0-9]+", name) for name in rest)
+    ):
+        key = f"{key}-{digest(names, 6)}".strip("-")
     return key
-
-
-def _plain(name: str) -> bool:
-    """True for registered names, and for others that are keys themselves, but not of a registered name."""
-    registered = METHODS.keys() | PROCEDURES.keys()
-    dashed = re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name)
-    return name in registered or (dashed is not None and name.replace("-", "_") not in registered)
 
 
 class ProgressBar:
