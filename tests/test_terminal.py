@@ -1,5 +1,6 @@
 """What is printed holds text of others as it is: square brackets are no markup."""
 
+import os
 import subprocess
 import sys
 from subprocess import PIPE
@@ -52,6 +53,21 @@ print("all rounds", file=sys.stderr)
         work.stdin.close()
         said = work.stderr.read()
         assert work.wait() == 0 and said == "all rounds\n", said
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("from fedflow.project.terminal import say; say('p · m')", "p ? m"),
+        ("from fedflow import cli; cli.main()", "?"),
+    ],
+)
+def test_characters_that_the_terminal_lacks_are_replaced(code: str, line: str) -> None:
+    """By `say`, and by all that a command prints."""
+    command = [sys.executable, "-c", code, "published"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and line in done.stdout
 
 
 def test_lines_say_how_long_the_rest_takes_if_that_is_long(capsys, monkeypatch):

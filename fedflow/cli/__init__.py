@@ -28,6 +28,7 @@ from fedflow.cli import (
 from fedflow.errors import SECTIONS, FedflowError, Unanswered
 from fedflow.project import distribution
 from fedflow.project.telemetry import NO_TELEMETRY
+from fedflow.project.terminal import replace_characters
 
 
 def _version(wanted: bool) -> None:
@@ -89,6 +90,7 @@ def main() -> None:
         os.environ.setdefault(name, value)
     logging.raiseExceptions = False  # Prefect's handler reports that it cannot send lines to its server
     warnings.formatwarning = _warning
+    replace_characters()
     Unanswered.seen = False  # by this command, not by an earlier one of this process
     try:
         given = [_at_home(text) for text in sys.argv[1:]]

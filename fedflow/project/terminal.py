@@ -8,10 +8,17 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from io import TextIOWrapper
 from typing import Any, Protocol, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+def replace_characters() -> None:
+    """Let stdout print "?" for a character that its encoding lacks, such as "·" in ASCII."""
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
 
 
 class Terminal(Console):
@@ -19,6 +26,7 @@ class Terminal(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         with suppress(OSError):
+            replace_characters()
             super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
