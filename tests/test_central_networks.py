@@ -186,6 +186,25 @@ def test_a_killed_training_ends_as_an_undisturbed_one(
     assert len(run.outputs.model_outputs) == 1
 
 
+def test_networks_with_equal_settings_are_separate_runs(root: Path, preloaded) -> None:
+    """One of them is trained to its end while the other, which was killed, keeps its checkpoint."""
+    text = (root / "params.yaml").read_text()
+    twin = text.replace("  wide:", "  twin: {dataset: digits, training: {epochs: 3, lr: 0.1}}\n  wide:")
+    (root / "params.yaml").write_text(twin)
+    command = [preloaded / "python", "-c", KILLED, str(root)]
+    assert subprocess.run(command, env=os.environ, check=False).returncode == -signal.SIGKILL
+    epochs: list[int] = []
+    for name in ("twin", "expert"):
+        prepare_network(load(root), name, root, listeners=[lambda epoch, of: epochs.append(epoch)])
+    assert epochs == [1, 2, 3, 3]
+    assert sorted(run.info.run_name for run in runs(root)) == ["expert", "twin"]
+    command = [preloaded / "fedflow", "central", "--root", root, "--set", "data.digits.train_limit=300"]
+    both = [
+        subprocess.Popen([*command, name], stderr=subprocess.PIPE, text=True) for name in ("expert", "twin")
+    ]
+    assert [(process.communicate()[1], process.returncode) for process in both] == [("", 0)] * 2
+
+
 def interrupted(*given: object, **more: object) -> None:
     raise KeyboardInterrupt
 

@@ -23,6 +23,7 @@ from fedflow.models.registry import adapted
 from fedflow.models.start import without_start
 from fedflow.procedures.interface import Row, State
 from fedflow.procedures.steps import Here
+from fedflow.project.digest import digest
 from fedflow.project.identity import FILE as IDENTITY
 from fedflow.project.identity import Identity, versions
 from fedflow.project.terminal import say
@@ -60,9 +61,12 @@ def prepare_network(
         prepare(params, params.network(needed).dataset, root)
         training = CentralRun(params, needed, root)
         waiting = partial(say, f"{training.title}: waiting for another process that trains it")
-        with locked(root / ".fedflow" / "locks" / f"central-{needed}", waiting):
+        equal = partial(say, f"{training.title}: waiting for a network with equal settings")
+        locks = root / ".fedflow" / "locks"
+        with locked(locks / f"central-{needed}", waiting):
             if not training.is_current():
-                training.run(listeners, opened)
+                with locked(locks / training.identity.key, equal):  # the driver marks it by this key
+                    training.run(listeners, opened)
             drop_checkpoint(training.checkpoint)  # of a process that was killed after it recorded the end
     return central_folder(root, name)
 
@@ -118,8 +122,8 @@ class CentralRun:
 
     @cached_property
     def key(self) -> str:
-        """Key of checkpoint and record: the identity, and the builds of libraries here."""
-        return self.identity.on(libraries=versions()).key
+        """Key of checkpoint and record: the name, the identity, and the builds of libraries here."""
+        return digest([self.name, self.identity.on(libraries=versions()).key])
 
     @property
     def checkpoint(self) -> Path:
