@@ -312,6 +312,17 @@ def test_a_run_outside_of_the_grid_keeps_its_name(project: Path, tmp_path: Path,
         assert f"files in {folder}\n" in fedflow(capsys, "show", name, "--root", root).out
 
 
+@pytest.mark.parametrize("text", ["[]", "{}", "{"])
+def test_a_damaged_file_is_one_line(text: str, project: Path, tmp_path: Path, capsys) -> None:
+    root = Path(shutil.copytree(project, tmp_path / "copy", ignore=shutil.ignore_patterns("mlruns")))
+    (root / "results/skewed/ditto/0/metrics.json").write_text(text)
+    for command in ("ls", "compare skewed", "show skewed/ditto/0"):
+        done = fedflow(capsys, *command.split(), "--root", root)
+        assert done.code == 2 and re.search(
+            r"ditto/0: damaged \(.*\); run this experiment again\n$", done.err
+        )
+
+
 def test_the_code_of_a_network_at_an_import_path_is_not_remembered(
     tmp_path: Path, capsys, monkeypatch
 ) -> None:

@@ -29,6 +29,8 @@ from fedflow.project.identity import changed
 from fedflow.project.running import Running, running
 
 IMPORTED = re.compile(r"\w:[A-Za-z_]")  # a network at an import path, whose code may change
+OF_RUN = ("partition", "method", "seed", "settings", "dataset")
+NEEDED = {"clients", "method_label", "model", "parameters", "rounds", *OF_RUN, *HASHES}  # printed facts
 HOMES = ("results", "runs")  # folders of finished runs
 COLUMNS, SHOWN = 6, 4  # most numbers in JSON and in a table
 SIDE_BY_SIDE = 4  # most runs with a column each in a table of settings
@@ -473,9 +475,10 @@ def found_below(root: Path, patterns: list[str]) -> list[Finished]:
         twin = home != "results" and (root / "results" / name / MARKER).is_file()
         name = f"{home}/{name}" if twin else name
         try:
-            metrics = json.loads(file.read_text())
-            params = json.loads((folder / "params.json").read_text())
-        except (OSError, ValueError) as error:
+            metrics, params = json.loads(file.read_text()), json.loads((folder / "params.json").read_text())
+            if missing := NEEDED - metrics.keys() or {"partition"} - params.keys():
+                raise ValueError(f"no {min(missing)}")
+        except (OSError, ValueError, AttributeError) as error:
             raise FedflowError(f"{folder}: damaged ({error}); run this experiment again") from error
         by_name[name] = Finished(name, folder, metrics, params)
     return [by_name[name] for name in sorted(by_name)]
