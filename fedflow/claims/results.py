@@ -145,10 +145,14 @@ def _row(run: Run, names: Sequence[str], measures: Sequence[str], recorded: Reco
         metrics = {name: run.metrics.get(name, "") for name in SIZES}
         metrics |= {name: _number(run.metrics.get(name)) for name in names}
         metrics |= {text: _value(parse(text), run) for text in measures}
-    identity = Identity.read(run.folder)
-    code = identity.code[:DIGITS] if identity else ""
     made = origin(run, recorded) | {"settings": run.settings[:SHORT]}
-    return dict(zip(NAMES, facts)) | metrics | made | dict(zip(CODE, (*registered(run), code)))
+    return dict(zip(NAMES, facts)) | metrics | made | dict(zip(CODE, (*registered(run), code_of(run))))
+
+
+def code_of(run: Run) -> str:
+    """The first digits of the digest of the code that computed a run here; empty if it is unknown."""
+    identity = Identity.read(run.folder)
+    return identity.code[:DIGITS] if identity else ""
 
 
 def _value(measure: Measure, run: Run) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedflow.claims.matching import Shown
+from fedflow.claims.results import Recorded
 from fedflow.claims.verdicts import Judged
 from fedflow.finished import pairs
 from fedflow.finished.cells import Methods
@@ -25,7 +26,6 @@ from fedflow.report.blocks import Block, Section, Text
 
 LINES = len(SERIES) * len(DASHES)  # methods of a picture: in larger ones, two lines look the same
 ALONE = 12  # methods of a partition that get separate pictures
-Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `recorded_runs`
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedflow.claims.results import CHANGES, DIGITS, EQUAL, RUN, read_results
+from fedflow.claims.results import CHANGES, EQUAL, RUN, code_of, read_results
 from fedflow.claims.sources import RESULTS
 from fedflow.config import Loaded
 from fedflow.errors import FedflowError
@@ -22,7 +22,6 @@ from fedflow.finished.contents import HASHES, hashes
 from fedflow.finished.run import Run
 from fedflow.finished.variants import PLACES, named
 from fedflow.project.digest import SETTINGS, SHORT, canonical, digest
-from fedflow.project.identity import Identity
 from fedflow.stages.current import holds
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.grid import Cell
@@ -41,7 +40,7 @@ def joined(params: Loaded, root: Path, here: Sequence[Run] = ()) -> tuple[list[R
     made, outdated = list[Run](), list[Row]()
     for row in read_results(root):
         same = known.get((row["partition"], row["method"], row["seed"], row["settings"]))
-        if same and _code(same) in (row["code"], row.get(EQUAL)):
+        if same and code_of(same) in (row["code"], row.get(EQUAL)):
             continue
         if holds(row) and (run := _run(params, root, row, here)):
             made.append(run)
@@ -93,11 +92,6 @@ def as_text(run: Run, changed: Callable[[Run], Mapping[str, Any]]) -> str:
 
 def _key(run: Run) -> tuple[str, ...]:
     return run.partition, run.method, str(run.seed), run.settings[:SHORT]
-
-
-def _code(run: Run) -> str:
-    identity = Identity.read(run.folder)
-    return identity.code[:DIGITS] if identity else ""
 
 
 def _cell(params: Loaded, root: Path, partition: str, method: str, seed: int, procedure: bool) -> Cell:
@@ -153,7 +147,7 @@ def _check(made: Sequence[Run], here: Iterable[Run]) -> None:
         if row is None or run.folder.name != str(run.seed):
             continue
         codes = row.committed["code"], row.committed.get(EQUAL)
-        if run.settings != row.settings or _code(run) not in codes:
+        if run.settings != row.settings or code_of(run) not in codes:
             raise FedflowError(
                 f"{run.folder}: its settings or code differ from the rows of its method in {RESULTS}; "
                 "run `fedflow sweep`, or delete this folder"

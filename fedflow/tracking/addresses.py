@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from fedflow.errors import FedflowError
 
@@ -76,6 +77,12 @@ def shown(uri: str) -> str:
     if SQLITE.match(uri) and (file := database(uri)):
         return f"sqlite:///{file}"
     return PASSWORD.sub(lambda match: f"{match[2]}=***" if match[2] else f"{match[1]}:***@", uri)
+
+
+def server_address(uri: str) -> str:
+    """The address of a server, without a password."""
+    given = urlsplit(uri.rstrip("/"))
+    return given._replace(netloc=given.netloc.rpartition("@")[2]).geturl()
 
 
 def is_database(uri: str) -> bool:

@@ -4,10 +4,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from fedflow.metrics.table import METRICS, YARDSTICKS, recorded_name
-from fedflow.tracking.addresses import is_server
+from fedflow.tracking.addresses import is_server, server_address
 from fedflow.tracking.shared import FEDERATED, every
 from fedflow.tracking.store import PORT, Store, open_store, reporting
 
@@ -46,8 +45,7 @@ def address(store: Store) -> str:
     """The address of the pages of ``store``: the server itself, or the one of ``fedflow ui``."""
     if not is_server(store.uri):
         return f"http://127.0.0.1:{PORT}"
-    given = urlsplit(store.uri.rstrip("/"))
-    return given._replace(netloc=given.netloc.rpartition("@")[2]).geturl()  # without a password
+    return server_address(store.uri)
 
 
 def run_page(store: Store, experiment: str, run: str) -> str:

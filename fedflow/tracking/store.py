@@ -29,7 +29,16 @@ from fedflow.errors import FedflowError
 from fedflow.project.digest import shortened
 from fedflow.project.distribution import require
 from fedflow.project.waiting import held
-from fedflow.tracking.addresses import absolute, ask, database, is_database, is_server, shown, sqlite_url
+from fedflow.tracking.addresses import (
+    absolute,
+    ask,
+    database,
+    is_database,
+    is_server,
+    server_address,
+    shown,
+    sqlite_url,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -353,8 +362,7 @@ def _reach(uri: str) -> None:
     require("the record of runs", "mlflow")
     import requests
 
-    given = urlsplit(uri.rstrip("/"))
-    address = given._replace(netloc=given.netloc.rpartition("@")[2]).geturl()  # errors show it
+    address = server_address(uri)  # errors show it
     insecure = os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1")
     trusted = os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or True
     certificate = os.environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH")
