@@ -10,6 +10,7 @@ from prefect import flow
 from fedflow.config import Changes, Loaded, warn_of_kept
 from fedflow.project.running import running
 from fedflow.project.terminal import counted, say
+from fedflow.stages.driver import Busy
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.grid import Cell, cells, finished_metrics, is_finished, pairs, raise_failed, to_do
 from flows.central import central
@@ -44,15 +45,21 @@ def sweep(
         warn_of_kept(params, pairs(grid))
     todo, failed = to_do(params, Path(root), grid, TASKS | {"networks": _train})
     count = len(todo) + len(failed)
-    for cell in counted(sorted(todo, key=_runs_elsewhere)):
-        _wait_for(cell)
+    later = list[Cell]()
+    for cell in counted(todo):
         if is_finished(cell, cell.results_folder):  # by another process, since the sweep began
             continue
         try:
-            federate(**cell.parameters) if isinstance(cell, Experiment) else procedure(**cell.parameters)
+            _run(cell)
+        except Busy:
+            later.append(cell)
         except Exception as error:  # a bug in a method must not end the other runs
-            say(f"{cell.title}, failed: {type(error).__name__}: {error}")
-            failed.append(cell.title)
+            failed.append(_say_failed(cell, error))
+    for cell in later:
+        try:
+            _wait_for(cell)
+        except Exception as error:
+            failed.append(_say_failed(cell, error))
     raise_failed(failed, count)
     metrics = [finished_metrics(cell) for cell in grid]
     if runs := [m for m, cell in zip(metrics, grid, strict=True) if isinstance(cell, Experiment)]:
@@ -60,17 +67,24 @@ def sweep(
     return metrics
 
 
+def _run(cell: Cell) -> None:
+    federate(**cell.parameters) if isinstance(cell, Experiment) else procedure(**cell.parameters)
+
+
 def _wait_for(cell: Cell) -> None:
-    """Wait until no other process runs this cell."""
-    if _runs_elsewhere(cell):
-        say(f"{cell.title}: waiting for another process that runs it")
-    while _runs_elsewhere(cell):
-        time.sleep(POLL)
-
-
-def _runs_elsewhere(cell: Cell) -> bool:
+    """Wait for the process that runs this cell, and run it if that process fails."""
     name = "/".join([*cell.names, str(cell.seed)])
-    return any(run.name == name and run.pid != os.getpid() for run in running(cell.root))
+    say(f"{cell.title}: waiting for another process that runs it")
+    while any(run.name == name and run.pid != os.getpid() for run in running(cell.root)):
+        time.sleep(POLL)
+    if not is_finished(cell, cell.results_folder):
+        _run(cell)
+
+
+def _say_failed(cell: Cell, error: Exception) -> str:
+    """Say why a cell failed; returns its title."""
+    say(f"{cell.title}, failed: {type(error).__name__}: {error}")
+    return cell.title
 
 
 def _train(params: Loaded, name: str, root: Path) -> None:

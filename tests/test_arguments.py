@@ -8,6 +8,7 @@ from command import make_project, one_line_error
 
 from fedflow.config import load_params
 from fedflow.errors import BadInput
+from fedflow.project.arguments import check_arguments
 from fedflow.stages.experiment import Experiment
 from flows.central import central
 from flows.federate import federate
@@ -98,3 +99,11 @@ def test_an_experiment_takes_numpy_seeds_and_no_other_kind():
     for seed in ("0", -1, 1.5, None, True, np.float64(1)):
         with pytest.raises(BadInput, match=r"^seed: "):
             Experiment(params, "skewed", "fedavg", seed)
+
+
+def test_the_folder_of_a_try_of_tuning_is_accepted(root: Path) -> None:
+    for folder in ("tuning/skewed/fedavg/1000", "elsewhere"):
+        check_arguments(out=folder, root=str(root))
+    for folder in ("results/skewed", ".git", "mlruns"):
+        with one_line_error("^out: .* a folder outside data, ", BadInput):
+            check_arguments(out=folder, root=str(root))

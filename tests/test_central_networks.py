@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pandas as pd
 import pytest
 import torch
 from command import fedflow, make_project, one_line_error
+from filelock import FileLock
 from safetensors.torch import load_file
 
 from fedflow.config import Params, load_params
@@ -198,11 +200,20 @@ def test_networks_with_equal_settings_are_separate_runs(root: Path, preloaded) -
         prepare_network(load(root), name, root, listeners=[lambda epoch, of: epochs.append(epoch)])
     assert epochs == [1, 2, 3, 3]
     assert sorted(run.info.run_name for run in runs(root)) == ["expert", "twin"]
-    command = [preloaded / "fedflow", "central", "--root", root, "--set", "data.digits.train_limit=300"]
-    both = [
-        subprocess.Popen([*command, name], stderr=subprocess.PIPE, text=True) for name in ("expert", "twin")
-    ]
-    assert [(process.communicate()[1], process.returncode) for process in both] == [("", 0)] * 2
+
+
+def test_a_network_waits_for_one_with_equal_settings(root: Path, monkeypatch) -> None:
+    waits, params = Event(), load(root)
+    prepare_network(params, "expert", root)
+    monkeypatch.setattr(
+        "fedflow.stages.central_network.say", lambda text: waits.set() if "equal settings" in text else None
+    )
+    with FileLock(root / ".fedflow" / "locks" / CentralRun(params, "expert", root).identity.key):
+        other = Thread(target=prepare_network, args=(params, "expert", root), daemon=True)
+        other.start()
+        assert waits.wait(60)
+    other.join(60)
+    assert len(runs(root)) == 1
 
 
 def interrupted(*given: object, **more: object) -> None:

@@ -113,7 +113,7 @@ def test_a_finished_run_is_repeated_on_request_only(capsys, tmp_path):
         return first.removeprefix(title), rest[-3:]
 
     begun, numbers = call()
-    assert begun == "2 rounds, this process, cpu; Ctrl-C stops it, rerun to resume"
+    assert begun == "2 rounds, this process, cpu; Ctrl-C stops it; rerun to resume"
     for more in ((), ("--set", "engine.workers=2"), ("--sweep", "s")):
         first, again = call(*more)
         assert re.fullmatch(r"already finished \(20..-..-.. ..:..\); --again repeats it", first)
@@ -125,7 +125,7 @@ def test_a_finished_run_is_repeated_on_request_only(capsys, tmp_path):
     assert call() == (begun, numbers)
     shutil.rmtree(project / ".fedflow" / "partitions")
     (project / "data" / "prepared" / "digits" / "meta.json").unlink()
-    others = ["methods.ditto.lam=5", "tuning.rounds=1", "models.other=mlp", "tuned.skewed.ditto.lam=3"]
+    others = ["methods.ditto.lam=5", "tuning.rounds=1", "models.other=mlp", "tuned.skewed.ifca.clusters=3"]
     unused = [word for change in others for word in ("--set", change)]
     names = ", ".join(change.partition("=")[0] for change in others)
     with pytest.warns(UserWarning, match=f"^--set {names}: not used by skewed · fedavg"):

@@ -284,7 +284,7 @@ def test_a_division_that_another_process_uses_is_not_replaced(tmp_path: Path, ca
             capsys, "partition", "skewed", "--root", root, "--set", "partitions.skewed.fraction=0.3"
         )
         process.communicate(b"\n")
-    words = f"skewed/fedavg/0, process {process.pid}, uses another division of the name skewed: wait until"
+    words = f"skewed/fedavg/0, process {process.pid}, uses another division called skewed: wait until"
     assert done.code == 2 and words in done.err
 
 
@@ -296,5 +296,5 @@ def test_a_division_made_with_other_settings_before_the_run_opens_it_is_noticed(
         prepare_partition(load_params(root / "params.yaml", [f"partitions.{name}.seed=9"]), name, folder)
 
     experiment = Experiment(load_params(root / "params.yaml"), "skewed", "fedavg", 0, root)
-    with refused("another command with other settings has just made partition skewed", FedflowError):
+    with refused("partition skewed changed after this run began; run it again", FedflowError):
         run_experiment(experiment, makers=MAKERS | {"partitions": twice})

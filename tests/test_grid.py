@@ -10,8 +10,7 @@ import sys
 import warnings
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from queue import Queue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import httpx
@@ -30,7 +29,7 @@ from fedflow.methods.personal.ditto import Ditto
 from fedflow.partition import Partition, PartitionParams, make_partition
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.fingerprints import MAY_BE_EMPTY
-from fedflow.stages.grid import cells, finished_metrics
+from fedflow.stages.grid import cells, finished_metrics, to_do
 from fedflow.stages.procedure import ProcedureRun
 
 HOME = Path(__file__).parents[1]
@@ -382,17 +381,19 @@ def test_what_comes_back_replaces_no_finished_results(project: Path, capsys) -> 
         assert "restored" in fedflow(capsys, "sweep", "--root", project).out
 
 
-def test_sweeps_take_turns_to_move_results(project: Path, capsys) -> None:
-    file = project / "params.yaml"
+def test_sweeps_take_turns_to_move_results(project: Path, monkeypatch) -> None:
+    file, waits = project / "params.yaml", Event()
     file.write_text(file.read_text().replace("methods: [fedavg, ditto]", "methods: [fedavg]"))
-    said = Queue[str]()
+    params = load_params(file)
+    monkeypatch.setattr(
+        "fedflow.stages.grid.say",
+        lambda text: waits.set() if text.startswith("waiting for another") else None,
+    )
     with FileLock(project / ".fedflow" / "locks" / "grid"):
-        sweep = Thread(target=lambda: said.put(fedflow(capsys, "sweep", "--root", project).out))
+        sweep = Thread(target=to_do, args=(params, project, cells(params, project, "sweep")), daemon=True)
         sweep.start()
-        sweep.join(3)
-        assert sweep.is_alive() and (project / "results/even/ditto/0").exists()
-    sweep.join()
-    assert "waiting for another sweep that moves results" in said.get()
+        assert waits.wait(60) and (project / "results/even/ditto/0").exists()
+    sweep.join(60)
     assert not (project / "results/even/ditto/0").exists()
 
 

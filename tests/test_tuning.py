@@ -358,7 +358,7 @@ def test_an_entry_of_the_user_is_not_replaced_by_the_partition_of_the_tries(file
     tune(params, "iid-validation", Runs(lambda lr, _: lr), ["fedavg"], file.parent, write=False)
     long = "p" * 118
     params = load_params(file, [f"partitions.{long}={{dataset: digits, scheme: iid, clients: 3}}"])
-    with one_line_error(r"^partition: 'p+' .* shorter name: NAME-validation may have 128", BadInput):
+    with one_line_error(r"^partition: 'p+' .* shorter name: NAME-validation has at most 128", BadInput):
         tune(params, long, lambda *given: pytest.fail("a try ran"), ["fedavg"], file.parent)
 
 

@@ -34,7 +34,7 @@ def coreset(
         str, typer.Option(help="Weights of edges between neighbors: binary, or gaussian in their distance.")
     ] = "binary",
     adjacency: Annotated[
-        Path | None, typer.Option(help="Edges file instead of neighbors: lines `from,to[,weight]`, from 0.")
+        Path | None, typer.Option(help="Edges instead of neighbors: `from,to[,weight]` a line, rows from 0.")
     ] = None,
     walk: Annotated[int, typer.Option(help="Steps of the random walk; more steps reach farther.")] = 16,
     weights: Annotated[
@@ -106,7 +106,7 @@ def coreset(
     if len(rows) < count:
         print_line(f"{count} picks: some gave more weight to a row chosen before, or replaced rows")
     if chosen.points is not None and not raw:
-        print_line("columns were standardized (unless --raw)")
+        print_line("columns were standardized; --raw leaves them as they are")
     print_line(
         f"{len(rows)} of {n} rows, total cost {rows['cost'].sum():.4g}, weights sum to "
         f"{rows['weight'].sum():.4g}, objective error {chosen.selection.error:.3g}"

@@ -80,7 +80,7 @@ def run(
             metrics = read_json(home / "metrics.json")
         else:
             rounds = counted(experiment.run.rounds, "round")
-            print_line(f"{experiment.title}: {rounds}, {_resolved(params)}; Ctrl-C stops it, rerun to resume")
+            print_line(f"{experiment.title}: {rounds}, {_resolved(params)}; Ctrl-C stops it; rerun to resume")
             if params.engine.executor != "inline":
                 imports.close()
             compute = partial(

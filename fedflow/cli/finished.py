@@ -28,7 +28,7 @@ from fedflow.naming import counted, flat, say, text
 from fedflow.project.identity import changed
 from fedflow.project.running import Running, running
 
-IMPORTED = re.compile(r"\w:[A-Za-z_]")  # a network at an import path, whose code may change
+IMPORTED = re.compile(rb"\w:[A-Za-z_]")  # a network at an import path, whose code may change
 OF_RUN = ("partition", "method", "seed", "settings", "dataset")
 NEEDED = {"clients", "method_label", "model", "parameters", "rounds", *OF_RUN, *HASHES}  # printed facts
 HOMES = ("results", "runs")  # folders of finished runs
@@ -130,7 +130,7 @@ def _say_outdated(root: Path, runs: list[Finished]) -> None:
         return current(load_params(file), root)
 
     try:
-        text = file.read_text()
+        text = file.read_bytes()
         named = f"current-{short(root.resolve())}"
         now = make() if IMPORTED.search(text) else remembered(named, make, text)
     except FedflowError as error:
@@ -470,18 +470,22 @@ def found_below(root: Path, patterns: list[str]) -> list[Finished]:
         home, name = folder.parts[-4], "/".join(folder.parts[-3:])
         if not (file := folder / MARKER).is_file():
             continue
-        if patterns and not any(_matches(name, pattern, home) for pattern in patterns):
+        twin = home == "runs" and (root / "results" / name / MARKER).is_file()
+        if patterns and not any(
+            _matches(name, pattern, home) and not (twin and pattern == name) for pattern in patterns
+        ):
             continue
-        twin = home != "results" and (root / "results" / name / MARKER).is_file()
-        name = f"{home}/{name}" if twin else name
         try:
             metrics, params = json.loads(file.read_text()), json.loads((folder / "params.json").read_text())
+            if not isinstance(metrics, dict) or not isinstance(params, dict):
+                raise ValueError("not a mapping")
             if missing := NEEDED - metrics.keys() or {"partition"} - params.keys():
-                raise ValueError(f"no {min(missing)}")
-        except (OSError, ValueError, AttributeError) as error:
+                raise ValueError(f"lacks {min(missing)}")
+        except (OSError, ValueError) as error:
             raise FedflowError(f"{folder}: damaged ({error}); run this experiment again") from error
+        name = f"{home}/{name}" if twin else name
         by_name[name] = Finished(name, folder, metrics, params)
-    return [by_name[name] for name in sorted(by_name)]
+    return sorted(by_name.values(), key=lambda run: (run.name.startswith("runs/"), run.name))
 
 
 def _matches(name: str, pattern: str, home: str = "") -> bool:
@@ -489,7 +493,7 @@ def _matches(name: str, pattern: str, home: str = "") -> bool:
     first, _, rest = pattern.rstrip("/").partition("/")
     if first in HOMES and home not in ("", first):
         return False
-    name, pattern = name.removeprefix("runs/"), rest if first in HOMES else pattern.rstrip("/")
+    name, pattern = name.removeprefix("runs/"), (rest or "*") if first in HOMES else pattern.rstrip("/")
     return name.startswith(f"{pattern}/") or fnmatch(name, pattern) or fnmatch(name, f"{pattern}/*")
 
 

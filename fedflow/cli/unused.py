@@ -36,7 +36,8 @@ def entries(params: "Loaded", cells: Sequence["Cell"]) -> set[str]:
             used |= {f"procedures.{name}" for name in cell.names}
             continue
         partition, method = cell.names
-        used |= {f"methods.{method}", f"methods.{params.registered(method)}", f"tuned.{partition}.{method}"}
+        for name in (method, params.registered(method)):
+            used |= {f"methods.{name}", f"tuned.{partition}.{name}"}
     return used
 
 

@@ -64,7 +64,7 @@ def rows(cls: type[Settings]) -> list[dict[str, Any]]:
     unset = {"default": None, "symbol": "", "source": "", "grid": ()}
     further = getattr(cls, "further", {}).items()
     return shown + [
-        unset | {"name": name, "accepts": f"{describe(hint, {})} or null", "doc": doc}
+        unset | {"name": name, "accepts": f"null or {describe(hint, {})}", "doc": doc}
         for name, (hint, doc) in further
     ]
 

@@ -57,7 +57,7 @@ def _check_text(name: str, text: str) -> None:
 
 
 OURS = (  # folders of a project
-    *("data", "landscapes", "mlruns", "outcomes", "report", "results", "runs", "tuning"),
+    *("data", "landscapes", "mlruns", "outcomes", "report", "results", "runs"),
     *(".dvc", ".fedflow", ".git", ".prefect"),
 )
 

@@ -4,15 +4,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedflow.errors import FedflowError
 from fedflow.files import read_fact
 from fedflow.project.terminal import RoundBar, say
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.loop import Simulation
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import Blocks, Listener, perform
-from fedflow.stages.grid import outdated_inputs
-from fedflow.stages.inputs import MAKERS, Makers, make_inputs
+from fedflow.stages.inputs import MAKERS, Makers, make_inputs, need_current
 from fedflow.tracking.record import RunRecord
 
 
@@ -34,8 +32,7 @@ def run_experiment(
     make_inputs([experiment], makers)
 
     def begun(simulation: Simulation, record: RunRecord) -> None:
-        if made := outdated_inputs(experiment.params, experiment.root, [experiment]):
-            raise FedflowError(f"another command with other settings has just made {' and '.join(made)}")
+        need_current(experiment)
         clients = f"{simulation.cohort_size:,} of {simulation.clients:,} clients per round"
         classes = simulation.federation.partition.classes or len(
             read_fact(experiment.prepared_folder / "meta.json", "classes") or ()

@@ -64,8 +64,8 @@ def prepare_network(
         equal = partial(say, f"{training.title}: waiting for a network with equal settings")
         locks = root / ".fedflow" / "locks"
         with locked(locks / f"central-{needed}", waiting):
-            if not training.is_current():
-                with locked(locks / training.identity.key, equal):  # the driver marks it by this key
+            with locked(locks / training.identity.key, equal):  # the driver marks it by this key
+                if not training.is_current():
                     training.run(listeners, opened)
             drop_checkpoint(training.checkpoint)  # of a process that was killed after it recorded the end
     return central_folder(root, name)

@@ -3,27 +3,23 @@
 import json
 import shutil
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from fedflow.config import Loaded
-from fedflow.data import is_current
 from fedflow.errors import FedflowError
-from fedflow.files import locked, prepared_folder
+from fedflow.files import locked
 from fedflow.project.identity import Identity
 from fedflow.project.terminal import say
-from fedflow.stages.central_network import CentralRun
 from fedflow.stages.driver import outdated
 from fedflow.stages.experiment import Experiment, experiments
-from fedflow.stages.inputs import MAKERS, Makers
-from fedflow.stages.partition import is_divided
+from fedflow.stages.inputs import INPUTS, MAKERS, Makers, inputs_of, outdated_inputs
 from fedflow.stages.procedure import ProcedureRun, procedure_runs
 
 Cell = Experiment | ProcedureRun
-INPUTS = {"datasets": "data of", "networks": "central network", "partitions": "partition"}  # in words
 RESULTS, OUTCOMES = Experiment.home, ProcedureRun.home
 ASIDE = Path(".fedflow") / "aside"  # results that the grid no longer has, by folder and key
 
@@ -141,7 +137,7 @@ def expected(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[tuple[Cel
     """
     old, reasons = outdated_inputs(params, root, grid), []
     for cell in grid:
-        first = [f"{words}, if it changes" for words in old if words in _inputs(cell)]
+        first = [f"{words}, if it changes" for words in old if words in inputs_of(cell)]
         why = outdated(root, cell.results_folder, cell.identity) or first
         reasons += [(cell, why)] if why and not _is_aside(cell) else []
     return reasons
@@ -157,22 +153,6 @@ def raise_failed(titles: Sequence[str], count: int) -> None:
     """Raise `FedflowError` if any of ``count`` runs failed; ``titles`` names those."""
     if titles:
         raise FedflowError(f"{len(titles)} of {count} runs failed: {', '.join(titles)}")
-
-
-def _inputs(cell: Cell) -> dict[str, tuple[str, str]]:
-    """Kind and name of the inputs of a cell, by their names in words."""
-    return {f"{words} {name}": (kind, name) for kind, words in INPUTS.items() for name in getattr(cell, kind)}
-
-
-def outdated_inputs(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[str]:
-    """The inputs of the grid that are missing, or would be made again, in words."""
-    checks: dict[str, Callable[[str], bool]] = {
-        "datasets": lambda name: is_current(prepared_folder(root, name), params.dataset(name)),
-        "networks": lambda name: CentralRun(params, name, root).is_current(),
-        "partitions": lambda name: is_divided(params, name, root),
-    }
-    read = {words: given for cell in grid for words, given in _inputs(cell).items()}
-    return [words for words, (kind, name) in read.items() if not checks[kind](name)]
 
 
 def current(params: Loaded, root: Path) -> dict[str, tuple[str, str]]:

@@ -101,7 +101,7 @@ def draw_landscape(
     stem = shortened(stem, LONGEST) if name is None else check_name("--name", name)
     files = [root / FOLDER / f"{stem}.{kind}" for kind in ("png", "svg", "csv")]
     for file in files:
-        check_output("--name", file)
+        check_output("--name" if name else "run", file)
     models = [_recorded(run, own, grid, root) for run in runs]
     make_writable(root / FOLDER)
     _check_comparable(models, between)
@@ -190,7 +190,9 @@ def _check_comparable(models: Sequence[RecordedModel], between: bool) -> None:
     first = models[0]
     for other in models[1:]:
         if other.data_hash != first.data_hash:
-            raise FedflowError(f"{first.run} and {other.run} have different datasets: losses do not compare")
+            raise FedflowError(
+                f"{first.run} and {other.run} have different datasets: their losses are not comparable"
+            )
         if between and other.network.architecture != first.network.architecture:
             raise FedflowError(f"{first.run} and {other.run} have different networks: no line connects them")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def _prepared(params: Params, name: str, root: Path) -> Path:
     made = _made(params, name, dataset, root)
     _need_draw(params, name, made, dataset, root)
     if existing is not None and existing.hash != made.hash:
-        _need_no_reader(name, root)
+        _need_unused(params, name, root)
         say(f"{folder}: replacing another division of this name")
     tabled = made.label_counts is None or (folder / COUNTS).exists()
     if existing is None or existing.summary() != made.summary() or not tabled:
@@ -96,16 +97,24 @@ def _need_draw(params: Params, name: str, division: Partition, dataset: Dataset,
         raise BadInput("grid.redraw", "division", UNDRAWN)
 
 
-def _need_no_reader(name: str, root: Path) -> None:
+def _need_unused(params: Params, name: str, root: Path) -> None:
     """Raise `FedflowError` if another process runs on the division of this name."""
-    entry, _, seed = name.partition("@")
     for run in running(root):
-        partition, *_, last = run.name.split("/")
-        if partition == entry and seed in ("", last) and run.pid != os.getpid():
+        if run.pid != os.getpid() and name in _divisions(params, run.name):
+            accepted = "wait until it ends, or use another name in `partitions`"
             raise FedflowError(
-                f"{run.name}, process {run.pid}, uses another division of the name {name}: wait until it has "
-                "ended, or give one of them another name"
+                f"{run.name}, process {run.pid}, uses another division called {name}: {accepted}"
             )
+
+
+def _divisions(params: Params, run: str) -> list[str]:
+    """The divisions that a run (PARTITION/METHOD/SEED) or a procedure (NAME/SEED) reads."""
+    name, *method, seed = run.split("/")
+    if method:
+        return [params.division(name, int(seed))]
+    with suppress(FedflowError):  # params.yaml may have changed
+        return [params.division(part, int(seed)) for part in params.procedure(name).inputs().partitions]
+    return []
 
 
 def is_divided(params: Params, name: str, root: Path = Path()) -> bool:

@@ -23,7 +23,7 @@ from fedflow.project.identity import Identity, versions
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.stages.driver import Description, Result, check_replaced
 from fedflow.stages.experiment import Cell, contents, pick_device, recorded_inputs
-from fedflow.stages.inputs import MAKERS, Makers, make_inputs
+from fedflow.stages.inputs import MAKERS, Makers, make_inputs, need_current
 from fedflow.stages.started import start_files
 from fedflow.stages.steps import Listener, PartWork, Progress, run_parts
 from fedflow.tracking.record import Record
@@ -164,6 +164,7 @@ def run_procedure(
     make_inputs([run], makers)
     try:
         shared = run.job.open().shared
+        need_current(run)
         work = PartWork(
             run.job,
             executor or Inline(),

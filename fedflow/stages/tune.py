@@ -104,7 +104,7 @@ def _check_partition(params: Loaded, partition: str) -> None:
         accepted = f"another name: tuning {partition} makes a partition of this name"
         raise BadInput("partitions", name, accepted)
     if not NAME.fullmatch(name):
-        accepted = f"an entry of partitions with a shorter name: {_held_out('NAME')} may have 128 letters"
+        accepted = f"a shorter name: {_held_out('NAME')} has at most 128 characters"
         raise BadInput("partition", partition, accepted)
 
 

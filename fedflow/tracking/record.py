@@ -29,6 +29,7 @@ from fedflow.errors import FedflowError, reason
 from fedflow.files import read_fact
 from fedflow.metrics.table import heading, headlines, metric_of, printed, recorded_name
 from fedflow.project.digest import digest
+from fedflow.project.identity import FILE as IDENTITY
 from fedflow.project.machine import lock_digest, processor
 from fedflow.tracking.addresses import is_database
 from fedflow.tracking.comparison import NOTE, PARENT, log_comparison, log_orders, measured
@@ -44,6 +45,7 @@ from fedflow.tracking.shared import (
     experiment_id,
     number,
     parents,
+    quoted,
     say,
     unfinished,
     user_name,
@@ -62,8 +64,6 @@ R = TypeVar("R", bound="Record")
 FLUSH_STEPS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many steps or seconds
 AGAIN, PATIENCE = 10.0, 120.0  # seconds until a store that is away is asked again, and for it at the end
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
-MARKER = "metrics.json"  # written last
-OUTCOME = ("*.json", "*.csv", "*.safetensors", "tables/*.csv", "pictures/*.svg")  # files of a procedure
 CHANGED, RESUMED, INCOMPLETE = "fedflow.changed_params", "fedflow.resumed", "fedflow.incomplete"  # tags
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
 
@@ -347,12 +347,16 @@ class Record:
 
     def _log_results(self, folder: Path) -> None:
         """Log the files of a run or an outcome; a folder that the user named may have others."""
+        from fedflow.finished.outcomes import MARKER, PARAMS, STEPS, SUMMARY, VECTORS
+
         listed = read_fact(folder / MARKER, "files")
         if read_fact(folder / MARKER, "procedure") is not None:
-            listed = [str(file.relative_to(folder)) for kind in OUTCOME for file in folder.glob(kind)]
-        if listed is None:
+            kinds = (PARAMS, IDENTITY, STEPS, SUMMARY, VECTORS, "tables/*.csv", "pictures/*.svg")
+            listed = [str(file.relative_to(folder)) for kind in kinds for file in folder.glob(kind)]
+        if not isinstance(listed, list):  # of a central network, in a folder of fedflow
             self.api.log_artifacts(self.run_id, str(folder), "results")
-        for name in sorted({*listed, MARKER}) if listed else ():
+            return
+        for name in sorted({*listed, MARKER}):
             self.api.log_artifact(self.run_id, str(folder / name), str(Path("results", name).parent))
 
     def _log_more(self, folder: Path | None) -> None:
@@ -559,11 +563,13 @@ def _log_params(api: "MlflowClient", run_id: str, values: Mapping[str, str]) -> 
 def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
     """End a sweep with its last running child; a child that starts later reopens it."""
     children = f"{RUNS} and tags.`{PARENT}` = '{parent}' and attributes.status = "
-    running = {run.data.tags[KEY] for run in every(api.search_runs, [experiment], f"{children}'{RUNNING}'")}
-    if running:  # a run that was killed on another machine, and repeated
-        done = every(api.search_runs, [experiment], f"{children}'FINISHED'")
-        running -= {run.data.tags[KEY] for run in done}
-    if not running:
+
+    def was_repeated(run: "Run") -> bool:  # after it was killed on another machine
+        again = f"{children}'FINISHED' and tags.`{KEY}` = {quoted(run.data.tags[KEY])}"
+        done = api.search_runs([experiment], again, order_by=["attributes.end_time DESC"], max_results=1)
+        return bool(done) and done[0].info.end_time > run.info.start_time
+
+    if all(was_repeated(run) for run in every(api.search_runs, [experiment], f"{children}'{RUNNING}'")):
         api.set_terminated(parent)
 
 

@@ -1,15 +1,15 @@
 """Flows over many runs."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import refused
 
 from fedflow.errors import FedflowError
 from fedflow.methods.personal.ditto import Ditto
+from fedflow.stages.driver import Busy
 
 
 def test_a_sweep_lists_its_runs_under_one_parent(api, root, mlflow_runs, seen):
@@ -42,25 +42,20 @@ def test_a_cell_that_raises_does_not_end_the_others(api, root, monkeypatch, mlfl
     assert ends == {"ditto": "FAILED", "fedavg": "FINISHED"}
 
 
-def test_cells_that_another_process_runs_come_last(api, root, mlflow_runs):
-    from flows.sweep import sweep
+def test_cells_that_another_process_runs_come_last(api, root, monkeypatch):
+    from flows import sweep as flow
 
-    waits = f"""
-import time
-from pathlib import Path
-from fedflow.files import locked
-root = Path({str(root)!r})
-with locked(root / ".fedflow" / "locks" / "other", print, "digits-6/fedavg/0"):
-    print(flush=True)
-    while not any(root.glob("r*s/digits-6/ditto/*/metrics.json")):
-        time.sleep(0.1)
-"""
-    with subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE) as process:
-        assert process.stdout and process.stdout.readline()
-        sweep(root=str(root), name="both", settings=["run.rounds=1"])
-    runs = [run for run in mlflow_runs(root) if "method" in run.data.tags]
-    began = {run.data.tags["method"]: run.info.start_time for run in runs}
-    assert began["ditto"] < began["fedavg"]
+    federate, methods = flow.federate, list[str]()
+
+    def busy_at_first(*, method: str, **parameters: Any) -> dict[str, Any]:
+        methods.append(method)
+        if methods == ["fedavg"]:
+            raise Busy("already running in another process")
+        return federate(method=method, **parameters)
+
+    monkeypatch.setattr(flow, "federate", busy_at_first)
+    flow.sweep(root=str(root), name="both", settings=["run.rounds=1"])
+    assert methods == ["fedavg", "ditto", "fedavg"]
 
 
 @pytest.mark.full

@@ -427,17 +427,31 @@ def test_a_run_killed_on_another_machine_and_repeated_does_not_keep_its_sweep_op
     assert api.get_run(record.parent).info.status == "FINISHED"
 
 
+def test_a_run_that_is_repeated_keeps_its_sweep_open(start, api, outcome):
+    facts = {"sweep": "repeated", "tags": {"method": "fedavg", "settings": "aaaa", "seed": 0}}
+    for key in ("a", "b"):
+        with start(key, **facts) as record:
+            finish(record, outcome())
+    again = [start(key, **facts, resumes=False) for key in ("a", "b")]
+    finish(again[0], outcome())
+    again[0].__exit__(None, None, None)
+    assert api.get_run(again[1].run_id).info.status == api.get_run(record.parent).info.status == "RUNNING"
+    again[1].fail("enough")
+    assert api.get_run(record.parent).info.status == "FINISHED"
+
+
 def test_only_files_of_the_run_are_logged(start, api, outcome, tmp_path):
     (tmp_path / "private").mkdir()
-    (tmp_path / "private" / "key.json").write_text("{}")
-    for key, facts in (("run", {"files": ["rounds.csv"]}), ("outcome", {"procedure": "coreset"})):
-        for name in ("rounds.csv", "thesis.docx"):
+    for mine in ("private/key.json", "notes.json", "secret.csv"):
+        (tmp_path / mine).write_text("{}")
+    for key, facts in (("run", {"files": ["steps.csv"]}), ("outcome", {"procedure": "coreset"})):
+        for name in ("steps.csv", "thesis.docx"):
             (tmp_path / name).write_text("")
         (tmp_path / "metrics.json").write_text(json.dumps(facts))
         with start(key) as record:
             finish(record, outcome(), tmp_path)
         logged = {file.path for file in api.list_artifacts(record.run_id, "results")}
-        assert logged == {"results/metrics.json", "results/rounds.csv"}
+        assert logged == {"results/metrics.json", "results/steps.csv"}
 
 
 def test_a_sweep_that_cannot_be_compared_has_finished_runs(start, api, outcome, monkeypatch):

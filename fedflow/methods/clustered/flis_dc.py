@@ -18,8 +18,8 @@ used neither for training nor for tests (``selection`` of the partition; simulat
 these few). With select_on: test, they are served as in the thesis, but still train from the model chosen by
 their training samples. Newcomers choose in the same way, whereas in the thesis they send a model first. A is
 defined as in FLIS (HC). The server's data are not test samples by default.
-The recorded clustering error counts clients that choose the same model as together, over all scored clients;
-the published one compares the overlapping sets of averaged clients, over participants.
+The recorded clustering error counts clients as together if they choose the same model, over all scored
+clients; the published one compares the overlapping sets of averaged clients, over participants.
 """
 
 from dataclasses import dataclass

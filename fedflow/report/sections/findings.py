@@ -241,7 +241,7 @@ def _warnings(p: ComparedPartition) -> list[str]:
             outdated.setdefault(why, {}).setdefault(run.variant, []).append(run)
     for why, methods in outdated.items():
         count = counted(sum(map(len, methods.values())), "run")
-        warnings.append(f"Outdated, as their {why} changed: {count} of {_names(methods, [*methods])}.")
+        warnings.append(f"Outdated ({why} changed): {count} of {_names(methods, [*methods])}.")
     seeds, lacking = {run.seed for run in p.runs}, dict[str, list[str]]()
     for repeats in p.methods.values():
         if gone := seeds - {run.seed for run in repeats}:

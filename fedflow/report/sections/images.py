@@ -21,8 +21,8 @@ GENERATION = """The server makes labeled images; clients are served a classifier
 measures compare the images after the last round with the complete test set. The FID is a distance between
 the means and covariances of features: inputs of the last layer of a central network (FID-c) or of
 Inception v3, or pixels. It depends on the features and on the number of images, so values
-compare only with equal features and numbers; the FID of as many real training images is what perfect images
-would have.
+are comparable only with equal features and numbers; the FID of as many real training images is what
+perfect images would have.
 Precision, recall, density and coverage count images within balls around others, up to the 5th neighbor. The
 accuracy with real images is of the same classifier, trained in the same way on these real training
 images."""
