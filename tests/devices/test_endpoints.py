@@ -68,8 +68,8 @@ def test_ends_have_the_results_of_one_process(name: str) -> None:
             answer, kept[k] = client.train(*server.message(t, k), kept.get(k, {}))
             answers.append(answer)
         server.receive(t, answers)
-    for field, value in simulation.state.server.tensors().items():
-        torch.testing.assert_close(server.state.tensors()[field], value, rtol=0, atol=0, equal_nan=True)
+    there, here = server.state.tensors(), simulation.state.server.tensors()
+    torch.testing.assert_close(there, here, rtol=0, atol=0, equal_nan=True)
     scores = [client.evaluate(*server.served(5, k), kept.get(k, {})) for k in range(6)]
     accuracies = [score["accuracy"] for score in scores if not np.isnan(score["accuracy"])]
     assert np.mean(accuracies) == pytest.approx(last.values["local_accuracy"], rel=1e-12)
@@ -86,8 +86,7 @@ def test_a_client_with_only_its_own_samples_trains_the_same() -> None:
     (here, keep), (there, kept) = (
         ClientEnd(data, method, training, 0).train(orders, message, {}) for data in (whole, alone)
     )
-    for name, vector in (here.vectors | keep).items():
-        torch.testing.assert_close((there.vectors | kept)[name], vector, rtol=0, atol=0)
+    torch.testing.assert_close(there.vectors | kept, here.vectors | keep, rtol=0, atol=0)
 
 
 def test_attackers_attack_on_devices_too() -> None:

@@ -99,8 +99,7 @@ def test_masks_cancel_to_the_last_bit(
     masked, bare = run(name, federation, **given), unmasked(name, federation, **given)
     assert same(masked.state(), bare.state()) and reports(masked) == reports(bare)
     assert not any(report.failed for report in masked.rounds)
-    for key, vector in run(name, federation, **HALF).state().items():
-        torch.testing.assert_close(masked.state()[key], vector, rtol=0, atol=1e-7)
+    torch.testing.assert_close(masked.state(), run(name, federation, **HALF).state(), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("fraction", [8, 20, 32])
@@ -129,8 +128,8 @@ def test_secure_runs_are_the_same_in_cohorts_with_any_workers_and_resumed(
     again = run(name, federation, **more)
     assert again.rounds[0].replayed and same(loop.state(), again.state())
     forbid_fallback(monkeypatch)
-    for key, vector in run(name, federation, cohort="vmap", **given).state().items():
-        torch.testing.assert_close(vector, loop.state()[key], rtol=0, atol=1e-7)
+    vmapped = run(name, federation, cohort="vmap", **given)
+    torch.testing.assert_close(vmapped.state(), loop.state(), rtol=0, atol=1e-7)
 
 
 class Troubled(FedAvg):
@@ -259,5 +258,4 @@ def test_every_entry_crosses_with_as_many_bits(federation: Federation, bits: int
 def test_networks_in_single_precision_stay_so(digits: Dataset) -> None:
     federation = images(digits)
     plain, secure = (run("scaffold", federation, updates=of, **HALF).state() for of in ([], [SECURE]))
-    for key, vector in plain.items():
-        torch.testing.assert_close(secure[key], vector, rtol=0, atol=1e-6)  # also its type
+    torch.testing.assert_close(secure, plain, rtol=0, atol=1e-6)  # also its type
