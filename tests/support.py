@@ -363,6 +363,33 @@ def forbid_fallback(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(worker, "_train_one", fell_back)
 
 
+def alike(
+    start: Callable[..., Simulation],
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    every: int = 2,
+    tolerance: float = 1e-8,
+) -> Ran:
+    """The run in the loop, after a check that others end as it does.
+
+    Three workers and a run that resumes after ``every`` rounds give the same bits, vmapped cohorts the same
+    numbers up to ``tolerance``.
+    """
+    loop = follow(start(checkpoints=folder / "straight"))
+    shared = follow(start(executor=Workers(3)))
+    assert same(loop.state(), shared.state()) and reports(loop) == reports(shared)
+    resuming = partial(start, checkpoints=folder / "resumed", checkpoint_every=every)
+    rounds = resuming().rounds()
+    assert [next(rounds).round for _ in range(every)] == [*range(1, every + 1)]
+    again = follow(resuming())
+    assert [report.replayed for report in again.rounds] == [n < every for n in range(len(loop.rounds))]
+    assert same(loop.state(), again.state()) and reports(loop) == reports(again)
+    forbid_fallback(patch)
+    vmapped = follow(start(cohort="vmap"))
+    torch.testing.assert_close(vmapped.state(), loop.state(), rtol=0, atol=tolerance)
+    return loop
+
+
 def way(cohort: str, patch: pytest.MonkeyPatch) -> str:
     """The value of `Job.cohort` for the rest of a test, in which "vmap" must not fall back to the loop."""
     if cohort == "vmap":

@@ -1,25 +1,14 @@
 """Secure aggregation: masks hide each update, cancel exactly in sums, and methods that look are refused."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from support import (
-    SIZES,
-    Ran,
-    Workers,
-    forbid_fallback,
-    images,
-    prepare_run,
-    refused,
-    reports,
-    run,
-    same,
-    suited,
-)
+from support import SIZES, Ran, alike, images, prepare_run, refused, reports, run, same, suited
 from torch import Tensor
 
 from fedflow.data import Dataset
@@ -118,18 +107,8 @@ def test_the_mean_differs_by_what_is_rounded(federation: Federation, fraction: i
 def test_secure_runs_are_the_same_in_cohorts_with_any_workers_and_resumed(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    given: dict[str, Any] = HALF | {"updates": [KINDS[name]]}
-    loop = run(name, federation, **given)
-    shared = run(name, federation, executor=Workers(3), **given)
-    assert same(loop.state(), shared.state()) and reports(loop) == reports(shared)
-    more: dict[str, Any] = given | {"checkpoints": tmp_path, "checkpoint_every": 2}
-    rounds = prepare_run(name, federation, **more).rounds()
-    assert [next(rounds).round, next(rounds).round] == [1, 2]
-    again = run(name, federation, **more)
-    assert again.rounds[0].replayed and same(loop.state(), again.state())
-    forbid_fallback(monkeypatch)
-    vmapped = run(name, federation, cohort="vmap", **given)
-    torch.testing.assert_close(vmapped.state(), loop.state(), rtol=0, atol=1e-7)
+    start = partial(prepare_run, name, federation, updates=[KINDS[name]], **HALF)
+    alike(start, tmp_path, monkeypatch, tolerance=1e-7)
 
 
 class Troubled(FedAvg):
