@@ -27,6 +27,7 @@ from fedflow.methods.generative._generative import Classifier, ImageMethod
 from fedflow.methods.method import Round
 from fedflow.methods.protocols import Asynchronous, Cyclic, Generative, Leveled, Noisy
 from fedflow.models import build
+from fedflow.models.channels import Channels
 from fedflow.models.flat import FlatModel, Part
 from fedflow.partition import Partition
 from fedflow.seeding import generator
@@ -97,6 +98,15 @@ class Product(nn.Module):
         return (self.u * self.v - x[:, 0]).square() / 2
 
     losses, hits = Quadratic.losses, Quadratic.hits
+
+
+class Normed(nn.Sequential):
+    """A network for the digits with running statistics, of BatchNorm."""
+
+    head_patterns, channels = ("4.*",), (Channels("1", "2", "4"),)
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
 
 
 def near(value: Any, tolerance: float = 1e-9) -> Any:

@@ -25,6 +25,7 @@ import torch
 from profiles import abilities
 from support import (
     DENSE,
+    Normed,
     Ran,
     Workers,
     failing,
@@ -41,7 +42,7 @@ from support import (
     with_cohorts,
     with_newcomers,
 )
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedflow.config import Params, load_params
 from fedflow.data import Dataset, Examples
@@ -67,7 +68,6 @@ from fedflow.methods.protocols import (
     Serving,
     samplers,
 )
-from fedflow.models.channels import Channels
 from fedflow.models.flat import FlatModel
 from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
@@ -361,13 +361,6 @@ def test_the_runs_that_are_shipped_are_long_enough(name: str) -> None:
 
 
 # Running statistics of BatchNorm (docs/decisions/0001)
-
-
-class Normed(nn.Sequential):
-    head_patterns, channels = ("4.*",), (Channels("1", "2", "4"),)
-
-    def __init__(self) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
 
 
 @pytest.fixture(scope="module")
