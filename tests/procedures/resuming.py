@@ -1,25 +1,14 @@
 """A procedure that is interrupted, resumed and shared out must end as one that runs through."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command import files_below, make_project, recorded_runs
+from support import Workers
 
 from fedflow.config import load_params
 from fedflow.stages import steps
 from fedflow.stages.procedure import ProcedureRun, run_procedure
-
-
-class Shares:
-    """Computes the shares of several workers, the last one first."""
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-
-    def map(self, work: Callable, job: Any, shards: Any, title: str) -> list[Any]:
-        return [work(job, shard) for shard in reversed(shards)][::-1]
 
 
 def ends_alike(
@@ -45,7 +34,7 @@ def ends_alike(
     run_procedure(whole)
     expected = files_below(whole.folder)
     shared = project("workers")
-    run_procedure(shared, Shares(2))
+    run_procedure(shared, Workers(2))
     assert files_below(shared.folder) == expected
     broken = project("interrupted")
     with pytest.raises(KeyboardInterrupt):

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 import walk
 from command import disk_of, fedflow, files_below, make_project, one_line_error, recorded_runs
-from resuming import Shares
 from safetensors.torch import load_file
+from support import Workers
 
 from fedflow.config import load_params
 from fedflow.errors import BadInput, FedflowError
@@ -215,7 +215,7 @@ def test_the_same_procedure_never_runs_twice_at_once(root: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_any_number_of_shares_gives_the_same_bytes(root: Path, whole: Path, workers: int) -> None:
-    run_procedure(load(root), Shares(workers))
+    run_procedure(load(root), Workers(workers))
     assert files_below(root / "outcomes") == files_below(whole / "outcomes")
 
 
