@@ -5,9 +5,6 @@ products or with the dense P^l, which is left out where it does not fit. A pick 
 whatever has been picked, so some are timed and scaled to all. Processor time on one thread.
 """
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +14,7 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_limits
 
-from benchmarks.memory import peak_memory
+from benchmarks.memory import peak_memory, separately
 from benchmarks.workload import significant
 
 NODES, NEIGHBORS, PICKS, TIMED, STEPS = 20_000, 12, 200, 20, (1, 4)  # 12 neighbors: a mean degree of 14
@@ -54,8 +51,8 @@ def direct(
     return star @ combine(w) * w / (np.sqrt(n) * norms)
 
 
-def one(form: str, steps: int) -> None:
-    """Select in this process; print seconds to set up and to pick, and peak memory in all and before."""
+def one(form: str, steps: int) -> dict[str, float]:
+    """Seconds to set up and to pick in this process, and peak memory in all and before."""
     from fedflow.procedures.coresets.graph import SHARES_TEXT, Operator, gaussian_mixture, knn_graph
     from fedflow.procedures.coresets.select import select
 
@@ -83,7 +80,7 @@ def one(form: str, steps: int) -> None:
     assert np.allclose(weights, select(operator, picks).weights(), atol=1e-9), "another selection"
     found = {"mean_degree": adjacency.nnz / NODES, "before_mib": before, "peak_mib": peak}
     found |= {"setup_seconds": ready - started, "seconds": (done - ready) * PICKS / picks}
-    print(json.dumps({name: significant(value) for name, value in found.items()}))
+    return {name: significant(value) for name, value in found.items()}
 
 
 def main() -> dict[str, Any]:
@@ -95,9 +92,7 @@ def main() -> dict[str, Any]:
             if form == "dense" and psutil.virtual_memory().available < 1.5 * needed:
                 print(f"l = {steps}  dense: left out, as P^l takes {needed / 2**30:.1f} GiB of memory")
                 continue
-            alone = [sys.executable, "-c", f"from benchmarks.coresets import one; one({form!r}, {steps})"]
-            done = subprocess.run(alone, check=True, stdout=subprocess.PIPE, text=True)
-            rows[form] = row = json.loads(done.stdout.splitlines()[-1])
+            rows[form] = row = separately(f"coresets.one({form!r}, {steps})")
             row["ratio"] = significant(row["seconds"] / rows["incremental"]["seconds"])
             seconds = f"{row['setup_seconds']:8.2f} s to set up, {row['seconds']:8.2f} s for {PICKS} picks"
             memory = f"{row['peak_mib'] - row['before_mib']:,.0f} MiB above the graph"

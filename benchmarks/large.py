@@ -4,21 +4,18 @@ Ditto with 4 clients a round, one batch of 20 images each for the common and for
 the number of clients, memory holds the rows of a cohort, and a round writes these rows once.
 """
 
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.memory import peak_memory
+from benchmarks.memory import peak_memory, separately
 
 CLIENTS, COHORT, ROUNDS, SAMPLES, WIDTHS = 1000, 4, 4, 20, (8600, 8600)
 
 
-def one() -> None:
-    """Run in this process, and print what was measured as a line of JSON."""
+def one() -> dict[str, Any]:
+    """What is measured when the rounds run in this process."""
     import torch
 
     from benchmarks.workload import federation, significant
@@ -50,19 +47,15 @@ def one() -> None:
             next(rounds)
             seconds.append(time.perf_counter() - started)
             gib.append((_rows(folder) - before) / 2**30)
-    print(
-        json.dumps(
-            {
-                "parameters": work.model.parameters,
-                "clients": CLIENTS,
-                "cohort": COHORT,
-                "seconds_per_round": [significant(each) for each in seconds],
-                "rows_gib_per_round": [significant(each) for each in gib],
-                "row_gib": significant(4 * work.model.size / 2**30),
-                "peak_gib": significant(peak_memory() / 1024),
-            }
-        )
-    )
+    return {
+        "parameters": work.model.parameters,
+        "clients": CLIENTS,
+        "cohort": COHORT,
+        "seconds_per_round": [significant(each) for each in seconds],
+        "rows_gib_per_round": [significant(each) for each in gib],
+        "row_gib": significant(4 * work.model.size / 2**30),
+        "peak_gib": significant(peak_memory() / 1024),
+    }
 
 
 def _rows(folder: str) -> int:
@@ -71,9 +64,7 @@ def _rows(folder: str) -> int:
 
 
 def main() -> dict[str, Any]:
-    alone = [sys.executable, "-c", "from benchmarks.large import one; one()"]
-    done = subprocess.run(alone, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = separately("large.one()")
     seconds = ", ".join(f"{each:.1f}" for each in found["seconds_per_round"])
     rows = ", ".join(f"{each:.2f}" for each in found["rows_gib_per_round"])
     print(f"{found['parameters']:,} parameters, {CLIENTS:,} clients, {COHORT} a round")

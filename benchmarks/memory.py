@@ -16,8 +16,15 @@ def peak_memory() -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def one(method: str) -> None:
-    """Run two rounds of one method in this process and print its peak resident memory, and that before."""
+def separately(call: str) -> Any:
+    """What ``MODULE.FUNCTION(..)`` of a benchmark returns in a new process, as JSON."""
+    code = f"import json; from benchmarks import {call.partition('.')[0]}; print(json.dumps({call}))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def one(method: str) -> dict[str, int]:
+    """Peak resident memory of this process in two rounds of one method, and that before."""
     import torch
 
     from benchmarks.workload import TRAINING, federation
@@ -34,15 +41,13 @@ def one(method: str) -> None:
         job = Job(work, build_method(method), TRAINING, seed=0)
         for _ in Simulation(job, settings, checkpoints=Path(folder)).rounds():
             pass
-    print(json.dumps({"peak_mib": round(peak_memory()), "before_mib": round(before)}))
+    return {"peak_mib": round(peak_memory()), "before_mib": round(before)}
 
 
 def main() -> dict[str, Any]:
     measured = {}
     for method in ("fedavg", "scaffold", "ditto"):
-        alone = [sys.executable, "-c", f"from benchmarks.memory import one; one({method!r})"]
-        done = subprocess.run(alone, check=True, stdout=subprocess.PIPE, text=True)
-        measured[method] = found = json.loads(done.stdout.splitlines()[-1])
+        measured[method] = found = separately(f"memory.one({method!r})")
         base = f"{found['before_mib']} MiB are Python, torch and {CLIENTS * SAMPLES:,} images"
         print(f"{method:10} peak {found['peak_mib']} MiB, of which {base}", flush=True)
     return measured

@@ -6,10 +6,7 @@ turns, round by round, so that whatever else the machine does slows both. Checkp
 are part of them; the evaluation at the end, of 100 clients, is reported separately.
 """
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -20,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.memory import peak_memory
+from benchmarks.memory import peak_memory, separately
 from benchmarks.workload import CLASSES, TRAINING, random_images, significant
 from fedflow.data import DatasetParams, Examples, prepare, source
 from fedflow.methods import build_method
@@ -41,9 +38,7 @@ def main() -> dict[str, Any]:
     measured: dict[str, Any] = {}
     for images in ("random", "mnist") if _has_mnist() else ("random",):
         for method in METHODS:
-            alone = [sys.executable, "-c", f"from benchmarks.scale import one; one({method!r}, {images!r})"]
-            done = subprocess.run(alone, check=True, stdout=subprocess.PIPE, text=True)
-            measured[f"{method}, {images}"] = found = json.loads(done.stdout.splitlines()[-1])
+            measured[f"{method}, {images}"] = found = separately(f"scale.one({method!r}, {images!r})")
             few, many = found["runs"]
             sizes = " and ".join(f"{run['clients']:,}" for run in found["runs"])
             rounds = f"{few['round_s']:.3f} and {many['round_s']:.3f}"
@@ -59,8 +54,8 @@ def main() -> dict[str, Any]:
     return measured
 
 
-def one(method: str, images: str) -> None:
-    """Run both federations in turns, in this process, and print what was measured as a line of JSON."""
+def one(method: str, images: str) -> dict[str, Any]:
+    """What is measured when both federations run in turns, in this process."""
     torch.set_num_threads(1)
     train, test = _mnist() if images == "mnist" else (random_images(60_000), random_images(1000))
     partition, most = (_of_groups, len(train)) if images == "mnist" else (_random, MANY)
@@ -92,16 +87,12 @@ def one(method: str, images: str) -> None:
         }
         for i, run in enumerate(runs)
     ]
-    print(
-        json.dumps(
-            {
-                "runs": measured,
-                "ratio": significant(round_s[1] / round_s[0]),
-                "processor_ratio": significant(processor_s[1] / processor_s[0]),
-                "mib_above_images": round(peak_memory() - before),
-            }
-        )
-    )
+    return {
+        "runs": measured,
+        "ratio": significant(round_s[1] / round_s[0]),
+        "processor_ratio": significant(processor_s[1] / processor_s[0]),
+        "mib_above_images": round(peak_memory() - before),
+    }
 
 
 def _in_turns(runs: list[Simulation]) -> tuple[np.ndarray, np.ndarray]:

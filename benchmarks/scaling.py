@@ -26,7 +26,7 @@ import numpy as np
 from psutil import Process
 
 from benchmarks.machine import RESULTS
-from benchmarks.memory import peak_memory
+from benchmarks.memory import peak_memory, separately
 from benchmarks.workload import significant
 
 CLIENTS, COHORT, PARAMETERS, ROUNDS, GPUS, MACHINES = 1_000_000, 1000, 100_000_000, 1000, 64, 8
@@ -48,10 +48,7 @@ def main() -> dict[str, Any]:
         units = json.loads(file.read_text())["measured"]["units"]
     for name, call in parts.items():
         if not chosen or name in chosen.split("; "):
-            alone = f"import json; from benchmarks import scaling; print(json.dumps(scaling.{call}))"
-            command = [sys.executable, "-c", alone]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            units[name] = json.loads(done.stdout.splitlines()[-1])
+            units[name] = separately(f"scaling.{call}")
         unit_costs = (f"{unit} {value:,.4g}" for unit, value in units.get(name, {}).items())
         print(f"{name}: {', '.join(unit_costs)}", flush=True)
     costs = derived(units)

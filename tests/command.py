@@ -122,6 +122,20 @@ def one_line_error(match: str, kind: type[Exception] | None = None) -> Iterator[
     assert "\n" not in str(error.value)
 
 
+def files_below(folder: Path) -> dict[str, bytes]:
+    """The files in a folder and its subfolders, by their paths in it."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def recorded_runs(root: Path) -> list[Any]:
+    """The recorded runs of all experiments of a project."""
+    from fedflow.tracking.store import open_store
+
+    client = open_store(root).client()
+    return client.search_runs([e.experiment_id for e in client.search_experiments()])
+
+
 def recorded(store: Path) -> dict[str, list]:
     """Experiments, runs with their state, and how many parameters, metrics and tags ``mlflow.db`` holds."""
     queries = {name: f"SELECT count(*) FROM {name}" for name in ("params", "metrics", "tags")}

@@ -27,6 +27,7 @@ from fedflow.methods.generative._generative import Classifier, ImageMethod
 from fedflow.methods.method import Round
 from fedflow.methods.protocols import Asynchronous, Cyclic, Generative, Leveled, Noisy
 from fedflow.models import build
+from fedflow.models.channels import Channels
 from fedflow.models.flat import FlatModel, Part
 from fedflow.partition import Partition
 from fedflow.seeding import generator
@@ -97,6 +98,15 @@ class Product(nn.Module):
         return (self.u * self.v - x[:, 0]).square() / 2
 
     losses, hits = Quadratic.losses, Quadratic.hits
+
+
+class Normed(nn.Sequential):
+    """A network for the digits with running statistics, of BatchNorm."""
+
+    head_patterns, channels = ("4.*",), (Channels("1", "2", "4"),)
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
 
 
 def near(value: Any, tolerance: float = 1e-9) -> Any:
@@ -361,6 +371,33 @@ def forbid_fallback(patch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the vmapped cohort fell back to the loop")
 
     patch.setattr(worker, "_train_one", fell_back)
+
+
+def alike(
+    start: Callable[..., Simulation],
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    every: int = 2,
+    tolerance: float = 1e-8,
+) -> Ran:
+    """The run in the loop, after a check that others end as it does.
+
+    Three workers and a run that resumes after ``every`` rounds give the same bits, vmapped cohorts the same
+    numbers up to ``tolerance``.
+    """
+    loop = follow(start(checkpoints=folder / "straight"))
+    shared = follow(start(executor=Workers(3)))
+    assert same(loop.state(), shared.state()) and reports(loop) == reports(shared)
+    resuming = partial(start, checkpoints=folder / "resumed", checkpoint_every=every)
+    rounds = resuming().rounds()
+    assert [next(rounds).round for _ in range(every)] == [*range(1, every + 1)]
+    again = follow(resuming())
+    assert [report.replayed for report in again.rounds] == [n < every for n in range(len(loop.rounds))]
+    assert same(loop.state(), again.state()) and reports(loop) == reports(again)
+    forbid_fallback(patch)
+    vmapped = follow(start(cohort="vmap"))
+    torch.testing.assert_close(vmapped.state(), loop.state(), rtol=0, atol=tolerance)
+    return loop
 
 
 def way(cohort: str, patch: pytest.MonkeyPatch) -> str:

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from command import fedflow, make_project, one_line_error
+from command import fedflow, make_project, one_line_error, recorded_runs
 from filelock import FileLock
 from safetensors.torch import load_file
 
@@ -79,11 +78,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in FILES}
 
 
-def runs(root: Path) -> list[Any]:
-    client = open_store(root).client()
-    return client.search_runs([e.experiment_id for e in client.search_experiments()])
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose expert was trained without interruption."""
@@ -104,7 +98,7 @@ def test_files_record_and_model_agree(whole: Path) -> None:
     facts, epochs = json.loads((folder / "metrics.json").read_text()), pd.read_csv(folder / "epochs.csv")
     assert list(epochs) == ["epoch", "lr", "train_loss", "test_loss", "test_accuracy"] and len(epochs) == 3
     assert facts["test_accuracy"] == pytest.approx(epochs["test_accuracy"].iloc[-1]) and facts["epochs"] == 3
-    (run,) = runs(whole)
+    (run,) = recorded_runs(whole)
     assert run.info.status == "FINISHED" and run.info.run_name == "expert"
     assert run.data.metrics["test_accuracy"] == facts["test_accuracy"]
     assert run.data.params["central.training.lr"] == "0.1"
@@ -182,7 +176,7 @@ def test_a_killed_training_ends_as_an_undisturbed_one(
     folder = Path("data", "central", "expert")
     assert contents(root / folder) == contents(whole / folder)
     assert not any((root / ".fedflow" / "checkpoints").iterdir())
-    (run,), api = runs(root), open_store(root).client()
+    (run,), api = recorded_runs(root), open_store(root).client()
     assert run.info.status == "FINISHED"
     assert [m.step for m in api.get_metric_history(run.info.run_id, "test_loss")] == [1, 2, 3]
     assert len(run.outputs.model_outputs) == 1
@@ -199,7 +193,7 @@ def test_networks_with_equal_settings_are_separate_runs(root: Path, preloaded) -
     for name in ("twin", "expert"):
         prepare_network(load(root), name, root, listeners=[lambda epoch, of: epochs.append(epoch)])
     assert epochs == [1, 2, 3, 3]
-    assert sorted(run.info.run_name for run in runs(root)) == ["expert", "twin"]
+    assert sorted(run.info.run_name for run in recorded_runs(root)) == ["expert", "twin"]
 
 
 def test_a_network_waits_for_one_with_equal_settings(root: Path, monkeypatch) -> None:
@@ -213,7 +207,7 @@ def test_a_network_waits_for_one_with_equal_settings(root: Path, monkeypatch) ->
         other.start()
         assert waits.wait(60)
     other.join(60)
-    assert len(runs(root)) == 1
+    assert len(recorded_runs(root)) == 1
 
 
 def interrupted(*given: object, **more: object) -> None:
@@ -235,7 +229,7 @@ def test_a_loss_that_is_not_finite_is_never_saved(root: Path, monkeypatch) -> No
     with one_line_error("central.expert: diverged: 1 training samples have no finite loss", FedflowError):
         prepare_network(load(root), "expert", root)
     assert not any((root / "data" / "central" / "expert").iterdir())
-    assert [run.info.status for run in runs(root)] == ["FAILED"]
+    assert [run.info.status for run in recorded_runs(root)] == ["FAILED"]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +251,7 @@ def test_a_loss_that_is_not_finite_is_never_saved(root: Path, monkeypatch) -> No
 def test_what_the_data_cannot_be_trained_with_is_refused_before(root: Path, changes, message) -> None:
     with one_line_error(message):
         prepare_network(load(root, *changes), "expert", root)
-    assert runs(root) == []
+    assert recorded_runs(root) == []
 
 
 def test_clients_hold_samples_by_the_losses_of_an_expert(copy: Path) -> None:
@@ -365,7 +359,7 @@ def test_a_run_makes_its_networks_and_counts_their_bytes(root, changes, partitio
     assert list(experiment.effective["central"]) == names
     other = Experiment(load(root, *changes, "central.expert.seed=1"), partition, "fedavg", 0, root)
     assert other.digest != experiment.digest
-    assert {run.data.tags.get("central") for run in runs(root)} == {*names, None}
+    assert {run.data.tags.get("central") for run in recorded_runs(root)} == {*names, None}
 
 
 def test_a_student_is_trained_after_its_teacher_and_again_with_it(copy: Path, monkeypatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command import one_line_error, prepared_project
+from command import one_line_error, prepared_project, recorded_runs
 
 from fedflow.config import Params, load_params
 from fedflow.data import load_prepared
@@ -84,11 +84,6 @@ def go(root: Path) -> Callable[..., dict[str, Any]]:
     """Performs the one experiment of the project folder."""
 
     return lambda **more: perform(experiment(root), Inline(), **more).metrics
-
-
-def runs(root: Path) -> list[Any]:
-    client = open_store(root).client()
-    return client.search_runs([e.experiment_id for e in client.search_experiments()])
 
 
 def test_a_partition_that_is_there_is_not_made_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +188,7 @@ def test_clients_with_separate_classes_share_a_network_with_all_outputs(root: Pa
     made = load_partition(prepare_partition(params, "alid", root))
     ditto = Experiment(params, "alid", "ditto", 0, root)
     metrics = perform(ditto, Inline()).metrics
-    (run,) = runs(root)
+    (run,) = recorded_runs(root)
     dataset = load_prepared(root / "data" / "prepared" / "digits")
     accuracies = []
     for k in range(4):
@@ -216,7 +211,7 @@ def test_pictures_of_the_partition_and_of_what_grows_are_recorded(root: Path, co
         "run.client_curriculum.b=1",
     )
     perform(experiment(root, HARD, *curriculum, partition="hard"), Inline())
-    (run,) = runs(root)
+    (run,) = recorded_runs(root)
     list_files, recorded = open_store(root).client().list_artifacts, ["partition", "curriculum"]
     files = [file.path for folder in recorded for file in list_files(run.info.run_id, folder)]
     assert files == [
@@ -238,13 +233,13 @@ def test_a_picture_that_cannot_be_drawn_costs_no_results_and_no_rounds(root, go,
     ):
         patch.setattr("fedflow.stages.federate.drawn", damaged)
         go()
-    files, (run,) = contents(folder), runs(root)
+    files, (run,) = contents(folder), recorded_runs(root)
     assert "metrics.json" in files and run.info.status == "FINISHED"
     assert run.data.tags["fedflow.incomplete"] == "pictures are missing (ValueError: no colors)"
     replayed: list[bool] = []
     go(listeners=[lambda report, rounds: replayed.append(report.replayed)])
     assert replayed == [True, True] and contents(folder) == files
-    (run,) = runs(root)
+    (run,) = recorded_runs(root)
     assert run.info.status == "FINISHED" and "fedflow.incomplete" not in run.data.tags
     assert not any((root / ".fedflow" / "checkpoints").iterdir())
 
@@ -254,14 +249,14 @@ def test_a_run_too_short_for_its_method_is_refused_before_it_is_recorded(root: P
     for refused in (short.check, lambda: perform(short, Inline())):
         with pytest.raises(BadInput, match=r"^method.warm_up: 9 .*less than 9, the rounds of the run"):
             refused()
-    assert runs(root) == []
+    assert recorded_runs(root) == []
 
 
 def test_a_global_model_that_is_served_is_the_one_recorded(root: Path) -> None:
     for method in ("ditto", "fedavg"):
         each = experiment(root, "methods.ditto.served=global", method=method)
         perform(each, Inline())
-    states = [load_model(run.info.run_id, "global", root=root).state_dict() for run in runs(root)]
+    states = [load_model(run.info.run_id, "global", root=root).state_dict() for run in recorded_runs(root)]
     assert len(states) == 2 and all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
@@ -281,10 +276,10 @@ def test_a_run_killed_after_it_was_recorded_is_not_recorded_twice(root, go, monk
     assert seen == [True, True]
     assert list((root / ".fedflow" / "checkpoints").iterdir()) == []
     assert contents(folder) == files
-    (run,) = runs(root)
+    (run,) = recorded_runs(root)
     assert run.info.status == "FINISHED"
     go()  # there is nothing to resume: a new run
-    assert len(runs(root)) == 2
+    assert len(recorded_runs(root)) == 2
 
 
 def test_a_second_process_is_refused_before_it_reads_the_checkpoint(root, go, monkeypatch) -> None:
@@ -297,7 +292,7 @@ def test_a_second_process_is_refused_before_it_reads_the_checkpoint(root, go, mo
                 go()
 
     go(listeners=[again])
-    assert [run.info.status for run in runs(root)] == ["FINISHED"]
+    assert [run.info.status for run in recorded_runs(root)] == ["FINISHED"]
 
 
 def test_two_runs_at_once_never_share_a_folder(root: Path, go: Callable) -> None:
@@ -308,7 +303,7 @@ def test_two_runs_at_once_never_share_a_folder(root: Path, go: Callable) -> None
             perform(experiment(root, "training.lr=0.05"), Inline(), out=folder)
 
     go(out=folder, listeners=[other])
-    assert len(runs(root)) == 1 and not list(folder.glob("*lock*"))
+    assert len(recorded_runs(root)) == 1 and not list(folder.glob("*lock*"))
 
 
 # Settings and where results go
@@ -328,7 +323,7 @@ def test_results_say_by_which_settings_they_came(root: Path) -> None:
     made = Identity.read(changed.results_folder)
     assert made is not None and not made.differences(changed.identity)
     assert made.differences(experiment(root).identity) == ["settings: training.lr 0.05 -> 0.1"]
-    (run,) = runs(root)
+    (run,) = recorded_runs(root)
     assert run.data.tags["settings"] == changed.digest and run.data.params["data.digits.source"] == "digits"
 
 
@@ -347,7 +342,7 @@ def test_an_entry_with_another_name_has_a_folder_and_the_settings_of_its_method(
         n: plain[n] for n in named if "method" not in n
     }
     assert same.results_folder == root / "runs" / "digits-4" / "same" / "0"
-    recorded = {run.info.run_name: run.data for run in runs(root)}
+    recorded = {run.info.run_name: run.data for run in recorded_runs(root)}
     assert recorded.keys() == {"fedavg seed 0", "same seed 0"}
     assert recorded["same seed 0"].params["method.name"] == "fedavg"
 
@@ -416,4 +411,4 @@ def test_a_named_folder_with_results_of_another_run_is_left_alone(root: Path, go
         with one_line_error(rf"mine holds results of another run \(other {what}\): name"):
             perform(other, Inline(), out=folder)
     assert contents(folder) == kept
-    assert len(runs(root)) == 2
+    assert len(recorded_runs(root)) == 2

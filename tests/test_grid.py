@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pandas as pd
 import pytest
-from command import fedflow, make_project, one_line_error
+from command import fedflow, files_below, make_project, one_line_error
 from filelock import FileLock
 from support import refused
 
@@ -62,11 +62,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory, preloaded: Path) -> Path:
 @pytest.fixture
 def project(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "project", ignore=shutil.ignore_patterns("mlruns")))
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    files = (file for file in folder.rglob("*") if file.is_file())
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
 def dry_run(capsys: pytest.CaptureFixture[str], root: Path, *options: str) -> list[str]:

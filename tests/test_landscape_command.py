@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from command import fedflow, make_project
+from command import fedflow, make_project, recorded_runs
 from matplotlib.image import imread
 
 from fedflow.cli.options import load
@@ -55,8 +55,8 @@ def test_planes_around_models_are_drawn_written_and_logged(capsys, project):
     assert imread(folder / "planes.png").std() > 0.05
     assert "FedAvg" in (folder / "planes.svg").read_text()
     api = open_store(project).client()
-    runs = api.search_runs([e.experiment_id for e in api.search_experiments()])
-    logged = [[a.path for a in api.list_artifacts(run.info.run_id, "landscapes")] for run in runs]
+    numbers = [run.info.run_id for run in recorded_runs(project)]
+    logged = [[a.path for a in api.list_artifacts(number, "landscapes")] for number in numbers]
     files = [f"landscapes/planes.{kind}" for kind in ("csv", "png", "svg")]
     assert sorted(logged) == [[], files, files, files]
 

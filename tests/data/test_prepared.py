@@ -1,7 +1,6 @@
 import importlib
 import json
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from command import disk_of
 from support import refused
 
 from fedflow.data import SOURCES, Dataset, DatasetParams, is_current, load_prepared, prepare
@@ -161,14 +161,9 @@ def test_color_is_not_turned_into_gray(npz, tmp_path):
 def test_a_full_disk_leaves_nothing_half_written(tmp_path):
     digits(tmp_path / "out")
     before = contents(tmp_path / "out")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))  # every write past 50 kB fails
-    try:
-        for name in ("out", "new"):
-            with refused("cannot write the prepared data", FedflowError):
-                digits(tmp_path / name, pad=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    for name in ("out", "new"):
+        with disk_of(50_000), refused("cannot write the prepared data", FedflowError):
+            digits(tmp_path / name, pad=1)
     assert contents(tmp_path / "out") == before and contents(tmp_path / "new") == {}
     assert load_prepared(tmp_path / "out", verify=True).input_shape == (1, 8, 8)
 

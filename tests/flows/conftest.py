@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from command import make_project, prepared_project
+from command import make_project, prepared_project, recorded_runs
 
 PARAMS = """
 data: {digits: {source: digits}}
@@ -97,14 +97,7 @@ def read_results() -> Callable[..., dict[str, bytes]]:
 @pytest.fixture
 def mlflow_runs() -> Callable[[Path], list[Any]]:
     """All runs that a project folder has recorded."""
-
-    def read(root: Path) -> list[Any]:
-        from fedflow.tracking.store import open_store
-
-        client = open_store(root).client()
-        return client.search_runs([e.experiment_id for e in client.search_experiments()])
-
-    return read
+    return recorded_runs
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import files_below
 
 PROCEDURES = Path(__file__).parents[1] / "procedures"
 sys.path.insert(0, str(PROCEDURES))
@@ -19,7 +20,7 @@ LENGTH = "procedures.walk.length=4"
 
 def contents(root: Path) -> dict[str, bytes]:
     (folder,) = (root / "runs" / "walk").iterdir()
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return files_below(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import (
+    Normed,
     consecutive,
     images,
     one_client,
@@ -69,10 +70,6 @@ def parsed(adaptation: dict[str, Any] | None, **more: Any) -> LocalTraining:
 def convolution() -> nn.Module:
     layers = [nn.Conv2d(1, 4, 3), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10)]
     return nn.Sequential(*layers)
-
-
-def normalized() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
 
 
 def tokens(sizes: tuple[int, ...]) -> Federation:
@@ -435,7 +432,7 @@ def test_statistics_of_batch_norm_are_those_of_the_query(
     federations: dict[str, Federation], kind: str, samples: int
 ) -> None:
     """The support leaves them as they are; one sample alone is not normalized."""
-    model = FlatModel(normalized, dtype=torch.float64)
+    model = FlatModel(Normed, dtype=torch.float64)
     client = one_client(replace(federations["mlp"], model=model), 3, parsed(KINDS[kind]))
     w, (x, y) = model.init(0), client.data()
     batch = Batch(x[:4], y[:4], extra={"support": Batch(x[4 : 4 + samples], y[4 : 4 + samples])})
@@ -457,7 +454,7 @@ def test_a_run_with_dropout_or_batch_norm(digits: Dataset, network: str, kind: s
     """The noise is keyed; without adaptation steps, it is that of the host."""
     federation = images(digits, dropout=0.5)
     if network == "batch norm":
-        federation = replace(federation, model=FlatModel(normalized))
+        federation = replace(federation, model=FlatModel(Normed))
     go = partial(run, "fedavg", federation, rounds=2)
     one, again = (go(training=training(KINDS[kind])) for _ in range(2))
     assert same(one.state(), again.state()) and one.rounds[-1].values["train_loss"] > 0

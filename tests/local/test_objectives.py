@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import one_client, run
-from torch import Tensor, nn
+from support import Normed, one_client, run
+from torch import Tensor
 
 from fedflow.local.client import Client
 from fedflow.local.samples import Batch
@@ -18,13 +18,9 @@ from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 
 
-def network() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
-
-
 @pytest.fixture(scope="module")
 def normed(federation: Federation) -> Federation:
-    return replace(federation, model=FlatModel(network, dtype=torch.float64))
+    return replace(federation, model=FlatModel(Normed, dtype=torch.float64))
 
 
 def plain(client: Client) -> Loss:

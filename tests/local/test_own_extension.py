@@ -81,8 +81,7 @@ def test_it_runs_in_loop_and_cohorts_and_is_recorded(
     forbid_fallback(monkeypatch)
     vmapped = follow(go(cohort="vmap"))
     assert same(loop.state(), workers.state()) and not same(loop.state(), plain.state())
-    for name, vector in loop.state().items():
-        torch.testing.assert_close(vmapped.state()[name], vector, rtol=0, atol=1e-9)
+    torch.testing.assert_close(vmapped.state(), loop.state(), rtol=0, atol=1e-9)
     (first, second), recorded = (ran.values("client/strength/mean") for ran in (loop, vmapped))
     assert 0 < first < 0.5 and 0 < second < 0.5 and first != second
     assert recorded == pytest.approx([first, second])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import Ran, Workers, follow, forbid_fallback, images, prepare_run, run, same
+from support import Ran, alike, images, prepare_run, run, same
 
 from fedflow.data import Dataset
 from fedflow.errors import BadInput
@@ -96,21 +96,10 @@ def test_two_extensions_work_together_or_one_refuses_the_other(
         assert line.startswith("training.") and "\n" not in line
         return
     training = both(*pair)
-    loop = run("fedavg", federation, training=training, **HALF)
+    start = partial(prepare_run, "fedavg", federation, training=training, **HALF)
+    loop = alike(start, tmp_path, monkeypatch, every=1, tolerance=1e-9)
     for name in pair:
         assert same(loop.state(), alone[name].state()) is (training == both(name))
-    workers = run("fedavg", federation, training=training, executor=Workers(3), **HALF)
-    assert same(workers.state(), loop.state())
-    kept = partial(prepare_run, "fedavg", federation, training=training, checkpoints=tmp_path, **HALF)
-    next(kept(checkpoint_every=1).rounds())
-    resumed = follow(kept(checkpoint_every=1))
-    assert [report.replayed for report in resumed.rounds] == [True, False]
-    assert same(resumed.state(), loop.state())
-    forbid_fallback(monkeypatch)
-    vmapped = run("fedavg", federation, training=training, cohort="vmap", **HALF)
-    assert vmapped.state().keys() == loop.state().keys()
-    for vector, value in loop.state().items():
-        torch.testing.assert_close(vmapped.state()[vector], value, rtol=0, atol=1e-9, msg=vector)
 
 
 def test_the_table_of_pairs_is_that_of_the_page(federation: Federation) -> None:

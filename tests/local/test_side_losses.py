@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support import (
+    Normed,
     Workers,
     consecutive,
     forbid_fallback,
@@ -336,10 +337,7 @@ def test_they_go_with_a_curriculum_and_adam(ragged: Federation, monkeypatch: pyt
 
 
 def test_statistics_of_batch_norm_follow_the_first_view(ragged: Federation) -> None:
-    def network() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
-
-    model = FlatModel(network)
+    model = FlatModel(Normed)
     client = one_client(replace(ragged, model=model), 2, LocalTraining.parse(training("both")))
     w, (x, y) = model.init(0), client.data()
     found = client.gradient(w, Batch(x, y, extra={"other": x.flip(-1)}))

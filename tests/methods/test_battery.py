@@ -25,6 +25,7 @@ import torch
 from profiles import abilities
 from support import (
     DENSE,
+    Normed,
     Ran,
     Workers,
     failing,
@@ -41,7 +42,7 @@ from support import (
     with_cohorts,
     with_newcomers,
 )
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedflow.config import Params, load_params
 from fedflow.data import Dataset, Examples
@@ -67,7 +68,6 @@ from fedflow.methods.protocols import (
     Serving,
     samplers,
 )
-from fedflow.models.channels import Channels
 from fedflow.models.flat import FlatModel
 from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
@@ -109,12 +109,6 @@ def trains_alone(name: str) -> bool:
     return Noisy.of(METHODS[name]()).alone
 
 
-def close(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) -> None:
-    assert one.keys() == other.keys()
-    for vector in one:
-        torch.testing.assert_close(one[vector], other[vector], rtol=0, atol=tolerance, msg=vector)
-
-
 def spoiled(federation: Federation, client: int) -> Federation:
     """The same federation, but the inputs of one client are NaN."""
     x = federation.train.x.clone()
@@ -153,7 +147,8 @@ def vmapped(
 
 def test_loop_agrees_with_vmap(name: str, federation: Federation, vmapped: tuple) -> None:
     """Padding and batched products change the order of float32 sums: 1e-5 on weights below 1."""
-    close(vmapped[0], run(name, federation, cohort="loop", **HALF).state(), 1e-5)
+    loop = run(name, federation, cohort="loop", **HALF)
+    torch.testing.assert_close(vmapped[0], loop.state(), rtol=0, atol=1e-5)
 
 
 @engine
@@ -290,7 +285,7 @@ def test_the_learning_rate_decays_everywhere(name: str, federation: Federation, 
     smaller = dataclasses.replace(swapped.job.training, lr=SGD["lr"] / 2)
     swapped.job = dataclasses.replace(swapped.job, training=smaller)
     list(rounds)
-    close(state_of(swapped), follow(halved).state(), 1e-6)
+    torch.testing.assert_close(state_of(swapped), follow(halved).state(), rtol=0, atol=1e-6)
 
 
 def state_of(simulation: Simulation) -> dict[str, Tensor]:
@@ -368,13 +363,6 @@ def test_the_runs_that_are_shipped_are_long_enough(name: str) -> None:
 # Running statistics of BatchNorm (docs/decisions/0001)
 
 
-class Normed(nn.Sequential):
-    head_patterns, channels = ("4.*",), (Channels("1", "2", "4"),)
-
-    def __init__(self) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
-
-
 @pytest.fixture(scope="module")
 def normed(digits: Dataset) -> Federation:
     found = images(digits, (23, 7, 40, 20))
@@ -394,7 +382,7 @@ def test_cohorts_with_batch_norm_equal_the_loop(name: str, normed: Federation) -
         pytest.skip("its networks are others")
     settings: dict[str, Any] = {"training": {"batch_size": 8, "epochs": 2, "lr": 0.05}, "rounds": 2}
     loop, vmap = (run(build_method(name), normed, cohort=cohort, **settings) for cohort in ("loop", "vmap"))
-    close(vmap.state(), loop.state(), 1e-8)
+    torch.testing.assert_close(vmap.state(), loop.state(), rtol=0, atol=1e-8)
 
 
 # One cluster per round, weights as they were sent, and no slow encoder.
@@ -600,7 +588,7 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
     )
     assert retried == [0, 2, 3, 5, *([0, 2, 3, 5] if trains_alone(name) else [3])]
     assert vmapped.rounds[0].failed.keys() == {3}
-    close(vmapped.state(), loop.state(), 1e-5)
+    torch.testing.assert_close(vmapped.state(), loop.state(), rtol=0, atol=1e-5)
 
 
 @common
@@ -610,8 +598,8 @@ def test_a_client_whose_training_raises_is_left_out(name: str, federation: Feder
     method = breaking(name, with_samples=SIZES[3])
     ran = run(with_cohorts(method, [[0, 2, 3, 5]]), federation, cohort=cohort, **HALF | {"rounds": 1})
     assert [*ran.rounds[0].failed] == [3] and ran.rounds[0].failed[3].startswith("ValueError: out of order")
-    spared = with_cohorts(build_method(name), [[0, 2, 5]])
-    close(ran.state(), run(spared, federation, **HALF | {"rounds": 1}).state(), 1e-5)
+    spared = run(with_cohorts(build_method(name), [[0, 2, 5]]), federation, **HALF | {"rounds": 1})
+    torch.testing.assert_close(ran.state(), spared.state(), rtol=0, atol=1e-5)
 
 
 def breaking(name: str, with_samples: int) -> Method:
@@ -714,7 +702,8 @@ def test_renumbering_clients_changes_nothing(name: str, digits: Dataset) -> None
         )
         for places in (range(len(SIZES)), order)
     )
-    close(by_client(there.state()), renumbered(by_client(here.state()), order), 1e-12)
+    expected = renumbered(by_client(here.state()), order)
+    torch.testing.assert_close(by_client(there.state()), expected, rtol=0, atol=1e-12)
     accuracy, other = here.outcome().scores.local_accuracy, there.outcome().scores.local_accuracy
     assert other.tolist() == accuracy[order].tolist()
 

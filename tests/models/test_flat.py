@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from support import images, one_client, quadratics, refused, run
+from support import Normed, images, one_client, quadratics, refused, run
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
@@ -199,11 +199,7 @@ def test_evaluation_uses_the_buffers_it_is_given(normed):
 @pytest.mark.parametrize(("sizes", "batch"), [((9, 12), 4), ((1, 12), 4), ((513, 12), 0)])
 def test_a_batch_of_one_sample_is_no_obstacle(digits, sizes, batch):
     """The last of nine in batches of four, an only sample, the last of a gradient in chunks of 512."""
-
-    def network() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
-
-    federation = replace(images(digits, sizes), model=FlatModel(network))
+    federation = replace(images(digits, sizes), model=FlatModel(Normed))
     method, training = ("fedavg" if batch else "fedsgd"), {"batch_size": batch, "epochs": 1}
     ran = run(method, federation, training=training, rounds=2)
     assert [report.failed for report in ran.rounds] == [{}, {}]

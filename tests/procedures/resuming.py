@@ -1,36 +1,14 @@
 """A procedure that is interrupted, resumed and shared out must end as one that runs through."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command import make_project
+from command import files_below, make_project, recorded_runs
+from support import Workers
 
 from fedflow.config import load_params
 from fedflow.stages import steps
 from fedflow.stages.procedure import ProcedureRun, run_procedure
-from fedflow.tracking.store import open_store
-
-
-class Shares:
-    """Computes the shares of several workers, the last one first."""
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-
-    def map(self, work: Callable, job: Any, shards: Any, title: str) -> list[Any]:
-        return [work(job, shard) for shard in reversed(shards)][::-1]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def runs(root: Path) -> list[Any]:
-    """The recorded runs of all experiments."""
-    client = open_store(root).client()
-    return client.search_runs([e.experiment_id for e in client.search_experiments()])
 
 
 def ends_alike(
@@ -54,16 +32,16 @@ def ends_alike(
 
     whole = project("whole")
     run_procedure(whole)
-    expected = contents(whole.folder)
+    expected = files_below(whole.folder)
     shared = project("workers")
-    run_procedure(shared, Shares(2))
-    assert contents(shared.folder) == expected
+    run_procedure(shared, Workers(2))
+    assert files_below(shared.folder) == expected
     broken = project("interrupted")
     with pytest.raises(KeyboardInterrupt):
         run_procedure(broken, listeners=[stop])
-    assert contents(broken.folder) == {}
+    assert files_below(broken.folder) == {}
     run_procedure(broken)
-    assert contents(broken.folder) == expected
-    (run,) = [run for run in runs(broken.root) if run.info.run_name == f"{name} seed 0"]
+    assert files_below(broken.folder) == expected
+    (run,) = [run for run in recorded_runs(broken.root) if run.info.run_name == f"{name} seed 0"]
     assert run.info.status == "FINISHED" and run.data.tags["fedflow.resumed"] == "1"
     return whole.folder

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 import pytest
 import walk
-from command import disk_of, fedflow, make_project, one_line_error
-from resuming import Shares, contents, runs
+from command import disk_of, fedflow, files_below, make_project, one_line_error, recorded_runs
 from safetensors.torch import load_file
+from support import Workers
 
 from fedflow.config import load_params
 from fedflow.errors import BadInput, FedflowError
@@ -65,7 +65,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_files_record_and_metrics_agree(whole: Path) -> None:
     folder = whole / "outcomes" / "walk" / "0"
-    assert contents(folder).keys() == FILES
+    assert files_below(folder).keys() == FILES
     made = Identity.read(folder)
     assert made is not None and not made.differences(load(whole).identity)
     assert made.differences(load(whole, "procedures.walk.length=6").identity) == [
@@ -80,7 +80,7 @@ def test_files_record_and_metrics_agree(whole: Path) -> None:
     for part, places in table.groupby("part")["place"]:
         assert summary.loc[part, "mean"] == pytest.approx(places.mean())
         assert facts["metrics"][f"place/{part}"] == pytest.approx(places.iloc[-1]) == vectors[part].item()
-    (run,), api = runs(whole), open_store(whole).client()
+    (run,), api = recorded_runs(whole), open_store(whole).client()
     assert api.get_experiment(run.info.experiment_id).name == "procedures/walk"
     assert run.info.run_name == "walk seed 0" and run.info.status == "FINISHED"
     assert {"procedure.length": "5", "procedure.name": "walk", "seed": "0"}.items() <= run.data.params.items()
@@ -104,7 +104,7 @@ def test_other_settings_have_another_folder_and_never_mix(root: Path) -> None:
     run_procedure(load(root, "procedures.walk.length=4"))
     run_procedure(load(root))
     plain, other = (path.name for home in ("outcomes", "runs") for path in (root / home / "walk").iterdir())
-    assert plain == "0" and other.startswith("0-") and len(runs(root)) == 2
+    assert plain == "0" and other.startswith("0-") and len(recorded_runs(root)) == 2
     far = load(root, name="far")
     run_procedure(far)
     assert far.folder.parts[-2:] == ("far", "0")
@@ -148,9 +148,9 @@ def test_a_killed_procedure_ends_as_an_undisturbed_one(
     done: list[int] = []
     run_procedure(load(root), listeners=[lambda number, of: done.append(number)])
     assert done == ([9, 11, 12] if moment == "between blocks" else [])
-    assert contents(root / "outcomes") == contents(whole / "outcomes")
+    assert files_below(root / "outcomes") == files_below(whole / "outcomes")
     assert not any((root / ".fedflow" / "checkpoints").iterdir())
-    (run,), api = runs(root), open_store(root).client()
+    (run,), api = recorded_runs(root), open_store(root).client()
     assert run.info.status == "FINISHED" and run.data.tags["fedflow.resumed"] == "1"
     assert [m.step for m in api.get_metric_history(run.info.run_id, "seconds")] == [1, 2, 3, 4, 5]
 
@@ -173,11 +173,11 @@ def test_a_failure_in_a_step_is_recorded_and_the_next_command_resumes(root, whol
     ):
         patch.setattr(walk.Walk, "step", failing)
         run_procedure(load(root))
-    (run,) = runs(root)
+    (run,) = recorded_runs(root)
     assert run.info.status == "FAILED" and "length" in run.data.tags["fedflow.error"]
     run_procedure(load(root), listeners=[lambda number, of: done.append(number)])
-    assert done[0] == 9 and contents(root / "outcomes") == contents(whole / "outcomes")
-    (run,) = runs(root)
+    assert done[0] == 9 and files_below(root / "outcomes") == files_below(whole / "outcomes")
+    (run,) = recorded_runs(root)
     assert run.info.status == "FINISHED" and "fedflow.error" not in run.data.tags
 
 
@@ -197,7 +197,7 @@ def test_a_full_disk_and_a_damaged_checkpoint_are_one_line(root: Path, whole: Pa
         run_procedure(load(root))
     file.write_bytes(saved)
     run_procedure(load(root))
-    assert contents(root / "outcomes") == contents(whole / "outcomes")
+    assert files_below(root / "outcomes") == files_below(whole / "outcomes")
 
 
 def test_the_same_procedure_never_runs_twice_at_once(root: Path) -> None:
@@ -210,13 +210,13 @@ def test_the_same_procedure_never_runs_twice_at_once(root: Path) -> None:
         one_line_error("^walk · seed 0 is already running in another process$"),
     ):
         run_procedure(run)
-    assert runs(root) == []
+    assert recorded_runs(root) == []
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_any_number_of_shares_gives_the_same_bytes(root: Path, whole: Path, workers: int) -> None:
-    run_procedure(load(root), Shares(workers))
-    assert contents(root / "outcomes") == contents(whole / "outcomes")
+    run_procedure(load(root), Workers(workers))
+    assert files_below(root / "outcomes") == files_below(whole / "outcomes")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 import os
-import resource
 import weakref
 from pathlib import Path
 
 import pytest
 import torch
+from command import disk_of
+from support import refused
 from torch import Tensor
 
 from fedflow.errors import FedflowError
@@ -140,14 +141,9 @@ def test_rows_of_an_earlier_process_are_compared_with_their_digests(tmp_path: Pa
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     store, wide = ClientStore(FIRST, 10, tmp_path), torch.zeros(100_000)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for value in (row(1), wide):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # the system writes no byte more
-        try:
-            with pytest.raises(FedflowError, match=rf"cannot write {tmp_path}\S+\.bin: \[Errno"):
-                store.put(1, {"model": value})
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        with disk_of(0), refused(rf"cannot write {tmp_path}\S+\.bin: \[Errno", FedflowError):
+            store.put(1, {"model": value})
 
 
 def test_memory_and_the_device_hold_no_rows(tmp_path: Path) -> None:

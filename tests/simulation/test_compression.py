@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from support import Ran, Workers, forbid_fallback, images, prepare_run, refused, reports, run, same, suited
+from support import Ran, alike, images, prepare_run, refused, run, same, suited
 from torch import Tensor
 
 from fedflow.data import Dataset, Examples
@@ -224,18 +225,8 @@ def test_compression_is_the_same_in_cohorts_with_any_workers_and_resumed(
     x, noise = federation.train.x, torch.Generator().manual_seed(0)
     spread = x + torch.randn(x.shape, generator=noise, dtype=x.dtype) / 100
     federation = replace(federation, train=Examples(spread, federation.train.y))
-    loop = ran(method, federation, step)
-    shared = ran(method, federation, step, executor=Workers(3))
-    assert same(loop.state(), shared.state()) and reports(loop) == reports(shared)
-    more: dict[str, Any] = SOME | {"updates": [step], "checkpoints": tmp_path, "checkpoint_every": 2}
-    rounds = prepare_run(method, suited(method, federation), **more).rounds()
-    assert [next(rounds).round, next(rounds).round] == [1, 2]
-    again = run(method, suited(method, federation), **more)
-    assert again.rounds[0].replayed and same(loop.state(), again.state()) and reports(again) == reports(loop)
-    forbid_fallback(monkeypatch)
-    vmapped = ran(method, federation, step, cohort="vmap")
-    for key, vector in loop.state().items():
-        torch.testing.assert_close(vmapped.state()[key], vector, rtol=0, atol=1e-8)
+    start = partial(prepare_run, method, suited(method, federation), updates=[step], **SOME)
+    loop = alike(start, tmp_path, monkeypatch)
     plain = ran(method, federation)
     assert not same({key: loop.state()[key] for key in plain.state()}, plain.state())
     assert loop.values("bytes_up")[-1] < plain.values("bytes_up")[-1] / 2

@@ -174,8 +174,7 @@ def check_replays(monkeypatch: Any, name: Any, federation: Federation, **setting
         warnings.simplefilter("error")
         replayed = run(name, federation, cohort="vmap", **settings)
     assert sum(made.replays for made in Recorded.made) >= 3
-    for key, value in plain.state().items():
-        torch.testing.assert_close(replayed.state()[key], value, rtol=0, atol=1e-5)
+    torch.testing.assert_close(replayed.state(), plain.state(), rtol=0, atol=1e-5)
     for ours, own in zip(replayed.rounds, plain.rounds):
         scores = {name: value for name, value in own.values.items() if "accuracy" in name}
         assert {name: ours.values[name] for name in scores} == pytest.approx(scores, abs=1e-5, nan_ok=True)

@@ -1,6 +1,7 @@
 """`privacy`: noise on clipped updates that is what the accountant assumes."""
 
 import math
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, Workers, forbid_fallback, images, prepare_run, refused, reports, run, same, suited
+from support import Ran, alike, images, prepare_run, refused, run, same, suited
 from torch import Tensor
 
 from fedflow.data import Dataset
@@ -62,18 +63,8 @@ def test_without_noise_and_clipping_nothing_changes(name: str, federation: Feder
 def test_noise_is_the_same_in_cohorts_with_any_workers_and_resumed(
     step: dict[str, Any], federation: Federation, dp: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    loop = ran("scaffold", federation, step, checkpoints=tmp_path / "straight")
-    shared = ran("scaffold", federation, step, executor=Workers(3))
-    assert same(loop.state(), shared.state()) and reports(loop) == reports(shared)
-    more = {"checkpoints": tmp_path, "checkpoint_every": 2}
-    rounds = prepare_run("scaffold", federation, updates=[step], **ALL | more).rounds()
-    assert [next(rounds).round, next(rounds).round] == [1, 2]
-    again = ran("scaffold", federation, step, **more)
-    assert again.rounds[0].replayed and same(loop.state(), again.state()) and reports(again) == reports(loop)
-    forbid_fallback(monkeypatch)
-    vmapped = ran("scaffold", federation, step, cohort="vmap")
-    for key, vector in loop.state().items():
-        torch.testing.assert_close(vmapped.state()[key], vector, rtol=0, atol=1e-8)
+    start = partial(prepare_run, "scaffold", federation, updates=[step], **ALL)
+    loop = alike(start, tmp_path, monkeypatch)
     assert not same(loop.state(), ran("scaffold", federation, step | {"noise": 0}).state())
 
 

@@ -123,8 +123,7 @@ def test_a_cohort_learns_tokens_as_its_clients_do(network, next_word, monkeypatc
     together = run("ditto", federation, cohort="vmap", rounds=1).state()
     monkeypatch.undo()
     alone = run("ditto", federation, cohort="loop", rounds=1).state()
-    for name, value in together.items():
-        torch.testing.assert_close(value, alone[name], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
 
 
 def test_a_graph_can_hold_tokens(monkeypatch) -> None:

@@ -2,26 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import (
-    Ran,
-    Workers,
-    follow,
-    forbid_fallback,
-    images,
-    prepare_run,
-    refused,
-    reports,
-    run,
-    same,
-    suited,
-    with_pixels,
-)
+from support import Ran, Workers, alike, follow, images, prepare_run, refused, run, same, suited, with_pixels
 from torch import Tensor
 
 from fedflow.data import Dataset
@@ -231,22 +219,10 @@ def test_attacks_and_rules_are_the_same_in_cohorts_with_any_workers_and_resumed(
     name: str, defense: Any, federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     steps = (*HOSTILE, *defense)
-    loop = ran(name, federation, *steps, checkpoints=tmp_path / "straight")
+    start = partial(prepare_run, name, suited(name, federation), updates=[*steps], rounds=2)
+    loop = alike(start, tmp_path, monkeypatch, every=1)
     assert loop.values("update/sign_flip.attackers") == [3, 3]  # places below 0.3 of 8 clients
     assert loop.values("update/gaussian_attack.attackers") == [1, 1]
-    shared = ran(name, federation, *steps, executor=Workers(3))
-    assert same(loop.state(), shared.state()) and reports(loop) == reports(shared)
-    next(
-        prepare_run(
-            name, federation, updates=[*steps], rounds=2, checkpoints=tmp_path, checkpoint_every=1
-        ).rounds()
-    )
-    again = ran(name, federation, *steps, checkpoints=tmp_path, checkpoint_every=1)
-    assert again.rounds[0].replayed and same(loop.state(), again.state())
-    forbid_fallback(monkeypatch)
-    vmapped = ran(name, federation, *steps, cohort="vmap")
-    for key, vector in loop.state().items():
-        torch.testing.assert_close(vmapped.state()[key], vector, rtol=0, atol=1e-8)
     assert not same(loop.state(), ran(name, federation).state())
 
 
@@ -326,23 +302,14 @@ def test_attacks_on_data_are_the_same_in_cohorts_with_any_workers_and_resumed(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     extensions = FLIPPED | POISONED
-    loop = trained(federation, extensions)
+    training = {**SGD, "extensions": extensions}
+    start = partial(prepare_run, "fedavg", federation, training=training, rounds=2, evaluate_every=1)
+    loop = alike(start, tmp_path, monkeypatch, every=1, tolerance=1e-9)
     for name in extensions:
         assert loop.values(f"client/{name}/mean") == [3 / 8] * 2
     none = trained(federation, {name: {**options, "share": 0} for name, options in extensions.items()})
     plain = trained(federation, {})
     assert same(none.state(), plain.state()) and not same(loop.state(), plain.state())
-    shared = trained(federation, extensions, executor=Workers(3))
-    assert same(loop.state(), shared.state()) and reports(loop) == reports(shared)
-    folders: dict[str, Any] = {"checkpoints": tmp_path, "checkpoint_every": 1}
-    training = {**SGD, "extensions": extensions}
-    next(prepare_run("fedavg", federation, training=training, rounds=2, evaluate_every=1, **folders).rounds())
-    again = trained(federation, extensions, **folders)
-    assert again.rounds[0].replayed and same(loop.state(), again.state())
-    forbid_fallback(monkeypatch)
-    vmapped = trained(federation, extensions, cohort="vmap")
-    for key, vector in loop.state().items():
-        torch.testing.assert_close(vmapped.state()[key], vector, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("labels", ["reverse", "next"])

@@ -1,25 +1,14 @@
 """Secure aggregation: masks hide each update, cancel exactly in sums, and methods that look are refused."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from support import (
-    SIZES,
-    Ran,
-    Workers,
-    forbid_fallback,
-    images,
-    prepare_run,
-    refused,
-    reports,
-    run,
-    same,
-    suited,
-)
+from support import SIZES, Ran, alike, images, prepare_run, refused, reports, run, same, suited
 from torch import Tensor
 
 from fedflow.data import Dataset
@@ -99,8 +88,7 @@ def test_masks_cancel_to_the_last_bit(
     masked, bare = run(name, federation, **given), unmasked(name, federation, **given)
     assert same(masked.state(), bare.state()) and reports(masked) == reports(bare)
     assert not any(report.failed for report in masked.rounds)
-    for key, vector in run(name, federation, **HALF).state().items():
-        torch.testing.assert_close(masked.state()[key], vector, rtol=0, atol=1e-7)
+    torch.testing.assert_close(masked.state(), run(name, federation, **HALF).state(), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("fraction", [8, 20, 32])
@@ -119,18 +107,8 @@ def test_the_mean_differs_by_what_is_rounded(federation: Federation, fraction: i
 def test_secure_runs_are_the_same_in_cohorts_with_any_workers_and_resumed(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    given: dict[str, Any] = HALF | {"updates": [KINDS[name]]}
-    loop = run(name, federation, **given)
-    shared = run(name, federation, executor=Workers(3), **given)
-    assert same(loop.state(), shared.state()) and reports(loop) == reports(shared)
-    more: dict[str, Any] = given | {"checkpoints": tmp_path, "checkpoint_every": 2}
-    rounds = prepare_run(name, federation, **more).rounds()
-    assert [next(rounds).round, next(rounds).round] == [1, 2]
-    again = run(name, federation, **more)
-    assert again.rounds[0].replayed and same(loop.state(), again.state())
-    forbid_fallback(monkeypatch)
-    for key, vector in run(name, federation, cohort="vmap", **given).state().items():
-        torch.testing.assert_close(vector, loop.state()[key], rtol=0, atol=1e-7)
+    start = partial(prepare_run, name, federation, updates=[KINDS[name]], **HALF)
+    alike(start, tmp_path, monkeypatch, tolerance=1e-7)
 
 
 class Troubled(FedAvg):
@@ -259,5 +237,4 @@ def test_every_entry_crosses_with_as_many_bits(federation: Federation, bits: int
 def test_networks_in_single_precision_stay_so(digits: Dataset) -> None:
     federation = images(digits)
     plain, secure = (run("scaffold", federation, updates=of, **HALF).state() for of in ([], [SECURE]))
-    for key, vector in plain.items():
-        torch.testing.assert_close(secure[key], vector, rtol=0, atol=1e-6)  # also its type
+    torch.testing.assert_close(secure, plain, rtol=0, atol=1e-6)  # also its type

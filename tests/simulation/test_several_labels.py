@@ -71,8 +71,7 @@ def test_a_cohort_learns_as_its_clients_do(method: str, monkeypatch: pytest.Monk
     together = run(method, federation(), cohort="vmap", **settings).state()
     monkeypatch.undo()
     alone = run(method, federation(), cohort="loop", **settings).state()
-    for name, value in together.items():
-        torch.testing.assert_close(value, alone[name], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
 
 
 def test_a_run_resumes_with_the_same_bits(tmp_path: Path) -> None:

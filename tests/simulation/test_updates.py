@@ -1,6 +1,7 @@
 """Steps of an update on its way to the server: `clip`, and toy steps that prove the rest of the protocol."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ import torch
 from support import (
     Ran,
     Workers,
+    alike,
     forbid_fallback,
     images,
     prepare_run,
@@ -149,19 +151,8 @@ def test_clipping_is_the_same_in_cohorts_with_any_workers_and_resumed(
 ) -> None:
     norm = 0.5 * ran(name, federation, HUGE).values("client/clip.norm/mean")[0]
     step = {"step": "clip", "norm": norm}
-    loop = ran(name, federation, step, checkpoints=tmp_path / "straight")
-    shared = ran(name, federation, step, executor=Workers(3))
-    assert same(loop.state(), shared.state()) and reports(loop) == reports(shared)
-    rounds = prepare_run(
-        name, suited(name, federation), updates=[step], checkpoints=tmp_path, checkpoint_every=2, **HALF
-    ).rounds()
-    assert [next(rounds).round, next(rounds).round] == [1, 2]
-    again = ran(name, federation, step, checkpoints=tmp_path, checkpoint_every=2)
-    assert again.rounds[0].replayed and same(loop.state(), again.state())
-    forbid_fallback(monkeypatch)
-    vmapped = ran(name, federation, step, cohort="vmap")
-    for key, vector in loop.state().items():
-        torch.testing.assert_close(vmapped.state()[key], vector, rtol=0, atol=1e-8)
+    start = partial(prepare_run, name, suited(name, federation), updates=[step], **HALF)
+    loop = alike(start, tmp_path, monkeypatch)
     assert loop.values("client/clip.clipped/max")[0] == 1
     assert not same(loop.state(), ran(name, federation).state())
 
@@ -230,8 +221,7 @@ def test_top_k_of_everything_is_none_and_its_errors_cross_later(
     assert same(again.state(), sparse.state())
     forbid_fallback(monkeypatch)
     vmapped = ran("fedavg", federation, step, rounds=4, cohort="vmap")
-    for name, vector in sparse.state().items():
-        torch.testing.assert_close(vmapped.state()[name], vector, rtol=0, atol=1e-8)
+    torch.testing.assert_close(vmapped.state(), sparse.state(), rtol=0, atol=1e-8)
 
 
 def test_newcomers_and_methods_do_not_see_what_steps_keep(federation: Federation) -> None:
@@ -290,8 +280,7 @@ def test_noise_is_keyed_by_client_and_by_mean(
     assert one.values("update/noise.clients") == [4, 2, 4 / 3]
     forbid_fallback(monkeypatch)
     vmapped = ran("scaffold", federation, step, cohort="vmap")
-    for name, vector in one.state().items():
-        torch.testing.assert_close(vmapped.state()[name], vector, rtol=0, atol=1e-8)
+    torch.testing.assert_close(vmapped.state(), one.state(), rtol=0, atol=1e-8)
 
 
 def test_the_server_learns_and_a_resumed_run_goes_from_there(federation: Federation, tmp_path: Path) -> None:

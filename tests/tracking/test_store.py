@@ -1,6 +1,5 @@
 import os
 import re
-import resource
 import shutil
 import socket
 import sqlite3
@@ -12,7 +11,7 @@ from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
-from command import fedflow
+from command import disk_of, fedflow
 from safetensors import SafetensorError
 from support import finish, open_run, refused
 
@@ -144,13 +143,8 @@ def test_an_existing_store_that_is_read_only_is_one_line(root):
 
 
 def test_a_full_disk_is_one_line_and_leaves_no_half_made_store(tmp_path, real):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))  # the schema takes more
-    try:
-        with real(), refused("MLflow store sqlite", FedflowError):
-            open_store(tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with disk_of(200_000), real(), refused("MLflow store sqlite", FedflowError):  # the schema takes more
+        open_store(tmp_path)
     assert [p.name for p in (tmp_path / "mlruns").iterdir()] == ["locks"]
     assert open_store(tmp_path).uri.startswith("sqlite:///")  # and with space again it is made
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import support
 import torch
-from support import Workers, consecutive, prepare_run, quadratics, run, same, with_cohorts
+from support import alike, consecutive, prepare_run, quadratics, run, with_cohorts
 
 from fedflow.data import Examples
 from fedflow.local.client import Client, Update
@@ -122,17 +122,10 @@ SWITCHES = [
 
 @pytest.mark.parametrize(("name", "hyper"), SWITCHES, ids=["feddyn", "scaffold", "fedsplit"])
 def test_loop_vmap_workers_and_a_resumed_run_agree(
-    name: str, hyper: dict, federation: Federation, tmp_path: Any
+    name: str, hyper: dict, federation: Federation, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more: dict[str, Any] = {"training": CLIPPED, "participation": 0.5}
-    loop, vmapped = (run(name, federation, hyper, cohort=kind, **more) for kind in ("loop", "vmap"))
-    for vector, value in loop.state().items():
-        torch.testing.assert_close(vmapped.state()[vector], value, rtol=0, atol=1e-5)
-    folder: dict[str, Any] = {"checkpoints": tmp_path, "checkpoint_every": 1}
-    next(prepare_run(name, federation, hyper, **more, **folder).rounds())
-    resumed = run(name, federation, hyper, **more, **folder)
-    assert resumed.rounds[0].replayed and same(resumed.state(), loop.state())
-    assert same(run(name, federation, hyper, executor=Workers(3), **more).state(), loop.state())
+    start = partial(prepare_run, name, federation, hyper, training=CLIPPED, participation=0.5)
+    alike(start, tmp_path, monkeypatch, every=1, tolerance=1e-5)
 
 
 # Traffic

@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from support import Product, by_hand, images, near, products, quadratics, run
-from torch import nn
+from support import Normed, Product, by_hand, images, near, products, quadratics, run
 
 from fedflow.data import Dataset
 from fedflow.models.flat import FlatModel
@@ -52,13 +51,6 @@ def test_weight_decay_does_not_change_the_fixed_part(cohort: str) -> None:
     v = 0.5 - 0.1 * (1 * (0.5 - 1) + 0.5 * 0.5)
     u = 1 - 0.1 * (v * (v - 1) + 0.5)
     assert (ran.kept("head"), ran.server("body")) == (near([[v]]), near([u]))
-
-
-class Normed(nn.Sequential):
-    head_patterns = ("4.*",)
-
-    def __init__(self) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
 
 
 def test_statistics_of_a_fixed_body_do_not_change(digits: Dataset) -> None:

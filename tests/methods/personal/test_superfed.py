@@ -331,8 +331,7 @@ def test_compiled_steps_are_plain_ones_up_to_rounding(
     compiled.job = replace(compiled.job, compiled=str(tmp_path))
     one, other = follow(plain).state(), follow(compiled).state()
     assert not torch.equal(one["server/model"], other["server/model"])
-    for name, w in one.items():
-        torch.testing.assert_close(other[name], w, rtol=0, atol=1e-5)
+    torch.testing.assert_close(other, one, rtol=0, atol=1e-5)
 
 
 # The lambda that is served, and the sweep
