@@ -296,5 +296,5 @@ def test_a_division_made_with_other_settings_before_the_run_opens_it_is_noticed(
         prepare_partition(load_params(root / "params.yaml", [f"partitions.{name}.seed=9"]), name, folder)
 
     experiment = Experiment(load_params(root / "params.yaml"), "skewed", "fedavg", 0, root)
-    with refused("partition skewed changed after this run began; run it again", FedflowError):
+    with refused("another command has changed partition skewed since the run began", FedflowError):
         run_experiment(experiment, makers=MAKERS | {"partitions": twice})

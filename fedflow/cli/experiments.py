@@ -144,8 +144,8 @@ def finished_already(cell: "Cell", folder: Path, makers: "Makers | None" = None)
 
     Its inputs are made first if they are missing: a clone may have results without them.
     """
-    from fedflow.stages.grid import is_finished, outdated_inputs
-    from fedflow.stages.inputs import MAKERS, make_inputs
+    from fedflow.stages.grid import is_finished
+    from fedflow.stages.inputs import MAKERS, make_inputs, outdated_inputs
 
     if (folder / "metrics.json").exists() and outdated_inputs(cell.params, cell.root, [cell]):
         make_inputs([cell], makers or MAKERS)

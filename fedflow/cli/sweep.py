@@ -26,8 +26,8 @@ from fedflow.cli.options import Executor, Root, Set, Workers, load_engine
 from fedflow.cli.printing import print_line
 from fedflow.cli.startup import importing
 from fedflow.cli.unused import entries, network_entries, warn_of_unused
-from fedflow.errors import BadInput, FedflowError, Unanswered
-from fedflow.naming import counted, listed
+from fedflow.errors import BadInput, Unanswered
+from fedflow.naming import counted
 
 if TYPE_CHECKING:
     from fedflow.config import Loaded
@@ -197,7 +197,8 @@ def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
     from fedflow.stages.all_stages import run_experiment
     from fedflow.stages.driver import Busy
     from fedflow.stages.experiment import Experiment
-    from fedflow.stages.grid import failure, finished_metrics, is_finished, outdated_inputs
+    from fedflow.stages.grid import failure, finished_metrics, is_finished
+    from fedflow.stages.inputs import need_current
     from fedflow.stages.procedure import run_procedure
 
     run = isinstance(cell, Experiment)
@@ -205,8 +206,7 @@ def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
     try:
         if is_finished(cell, cell.results_folder):  # by another process, since the sweep began
             return cell.title, finished_metrics(cell), ""
-        if changed := outdated_inputs(cell.params, cell.root, [cell]):
-            raise FedflowError(f"another command has changed {listed(changed)} since the sweep began")
+        need_current(cell, "the sweep")
         flow = "federate" if run else "procedure"
         return cell.title, start(cell.params, flow, partial(compute, cell, makers={}), **cell.parameters), ""
     except Busy:

@@ -1,4 +1,4 @@
-"""Makes the inputs of runs and procedures."""
+"""Makes and checks the inputs of runs and procedures."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ from fedflow.config import Loaded
 from fedflow.data import is_current
 from fedflow.errors import FedflowError
 from fedflow.files import prepared_folder
+from fedflow.naming import listed
 from fedflow.stages.central_network import CentralRun, prepare_network
 from fedflow.stages.experiment import Cell
 from fedflow.stages.partition import is_divided, prepare_partition
@@ -45,7 +46,7 @@ def outdated_inputs(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[st
     return [words for words, (kind, name) in read.items() if not checks[kind](name)]
 
 
-def need_current(cell: Cell) -> None:
-    """Raise `FedflowError` if an input has changed since it was made for this cell."""
+def need_current(cell: Cell, since: str = "the run") -> None:
+    """Raise `FedflowError` if an input of the cell is not, or no longer, as its settings say."""
     if changed := outdated_inputs(cell.params, cell.root, [cell]):
-        raise FedflowError(f"{' and '.join(changed)} changed after this run began; run it again")
+        raise FedflowError(f"another command has changed {listed(changed)} since {since} began")
