@@ -402,4 +402,4 @@ def test_outdated_runs_are_marked(tmp_path):
     now = {"p/fedavg": ("other", "code"), "p/ditto": (facts["settings"], "code")}
     folders = [tmp_path / name for name in ("results", "partitions", "report")]
     page = build_report(*folders, now=now).read_text(encoding="utf-8")
-    assert "Outdated, as their settings changed: 1 run of FedAvg." in page and page.count("Outdated, as") == 1
+    assert "Outdated (settings changed): 1 run of FedAvg." in page and page.count("Outdated (") == 1
