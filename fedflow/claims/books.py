@@ -73,7 +73,7 @@ class PublishedColumn(Settings):
     """A method, one of its settings, or a measure. A column without a method is only printed."""
 
     method: str | None = option(None, "our name of the method; null: the method of the row's `where`")
-    params: dict = option(factory=dict, doc="its hyper-parameters, if they distinguish columns")
+    params: dict = option(factory=dict, doc="its hyperparameters, if they distinguish columns")
     settings: dict = option(
         factory=dict, doc="other settings that distinguish columns, such as {training: {curriculum: ...}}"
     )
@@ -97,7 +97,7 @@ class Row(Settings):
 
 
 class Table(Settings):
-    """A published table: methods across, data sets and settings down."""
+    """A published table: methods across, datasets and settings down."""
 
     label: str = option(doc="number in the source, and what it shows")
     origin: str = option(doc="where its cells come from", choices=tuple(ORIGINS))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fedflow.stages.grid import Cell
 
 GRACE = 10  # seconds for a run to end when it is stopped
-MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small data set
+MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small dataset
 SHOWN = 3  # reasons printed per run
 LATER = "running in another process"
 POLL = 2.0  # seconds until a run of another process is tried again

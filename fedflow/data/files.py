@@ -45,7 +45,7 @@ class DataColumn:
 
 @dataclass(frozen=True, eq=False)
 class RawData:
-    """Both splits of a data set, as read from its files.
+    """Both splits of a dataset, as read from its files.
 
     ``x_*`` is uint8 images, [n, h, w] for gray and [n, h, w, 3] for color (RGB), or float32 features
     [n, ...], or int32 tokens [n, L]. ``y_*`` holds labels [n], or float32 targets [n] (regression), or for

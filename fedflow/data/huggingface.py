@@ -60,7 +60,7 @@ class Part(NamedTuple):
 def read_huggingface(path: Path, options: HuggingFaceOptions) -> RawData:
     """Images or float32 features, and labels in the order of the named classes, or real targets.
 
-    Raises `FedflowError` for a data set that cannot be read, `BadInput` for a column or split that it lacks.
+    Raises `FedflowError` for a dataset that cannot be read, `BadInput` for a column or split that it lacks.
     """
     with reading(path):
         parts = _files(path) if path.exists() else _named(path, options)
@@ -104,7 +104,7 @@ def read_huggingface(path: Path, options: HuggingFaceOptions) -> RawData:
 
 
 def _named(path: Path, options: HuggingFaceOptions) -> dict[str, Part]:
-    """The splits of a data set on the Hub or in the cache."""
+    """The splits of a dataset on the Hub or in the cache."""
     name = path.as_posix()
     if name.count("/") > 1 or path.suffix:
         raise ValueError("there is no such file or folder (data.path)")

@@ -1,4 +1,4 @@
-"""LEAF's data sets: JSON files in which every sample has a user.
+"""LEAF's datasets: JSON files in which every sample has a user.
 
 A folder with ``train/*.json`` and ``test/*.json`` as LEAF's ``preprocess.sh -t sample`` writes them:
 ``{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`` (Caldas et al. 2018,

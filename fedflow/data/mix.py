@@ -1,4 +1,4 @@
-"""Several data sets joined into one, with separate or shared labels. Every part is one domain.
+"""Several datasets joined into one, with separate or shared labels. Every part is one domain.
 
 The column ``domain`` names the part of each sample, and images keep the normalization constants of their
 part. If the source of a part has none (EMNIST letters), they are computed from its training images: a
@@ -19,7 +19,7 @@ from fedflow.settings import Settings, check, option
 
 
 class MixOptions(Settings):
-    """The data sets that are joined, and the meaning of their labels.
+    """The datasets that are joined, and the meaning of their labels.
 
     The parts are entries of ``data``: `DatasetParams` parses them, and fills in their defaults.
     """

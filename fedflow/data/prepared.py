@@ -151,7 +151,7 @@ def _counts(y: Tensor, classes: int) -> list[int]:
 
 
 def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
-    """The data set that `prepare` wrote into the folder ``path``, memory-mapped.
+    """The dataset that `prepare` wrote into the folder ``path``, memory-mapped.
 
     Sizes, names, shapes and types are always checked; ``verify`` also compares the SHA-256 sums.
     Raises `FedflowError` naming the file that is missing or damaged.

@@ -317,7 +317,7 @@ SOURCES: dict[str, Source] = {
             options=MiniImageNetOptions, read=mini_imagenet,
         ),
         Source(
-            name="mix", title="Mix", about="several data sets in one, each a domain", kind="made",
+            name="mix", title="Mix", about="several datasets in one, each a domain", kind="made",
             origin="data.parts", options=MixOptions, join=mixed,
         ),
         Source(

@@ -94,7 +94,7 @@ def _names(run: Run, base: Run) -> tuple[str, str]:
     differs = {name: value[:8] for name, value in of_run.items() if of_base.get(name, value) != value}
     wrapped, usual = {}, flat(defaults(run.params))
     mine, theirs = flat(run.params), flat(base.params)
-    if mine.get(HOST) != theirs.get(HOST):  # compare hyper-parameters of another host with its defaults
+    if mine.get(HOST) != theirs.get(HOST):  # compare hyperparameters of another host with its defaults
         wrapped = {HOST: mine[HOST]}  # the label has it already
         inside = HOST.removesuffix("name")
         theirs = {name: v for name, v in theirs.items() if not name.startswith(inside)} | wrapped

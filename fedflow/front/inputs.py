@@ -225,7 +225,7 @@ def _need_rows(name: str, rows: np.ndarray, count: int) -> None:
 
 
 def built_method(method: str | Method | type[Method] | Mapping[str, Any]) -> Method:
-    """A method by name, as an object, or as a mapping with ``method`` and its hyper-parameters."""
+    """A method by name, as an object, or as a mapping with ``method`` and its hyperparameters."""
     if isinstance(method, Method):
         return _complete(method)
     if isinstance(method, type) and issubclass(method, Method):

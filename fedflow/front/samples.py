@@ -1,4 +1,4 @@
-"""Samples as `dataset` takes them besides arrays: pairs, and data sets of torch and Hugging Face."""
+"""Samples as `dataset` takes them besides arrays: pairs, and datasets of torch and Hugging Face."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from fedflow.project.arguments import argument
 from fedflow.seeding import undisturbed
 from fedflow.settings import Words
 
-INPUTS = ("image", "img", "pixel_values", "features", "x")  # columns of Hugging Face data sets
+INPUTS = ("image", "img", "pixel_values", "features", "x")  # columns of Hugging Face datasets
 LABELS = ("label", "labels", "fine_label", "target", "y")
 SPLITS = {"train", "test", "validation", "valid", "val", "dev"}  # names that are no clients
 TWICE = 8  # samples that are read again, to find random transforms
@@ -52,7 +52,7 @@ def gathered(given: Given) -> Given:
 
 
 def _is_samples(data: Any) -> bool:
-    """True for inputs with their targets: a pair of arrays, a torch or Hugging Face data set, or a loader."""
+    """True for inputs with their targets: a pair of arrays, a torch or Hugging Face dataset, or a loader."""
     pair = isinstance(data, tuple) and len(data) == 2
     arrays = pair and all(hasattr(part, "__len__") and not isinstance(part, str) for part in data)
     return arrays or bool(kinds(data) & {"torch.Dataset", "torch.DataLoader", "datasets.Dataset"})
@@ -180,7 +180,7 @@ def _pair(name: str, data: Any) -> tuple[Any, Any, tuple[str, ...], tuple[str, .
 
 
 def _behind(name: str, loader: loading.DataLoader) -> loading.Dataset:
-    """The data set of a loader; its order and batches do not matter, but it must yield every sample once."""
+    """The dataset of a loader; its order and batches do not matter, but it must yield every sample once."""
     sampler, batches = loader.sampler, loader.batch_sampler
     usual = batches is None or getattr(batches, "sampler", None) is sampler
     collated = loader.collate_fn in (loading.default_collate, loading.default_convert)
@@ -196,7 +196,7 @@ def _behind(name: str, loader: loading.DataLoader) -> loading.Dataset:
 
 
 def _read(name: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets of a torch data set, which is read once, without a change of the generators."""
+    """Inputs and targets of a torch dataset, which is read once, without a change of the generators."""
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise BadInput(name, Words(type(data).__name__), "a dataset with a length and numbered samples")
     with undisturbed():
@@ -250,7 +250,7 @@ def _class_names(data: Any) -> tuple[str, ...]:
 
 
 def _columns(name: str, data: Any) -> tuple[np.ndarray, np.ndarray, tuple[str, ...], tuple[str, ...]]:
-    """The columns of inputs and labels of a Hugging Face data set."""
+    """The columns of inputs and labels of a Hugging Face dataset."""
     there = list(data.column_names)
     inputs, labels = ([column for column in known if column in there] for known in (INPUTS, LABELS))
     if len(inputs) != 1 or len(labels) != 1:

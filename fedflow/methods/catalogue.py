@@ -28,7 +28,7 @@ from fedflow.settings import explain, markdown
 
 @dataclass(frozen=True)
 class MethodPage:
-    """One method: its module's text, hyper-parameters, bytes per client and round, published tables."""
+    """One method: its module's text, hyperparameters, bytes per client and round, published tables."""
 
     name: str
     label: str
@@ -43,7 +43,7 @@ class MethodPage:
 
 
 def describe(method: type[Method]) -> MethodPage:
-    """The page of one method with default hyper-parameters; traffic is counted from messages."""
+    """The page of one method with default hyperparameters; traffic is counted from messages."""
     down, up = traffic(method)
     options, published = explain(method), published_in(method.name)
     return MethodPage(*_about(method), options, _network(method), down, up, published)
@@ -167,7 +167,7 @@ def _row(page: MethodPage, link: str) -> str:
 
 
 def section(page: MethodPage) -> str:
-    """Title, text, published tables and hyper-parameters of a method in Markdown."""
+    """Title, text, published tables and hyperparameters of a method in Markdown."""
     lines = [f"{page.label} (`{page.name}`)", "", page.text, ""]
     if page.network != _network(Method):
         lines += [f"*Traffic* in the table: with {page.network}.", ""]

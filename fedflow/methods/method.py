@@ -1,6 +1,6 @@
 """The interface of a federated method: what is sent, the client step, the server step, the model served.
 
-A method is a `Settings` class (its hyper-parameters) with four facts and ten hooks. They are called in this
+A method is a `Settings` class (its hyperparameters) with four facts and ten hooks. They are called in this
 order: `check`, `setup` and `client_state` once; in every round `plan`, `broadcast`, `local`, `aggregate`; and
 `model_for` to serve and score clients. Abilities that only some methods have, such as `Onboarding` or
 `Pruning`, are further base classes (`fedflow.methods.protocols`).

@@ -17,7 +17,7 @@ def method_name(name: object) -> object:
 
 
 def build_method(name: str, hyper_parameters: Mapping[str, object] | None = None) -> Method:
-    """Return the named method with its hyper-parameters; raise `BadInput` for unknown names or bad values."""
+    """Return the named method with its hyperparameters; raise `BadInput` for unknown names or bad values."""
     registered = method_name(name)
     if registered not in METHODS:
         raise unknown_name("method.name", name, METHODS, "fedflow methods")

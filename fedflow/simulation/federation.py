@@ -118,7 +118,7 @@ class FederationFiles:
     model_options: str = "{}"  # JSON, because only hashable paths and names are loaded once
     device: str = "cpu"
     convolution: str = "matmul"  # of vmapped cohorts
-    public: Stored | None = None  # another prepared data set, for the server
+    public: Stored | None = None  # another prepared dataset, for the server
     noise: int = 0  # number of random inputs that are the server's data instead
     inputs: tuple["StoredInput", ...] = ()  # of training, from central networks
     features: Stored | None = None  # a central network whose features measure generated images

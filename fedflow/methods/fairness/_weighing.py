@@ -26,7 +26,7 @@ OWN = "weighing/"  # prefix of the decision maker's tensors; the host's tensors 
 
 
 class Host(Choice):
-    """A method by name, with its hyper-parameters."""
+    """A method by name, with its hyperparameters."""
 
     section = "method.host"
     nested = True
