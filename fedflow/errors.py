@@ -165,7 +165,8 @@ def unknown_name(
     A long list is reduced to the closest names; ``command`` prints all of them. ``elsewhere`` is the full
     name of a setting that belongs in another section.
     """
-    names = sorted(names)
+    if not (names := sorted(names)):
+        return BadInput(field, value, "no name here, as there is nothing to set")
     spelled = dict(zip(map(bare, names), names))
     close = difflib.get_close_matches(bare(value), spelled, n=CLOSEST, cutoff=0)
     likely = difflib.get_close_matches(bare(value), close, n=CLOSEST)

@@ -1,6 +1,5 @@
 """The grid: every partition x method x seed, then every procedure x seed, each on all workers."""
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from prefect import flow
 
 from fedflow.config import Changes, Loaded, warn_of_kept
-from fedflow.project.running import running
+from fedflow.project.running import runs_elsewhere
 from fedflow.project.terminal import counted, say
 from fedflow.stages.driver import Busy
 from fedflow.stages.experiment import Experiment
@@ -73,9 +72,8 @@ def _run(cell: Cell) -> None:
 
 def _wait_for(cell: Cell) -> None:
     """Wait for the process that runs this cell, and run it if that process fails."""
-    name = "/".join([*cell.names, str(cell.seed)])
     say(f"{cell.title}: waiting for another process that runs it")
-    while any(run.name == name and run.pid != os.getpid() for run in running(cell.root)):
+    while runs_elsewhere(cell.root, *cell.names, str(cell.seed)):
         time.sleep(POLL)
     if not is_finished(cell, cell.results_folder):
         _run(cell)

@@ -426,6 +426,7 @@ def test_quotes_make_a_new_name_with_dots():
         ([f"training.batch_size={10**30}"], r"^training.batch_size: 10+ .*a whole number >= 0 and <= "),
         ([f"training.lr={10**400}"], r"^training.lr: 10+\.\.\. .*a number > 0"),
         (["models.digits.options.hidden=[0]"], r"^models.digits.options.hidden: \[0\] .*>= 1"),
+        (["methods.local.clusters=4"], r"^methods.local.clusters: 'clusters' .*there is nothing to set"),
         (["run={rounds: 5, rounds: 6}"], r"^--set: .*a value in YAML .*the key 'rounds' twice"),
         (["methods.flt.public=fmnist", "grid.methods=[flt]"], r"^grid.datasets: .*'fmnist', which flt"),
     ],
@@ -433,6 +434,12 @@ def test_quotes_make_a_new_name_with_dots():
 def test_values_that_used_to_crash_or_pass_are_refused(changes, message):
     with one_line_error(message, BadInput):
         load(*changes)
+
+
+def test_a_network_that_is_a_name_keeps_it_when_a_field_is_set():
+    values: dict = {"models": {"digits": "mlp"}}
+    set_value(values, "models.digits.options.hidden=[7]")
+    assert values == {"models": {"digits": {"name": "mlp", "options": {"hidden": [7]}}}}
 
 
 def test_a_name_that_is_no_text_in_yaml_is_refused(file):

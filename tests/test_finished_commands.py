@@ -241,9 +241,12 @@ def test_names_of_runs_are_whole_on_a_narrow_terminal(
 def test_runs_that_do_not_exist_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for command in (("ls",), ("ls", "--json"), ("show",), ("compare",)):
         done = fedflow(capsys, *command, "skewed/nothing")
-        assert done.code == 2 and done.err.count("\n") == 1 and "no results of skewed/nothing" in done.err
+        assert done.code == 2 and done.err.count("\n") == 1
+        assert "no finished run matches skewed/nothing" in done.err
     done = fedflow(capsys, "compare", "skewed/fedavg/*", "skewed/local/*")
-    assert done.code == 2 and "no results of skewed/local/* in" in done.err  # although others have results
+    assert (
+        done.code == 2 and "no finished run matches skewed/local/*" in done.err
+    )  # although others have results
     done = fedflow(capsys, "show", "skewed/fedavgg/1")
     assert "(did you mean 'skewed/fedavg/1' or " in done.err
     done = fedflow(capsys, "show", "skewed/fedavg")
@@ -314,6 +317,14 @@ def test_a_run_outside_of_the_grid_keeps_its_name(project: Path, tmp_path: Path,
         ("results/skewed/fedavg/0", root / "results/skewed/fedavg/0"),
     ):
         assert f"files in {folder}\n" in fedflow(capsys, "show", name, "--root", root).out
+
+
+def test_numbers_of_a_narrow_table_are_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = StringIO()
+    monkeypatch.setattr(printing, "console", Console(file=file, width=30, markup=False))
+    numbers = ("0.000256", "10,450.1", "2.1e-05", "12345678")
+    printing.print_table("", ("method", *"abcd"), [("frank_wolfe", *numbers)])
+    assert all(number in file.getvalue() for number in numbers)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "{"])
@@ -466,7 +477,11 @@ def test_a_model_is_exported_for_a_client(capsys: pytest.CaptureFixture[str], tm
     for one, other in zip(import_model(file).parameters(), own.parameters(), strict=True):
         assert torch.equal(one, other)
     said = fedflow(capsys, "export", "skewed/ditto/0", str(file))
-    assert said.code == 2 and "--client: None is not accepted" in said.err
+    assert said.code == 2 and "--client: missing; expected a client with a recorded model" in said.err
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    said = fedflow(capsys, "export", "skewed/ditto/0", str(notes), "--client", "3")
+    assert "a new file, or one that ends in .safetensors" in said.err and notes.read_text() == "mine"
     said = fedflow(capsys, "export", "skewed/ditto/0", str(file), "--client", "4")
     assert "--client: 4 is not accepted; expected a client of skewed/ditto/0: 0 to 3" in said.err
     said = fedflow(capsys, "export", "skewed/ditto/0", str(tmp_path / "none" / "x"))

@@ -53,6 +53,13 @@ def test_a_grid_of_something_else_is_refused(grid):
         Tuning.parse({"grid": grid})
 
 
+def test_rounds_are_not_tuned():
+    with one_line_error(
+        r"^tuning.grid: 'run.rounds' is not accepted; expected other settings: tuning.rounds", BadInput
+    ):
+        Tuning.parse({"grid": {"run.rounds": [1, 2]}})
+
+
 def test_a_method_that_is_not_there_is_refused(file):
     with pytest.raises(BadInput, match=r"tuning.methods.dito: .*did you mean 'ditto'"):
         load_params(file, ["tuning.methods.dito={lam: [1, 2]}"])

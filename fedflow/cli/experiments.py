@@ -137,6 +137,9 @@ def tune(
     measure = params.tuning.measure
     console.print(f"{measure} accuracy on held-out training samples of {partition}, %:")
     print_table("", ("method", "settings", "mean", "std over clients", "chosen"), rows)
+    print_line(f"all candidates: {root / 'tuning' / partition}")
+    if write:
+        print_line(f"the chosen settings are under tuned.{partition} in {root / 'params.yaml'}")
 
 
 def finished_already(cell: "Cell", folder: Path, makers: "Makers | None" = None) -> bool:

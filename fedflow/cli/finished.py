@@ -458,9 +458,11 @@ def finished(root: Path, patterns: list[str], others: Sequence[str] = ()) -> lis
     names = [run.name for run in found_below(root, [])]
     close = dict.fromkeys(guess for pattern in empty for guess in get_close_matches(pattern, names))
     meant = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
-    wanted = " or ".join(empty or patterns) or "a finished run"
+    matching_none = f" matches {' or '.join(empty or patterns)}" if patterns else ""
     more = "`fedflow ls` lists all finished runs" if names else "`fedflow sweep` runs the grid"
-    raise FedflowError(f"no results of {wanted} in {root / 'results'}{meant}; {more}")
+    live = [run.name for run in running(root) if any(_matches(run.name, pattern) for pattern in empty)]
+    more = f"{', '.join(live)}: still running" if live else more
+    raise FedflowError(f"no finished run{matching_none}{meant}; {more}")
 
 
 def found_below(root: Path, patterns: list[str]) -> list[Finished]:

@@ -6,14 +6,15 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-MANY, GAP, MARK = 100, 2, 0xE000  # rows that rich lays out; spaces between columns; characters without use
+WORD = 24  # letters; longer words may be broken
+MANY, GAP = 100, 2  # rows that rich lays out; spaces between columns
 console = Console(markup=False, emoji=False)  # names, reasons and references may contain square brackets
 
 
@@ -60,32 +61,49 @@ def print_numbers(numbers: dict[str, Any], folder: Path) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table as wide as the terminal; cells are wrapped, or cut with "…" in the first column."""
+    """Print a table as wide as the terminal; cells are wrapped, or cut with "…" in the first column.
+
+    It is wider if words, such as numbers, would be broken.
+    """
     rows = [*rows]
-    if len(rows) <= MANY:
-        console.print(_table(title, columns, rows))
-        return
     widths = _widths(columns, rows)
-    console.print(_table(title, columns, rows[:1], widths))
+    room = max(console.width, sum(widths) + GAP * (len(widths) - 1))
+
+    def show(part: RenderableType) -> None:
+        console.print(_Wide(part, room), crop=False)
 
     def fits(row: Sequence[str]) -> bool:
         return all(cell_len(cell) <= width and "\n" not in cell for cell, width in zip(row, widths))
 
+    if len(rows) <= MANY:
+        show(_table(title, columns, rows, widths))
+        return
+    show(_table(title, columns, rows[:1], widths))
     for short, group in groupby(rows[1:], fits):  # rich takes as long for a cell that fits as for a paragraph
         alike = [*group]
-        console.print(_lines(alike, widths) if short else _table("", columns, alike, widths, header=False))
+        show(_lines(alike, widths) if short else _table("", columns, alike, widths, header=False))
+
+
+class _Wide(NamedTuple):
+    """Something printed in this width, which may be more than the console's."""
+
+    part: RenderableType
+    width: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self.part, options.update(width=self.width))
 
 
 def _table(
     title: str,
     columns: Sequence[str],
     rows: Iterable[Sequence[str]],
-    widths: Sequence[int | None] = (),
+    widths: Sequence[int],
     header: bool = True,
 ) -> Table:
     shown = header and any(columns)
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, show_header=shown)
-    for i, (column, width) in enumerate(zip(columns, widths or [None] * len(columns), strict=True)):
+    for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
         first = i == 0
         overflow: Literal["ellipsis", "fold"] = "ellipsis" if first else "fold"
         style = "bold" if first else ""
@@ -96,16 +114,21 @@ def _table(
 
 
 def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """The widths of the columns of a table, which follow from its longest cells and words."""
-    longest = [max(rows, key=lambda row: cell_len(row[i])) for i in range(len(columns))]
-    words = [
-        max(rows, key=lambda row: max(map(cell_len, row[i].split()), default=0)) for i in range(len(columns))
+    """The widths of the columns: of their longest lines if there is room, at least of their longest words.
+
+    The widest columns are narrowed, the first one last. Words count up to `WORD` letters.
+    """
+    cells = [
+        [text for cell in column for text in cell.splitlines()] for column in zip(columns, *rows, strict=True)
     ]
-    marks = [chr(MARK + i) for i in range(len(columns))]
-    *_, last = console.render_lines(_table("", columns, [*longest, *words, marks]), pad=False)
-    line = "".join(segment.text for segment in last)
-    ends = [line.index(mark) - GAP for mark in marks[1:]]
-    return [end - line.index(mark) for mark, end in zip(marks, [*ends, len(line)], strict=True)]
+    widths = [max(map(cell_len, lines), default=0) for lines in cells]
+    words = [max((cell_len(word) for line in lines for word in line.split()), default=0) for lines in cells]
+    least = [min(word, WORD) for word in words]
+    for narrowed in (range(1, len(widths)), range(1)):
+        for _ in range(sum(widths) + GAP * (len(widths) - 1) - console.width):
+            if wide := [i for i in narrowed if widths[i] > least[i]]:
+                widths[max(wide, key=lambda i: widths[i])] -= 1
+    return widths
 
 
 def _lines(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Text:

@@ -101,7 +101,7 @@ def procedure(
     params = load_engine(root, settings, executor, workers)
     run = ProcedureRun(params, name, seed, root, sweep, out)
     params.procedure(name)
-    warn_of_unused(params, run.title, entries(params, [run]), "grid", "tuning")
+    warn_of_unused(params, run.title, entries(params, [run]), *OF_RUNS, "grid")
     if again or not finished_already(run, run.folder):
         start(params, "procedure", lambda: run_procedure(run), **run.parameters)
     columns, rows = read_summary(run)

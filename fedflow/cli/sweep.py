@@ -28,6 +28,7 @@ from fedflow.cli.startup import importing
 from fedflow.cli.unused import entries, network_entries, warn_of_unused
 from fedflow.errors import BadInput, Unanswered
 from fedflow.naming import counted
+from fedflow.project.running import runs_elsewhere
 
 if TYPE_CHECKING:
     from fedflow.config import Loaded
@@ -124,7 +125,7 @@ def _compute(
     def elsewhere() -> Ended:
         for cell in later:
             print_line(f"{cell.title}: waiting for another process that runs it")
-            while (ended := _run(cell))[2] == LATER:
+            while runs_elsewhere(root, *cell.names, str(cell.seed)) or (ended := _run(cell))[2] == LATER:
                 time.sleep(POLL)
             yield ended
 

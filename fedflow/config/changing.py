@@ -115,7 +115,8 @@ def set_value(values: dict, override: str) -> None:
 def put(values: dict, words: Sequence[str], value: Any) -> Any:
     """Set one value of nested mappings, in place, and return the one before; missing mappings are added.
 
-    A name, such as a network without options, gives way to a mapping; raises `BadInput` for other values.
+    The name of a network without options becomes a mapping with this name, other text gives way to a mapping;
+    raises `BadInput` for other values.
     """
     outer: list[str] = []
     while words:
@@ -127,7 +128,7 @@ def put(values: dict, words: Sequence[str], value: Any) -> Any:
         if not isinstance(inner := values.get(key), dict):
             if inner is not None and not (isinstance(inner, str) and inner):
                 raise BadInput(".".join([*outer, key]), inner, "a mapping of field names to values")
-            values[key] = {}
+            values[key] = {"name": inner} if inner and outer == ["models"] else {}
         outer.append(key)
         values = values[key]
 

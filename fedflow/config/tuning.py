@@ -47,6 +47,10 @@ class Tuning(Settings):
                 raise BadInput(
                     f"tuning.{name}", grid, "a mapping of at least one setting to a list of values"
                 )
+            if "run.rounds" in grid:
+                raise BadInput(
+                    f"tuning.{name}", "run.rounds", "other settings: tuning.rounds gives the rounds"
+                )
 
     def grid_of(self, *names: str) -> dict[str, list]:
         """The values to try of every setting: the grid, then the entries of these methods."""

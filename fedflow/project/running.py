@@ -1,6 +1,7 @@
 """Active runs of a project on this machine."""
 
 import json
+import os
 import signal
 import socket
 from contextlib import suppress
@@ -60,3 +61,8 @@ def running(root: Path) -> list[Running]:
             if not ended and process.create_time() <= run.since + STARTED and _opened(process, note):
                 runs.append(run)
     return sorted(runs, key=lambda run: run.name)
+
+
+def runs_elsewhere(root: Path, *names: str) -> bool:
+    """True if another process computes the run with these names, the last of which is its seed."""
+    return any(run.name == "/".join(names) and run.pid != os.getpid() for run in running(root))

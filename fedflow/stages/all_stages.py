@@ -39,7 +39,9 @@ def run_experiment(
         )
         several = simulation.federation.train.several
         chance = f", chance accuracy {1 / classes:.3f}" if classes and not several else ""
-        say(f"{experiment.title}: {clients}{chance}, run {record.run_id}")
+        done = len(simulation.state.history)
+        resumed = f", resumes after round {done}" if done else ""
+        say(f"{experiment.title}: {clients}{chance}, run {record.run_id}{resumed}")
         opened(record)
 
     with RoundBar(experiment.title) as bar:

@@ -166,7 +166,8 @@ def _test(facts: dict[str, Any], client: int | None, own: bool, grid: Grid, root
     for what, content in (("data", dataset.hash), ("partition", partition.hash)):
         if content != facts[f"{what}_hash"]:
             raise FedflowError(
-                f"the {what} of {facts['partition']} has changed since this run; run the experiment again"
+                f"the {what} of {facts['partition']} has changed since this run: `fedflow partition "
+                f"{facts['partition']}` makes what params.yaml says, else run the experiment again"
             )
     train, examples, own_test = opened(dataset, partition)
     rows = np.arange(len(examples))

@@ -28,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedflow.errors import BadInput, FedflowError, reason, unknown_name
+from fedflow.errors import MISSING, BadInput, FedflowError, reason, unknown_name
 from fedflow.models.channels import load_smaller, size_of, smaller
 from fedflow.models.external import LIBRARIES
 from fedflow.models.flat import FlatModel
@@ -170,6 +170,8 @@ def export_model(
     file = Path(file)
     if file.exists() and not file.is_file():  # root would replace /dev/null
         raise BadInput("file", str(file), "the name of a file; this is a folder or a device")
+    if file.exists() and file.suffix != ".safetensors":
+        raise BadInput("file", str(file), "a new file, or one that ends in .safetensors")
     card, weights, row = _recorded(run_id, which, client, root, code)
     network = _loaded(card, weights, row, compact=True)
     facts = {name: value for name, value in card.items() if name not in ("ids", "clients")}
@@ -324,7 +326,8 @@ def _serving(cards: Mapping[str, Mapping[str, Any]], client: int | None) -> str:
         if client in card["clients"]:
             return name
     served = sorted({k for card in cards.values() for k in card["clients"]})
-    raise BadInput("client", client, f"a client with a recorded model: {ranges(served)}")
+    accepted = f"a client with a recorded model: {ranges(served)}"
+    raise BadInput("client", MISSING if client is None else client, accepted)
 
 
 def _card(file: Path) -> dict[str, Any]:
