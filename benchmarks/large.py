@@ -15,7 +15,7 @@ CLIENTS, COHORT, ROUNDS, SAMPLES, WIDTHS = 1000, 4, 4, 20, (8600, 8600)
 
 
 def one() -> dict[str, Any]:
-    """What is measured when the rounds run in this process."""
+    """The measurements of the rounds, run in this process."""
     import torch
 
     from benchmarks.workload import federation, significant

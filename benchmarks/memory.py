@@ -17,7 +17,7 @@ def peak_memory() -> float:
 
 
 def separately(call: str) -> Any:
-    """What ``MODULE.FUNCTION(..)`` of a benchmark returns in a new process, as JSON."""
+    """The JSON value of the call ``MODULE.FUNCTION(..)`` of a benchmark in a new process."""
     code = f"import json; from benchmarks import {call.partition('.')[0]}; print(json.dumps({call}))"
     done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])

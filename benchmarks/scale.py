@@ -55,7 +55,7 @@ def main() -> dict[str, Any]:
 
 
 def one(method: str, images: str) -> dict[str, Any]:
-    """What is measured when both federations run in turns, in this process."""
+    """The measurements of both federations, run in turns in this process."""
     torch.set_num_threads(1)
     train, test = _mnist() if images == "mnist" else (random_images(60_000), random_images(1000))
     partition, most = (_of_groups, len(train)) if images == "mnist" else (_random, MANY)
