@@ -27,10 +27,10 @@ from fedflow.metrics.table import first_headlines, heading, headlines, metric_of
 from fedflow.naming import counted, flat, say, text
 from fedflow.project.identity import changed
 from fedflow.project.running import Running, running
+from fedflow.tracking.shared import TAGS
 
 IMPORTED = re.compile(rb"\w:[A-Za-z_]")  # a network at an import path, whose code may change
-OF_RUN = ("partition", "method", "seed", "settings", "dataset")
-NEEDED = {"clients", "method_label", "model", "parameters", "rounds", *OF_RUN, *HASHES}  # printed facts
+NEEDED = {"clients", "dataset", "method_label", "model", "parameters", "rounds", *TAGS, *HASHES}  # printed
 HOMES = ("results", "runs")  # folders of finished runs
 COLUMNS, SHOWN = 6, 4  # most numbers in JSON and in a table
 SIDE_BY_SIDE = 4  # most runs with a column each in a table of settings
