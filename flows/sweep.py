@@ -42,7 +42,7 @@ def sweep(
         params = checked(settings, root, name=name, partitions=partitions, methods=methods, seeds=seeds)
         grid = cells(params, Path(root), name, partitions, methods, seeds)
         warn_of_kept(params, pairs(grid))
-    todo, failed = to_do(params, Path(root), grid, TASKS | {"networks": _train})
+    todo, failed = to_do(params, Path(root), grid, params.grid.central, TASKS | {"networks": _train})
     count = len(todo) + len(failed)
     later = list[Cell]()
     for cell in counted(todo):
@@ -73,7 +73,7 @@ def _run(cell: Cell) -> None:
 def _wait_for(cell: Cell) -> None:
     """Wait for the process that runs this cell, and run it if that process fails."""
     say(f"{cell.title}: waiting for another process that runs it")
-    while runs_elsewhere(cell.root, *cell.names, str(cell.seed)):
+    while runs_elsewhere(cell.root, cell.address):
         time.sleep(POLL)
     if not is_finished(cell, cell.results_folder):
         _run(cell)

@@ -89,14 +89,16 @@ def sweep(
     warn_of_kept(params, grid.pairs(every))
     used = entries(params, every) | network_entries(params, params.grid.central)
     warn_of_unused(params, "the grid", used, "tuning")
+    networks = params.grid.central
     if rest:
         left = not_elsewhere(params, root, every)
         print_line(f"{len(every) - len(left)} of {len(every)} runs skipped: results.csv has them")
-        if params.grid.central:
-            print_line(f"skipped central networks that no run needs: {', '.join(params.grid.central)}")
-        every, params = left, params.replace(grid=replace(params.grid, central=[]))
+        every, networks = left, []
+        needed = {name for cell in every for name in cell.networks}
+        if unread := [name for name in params.grid.central if name not in needed]:
+            print_line(f"skipped central networks that no run needs: {', '.join(unread)}")
     if not dry_run:
-        todo, failed = grid.to_do(params, root, every)
+        todo, failed = grid.to_do(params, root, every, networks)
         _compute(params, root, todo, failed, jobs)
         return
     for cell, why in (expected := grid.expected(params, root, every)):
@@ -125,7 +127,7 @@ def _compute(
     def elsewhere() -> Ended:
         for cell in later:
             print_line(f"{cell.title}: waiting for another process that runs it")
-            while runs_elsewhere(root, *cell.names, str(cell.seed)) or (ended := _run(cell))[2] == LATER:
+            while runs_elsewhere(root, cell.address) or (ended := _run(cell))[2] == LATER:
                 time.sleep(POLL)
             yield ended
 

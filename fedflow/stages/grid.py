@@ -48,15 +48,15 @@ def pairs(grid: Sequence[Cell]) -> list[tuple[str, ...]]:
 
 
 def to_do(
-    params: Loaded, root: Path, grid: Sequence[Cell], makers: Makers = MAKERS
+    params: Loaded, root: Path, grid: Sequence[Cell], networks: Sequence[str], makers: Makers = MAKERS
 ) -> tuple[list[Cell], list[str]]:
     """Make the inputs of the grid and set `left_over` results aside.
 
     Returns the cells that are not finished, and the titles of those whose inputs cannot be made. Results come
-    back when the grid has them again. All central networks of the grid are trained. ``makers`` are as for
-    `make_inputs`.
+    back when the grid has them again. The central ``networks`` are trained even if no cell reads them.
+    ``makers`` are as for `make_inputs`.
     """
-    unread, lost = _make_inputs(params, root, grid, makers)
+    unread, lost = _make_inputs(params, root, grid, networks, makers)
     for home in (RESULTS, OUTCOMES):  # outputs of a stage of dvc.yaml; DVC warns of empty ones
         (root / home).mkdir(exist_ok=True)
         (root / home / ".gitkeep").touch()
@@ -88,14 +88,14 @@ def _moved(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[Cell]:
 
 
 def _make_inputs(
-    params: Loaded, root: Path, grid: Sequence[Cell], makers: Makers
+    params: Loaded, root: Path, grid: Sequence[Cell], networks: Sequence[str], makers: Makers
 ) -> tuple[list[str], list[str]]:
-    """Make all central networks and the inputs of the grid, once each, unless they are current.
+    """Make these central networks and the inputs of the grid, once each, unless they are current.
 
     Returns networks that failed and that no cell reads, in words, and the titles of cells with an input that
     failed, whose further inputs are left out. Raises the first error if no cell is left.
     """
-    readers: dict[tuple[str, str], list[str]] = {("networks", name): [] for name in params.grid.central}
+    readers: dict[tuple[str, str], list[str]] = {("networks", name): [] for name in networks}
     for kind, cell in product(makers, grid):
         for name in getattr(cell, kind):
             readers.setdefault((kind, name), []).append(cell.title)

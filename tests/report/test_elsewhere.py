@@ -93,3 +93,17 @@ def test_a_damaged_file_is_one_line(tmp_path, text, reason):
     (tmp_path / "results.csv").write_text(text)
     with pytest.raises(FedflowError, match=reason):
         joined(load_params(tmp_path / "params.yaml"), tmp_path)
+
+
+def test_central_networks_of_the_other_runs_are_trained(capsys, tmp_path):
+    central = "{few: {source: digits, train_limit: 100, test_limit: 50}}\nmodels: {few: mlp}\ncentral:\n"
+    network = "  %s: {dataset: few, training: {epochs: 1}}\n"
+    grid = "grid: {datasets: [few], partitions: [], methods: [], seeds: [0], procedures: [taught], central: [%s]}"
+    names = ("teacher", "student", "spare")
+    text = f"data: {central}{''.join(network % name for name in names)}{grid % ', '.join(names)}\n"
+    taught = "procedures: {taught: {procedure: distillation, dataset: few, teacher: teacher, student: student, %s}}"
+    root = make_project(tmp_path, f"{text}{taught % 'rounds: 1, methods: {kd: {}}'}\npartitions: {{}}\n")
+    done = fedflow(capsys, "sweep", "--rest", "--jobs", 1, "--root", root)
+    assert (done.code, done.err) == (0, "")
+    assert "skipped central networks that no run needs: spare\n" in done.out
+    assert {path.name for path in (root / "data" / "central").iterdir()} == {"teacher", "student"}
