@@ -154,6 +154,16 @@ def test_a_grid_is_widened_while_the_best_value_is_at_its_edge(file, capsys):
     assert search(file, lambda lr, _: lr, grid=LR, widen=0)[1] == [(0.01, 1), (0.1, 1)]
 
 
+def test_candidates_and_unused_settings_are_named(file, capsys):
+    changed = [f"tuning={{grid: {LR}, widen: 0}}", "training.lr=5", "methods.fedavg.server_lr=0.5"]
+    tune(load_params(file, changed), "iid", Runs(lambda lr, _: lr), ["fedavg"], file.parent, write=False)
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "fedavg: --set training.lr: not used, as tuning.grid has values of it",
+        "fedavg, candidate 1: training.lr 0.01",
+        "fedavg, candidate 2: training.lr 0.1",
+    ]
+
+
 def test_a_best_value_of_0_is_said_to_be_at_the_edge(file, capsys):
     grid = {"training.weight_decay": [0, 0.01, 0.1]}
     runs = []

@@ -191,6 +191,7 @@ class Search:
         With another `Tuning.search`, try samples; a best value near an edge is printed.
         """
         self._check_measure()  # an earlier search may have prepared the data
+        self._say_unused()
         if self.params.tuning.search != "grid":
             return self._sample(federate)
         self._try(federate, combinations(self.grid))
@@ -205,6 +206,13 @@ class Search:
                 values = ", ".join(map(str, self.grid[name]))
                 say(f"{self.method}: the best {name}, {value}, is at the edge of the values tried: {values}")
         return best
+
+    def _say_unused(self) -> None:
+        """Name the changes of settings that the grid replaces by its own values."""
+        changed = [change.partition("=")[0] for change in self.params.changes]
+        replaced = {name for field in self.grid for name in (field, f"methods.{self.method}.{field}")}
+        if unused := [name for name in changed if name in replaced]:
+            say(f"{self.method}: --set {', '.join(unused)}: not used, as tuning.grid has values of it")
 
     def write(self, chosen: Mapping[str, Any]) -> None:
         """Put the choice under ``tuned`` in params.yaml; if that fails, print it."""
@@ -262,6 +270,8 @@ class Search:
         out = self.root / "tuning" / self.partition / self.method / experiment.results_folder.name
         try:
             done = is_finished(experiment, out)  # by an earlier call, which did not end
+            number, kept = len(self.scores) + 1, ", already finished" * done
+            say(f"{self.method}, candidate {number}: {_words(tried)}{kept}")
             metrics = json.loads((out / "metrics.json").read_text()) if done else federate(experiment, out)
         except RoundFailed as error:  # it diverged
             say(f"{self.method}, {_words(tried)}: {error}")
