@@ -394,15 +394,16 @@ def test_a_running_run_is_listed_and_stopped_and_resumes(
                 break
             time.sleep(0.1)
         (one,) = running(Path())
-        assert (one.name, one.pid) == ("skewed/fedavg/7", process.pid)
-        assert f"running: skewed/fedavg/7, process {process.pid}" in fedflow(capsys, "ls").out
-        one_run = fedflow(capsys, "ls", "skewed/fedavg/7")  # only the running one has this name
-        assert one_run.code == 0 and one_run.out.startswith("running: skewed/fedavg/7")
-        assert "running: skewed/fedavg/7" in fedflow(capsys, "stop").out and process.poll() is None
-        assert "did you mean 'skewed/fedavg/7'" in fedflow(capsys, "stop", "skewed/fedavg/8").err
-        for words in (["skewed/fedavg/7", "skewed/fedavg/8"], ["--all", "skewed/fedavg/7"]):
+        name = one.name
+        assert re.fullmatch("skewed/fedavg/7-[0-9a-f]{8}", name) and one.pid == process.pid
+        assert f"running: {name}, process {process.pid}" in fedflow(capsys, "ls").out
+        one_run = fedflow(capsys, "ls", name)  # only the running one has this name
+        assert one_run.code == 0 and one_run.out.startswith(f"running: {name}")
+        assert f"running: {name}" in fedflow(capsys, "stop").out and process.poll() is None
+        assert f"did you mean '{name}'" in fedflow(capsys, "stop", "skewed/fedavg/7").err
+        for words in ([name, "skewed/fedavg/8"], ["--all", name]):
             assert fedflow(capsys, "stop", *words).code == 2 and process.poll() is None
-        assert "stopped: skewed/fedavg/7" in fedflow(capsys, "stop", "skewed/*").out
+        assert f"stopped: {name}" in fedflow(capsys, "stop", "skewed/*").out
         assert process.wait(90) == 130
     finally:
         process.kill()

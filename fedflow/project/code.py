@@ -23,8 +23,8 @@ from fedflow.project.digest import SETTINGS, digest
 
 PACKAGE = Path(__file__).parents[1]
 
-# Packages on which no result depends: they parse settings, report or record.
-ASIDE = ("config", "errors", "pictures", "project", "report", "tracking")
+# Packages and modules on which no result depends: they parse settings, lock, report or record.
+ASIDE = ("config", "errors", "pictures", "project", "report", "stages.driver", "tracking")
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields with statements, in syntax trees
 PUBLIC = "fedflow"  # `import fedflow as ff`, as plug-ins import it
 # Their imports make data and partitions, which runs identify by content.
@@ -71,7 +71,7 @@ def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:
     """These modules and their direct and indirect imports, with their files.
 
     Only modules of fedflow, of the packages of ``modules``, and next to packages that are not installed
-    are followed; PyTorch and the packages of fedflow in ``aside`` are not. `LOADERS` are not followed
+    are followed; PyTorch and the parts of fedflow in ``aside`` are not. `LOADERS` are not followed
     unless they are among ``modules``. Raises `ModuleNotFoundError` for a missing module of fedflow.
     """
     files: dict[str, Path] = {}
@@ -81,7 +81,7 @@ def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:
     while left:
         name = left.pop()
         file = _file(name)
-        skipped = name.startswith("fedflow.") and name.split(".")[1] in aside
+        skipped = any(f"{name}.".startswith(f"{PUBLIC}.{part}.") for part in aside)
         if file is None and name in modules and _top(name) == "fedflow":
             raise ModuleNotFoundError(f"there is no module {name}")
         if file is None or skipped or (_top(name) not in followed and _home(_top(name)) not in homes):

@@ -17,9 +17,9 @@ STARTED = 1.0  # seconds; clocks may date the start of a process after its note
 
 @dataclass(frozen=True)
 class Running:
-    """A run that a process of this machine computes; ``name`` is PARTITION/METHOD/SEED or PROCEDURE/SEED."""
+    """A run that a process of this machine computes."""
 
-    name: str
+    name: str  # PARTITION/METHOD/SEED or PROCEDURE/SEED; a digest follows the seed if settings are changed
     pid: int
     since: float  # seconds since 1970
 
@@ -63,6 +63,6 @@ def running(root: Path) -> list[Running]:
     return sorted(runs, key=lambda run: run.name)
 
 
-def runs_elsewhere(root: Path, *names: str) -> bool:
-    """True if another process computes the run with these names, the last of which is its seed."""
-    return any(run.name == "/".join(names) and run.pid != os.getpid() for run in running(root))
+def runs_elsewhere(root: Path, name: str) -> bool:
+    """True if another process computes the run of this name."""
+    return any(run.name == name and run.pid != os.getpid() for run in running(root))

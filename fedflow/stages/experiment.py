@@ -85,6 +85,11 @@ class Cell:
         name = str(self.seed) if same else f"{self.seed}-{self.digest[:SHORT]}"
         return self.root.joinpath(home, *self.names, name)
 
+    @property
+    def address(self) -> str:
+        """The name of its results in commands, such as PARTITION/METHOD/SEED."""
+        return "/".join([*self.names, self.results_folder.name])
+
     def division(self, partition: str) -> str:
         """The partition as this seed draws it, by name."""
         return self.params.division(partition, self.seed)

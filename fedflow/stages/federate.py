@@ -132,10 +132,9 @@ class FederatedWork:
             "sweep": experiment.sweep,
             "grid": experiment.grid,
         }
-        lock = f"{experiment.partition}/{experiment.method}/{experiment.seed}"
         identity, facts = self.simulation.identity, {name: self.facts[name] for name in RUN}
         return Description(
-            experiment.title, experiment.root, folder, identity, key, lock, record, facts, named
+            experiment.title, experiment.root, folder, identity, key, experiment.address, record, facts, named
         )
 
     def result(self) -> Result:

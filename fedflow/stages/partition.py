@@ -109,11 +109,12 @@ def _need_unused(params: Params, name: str, root: Path) -> None:
 
 def _divisions(params: Params, run: str) -> list[str]:
     """The divisions that a run (PARTITION/METHOD/SEED) or a procedure (NAME/SEED) reads."""
-    name, *method, seed = run.split("/")
+    name, *method, last = run.split("/")
+    seed = int(last.partition("-")[0])
     if method:
-        return [params.division(name, int(seed))]
+        return [params.division(name, seed)]
     with suppress(FedflowError):  # params.yaml may have changed
-        return [params.division(part, int(seed)) for part in params.procedure(name).inputs().partitions]
+        return [params.division(part, seed) for part in params.procedure(name).inputs().partitions]
     return []
 
 

@@ -196,8 +196,9 @@ def _described(run: ProcedureRun) -> Description:
         "sweep": run.sweep,
         "grid": run.grid,
     }
-    lock = f"{run.name}/{run.seed}"
-    return Description(run.title, run.root, run.folder, run.identity, run.job.key, lock, record, tags, named)
+    return Description(
+        run.title, run.root, run.folder, run.identity, run.job.key, run.address, record, tags, named
+    )
 
 
 def _result(run: ProcedureRun, shared: Any, progress: Progress) -> Result:
