@@ -1,7 +1,16 @@
 """Differences between the data of clients: subspace angles and distances of distributions."""
 
 from fedflow.heterogeneity.classes import class_proximity, class_super_clusters
-from fedflow.heterogeneity.distances import bhattacharyya, gaussian_kl, linear_cka, mmd, sliced_wasserstein
+from fedflow.heterogeneity.distances import (
+    bhattacharyya,
+    gaussian_kl,
+    gradient_diversity,
+    gradient_spread,
+    linear_cka,
+    mmd,
+    sliced_wasserstein,
+    weight_divergence,
+)
 from fedflow.heterogeneity.hierarchy import LINKAGES, clusters, cut, cut_into, largest_gap, merge, sweep
 from fedflow.heterogeneity.subspace import MODES, extend, principal_angles, proximity, signature
 
@@ -16,6 +25,8 @@ __all__ = [
     "cut_into",
     "extend",
     "gaussian_kl",
+    "gradient_diversity",
+    "gradient_spread",
     "largest_gap",
     "linear_cka",
     "merge",
@@ -25,4 +36,5 @@ __all__ = [
     "signature",
     "sliced_wasserstein",
     "sweep",
+    "weight_divergence",
 ]
