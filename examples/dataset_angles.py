@@ -1,9 +1,9 @@
 """Distances between datasets, and between the classes of one: angles between subspaces, without training.
 
 The first table is Table 3.7 (= 5.1) of Morafah et al.: the smallest angle of two columns of signatures with
-p = 2 of whole data sets, next to the published angle. Images are padded with zeros to 32 x 32, and gray ones
+p = 2 of whole datasets, next to the published angle. Images are padded with zeros to 32 x 32, and gray ones
 repeated to three channels. MNIST and EMNIST letters are not in the published table.
-The second part compares the classes of one data set (p = 3), merges those that look alike (average linkage,
+The second part compares the classes of one dataset (p = 3), merges those that look alike (average linkage,
 WPGMA) and draws the dendrogram: cut at its largest gap, it gives the super clusters of Table 5.7.
 """
 
@@ -49,7 +49,7 @@ def as_cifar(x: np.ndarray) -> np.ndarray:
 
 
 def between_data_sets(root: Path, samples: int) -> None:
-    """Print the angle of every pair of data sets that are available, and the published one."""
+    """Print the angle of every pair of datasets that are available, and the published one."""
     there = [name for name in NAMES if ff.source(name).where(root)]
     if len(there) < 2:
         raise ff.FedflowError(f"fewer than two of {', '.join(NAMES)} are in {root} (--data or FEDFLOW_DATA)")
@@ -61,7 +61,7 @@ def between_data_sets(root: Path, samples: int) -> None:
     columns, principal = (
         ff.heterogeneity.proximity(signatures, mode=mode) for mode in ("entry_min_abs", "principal_min")
     )
-    print("data sets, p = 2, degrees     x published  smallest principal angle")
+    print("datasets, p = 2, degrees     x published  smallest principal angle")
     for i, j in combinations(range(len(there)), 2):
         published = PUBLISHED.get((there[i], there[j]), "-")
         print(
@@ -71,7 +71,7 @@ def between_data_sets(root: Path, samples: int) -> None:
 
 
 def between_classes(name: str, root: Path, p: int, out: Path) -> None:
-    """Print the super clusters of the classes of one data set, and draw their dendrogram."""
+    """Print the super clusters of the classes of one dataset, and draw their dendrogram."""
     raw = load(name, root)
     angles = ff.heterogeneity.class_proximity(raw.x_train, raw.y_train, p)
     tree = ff.heterogeneity.merge(angles)
@@ -122,10 +122,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--data", type=Path, help="folder of the data sets (default: FEDFLOW_DATA or data/raw)"
+        "--data", type=Path, help="folder of the datasets (default: FEDFLOW_DATA or data/raw)"
     )
-    parser.add_argument("--samples", type=int, default=5000, help="images of a data set (default: 5000)")
-    parser.add_argument("--classes", default="cifar10", help="data set whose classes are compared")
+    parser.add_argument("--samples", type=int, default=5000, help="images of a dataset (default: 5000)")
+    parser.add_argument("--classes", default="cifar10", help="dataset whose classes are compared")
     parser.add_argument("--p", type=int, default=3, help="directions of a class (default: 3)")
     parser.add_argument("--out", type=Path, default=Path("report/class_angles.png"), help="the picture")
     options = parser.parse_args()

@@ -66,7 +66,7 @@ def make_project(root: Path, text: str = PARAMS) -> Path:
 
 
 def one_cell(data: str, network: str, partition: str) -> str:
-    """The params.yaml of one partition, ``few``, of one data set, ``data``."""
+    """The params.yaml of one partition, ``few``, of one dataset, ``data``."""
     return f"""
 data: {{data: {data}}}
 models: {{data: {network}}}
@@ -77,7 +77,7 @@ engine: {{device: cpu}}
 
 
 def prepared_project(root: Path, text: str, partition: str, changes: Sequence[str] = ()) -> Any:
-    """The parameters of a project whose data set and partition are prepared."""
+    """The parameters of a project whose dataset and partition are prepared."""
     from fedflow.config import load_params
     from fedflow.stages.partition import prepare_partition
     from fedflow.stages.prepare import prepare_dataset

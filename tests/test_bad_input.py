@@ -142,7 +142,7 @@ def test_a_picture_has_the_format_of_its_ending(capsys, root, out):
     [
         ("fedhen", "model.name: mlp .* a network with the option exits, which fedhen changes"),
         ("superfed", "partition.selection: 0 .* superfed needs held-out samples"),
-        ("flt", "partition.public: 0 .* flt needs data of the server; or set method.public to a data set"),
+        ("flt", "partition.public: 0 .* flt needs data of the server; or set method.public to a dataset"),
         ("heterofl", "model.name: mlp .* the option width and the option exits"),
     ],
 )

@@ -54,7 +54,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def record(root: Path, name: str, content: str) -> None:
-    """The hash of a data set, a partition or a network."""
+    """The hash of a dataset, a partition or a network."""
     file = root / "data" / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"hash": f"{content} {name}"}))

@@ -152,7 +152,7 @@ def runs(names: list[str]) -> list[str]:
 
 
 def prepared(name: str) -> str:
-    """What is in a prepared data set."""
+    """What is in a prepared dataset."""
     return load_prepared(Path("data/prepared") / name).hash
 
 
@@ -183,7 +183,7 @@ def test_a_changed_parameter_reruns_what_it_changes(project, section, value, rer
 
 
 def test_changes_that_no_run_sees_rerun_nothing(project, monkeypatch):
-    """Of parameters and of code, a data set prepared by hand; the files of prepared data may be gone."""
+    """Of parameters and of code, a dataset prepared by hand; the files of prepared data may be gone."""
     change("models.spare", "linear")
     change("partitions.more", {"dataset": "spare", "scheme": "iid", "clients": 2})
     change("engine.workers", 3)
@@ -192,7 +192,7 @@ def test_changes_that_no_run_sees_rerun_nothing(project, monkeypatch):
         edit(*each)
     subprocess.run(["fedflow", "prepare", "spare"], check=True)
     monkeypatch.setenv("FEDFLOW_DATA", "elsewhere")
-    assert not expected() and repro() == DATA  # which only look, as any prepared data set changed
+    assert not expected() and repro() == DATA  # which only look, as any prepared dataset changed
 
 
 @pytest.mark.full

@@ -313,7 +313,7 @@ def _columns(table: Path, files: dict[str, list[str]]) -> dict[str, DataColumn]:
             if missing := [name for name in names if not facts[file][name]]:
                 raise ValueError(f"column {missing[0]!r} has no value for {file}")
         if strangers := sorted(facts.keys() - {*files["train"], *files["test"]}, key=str):
-            raise ValueError(f"names {strangers[0]}, which is not an image of the data set")
+            raise ValueError(f"names {strangers[0]}, which is not an image of the dataset")
     columns = {}
     for name in names:
         if name != "file":

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face: Parquet files, folders of `save_to_disk`, and names on the Hub.
+"""Datasets of Hugging Face: Parquet files, folders of `save_to_disk`, and names on the Hub.
 
 Files are read by pyarrow. Only a name such as ``ylecun/mnist`` needs the package `datasets`, which downloads
 the samples or finds them in its cache (``HF_HUB_OFFLINE=1`` forbids the network).
@@ -31,7 +31,7 @@ class HuggingFaceOptions(Settings):
     """The columns and splits that are used."""
 
     section = "data"
-    config: str | None = option(None, "configuration of a data set that has several, for a name on the Hub")
+    config: str | None = option(None, "configuration of a dataset that has several, for a name on the Hub")
     revision: str | None = option(None, "branch, tag or commit, for a name on the Hub")
     input: str | None = option(None, "column of images or lists of numbers; null = the only one")
     target: str | None = option(
@@ -108,7 +108,7 @@ def _named(path: Path, options: HuggingFaceOptions) -> dict[str, Part]:
     name = path.as_posix()
     if name.count("/") > 1 or path.suffix:
         raise ValueError("there is no such file or folder (data.path)")
-    require(f"the data set {name!r} of the Hub", "datasets", part="huggingface")
+    require(f"the dataset {name!r} of the Hub", "datasets", part="huggingface")
     import datasets
 
     try:

@@ -1,4 +1,4 @@
-"""Data sets drawn from known models, with which the result of a method can be compared.
+"""Datasets drawn from known models, with which the result of a method can be compared.
 
 ``synthetic_convex``: FedDyn's logistic regression problem (Acar et al., "Federated Learning Based on Dynamic
 Regularization", ICLR 2021, arXiv 2111.04263, appendix A.1.1). ``mixed_regression``: IFCA's mixture of linear

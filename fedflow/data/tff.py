@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow Federated: HDF5 files with the samples of every user.
+"""Datasets of TensorFlow Federated: HDF5 files with the samples of every user.
 
 ``fed_emnist_train.h5`` and ``fed_emnist_test.h5`` (also ``fed_cifar100_*.h5``) hold
 ``examples/<user>/<pixels or image>`` and ``examples/<user>/label``. The pixels of EMNIST, in [0, 1] with a

@@ -1,4 +1,4 @@
-"""Data sets in torchvision's own layout below the data root, downloaded if they are missing.
+"""Datasets in torchvision's own layout below the data root, downloaded if they are missing.
 
 torchvision's checksums apply. CIFAR is read from the authors' binary release, not from the pickled one that
 torchvision uses. A stalled connection ends after `TIMEOUT` seconds.

@@ -1,4 +1,4 @@
-"""All methods on six divisions of two data sets: ``make leaderboard``, a night on two cores.
+"""All methods on six divisions of two datasets: ``make leaderboard``, a night on two cores.
 
 Tunes each method that has no entry under ``tuned`` in params.yaml, makes the runs that results.csv does not
 have, and fills the board into the README. Every registered method that can train the study's network takes

@@ -1,4 +1,4 @@
-"""Chooses hyper-parameters for the synthetic problems as FedDyn's Table A.4 does: by transmissions.
+"""Chooses hyperparameters for the synthetic problems as FedDyn's Table A.4 does: by transmissions.
 
     python studies/synthetic/choose.py > studies/synthetic/chosen.csv
 

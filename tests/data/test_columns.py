@@ -118,7 +118,7 @@ def test_a_table_gives_the_columns_of_an_image_folder(with_table, packed):
     ("table", "message"),
     [
         (TABLE.replace("train/dog/1.png,9,wide\n", ""), "has no row for the image train/dog/1.png"),
-        (TABLE + "test/dog/2.png,9,wide\n", "names test/dog/2.png, which is not an image of the data set"),
+        (TABLE + "test/dog/2.png,9,wide\n", "names test/dog/2.png, which is not an image of the dataset"),
         (TABLE.replace("7,tele", "7,"), "column 'camera' has no value for train/cat/1.png"),
         (TABLE + "train/cat/0.png,8,wide\n", "has two different rows for train/cat/0.png"),
         (TABLE.replace("user", "camera", 1), "has two columns 'camera'"),

@@ -297,7 +297,7 @@ def test_names_on_the_hub_are_left_to_datasets(read, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("fedflow.project.distribution.find_spec", lambda name: None)
         with refused(
-            "the data set 'ylecun/mnist' of the Hub needs datasets, not installed here: `pip", FedflowError
+            "the dataset 'ylecun/mnist' of the Hub needs datasets, not installed here: `pip", FedflowError
         ):
             read("saved", path="ylecun/mnist")
     asked: list = []

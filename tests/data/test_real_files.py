@@ -1,4 +1,4 @@
-"""The real data sets, where a data root has their files."""
+"""The real datasets, where a data root has their files."""
 
 import os
 import tarfile

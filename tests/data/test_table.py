@@ -282,7 +282,7 @@ def test_columns_without_names_alone_are_no_features(tmp_path):
 
 
 def test_columns_with_other_values_than_numbers_are_named_by_kind(tmp_path):
-    """As data sets of Hugging Face are stored: a column of images, or of lists."""
+    """As datasets of Hugging Face are stored: a column of images, or of lists."""
     table = pd.DataFrame({"image": [{"bytes": b"x"}] * 9, "pixels": [[1, 2]] * 9, "label": [0, 1, 2] * 3})
     table["when"] = pd.Timestamp("2024-01-01")
     table.to_parquet(tmp_path / "t.parquet")

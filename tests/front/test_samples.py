@@ -1,4 +1,4 @@
-"""`fedflow.dataset` of pairs, data sets of torch and Hugging Face, text labels, and its own test share."""
+"""`fedflow.dataset` of pairs, datasets of torch and Hugging Face, text labels, and its own test share."""
 
 import random
 from typing import Any
@@ -31,7 +31,7 @@ RIGHT = ff.dataset(X, Y, X_TEST, Y_TEST)
 
 
 class Own(loading.Dataset):
-    """A data set of the user, whose samples are an array and a number."""
+    """A dataset of the user, whose samples are an array and a number."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray, transform: Any = lambda x: x) -> None:
         self.x, self.y, self.transform = x, y, transform

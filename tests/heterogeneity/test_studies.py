@@ -17,7 +17,7 @@ def run(monkeypatch: pytest.MonkeyPatch, script: str, *arguments: str) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A data root with two data sets of 28 x 28 noise, brighter in a place that depends on the class."""
+    """A data root with two datasets of 28 x 28 noise, brighter in a place that depends on the class."""
     rng = np.random.default_rng(0)
     for name in ("mnist", "fmnist"):
         y = np.arange(60) % 10

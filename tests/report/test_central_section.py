@@ -13,7 +13,7 @@ from fedflow.report.page import build_report
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A run on a data set, and two central networks: one on these data, a regression on others."""
+    """A run on a dataset, and two central networks: one on these data, a regression on others."""
     write_run(tmp_path / "results", "mnist5k-dir", "fedavg", 0)
     for name, data, accuracy in (("large", "5f2c9e01aa47d3b2", 0.9712), ("line", "other", None)):
         folder = tmp_path / "central" / name

@@ -27,7 +27,7 @@ class FLIS(Pretrained, Method[S]):
 
     def validate(self) -> None:
         if self.noise and self.public is not None:
-            raise BadInput("method.noise", self.noise, "0 where public names a data set")
+            raise BadInput("method.noise", self.noise, "0 where public names a dataset")
 
     def check(self, run: Conditions) -> None:
         super().check(run)
@@ -39,7 +39,7 @@ class FLIS(Pretrained, Method[S]):
         return ServerData(self.public, self.noise)
 
     def needs_data(self) -> str:
-        return "method.public to a data set, or method.noise to a number"
+        return "method.public to a dataset, or method.noise to a number"
 
     def inferences(self, now: Round, cohort: Cohort) -> Tensor:
         """Predictions of the cohort's models for the server's inputs: classes [m, M] or probabilities [m, F].

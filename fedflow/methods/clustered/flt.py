@@ -122,7 +122,7 @@ class FLT(Pretrained, Related[State]):
         return ServerData(self.public)
 
     def needs_data(self) -> str:
-        return "" if self.encoder in UNTRAINED else "method.public to a data set, or method.encoder to pixels"
+        return "" if self.encoder in UNTRAINED else "method.public to a dataset, or method.encoder to pixels"
 
     def setup(self, model: FlatModel, initial: Initial) -> State:
         first = initial(0)

@@ -65,7 +65,7 @@ class PCAKMHC(Pretrained, Related[State]):
     def needs_data(self) -> str:
         if self.basis == "per_client":
             return ""
-        return "method.public to a data set, or method.basis to per_client"
+        return "method.public to a dataset, or method.basis to per_client"
 
     def setup(self, model: FlatModel, initial: Initial) -> State:
         first = initial(0)

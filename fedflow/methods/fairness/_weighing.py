@@ -31,7 +31,7 @@ class Host(Choice):
     section = "method.host"
     nested = True
     name: str = option(doc="one of " + ", ".join(HOSTS))
-    parameters: Method = option(factory=dict, doc="the method with its hyper-parameters")
+    parameters: Method = option(factory=dict, doc="the method with its hyperparameters")
 
     @classmethod
     def known(cls) -> Mapping[str, type[Method]]:
@@ -106,7 +106,7 @@ class Weighing(Published, Weighted, Wrapped[State[Own]], Generic[Own]):
 
     host: Host = option(
         factory=lambda: Host.parse({"name": "fedavg"}),
-        doc=f"the method whose weights are replaced: name ({', '.join(HOSTS)}), and its hyper-parameters",
+        doc=f"the method whose weights are replaced: name ({', '.join(HOSTS)}), and its hyperparameters",
     )
 
     @property

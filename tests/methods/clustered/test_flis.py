@@ -147,7 +147,7 @@ def two_kinds(digits: Dataset) -> Federation:
     return Federation(network, digits.train, digits.train, partition, public)
 
 
-@pytest.mark.parametrize("source", ["held out", "test split", "another data set", "noise"])
+@pytest.mark.parametrize("source", ["held out", "test split", "another dataset", "noise"])
 def test_clients_with_the_same_labels_agree_on_any_data(digits: Dataset, source: str) -> None:
     """Of random pixels, too."""
     clients = two_kinds(digits)
@@ -155,7 +155,7 @@ def test_clients_with_the_same_labels_agree_on_any_data(digits: Dataset, source:
     public = {
         "held out": clients.public,
         "test split": digits.test,
-        "another data set": negatives,
+        "another dataset": negatives,
         "noise": random_examples(digits.train, 200),
     }[source]
     ran = run("flis_hc", replace(clients, public=public), {"beta": 0.3}, participation=0.2, **TWO_KINDS)
@@ -227,7 +227,7 @@ def test_a_server_without_data_is_refused_before_any_training(federation: Federa
 
 @pytest.mark.parametrize("name", BOTH)
 def test_bad_input_is_named(federation: Federation, name: str) -> None:
-    with pytest.raises(BadInput, match=r"method.noise: 5 .* 0 where public names a data set"):
+    with pytest.raises(BadInput, match=r"method.noise: 5 .* 0 where public names a dataset"):
         build_method(name, {"noise": 5, "public": "mnist"})
     with pytest.raises(FedflowError, match=r"method.public: .*inputs \[3\].* that the clients' network can"):
         run(name, replace(federation, public=Examples(torch.zeros(4, 3), torch.zeros(4))))

@@ -12,7 +12,7 @@ from fedflow.methods import build_method
 from fedflow.methods.fairness.propfair import PropFair
 from fedflow.simulation.federation import Federation
 
-T1 = [  # hyper-parameters, local models of the first round, models
+T1 = [  # hyperparameters, local models of the first round, models
     ({"baseline": 2}, (0.5517375832, 0.215), [0.2991843958, -0.3452033919]),
     ({"baseline": 2, "beyond": "huber"}, (0.5517375832, -1.0), [-0.6120656042, -0.5805469875]),
     ({"baseline": 5}, (0.5202919841, 0.3001593133), [0.3551924810]),
