@@ -77,6 +77,11 @@ def record_verdicts(root: Path = Path()) -> list[Path]:
     needed = not rows and not read_results(root)
     here = [*collect_runs(root / "results", params.labels, needed=needed), *rows]
     runs, outdated = joined(params, root, here)
+    if outdated and not runs:
+        raise FedflowError(
+            f"{root / RESULTS}: all rows have outdated settings or code, and no run is finished here; "
+            "run `fedflow sweep` first"
+        )
     registered = {name: procedure for name, (procedure, _) in entries.items()}
     claims = load_claims(root / CLAIMS)
     check_tests(claims, root)
