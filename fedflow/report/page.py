@@ -87,7 +87,6 @@ def build_report(
     results_dir: Path,
     partitions_dir: Path,
     out_dir: Path,
-    title: str = "",
     claims: Path | None = None,
     central: Path | None = None,
     labels: Labels | None = None,
@@ -131,7 +130,7 @@ def build_report(
         labels=labels or {},
         tried=tried,
     )
-    text, page = _page(c, title or (TITLE if collected else "Procedures")), Path(out_dir) / "index.html"
+    text, page = _page(c, TITLE if collected else "Procedures"), Path(out_dir) / "index.html"
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_tables(collected, page.parent)

@@ -191,7 +191,7 @@ def test_the_parent_of_a_sweep_has_its_grid_and_what_its_newest_run_was_made_wit
     """MLflow's parameters cannot change: a grid that did is a tag, until it is the first one again."""
     grid = {"methods": ["fedavg"], "seeds": [0, 1]}
     for commit, methods in (("aaa", ["fedavg"]), ("bbb", ["fedavg", "ditto"]), ("ccc", ["fedavg"])):
-        monkeypatch.setattr("fedflow.tracking.record._git", lambda root, *words, at=commit: at)
+        monkeypatch.setattr("fedflow.tracking.record.git", lambda root, *words, at=commit: at)
         with start(commit, sweep="grid", grid=grid | {"methods": methods}) as record:
             record.fail("enough")
         parent = api.get_run(record.parent).data
