@@ -562,6 +562,8 @@ def _log_params(api: "MlflowClient", run_id: str, values: Mapping[str, str]) -> 
 
 def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
     """End a sweep with its last running child; a child that starts later reopens it."""
+    if api.get_run(parent).info.lifecycle_stage == "deleted":
+        return
     children = f"{RUNS} and tags.`{PARENT}` = '{parent}' and attributes.status = "
 
     def was_repeated(run: "Run") -> bool:  # after it was killed on another machine
