@@ -446,7 +446,7 @@ def published(
     name: Annotated[str | None, typer.Argument(help="Print the tables of this source in Markdown.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the published tables that reports compare with, or print the tables of one book.
+    """List the published tables that reports compare with, or print the tables of one source.
 
     Example: `fedflow published aaggff`.
     """
@@ -472,7 +472,7 @@ def published(
 
 
 def _published() -> dict[str, Any]:
-    """Source, tables and text of every book."""
+    """Title, tables and text of every source."""
     from fedflow.claims.books import books, markdown
 
     return {
