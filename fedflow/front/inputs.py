@@ -16,7 +16,7 @@ from torch import nn
 from fedflow.data import SOURCES, Dataset, DatasetParams, Examples, need_classes, within
 from fedflow.errors import BadInput, reason
 from fedflow.files import cache
-from fedflow.front.arrays import OWN, instead
+from fedflow.front.arrays import OWN, OwnDataset, instead
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.protocols import server_data
 from fedflow.models import build
@@ -103,7 +103,7 @@ def divided(division: Division, data: Dataset) -> Partition:
     """
     if isinstance(division, PartitionParams):
         return make_partition(division, Samples.of(data, losses=partial(_losses, data)), data.hash)
-    rows = _lists(division, len(data.y_train))
+    rows = _lists(division, data)
     for k, held in enumerate(rows):
         _need_rows(f"partition[{k}]", held, len(data.y_train))
     holder = np.full(len(data.y_train), -1)
@@ -151,6 +151,7 @@ def _unmasked(rows: Any, data: Source, part: str = "training") -> Any:
     listed = isinstance(rows, list | tuple) and any(hasattr(row, "__len__") for row in rows)
     if listed or getattr(rows, "ndim", 1) > 1:
         return [_unmasked(value, data, part) for value in rows]
+    _need_positions("partition", rows, data, part)
     if np.asarray(rows).dtype.kind != "b" or not np.ndim(rows):
         return rows
     samples = prepared(data)
@@ -159,6 +160,29 @@ def _unmasked(rows: Any, data: Source, part: str = "training") -> Any:
         accepted = f"a truth value for each of the {count} {part} samples"
         raise BadInput("partition", Words(f"a mask of {len(rows)}"), accepted)
     return np.flatnonzero(rows)
+
+
+def _need_positions(name: str, rows: Any, data: Source, part: str = "training") -> None:
+    """Refuse an index of a data frame, or a mask that has one, unless its labels are the rows' numbers."""
+    index: Any = None
+    if isinstance(data, OwnDataset):
+        index = data.test_index if part == "test" else data.index
+    labels: Any = getattr(rows, "index", None)
+    if hasattr(rows, "get_indexer"):  # an index; without that of the data, labels in order may be numbers
+        fits = rows.is_unique and rows.is_monotonic_increasing if index is None else _is_numbers(index)
+        if not fits:
+            accepted = f"row numbers of the {part} samples, as frame.groupby(...).indices has them"
+            raise BadInput(name, Words("an index of row labels"), accepted)
+    elif hasattr(labels, "equals") and np.asarray(rows).dtype.kind == "b":
+        fits = _is_numbers(labels) if index is None or len(index) != len(labels) else labels.equals(index)
+        if not fits:
+            accepted = f"truth values of the {part} samples in their order, such as mask.to_numpy()"
+            raise BadInput(name, Words("a mask with another index"), accepted)
+
+
+def _is_numbers(index: Any) -> bool:
+    """True for the index of a data frame whose row labels are 0, 1, 2, ..."""
+    return np.array_equal(index, np.arange(len(index)))
 
 
 def client_names(division: Division, data: Dataset, partition: Partition) -> list[str]:
@@ -182,8 +206,9 @@ def need_draw(division: PartitionParams, data: Dataset, partition: Partition) ->
         raise BadInput("redraw", "division", UNDRAWN)
 
 
-def _lists(division: Any, count: int) -> list[np.ndarray]:
-    """One sorted array per client; masks are of ``count`` training samples."""
+def _lists(division: Any, data: Dataset) -> list[np.ndarray]:
+    """One sorted array per client; masks are of the training samples."""
+    count = len(data.y_train)
     try:
         given = None if isinstance(division, str | bytes) else list(division)
     except TypeError:
@@ -196,6 +221,7 @@ def _lists(division: Any, count: int) -> list[np.ndarray]:
         raise BadInput("partition", shown, accepted)
     arrays = []
     for k, rows in enumerate(given):
+        _need_positions(f"partition[{k}]", rows, data)
         try:
             array = np.asarray(rows)
         except (TypeError, ValueError):

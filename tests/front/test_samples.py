@@ -336,6 +336,30 @@ def test_samples_of_clients_are_divided_as_they_came() -> None:
         ff.dataset([train[0], Three(X, Y)], test_share=0.2)
 
 
+def test_labels_of_rows_are_not_taken_for_their_numbers() -> None:
+    frame, test = pd.DataFrame(X), pd.DataFrame(X_TEST)
+    shuffled = frame.assign(user=Y).sample(frac=1, random_state=0)
+    user, owner = shuffled["user"], pd.Series(Y)
+    other = ff.dataset(shuffled.drop(columns="user"), user, test, Y_TEST)
+
+    def divided(data: Any, rows: Any) -> str:
+        return ff.run(data, rows, **SMALL).partition.hash
+
+    right = divided(RIGHT, [np.flatnonzero(k == Y) for k in range(3)])
+    masks = [owner == k for k in range(3)]
+    for rows in ([g.index for _, g in owner.groupby(owner)], masks):
+        assert divided(RIGHT, rows) == divided(ff.dataset(frame, Y, test, Y_TEST), rows) == right
+    assert divided(other, {k: user == k for k in range(3)}) == divided(other, user.groupby(user).indices)
+    ascending = [pd.Index(sorted(labels)) for labels in user.groupby(user).groups.values()]
+    groups = user.groupby(user).groups
+    for data, rows in ((RIGHT, groups), (other, ascending), (other, dict(enumerate(ascending)))):
+        with one_line_error(r"partition.*: an index of row labels .* frame.groupby\(", BadInput):
+            divided(data, rows)
+    for data, rows in ((RIGHT, {k: user == k for k in range(3)}), (other, masks)):
+        with one_line_error(r"partition.*: a mask with another index .* mask.to_numpy\(\)", BadInput):
+            divided(data, rows)
+
+
 def test_data_frames_of_clients_are_joined_by_their_columns() -> None:
     table = pd.DataFrame(X, columns=list("abcde"))
     parts = [(table[:25], pd.Series(Y[:25])), (table[25:], pd.Series(Y[25:], index=range(25, 40)))]
