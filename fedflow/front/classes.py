@@ -8,10 +8,23 @@ from typing import Any
 
 from fedflow.methods import METHODS
 from fedflow.project.digest import SHORT, digest
+from fedflow.simulation.loop import Simulation
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 WRAPPED = ("__func__", "func", "fget", "fset")  # the functions of class methods and properties
 ASIDE = ("abc", "builtins", "fedflow", "typing")  # packages whose classes do not count
+
+
+def parts_of(simulation: Simulation) -> list[type]:
+    """The classes of the method, update steps and extensions of a run."""
+    job, settings = simulation.job, simulation.settings
+    parts = [job.method, *job.training.extensions.values(), *settings.updates, *simulation.extensions]
+    return [type(part) for part in parts]
+
+
+def is_own(part: Any) -> bool:
+    """True for a class or function that is not one of fedflow."""
+    return part.__module__.partition(".")[0] != "fedflow"
 
 
 def code_of(cls: type) -> str:

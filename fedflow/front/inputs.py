@@ -17,9 +17,10 @@ from fedflow.data import SOURCES, Dataset, DatasetParams, Examples, need_classes
 from fedflow.errors import BadInput, reason
 from fedflow.files import cache
 from fedflow.front.arrays import OWN, OwnDataset, instead
+from fedflow.front.classes import is_own
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.protocols import server_data
-from fedflow.models import build
+from fedflow.models import architecture, build
 from fedflow.models.flat import FlatModel
 from fedflow.models.tensors import need_plain
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
@@ -329,6 +330,14 @@ def with_start(network: Network | None, root: Path) -> Network | None:
             root = Path()
         return entry | {"options": started(entry["options"], root)}
     return network
+
+
+def own_network(network: Network | None) -> Any:
+    """The class, function or module of a network that is not one of fedflow or of a library, or None."""
+    if not isinstance(network, str | Mapping):
+        return network
+    entry = architecture(network_entry(network)["name"])
+    return entry.build if is_own(entry.build) and not entry.library else None
 
 
 def flat_model(network: Network | None, data: Dataset, device: torch.device) -> FlatModel:
