@@ -103,6 +103,8 @@ def _by_client(given: Given, train: Any, test: Any) -> Given:
         accepted += "; of one test set for all: join x, and name the rows of every client as partition"
         raise BadInput("x_test", Words(f"a {type(test).__name__}"), accepted)
     pairs = [_pair(f"x[{name}]", part) for name, part in zip(names, parts)]
+    if empty := [name for name, (x, *_) in zip(names, pairs) if not len(x)]:
+        raise BadInput(f"x[{empty[0]}]", Words("no sample"), "one sample or more of every client")
     known = pairs[0][2] if all(pair[2] == pairs[0][2] for pair in pairs) else ()
     x, y, owner = _joined("x", names, pairs)
     given = replace(given, x=x, y=y, x_test=None, y_test=None, notes=(*given.notes, *pairs[0][3]))

@@ -334,6 +334,8 @@ def test_samples_of_clients_are_divided_as_they_came() -> None:
         ff.dataset([(X, Y), (X[:, :4], Y)], test_share=0.2)
     with one_line_error(r"x\[1\]: samples that are a tuple of 3", BadInput):
         ff.dataset([train[0], Three(X, Y)], test_share=0.2)
+    with one_line_error(r"^x\[south\]: no sample .* one sample or more of every client$", BadInput):
+        ff.dataset({"north": (X, Y), "south": (X[:0], Y[:0])}, test_share=0.2)
 
 
 def test_labels_of_rows_are_not_taken_for_their_numbers() -> None:
