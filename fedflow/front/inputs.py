@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 from fedflow.data import SOURCES, Dataset, DatasetParams, Examples, need_classes, within
+from fedflow.data.sources import source
 from fedflow.errors import BadInput, reason
 from fedflow.files import cache
 from fedflow.front.arrays import OWN, OwnDataset, instead
-from fedflow.front.classes import is_own
+from fedflow.front.classes import code_of, codes, is_own, is_written_here
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.protocols import server_data
 from fedflow.models import architecture, build
@@ -475,21 +476,39 @@ def described(
 ) -> dict[str, dict[str, Any]]:
     """The settings of data, division and network, or content hashes of arrays, lists and modules.
 
-    They are the same for all seeds, also if seeds ``redraw`` the division. Data of files have both, as files
-    can change.
+    They are the same for all seeds, also if seeds ``redraw`` the division. Data of files and of own sources
+    have both, as these can change.
     """
     settings = {"data": {"hash": whole.partition.dataset_hash}, "partition": {"hash": whole.partition.hash}}
     if not isinstance(data, Dataset):
-        settings["data"] = data.flat() | (settings["data"] if data.files() else {})
+        settings["data"] = data.flat() | (settings["data"] if data.files() or _own_sources(data) else {})
     if isinstance(division, PartitionParams):
         drawn = {} if redraw == "run" else {"redraw": redraw}
         left_out = ("dataset", "seed") if drawn else ("dataset",)
-        settings["partition"] = {k: v for k, v in division.flat().items() if k not in left_out} | drawn
+        entry = {k: v for k, v in division.flat().items() if k not in left_out}
+        settings["partition"] = entry | codes([division.parameters]) | drawn
         if isinstance(division.parameters, Given) and division.parameters.rows:
             settings["partition"]["rows_hash"] = digest(settings["partition"].pop("rows"), SHORT)
     if network is None or isinstance(network, str | Mapping):
         entry = network_entry(whole.model.title if network is None else network)
-        return settings | {"model": {"name": entry["name"], **entry["options"]}}
-    content = hashlib.blake2b(whole.model.architecture.encode(), digest_size=4)
-    content.update(whole.model.init(0).cpu().numpy().data)
-    return settings | {"model": {"name": whole.model.title, "hash": content.hexdigest()}}
+        code = {"code": code_of(own)} if (own := own_network(network)) else {}
+        return settings | {"model": {"name": entry["name"], **entry["options"], **code}}
+    return settings | {"model": {"name": whole.model.title, "hash": _content(whole.model)}}
+
+
+def _content(model: FlatModel) -> str:
+    """A digest of the layers and first values of a network, and of the code and attributes of own layers."""
+    first = model.init(0)
+    content = hashlib.blake2b(model.architecture.encode(), digest_size=4)
+    content.update(first.cpu().numpy().data)
+    layers = [layer for layer in model.to_module(first).modules() if is_written_here(type(layer))]
+    content.update(code_of(*layers).encode() if layers else b"")
+    return content.hexdigest()
+
+
+def _own_sources(data: DatasetParams) -> list[str]:
+    """The code of the own sources that make the data, or parts of them."""
+    made = source(data.source)
+    own = any(name.partition(".")[0] != "fedflow" for name in made.modules)
+    code = [code_of(made.fetch, made.read, made.join, made.options)] if own else []
+    return [*code, *(inner for entry in data.entries.values() for inner in _own_sources(entry))]
