@@ -72,7 +72,8 @@ def prepared(data: Source, telling: bool = False) -> Dataset:
     if isinstance(data, Dataset):
         return data
     files = sorted(str(file.absolute()) for file in data.files().values() if file)  # in this folder
-    folder = cache() / "notebook" / f"{data.source}-{digest([data.as_dict(), files], 12)}"
+    facts = [data.as_dict(), files, *_own_sources(data)]
+    folder = cache() / "notebook" / f"{data.source}-{digest(facts, 12)}"
     with within("data"):
         samples, made = current_or_prepared(data, folder, folder.with_suffix(".lock"))
     telling = telling or made

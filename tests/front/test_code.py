@@ -161,6 +161,7 @@ def test_registered_classes_after_a_change_of_their_code(monkeypatch: pytest.Mon
         {"partition": {"scheme": "mine", "clients": 2}},
         {"model": "mine"},
         {"training": {"extensions": {"mine": {}}}},
+        {"data": "mine", "model": "mlp"},
     ):
         first, again, other = go(1.0, **given), go(1.0, seed=1, **given), go(2.0, **given)
         assert [*map(len, ff.compare(first, again, other).results.values())] == [2, 1]
