@@ -111,6 +111,8 @@ class _Reader:
     def _class(self, cls: type) -> Any:
         functions = (FunctionType, classmethod, staticmethod)
         members = {k: v for k, v in vars(cls).items() if not k.startswith("__") or isinstance(v, functions)}
+        if members.get("name") == cls.__name__:  # a run gives methods their name
+            del members["name"]
         return [self._named(members), [self.form(base) for base in cls.__bases__]]
 
     def _function(self, function: FunctionType) -> Any:

@@ -271,7 +271,8 @@ def _complete(method: Method) -> Method:
     cls = type(method)
     if absent := [name for name in ("local", "aggregate") if getattr(cls, name) is getattr(Method, name)]:
         raise BadInput("method", Words(cls.__name__), f"a class that defines {' and '.join(absent)}")
-    cls.name = cls.name or cls.__name__  # in messages
+    if not is_registered(method) and "name" not in vars(cls):
+        cls.name = cls.__name__  # in messages
     return method
 
 

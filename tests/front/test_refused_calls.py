@@ -90,7 +90,7 @@ def test_a_mistake_in_a_method_in_development_ends_its_first_round() -> None:
         r"^round 1: every client failed \(client 0: AttributeError: .*'nothing' "
         r"\(test_refused_calls.py, line \d+\); and 2 more\)$"
     )
-    for method, name in ((Wrong(), "fedavg"), (New, "New")):
+    for method, name in ((Wrong(), "Wrong"), (New, "New")):
         warned = pytest.warns(UserWarning, match=f"^{name}: round 1: every client failed")
         with warned, one_line_error(words, RoundFailed):
             ff.run(own(), ff.iid(clients=3), method, **SMALL)
