@@ -45,6 +45,7 @@ Source = Dataset | DatasetParams  # data as the engine takes them
 Division = PartitionParams | Mapping[str, Any] | Sequence[Sequence[int] | np.ndarray]
 Network = str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module]
 
+SERVES = ("global", "cluster", "level", "personal")  # kinds of models that methods serve
 IMAGES = 28  # height from which images get a convolutional network
 
 
@@ -260,17 +261,20 @@ def built_method(method: str | Method | type[Method] | Mapping[str, Any]) -> Met
     if isinstance(method, type) and issubclass(method, Method):
         return _complete(method.parse({}, section="method"))
     if isinstance(method, str):
-        return build_method(method)
+        return _complete(build_method(method))
     if isinstance(method, Mapping) and "method" in method:
-        return build_method(method["method"], {k: v for k, v in method.items() if k != "method"})
+        return _complete(build_method(method["method"], {k: v for k, v in method.items() if k != "method"}))
     raise BadInput("method", method, "a name such as 'ditto', or an object such as fedflow.Ditto(lam=1.0)")
 
 
 def _complete(method: Method) -> Method:
-    """The method, if its class defines both steps."""
+    """The method, if its class defines both steps and serves a known kind of model."""
     cls = type(method)
     if absent := [name for name in ("local", "aggregate") if getattr(cls, name) is getattr(Method, name)]:
         raise BadInput("method", Words(cls.__name__), f"a class that defines {' and '.join(absent)}")
+    if method.serves not in SERVES:
+        serves = Words(f"{cls.__name__} with serves = {method.serves!r}")
+        raise BadInput("method", serves, f"serves: one of {', '.join(SERVES)}")
     if not is_registered(method) and "name" not in vars(cls):
         cls.name = cls.__name__  # in messages
     return method

@@ -86,6 +86,10 @@ def test_a_mistake_in_a_method_in_development_ends_its_first_round() -> None:
 
     with one_line_error("method: Unfinished .* a class that defines aggregate$", BadInput):
         ff.run(own(), ff.iid(clients=3), Unfinished, **SMALL)
+    with one_line_error(
+        "method: Lent with serves = 'persnal' .* one of global, cluster, level, pers", BadInput
+    ):
+        ff.run(own(), ff.iid(clients=3), type("Lent", (ff.FedAvg,), {"serves": "persnal"}), **SMALL)
     words = (
         r"^round 1: every client failed \(client 0: AttributeError: .*'nothing' "
         r"\(test_refused_calls.py, line \d+\); and 2 more\)$"
