@@ -3,11 +3,22 @@
 A package names its module under the entry point ``fedflow.plugins``; `fedflow new method` writes one.
 """
 
-from importlib.metadata import entry_points
+import sys
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from traceback import walk_tb
 
 from fedflow.errors import FedflowError, reason
 
 GROUP = "fedflow.plugins"
+BASES = {  # tables of the classes that plug-ins register, and the base of these classes, by module
+    "fedflow.methods.registry": ("METHODS", "Method"),
+    "fedflow.partition.scheme": ("SCHEMES", "Scheme"),
+    "fedflow.local.extensions.extension": ("REGISTERED", "Extension"),
+    "fedflow.simulation.updates.step": ("STEPS", "UpdateStep"),
+    "fedflow.simulation.extensions.extension": ("REGISTERED", "RunExtension"),
+    "fedflow.procedures.interface": ("PROCEDURES", "Procedure"),
+}
 
 
 class Failures:
@@ -28,8 +39,9 @@ def load_plugins() -> None:
         Loading.now = True
         try:
             point.load()
-        except Exception as error:
-            why = f"cannot be imported ({type(error).__name__}: {reason(error)})"
+            _need_bases()
+        except (Exception, SystemExit) as error:
+            why = f"cannot be imported ({type(error).__name__}: {reason(error)}{_line(error, point)})"
             fix = f"fix {point.value}{_advice(error)}, or uninstall its package"
             if Failures.collected is None:
                 raise FedflowError(f"the plug-in {point.name} {why}; {fix}") from error
@@ -43,7 +55,29 @@ def plugins() -> set[str]:
     return {point.value.partition(":")[0].partition(".")[0] for point in entry_points(group=GROUP)}
 
 
-def _advice(error: Exception) -> str:
+def _need_bases() -> None:
+    """Raise `TypeError` for a registered class without its base class, which is registered no longer."""
+    for module, (table, base) in BASES.items():
+        held = vars(sys.modules.get(module, object))
+        registered, kind = held.get(table, {}), held.get(base, object)
+        for name, cls in list(registered.items()):
+            if not issubclass(cls, kind):
+                del registered[name]
+                raise TypeError(f"{cls.__name__} is no subclass of fedflow.{base}")
+
+
+def _line(error: BaseException, point: EntryPoint) -> str:
+    """The last line of a plug-in that led to an error, as "; mine.py, line 3"."""
+    own = point.module.partition(".")[0]
+    lines = [
+        (frame.f_code.co_filename, line)
+        for frame, line in walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == own
+    ]
+    return f"; {Path(lines[-1][0]).name}, line {lines[-1][1]}" if lines else ""
+
+
+def _advice(error: BaseException) -> str:
     """Advice for a failed import from a module of fedflow, which may have moved."""
     inside = isinstance(error, ImportError) and (error.name or "").startswith("fedflow.")
     return " (plug-ins import names from `fedflow` alone: docs/api.md)" if inside else ""
