@@ -276,23 +276,33 @@ def _complete(names: Sequence[str], y: Any) -> bool:
     return labels.dtype.kind in "iu" and np.array_equal(np.unique(labels), np.arange(len(names)))
 
 
-def _text(values: Any) -> np.ndarray | None:
-    """Labels that are text, or None for other values."""
+def _text(name: str, values: Any) -> np.ndarray | None:
+    """Labels that are text, or None for other values; refuses text with missing labels."""
     try:
         array = np.asarray(as_numpy(values))
     except (TypeError, ValueError):  # of other kinds, which `dataset` names
         return None
-    if array.ndim != 1 or not array.size:
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "OTUS":
         return None
+    given = values if isinstance(values, list) else array  # an array of text has "nan" for a missing value
+    text = [isinstance(value, str) for value in given]
+    if any(text) and (missing := [row for row, value in enumerate(given) if _is_missing(value)]):
+        raise BadInput(name, Words(f"no label in row {missing[0]}"), "a label for every sample")
     if array.dtype.kind in "US":
         return array.astype(str)
-    plain = array.dtype.kind in "OT" and all(isinstance(value, str) for value in array)
-    return np.array(array.tolist()) if plain else None
+    return np.array(array.tolist()) if all(text) else None
+
+
+def _is_missing(value: Any) -> bool:
+    """True for None, NaN and the missing values of pandas."""
+    import pandas as pd
+
+    return value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and value != value)
 
 
 def _numbered(given: Given) -> Given:
     """Text labels as the numbers of their names, which are the ``classes``, or sorted."""
-    y, y_test = (_text(values) for values in (given.y, given.y_test))
+    y, y_test = _text("y", given.y), _text("y_test", given.y_test)
     if y is None or (given.y_test is not None and y_test is None):
         return given
     names = sorted(set(y.tolist())) if given.classes is None else [str(name) for name in given.classes]

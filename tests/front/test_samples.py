@@ -251,8 +251,14 @@ def test_text_labels_that_do_not_fit() -> None:
     frame = pd.DataFrame(X)
     with one_line_error("y: an index that differs from x.index", BadInput):
         ff.dataset(frame, pd.Series(NAMES[Y]).sample(frac=1, random_state=0), X_TEST, NAMES[Y_TEST])
+    for missing in (None, np.nan, pd.NA):
+        labels = [*NAMES[Y][:-1].tolist(), missing]
+        series = pd.Series(labels, dtype=object)
+        for name, given in (("y", (X, labels, X_TEST, NAMES[Y_TEST])), ("y_test", (X, NAMES[Y], X, series))):
+            with one_line_error(f"^{name}: no label in row 39 .* a label for every sample$", BadInput):
+                ff.dataset(*given)
     with one_line_error("y: 'ndarray' .* it holds object", BadInput):
-        ff.dataset(X, np.array(["a", None] * 20, object), X_TEST, NAMES[Y_TEST])
+        ff.dataset(X, np.array(["a", 1] * 20, object), X_TEST, NAMES[Y_TEST])
 
 
 @pytest.mark.parametrize("kind", [lambda v: v, torch.from_numpy, np.ndarray.tolist, pd.DataFrame])
