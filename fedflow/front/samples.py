@@ -337,8 +337,11 @@ def split(given: Given, share: float, seed: int) -> Given:
     if isinstance(share, bool) or not isinstance(share, int | float | np.number) or not 0 < share < 1:
         raise BadInput("test_share", share, "a number > 0 and < 1")
     for name in "x", "y":
-        if not hasattr(getattr(given, name), "__len__"):
+        if (values := getattr(given, name)) is None:
             return given  # `dataset` names it
+        if not hasattr(values, "__len__"):
+            accepted = "an array or tensor with a row for every sample"
+            raise BadInput(name, Words(type(values).__name__), accepted)
     count, labels = len(given.y), _rows("y", given.y)
     if len(given.x) != count:
         raise BadInput("x", Words(f"{len(given.x)} inputs"), f"as many as targets, {count}")

@@ -301,6 +301,7 @@ def test_test_shares_of_text_and_real_targets() -> None:
         ({"test_share": 0.2, "x": [[0], [1, 2]] * 20}, "x: a list .* a row for every sample"),
         ({"test_share": 0.2, "x": torch.ones(40, 2).to_sparse()}, "x: a Tensor .* not sparse"),
         ({"test_share": 0.2, "x": csr_matrix(X)}, r"x: csr_matrix .* x.toarray\(\)"),
+        ({"test_share": 0.2, "x": iter(X)}, "^x: .*iterator is not .* a row for every sample"),
         ({"test_share": 0.2, "x": "here.csv"}, "x: str .* reads a file"),
         ({"test_share": 0.2, "x": [], "y": []}, "test_share: 0.2 .* of which 0 samples"),
     ],
