@@ -98,8 +98,9 @@ def _unpacked(given: Given) -> Given:
 def _by_client(given: Given, train: Any, test: Any) -> Given:
     """The samples of all clients, whose numbers are the column "user"."""
     names, parts = _clients(train)
-    if test is not None and not (_is_clients(test) and _clients(test)[0] == names):
-        accepted = f"test samples of the {len(names)} clients of x, in the same order"
+    tests = dict(zip(*_clients(test))) if _is_clients(test) else {}
+    if test is not None and not (tests.keys() == {*names} and len(tests) == len(names)):
+        accepted = f"test samples of the {len(names)} clients of x, by the same names"
         accepted += "; of one test set for all: join x, and name the rows of every client as partition"
         raise BadInput("x_test", Words(f"a {type(test).__name__}"), accepted)
     pairs = [_pair(f"x[{name}]", part) for name, part in zip(names, parts)]
@@ -112,7 +113,7 @@ def _by_client(given: Given, train: Any, test: Any) -> Given:
         given = replace(given, classes=known)
     tested = np.empty(0, np.int64)
     if test is not None:
-        pairs = [_pair(f"x_test[{name}]", part) for name, part in zip(names, _clients(test)[1])]
+        pairs = [_pair(f"x_test[{name}]", tests[name]) for name in names]
         x_test, y_test, tested = _joined("x_test", names, pairs)
         given = replace(given, x_test=x_test, y_test=y_test)
     column = DataColumn(owner, tested, tuple(names))

@@ -325,7 +325,9 @@ def test_samples_of_clients_are_divided_as_they_came() -> None:
     cut, cut_test = np.cumsum(sizes)[:-1], np.cumsum(tests)[:-1]
     train = [Own(*part) for part in zip(np.split(X, cut), np.split(Y, cut), strict=True)]
     test = [Own(*part) for part in zip(np.split(X_TEST, cut_test), np.split(Y_TEST, cut_test), strict=True)]
-    for given in ((train, test), tuple(dict(zip("abc", parts)) for parts in (train, test))):
+    by_name = [dict(zip("abc", parts)) for parts in (train, test)]
+    reversed_test = dict(reversed(by_name[1].items()))
+    for given in ((train, test), by_name, (by_name[0], reversed_test)):
         data = ff.dataset(*given)
         assert torch.equal(data.x_train, RIGHT.x_train) and data.hash != RIGHT.hash
         run = ff.run(data, ff.natural(), **SMALL)
