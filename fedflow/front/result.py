@@ -368,7 +368,7 @@ class Comparison:
 
 
 def compare(
-    *results: Result | Sequence[Result] | Mapping[str, Result | Sequence[Result]],
+    *results: Result | Sequence[Result | Sequence[Result]] | Mapping[str, Result | Sequence[Result]],
     **named: Result | Sequence[Result],
 ) -> Comparison:
     """Compare runs: ``compare(a, b)`` by their methods, or ``compare(small=a, large=[b, c])`` by names.
@@ -387,8 +387,10 @@ def compare(
         for result, words in zip(group, _differences(group)):
             groups.setdefault(" · ".join([label, *words]), []).append(result)
     for name, given in [*((str(name), given) for name, given in names), *named.items()]:
+        if not (runs := _runs(name, given)):
+            raise BadInput(name, given, "at least one result of fedflow.run")
         group = groups.setdefault(name, [])
-        group.extend(_runs(name, given))
+        group.extend(runs)
         if differ := next((words for words in _differences(group) if words), None):
             raise BadInput(name, Words(differ[0]), "runs that differ only in their seeds")
     if not any(groups.values()):
@@ -402,8 +404,9 @@ def compare(
 
 
 def _runs(name: str, given: Any) -> list[Result]:
-    """The runs of a list, or a single one."""
-    runs = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    """The runs of a list, also of lists, or a single one."""
+    parts = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    runs = [run for part in parts for run in (part if isinstance(part, list | tuple) else [part])]
     if wrong := [run for run in runs if not isinstance(run, Result)]:
         raise BadInput(
             name, Words(f"a {type(wrong[0]).__name__}"), "results of fedflow.run, or lists of them"
