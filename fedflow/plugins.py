@@ -68,11 +68,11 @@ def _need_bases() -> None:
 
 def _line(error: BaseException, point: EntryPoint) -> str:
     """The last line of a plug-in that led to an error, as "; mine.py, line 3"."""
-    own = point.module.partition(".")[0]
+    package = point.module.partition(".")[0]
     lines = [
         (frame.f_code.co_filename, line)
         for frame, line in walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).partition(".")[0] == own
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == package
     ]
     return f"; {Path(lines[-1][0]).name}, line {lines[-1][1]}" if lines else ""
 

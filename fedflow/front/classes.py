@@ -47,8 +47,8 @@ def is_own(part: Any) -> bool:
 
 def codes(parts: Iterable[Any]) -> dict[str, str]:
     """The setting ``code`` of a section with these objects, if the classes of some are not of fedflow."""
-    own = [kind for kind in map(type, parts) if is_own(kind)]
-    return {"code": code_of(*own)} if own else {}
+    classes = [kind for kind in map(type, parts) if is_own(kind)]
+    return {"code": code_of(*classes)} if classes else {}
 
 
 def code_of(*parts: Any) -> str:
@@ -191,7 +191,7 @@ def _enclosed(function: FunctionType) -> dict[str, Any]:
 
 
 def _globals(function: FunctionType) -> dict[str, Any]:
-    """The globals that a function names, and what it may name of its own modules."""
+    """The globals that a function names, and what it may name of the user's modules."""
     there, code = function.__globals__, function.__code__
     steps = [step for part in _within(code) for step in get_instructions(part)]
     named = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"} & there.keys()

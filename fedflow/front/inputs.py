@@ -172,7 +172,7 @@ def _need_positions(name: str, rows: Any, data: Source, part: str = "training") 
     if isinstance(data, OwnDataset):
         index = data.test_index if part == "test" else data.index
     labels: Any = getattr(rows, "index", None)
-    if hasattr(rows, "get_indexer"):  # an index; without that of the data, labels in order may be numbers
+    if hasattr(rows, "get_indexer"):  # an index; if the data have none, labels in order may be numbers
         fits = rows.is_unique and rows.is_monotonic_increasing if index is None else _is_numbers(index)
         if not fits:
             accepted = f"row numbers of the {part} samples, as frame.groupby(...).indices has them"
@@ -497,7 +497,7 @@ def described(
             settings["partition"]["rows_hash"] = digest(settings["partition"].pop("rows"), SHORT)
     if network is None or isinstance(network, str | Mapping):
         entry = network_entry(whole.model.title if network is None else network)
-        code = {"code": code_of(own)} if (own := own_network(network)) else {}
+        code = {"code": code_of(kind)} if (kind := own_network(network)) else {}
         return settings | {"model": {"name": entry["name"], **entry["options"], **code}}
     return settings | {"model": {"name": whole.model.title, "hash": _content(whole.model)}}
 
@@ -515,6 +515,6 @@ def _content(model: FlatModel) -> str:
 def _own_sources(data: DatasetParams) -> list[str]:
     """The code of the own sources that make the data, or parts of them."""
     made = source(data.source)
-    own = any(name.partition(".")[0] != "fedflow" for name in made.modules)
-    code = [code_of(made.fetch, made.read, made.join, made.options)] if own else []
+    outside = any(name.partition(".")[0] != "fedflow" for name in made.modules)
+    code = [code_of(made.fetch, made.read, made.join, made.options)] if outside else []
     return [*code, *(inner for entry in data.entries.values() for inner in _own_sources(entry))]

@@ -302,8 +302,8 @@ def run(
             need_draw(drawn, samples, whole.partition)
         job = Job(whole, built, local, 0 if redraw == "division" else seed)
         simulation = Simulation(job, wanted)  # checks all of it
-        own = own_network(model) is not None or any(map(is_own, parts_of(simulation)))
-        listeners += [_refuse_lost_start] if own or simulation.settings.rounds == 1 else []
+        in_development = own_network(model) is not None or any(map(is_own, parts_of(simulation)))
+        listeners += [_refuse_lost_start] if in_development or simulation.settings.rounds == 1 else []
         if record is None:
             simulation.job, _ = with_compiled(simulation.job, wanted, compile, cache() / "compiled")
             for report in simulation.rounds():
