@@ -3,7 +3,9 @@
 A package names its module under the entry point ``fedflow.plugins``; `fedflow new method` writes one.
 """
 
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from traceback import walk_tb
 
 from fedflow.errors import FedflowError, reason
 
@@ -28,8 +30,8 @@ def load_plugins() -> None:
         Loading.now = True
         try:
             point.load()
-        except Exception as error:
-            why = f"cannot be imported ({type(error).__name__}: {reason(error)})"
+        except (Exception, SystemExit) as error:
+            why = f"cannot be imported ({type(error).__name__}: {reason(error)}{_line(error, point)})"
             fix = f"fix {point.value}{_advice(error)}, or uninstall its package"
             if Failures.collected is None:
                 raise FedflowError(f"the plug-in {point.name} {why}; {fix}") from error
@@ -43,7 +45,18 @@ def plugins() -> set[str]:
     return {point.value.partition(":")[0].partition(".")[0] for point in entry_points(group=GROUP)}
 
 
-def _advice(error: Exception) -> str:
+def _line(error: BaseException, point: EntryPoint) -> str:
+    """The last line of a plug-in that led to an error, as "; mine.py, line 3"."""
+    package = point.module.partition(".")[0]
+    lines = [
+        (frame.f_code.co_filename, line)
+        for frame, line in walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == package
+    ]
+    return f"; {Path(lines[-1][0]).name}, line {lines[-1][1]}" if lines else ""
+
+
+def _advice(error: BaseException) -> str:
     """Advice for a failed import from a module of fedflow, which may have moved."""
     inside = isinstance(error, ImportError) and (error.name or "").startswith("fedflow.")
     return " (plug-ins import names from `fedflow` alone: docs/api.md)" if inside else ""

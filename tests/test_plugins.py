@@ -131,6 +131,18 @@ def test_a_plugin_that_fails_is_one_line(site: Path, run: Callable, tmp_path: Pa
     assert "cannot be imported (ModuleNotFoundError: No module named 'nothing" in found["detail"]
 
 
+def install_inner(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a plug-in ``inner`` of this code into a folder, in this process."""
+    (folder / "inner_plugin.py").write_text(code)
+    (folder / "inner-0.1.0.dist-info").mkdir()
+    (folder / "inner-0.1.0.dist-info" / "METADATA").write_text("Name: inner\nVersion: 0.1.0\n")
+    entry = "[fedflow.plugins]\ninner = inner_plugin\n"
+    (folder / "inner-0.1.0.dist-info" / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setitem(sys.modules, "inner_plugin", None)
+    del sys.modules["inner_plugin"]  # so that another test may have one
+
+
 @pytest.mark.parametrize(
     ("code", "advised"),
     [
@@ -143,15 +155,34 @@ def test_a_plugin_that_fails_is_one_line(site: Path, run: Callable, tmp_path: Pa
 def test_a_plugin_that_imports_from_within_fedflow_is_told_how(
     code: str, advised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "inner_plugin.py").write_text(code)
-    (tmp_path / "inner-0.1.0.dist-info").mkdir()
-    (tmp_path / "inner-0.1.0.dist-info" / "METADATA").write_text("Name: inner\nVersion: 0.1.0\n")
-    entry = "[fedflow.plugins]\ninner = inner_plugin\n"
-    (tmp_path / "inner-0.1.0.dist-info" / "entry_points.txt").write_text(entry)
-    monkeypatch.syspath_prepend(tmp_path)
+    install_inner(code, tmp_path, monkeypatch)
     advice = r" \(plug-ins import names from `fedflow` alone: docs/api.md\)" if advised else ""
     with one_line_error(f"^the plug-in inner cannot .*; fix inner_plugin{advice}, or uninstall its package$"):
         load_plugins()
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import json\njson.loads('1 2')", "JSONDecodeError: Extra data: .*; inner_plugin.py, line 2"),
+        ("import sys\nsys.exit('no')", "SystemExit: no; inner_plugin.py, line 2"),
+        ("import fedflow as ff\n@ff.register_method('inner', 'Inner')\nclass Inner: ...", "Method"),
+        ("import fedflow as ff\n@ff.register_scheme('inner')\nclass Inner: ...", "Scheme"),
+        ("import fedflow as ff\n@ff.register_extension('inner')\nclass Inner: ...", "Extension"),
+        ("import fedflow as ff\n@ff.register_update_step('inner', 'Inner')\nclass Inner: ...", "UpdateStep"),
+        ("import fedflow as ff\n@ff.register_run_extension\nclass Inner: ...", "RunExtension"),
+        ("import fedflow as ff\n@ff.register_procedure('inner', 'Inner')\nclass Inner: ...", "Procedure"),
+    ],
+)
+def test_a_plugin_that_fails_names_its_line_or_class(
+    code: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_inner(code, tmp_path, monkeypatch)
+    accepted = rf"expected a class of fedflow\.[\w.]+\.{why}; inner_plugin.py, line \d"
+    why = f"BadInput: class: 'Inner' is not accepted; {accepted}" if why.isidentifier() else why
+    with one_line_error(rf"^the plug-in inner cannot be imported \({why}\); fix inner_plugin, or uninstall"):
+        load_plugins()
+    assert "inner" not in METHODS
 
 
 WHOLE = """
@@ -228,7 +259,7 @@ def test_a_plugin_can_register_everything_whatever_is_imported_first(
 
 def test_a_name_is_registered_once() -> None:
     with pytest.raises(BadInput, match=r"name: .fedavg. .* that fedflow.methods.averaging.fedavg does not"):
-        register("fedavg", "Mine")(type("Mine", (), {"__module__": "mine"}))
+        register("fedavg", "Mine")(type("Mine", (METHODS["fedavg"],), {"__module__": "mine"}))
     assert METHODS["fedavg"].__name__ == "FedAvg"
 
 

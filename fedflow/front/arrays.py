@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,14 @@ from fedflow.settings import Words
 OWN = "own"  # name of data that were given as arrays
 FLOATS = "x.astype('float32')"
 TOKENS = 1 << 31  # tokens are int32
+
+
+@dataclass(frozen=True, eq=False)
+class OwnDataset(Dataset):
+    """The caller's samples, with the index of the data frames of training and test rows, or None."""
+
+    index: Any = None
+    test_index: Any = None
 
 
 def dataset(
@@ -74,6 +83,7 @@ def dataset(
             raise BadInput(name, None, accepted)
     for part in ("", "_test"):
         need_same_rows(f"y{part}", given[f"x{part}"], given[f"y{part}"])
+    indices = [_index(given[f"x{part}"], given[f"y{part}"]) for part in ("", "_test")]
     encoding = None
     if all(hasattr(given[name], "columns") for name in ("x", "x_test")):
         *frames, encoding, note = read_frames(given["x"], given["x_test"], encode, missing)
@@ -132,11 +142,17 @@ def dataset(
     parts = inputs[0], targets[0], inputs[1], targets[1]
     constants = (0.0,) * depth, (1.0,) * depth
     told = tuple(notes)
-    made = Dataset(OWN, *parts, names, *constants, content.hexdigest(), columns, told, encoding=encoding)
+    made = OwnDataset(OWN, *parts, names, *constants, content.hexdigest(), columns, told, encoding, *indices)
     need_classes(made, "y")
     for line in made.notes:
         say(line)
     return made
+
+
+def _index(*parts: Any) -> Any:
+    """The row labels of the first of these ``parts`` that has some."""
+    indices = (getattr(values, "index", None) for values in parts)
+    return next((index for index in indices if hasattr(index, "equals")), None)
 
 
 def _inputs(encoding: Encoding, frame: Any) -> Any:

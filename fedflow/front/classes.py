@@ -1,92 +1,233 @@
-"""The code of classes that are not registered, from memory: a notebook has no file of it."""
+"""The code of the user's own classes, from memory: a notebook has no file of it."""
 
-from collections.abc import Iterator
+import hashlib
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import is_dataclass
 from dis import get_instructions
-from types import CodeType, FunctionType
+from functools import cache
+from itertools import pairwise
+from pathlib import Path, PurePath
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from fedflow.methods import METHODS
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedflow.plugins import plugins
 from fedflow.project.digest import SHORT, digest
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.worker import INSTALLED
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
-WRAPPED = ("__func__", "func", "fget", "fset")  # the functions of class methods and properties
-ASIDE = ("abc", "builtins", "fedflow", "typing")  # packages whose classes do not count
+NUMBERS = (bool, int, float, complex, np.generic)
+KINDS = (np.dtype, torch.dtype, torch.device)
+PLAIN = (*NUMBERS, *KINDS, str, bytes, type(None), type(...), range, PurePath)  # their text is their value
+CODE = (FunctionType, type, ModuleType)
+WRAPPED = ("__func__", "__self__", "__wrapped__", "__name__", "func", "args", "keywords", "fget", "fset")
+CHANGES = {*"append extend insert add update setdefault pop popitem remove discard clear sort".split()}
+ATTRIBUTES, ENTRIES = ("LOAD_ATTR", "LOAD_METHOD"), ("STORE_SUBSCR", "DELETE_SUBSCR")
+LOADS = ("LOAD_GLOBAL", "LOAD_DEREF", *ATTRIBUTES)
+SITES = {"site-packages", "dist-packages"}
+STARTS = ("__init__", "__post_init__")  # functions whose attributes are settings
 
 
-def code_of(cls: type) -> str:
-    """A digest of the functions and plain values of a class and of its bases that are not registered.
+def parts_of(simulation: Simulation) -> list[type]:
+    """The classes of the method, update steps and extensions of a run."""
+    job, settings = simulation.job, simulation.settings
+    parts = [job.method, *job.training.extensions.values(), *settings.updates, *simulation.extensions]
+    return [type(part) for part in parts]
 
-    Functions and constants of their modules count if they are named. The digest is of bytecode, and the same
-    in all processes of one version of Python.
+
+def is_own(part: Any) -> bool:
+    """True for a class or function that is not one of fedflow."""
+    return part.__module__.partition(".")[0] != "fedflow"
+
+
+def codes(parts: Iterable[Any]) -> dict[str, str]:
+    """The setting ``code`` of a section with these objects, if the classes of some are not of fedflow."""
+    classes = [kind for kind in map(type, parts) if is_own(kind)]
+    return {"code": code_of(*classes)} if classes else {}
+
+
+def code_of(*parts: Any) -> str:
+    """A digest of own classes, functions or objects, and of own code and constants that they name.
+
+    Own is code of notebooks, scripts and plug-ins, in contrast to code of fedflow and installed packages.
+    Values that a function writes or may change do not count: they differ from run to run. The digest is of
+    bytecode, and the same in all processes of one version of Python.
     """
-    bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in ASIDE]
-    unregistered = [base for base in bases if base not in METHODS.values()]
-    functions = [f for base in unregistered for member in vars(base).values() for f in _functions(member)]
-    return digest([[_members(base) for base in unregistered], _helpers(functions)], SHORT)
+    every = _Reader()
+    every.read(parts)
+    codes = [part for code in every.codes for part in _within(code)]
+    reader = _Reader(*({name for code in codes for name in names(code)} for names in (_written, _changed)))
+    return digest(reader.read(parts), SHORT)
 
 
-def _members(cls: type) -> dict[str, Any]:
-    """Functions and plain values by name."""
-    members = {}
-    for name, member in vars(cls).items():
-        if functions := list(_functions(member)):
-            members[name] = _form(functions)
-        elif isinstance(member, PLAIN) and not name.startswith("__"):
-            members[name] = _form(member)
-    return members
+class _Reader:
+    """Forms of values without the names that are ``written``, and without containers that are ``changed``.
+
+    ``codes`` are of the functions that were read.
+    """
+
+    def __init__(self, written: Collection[str] = (), changed: Collection[str] = ()) -> None:
+        self.written, self.changed, self.codes = written, changed, list[CodeType]()
+        self._read: list[FunctionType | type] = []
+        self._numbers: dict[int, int] = {}  # of these, by their identity
+        self._open = set[int]()  # containers and objects, which may hold themselves
+
+    def read(self, parts: Sequence[Any]) -> list[Any]:
+        """The forms of ``parts``, then of the classes and functions to which they lead."""
+        forms = [self.form(part) for part in parts]
+        for value in self._read:  # which grows
+            forms.append(self._class(value) if isinstance(value, type) else self._function(value))
+        return forms
+
+    def form(self, value: Any) -> Any:
+        """A value as plain ones; of objects of libraries, whose text has addresses, the type."""
+        if isinstance(value, PLAIN):
+            return repr(value)
+        if isinstance(value, np.ndarray | Tensor):
+            return _content(value)
+        if isinstance(value, CodeType):
+            return [value.co_code.hex(), list(value.co_names), self.form(value.co_consts)]
+        if isinstance(value, FunctionType | type):
+            return self._number(value) if is_written_here(value) else _title(value)
+        if id(value) in self._open:
+            return "again"
+        self._open.add(id(value))
+        form = self._parts(value)
+        self._open.remove(id(value))
+        return form
+
+    def _number(self, value: FunctionType | type) -> int:
+        """The number of a class or function, which is read once."""
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._read)
+            self._read.append(value)
+        return self._numbers[id(value)]
+
+    def _class(self, cls: type) -> Any:
+        functions = (FunctionType, classmethod, staticmethod)
+        members = {k: v for k, v in vars(cls).items() if not k.startswith("__") or isinstance(v, functions)}
+        if members.get("name") == cls.__name__:  # a run gives methods their name
+            del members["name"]
+        return [self._named(members), [self.form(base) for base in cls.__bases__]]
+
+    def _function(self, function: FunctionType) -> Any:
+        self.codes.append(function.__code__)
+        parts = function.__code__, function.__defaults__, function.__kwdefaults__
+        named = [_enclosed(function), _globals(function)]
+        return [*map(self.form, parts), *map(self._named, named)]
+
+    def _parts(self, value: Any) -> Any:
+        """A container, a function in another form, a dataclass or an object of an own class by its parts."""
+        if isinstance(value, tuple | list):
+            return [self.form(item) for item in value]
+        if isinstance(value, dict):
+            return {str(name): self.form(item) for name, item in value.items()}
+        if isinstance(value, set | frozenset):  # in an order that depends on the process
+            return sorted(repr(self.form(item)) for item in value)
+        if isinstance(value, ModuleType):
+            return value.__name__
+        if type(value).__module__ in ("builtins", "functools"):
+            return [_title(type(value)), {k: self.form(getattr(value, k, None)) for k in WRAPPED}]
+        if not (is_written_here(type(value)) or is_dataclass(value)):
+            return _title(type(value))
+        attributes = {k: v for k, v in getattr(value, "__dict__", {}).items() if k not in vars(nn.Module())}
+        return [self.form(type(value)), self._named(attributes)]
+
+    def _named(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self.form(value) for name, value in values.items() if not self._varies(name, value)}
+
+    def _varies(self, name: str, value: Any) -> bool:
+        """True for a value that functions write, or a container that they may change."""
+        if isinstance(value, CODE):
+            return False
+        return name in self.written or (name in self.changed and not isinstance(value, (*PLAIN, tuple)))
 
 
-def _functions(member: Any) -> Iterator[FunctionType]:
-    """The functions of a member of a class."""
-    for function in (member, *(getattr(member, name, None) for name in WRAPPED)):
-        if isinstance(function, FunctionType):
-            yield function
+def is_written_here(part: Any) -> bool:
+    """True for a class, function or module of a notebook, a script, a project's folder, or a plug-in."""
+    name = part.__name__ if isinstance(part, ModuleType) else part.__module__
+    top = (name or "builtins").partition(".")[0]
+    module = sys.modules.get(top)
+    paths = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
+    return top == "__main__" or _is_own_package(top, paths[0])
 
 
-def _helpers(functions: list[FunctionType]) -> dict[str, Any]:
-    """Functions and constants of a module that its ``functions`` name, also through each other."""
-    helpers: dict[str, Any] = {}
-    written = set[str]()  # these are no constants
-    while functions:
-        function, *functions = functions
-        within = f"{function.__module__}."
-        written |= {within + name for name in _names(function.__code__, "STORE_GLOBAL")}
-        for name in _names(function.__code__, "LOAD_GLOBAL") & function.__globals__.keys():
-            value = function.__globals__[name]
-            helper = isinstance(value, FunctionType) and value.__module__ == function.__module__
-            plain = isinstance(value, (*PLAIN, tuple)) and not name.startswith("__")
-            if within + name not in helpers and (helper or plain):
-                helpers[within + name] = _form(value)
-                functions += [value] if helper else []
-    return {name: form for name, form in helpers.items() if name not in written}
+@cache
+def _is_own_package(top: str, path: str) -> bool:
+    if top in ("fedflow", "torch", *sys.builtin_module_names):
+        return False
+    file = Path(path)
+    installed = any(file.is_relative_to(folder) for folder in INSTALLED) or not SITES.isdisjoint(file.parts)
+    return not installed or top in plugins()
 
 
-def _names(code: CodeType, operation: str) -> set[str]:
-    """The global names that an operation of a function, or of the functions within it, uses."""
-    names = {step.argval for step in get_instructions(code) if step.opname == operation}
-    return names.union(*(_names(part, operation) for part in code.co_consts if isinstance(part, CodeType)))
+def _title(part: Any) -> str:
+    return f"{part.__module__}.{part.__qualname__}"
 
 
-def _enclosed(function: FunctionType) -> Iterator[Any]:
-    """The plain values of variables around a function."""
-    for cell in function.__closure__ or ():
+def _content(values: Any) -> Any:
+    """Type, shape and a digest of the values of an array or tensor."""
+    with suppress(RuntimeError, TypeError):  # sparse tensors
+        data = values
+        if isinstance(values, Tensor):
+            data = values.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
+        content = str(data.tolist()).encode() if data.dtype.hasobject else data.tobytes()
+        return [str(values.dtype), list(values.shape), hashlib.blake2b(content, digest_size=8).hexdigest()]
+    return _title(type(values))
+
+
+def _enclosed(function: FunctionType) -> dict[str, Any]:
+    """The variables around a function."""
+    values = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         with suppress(ValueError):  # empty
-            if isinstance(cell.cell_contents, PLAIN):
-                yield cell.cell_contents
+            values[name] = cell.cell_contents
+    return values
 
 
-def _form(value: Any) -> Any:
-    """A function or a constant as plain values; of other objects, whose text has addresses, the type."""
-    if isinstance(value, FunctionType):
-        parts = value.__code__, value.__defaults__, value.__kwdefaults__, list(_enclosed(value))
-        return [_form(part) for part in parts]
-    if isinstance(value, CodeType):
-        return [value.co_code.hex(), list(value.co_names), _form(value.co_consts)]
-    if isinstance(value, tuple | list):
-        return [_form(item) for item in value]
-    if isinstance(value, dict):
-        return {str(name): _form(item) for name, item in value.items()}
-    if isinstance(value, set | frozenset):  # in an order that depends on the process
-        return sorted(repr(_form(item)) for item in value)
-    return repr(value) if isinstance(value, PLAIN) else type(value).__qualname__
+def _globals(function: FunctionType) -> dict[str, Any]:
+    """The globals that a function names, and what it may name of the user's modules."""
+    there, code = function.__globals__, function.__code__
+    steps = [step for part in _within(code) for step in get_instructions(part)]
+    named = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"} & there.keys()
+    values = {name: there[name] for name in sorted(named) if not name.startswith("__")}
+    attributes = sorted({step.argval for step in steps if step.opname in ATTRIBUTES})
+    for name, module in list(values.items()):
+        if isinstance(module, ModuleType) and is_written_here(module):
+            held = vars(module)
+            values |= {f"{name}.{part}": held[part] for part in attributes if part in held}
+    return values
+
+
+def _within(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function, and of the functions within it."""
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _within(part)
+
+
+def _written(code: CodeType) -> Iterator[str]:
+    """The globals, variables around it and attributes that a function assigns, except in `STARTS`."""
+    for step in get_instructions(code):
+        around = step.opname == "STORE_DEREF" and step.argval in code.co_freevars
+        attribute = step.opname == "STORE_ATTR" and code.co_name not in STARTS
+        if around or attribute or step.opname == "STORE_GLOBAL":
+            yield step.argval
+
+
+def _changed(code: CodeType) -> Iterator[str]:
+    """The names of values that a function may change in place: all that it loads, if it assigns an entry."""
+    steps = list(get_instructions(code))
+    loaded = [step.argval for step in steps if step.opname in LOADS]
+    for before, step in pairwise(steps):
+        changes = step.opname in ATTRIBUTES and (step.argval in CHANGES or step.argval.endswith("_"))
+        if step.opname in ENTRIES or (changes and before.opname.startswith("BINARY")):
+            yield from loaded
+        elif changes and before.opname in LOADS:
+            yield before.argval

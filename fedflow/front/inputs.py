@@ -14,12 +14,14 @@ import torch
 from torch import nn
 
 from fedflow.data import SOURCES, Dataset, DatasetParams, Examples, need_classes, within
+from fedflow.data.sources import source
 from fedflow.errors import BadInput, reason
 from fedflow.files import cache
-from fedflow.front.arrays import OWN, instead
+from fedflow.front.arrays import OWN, OwnDataset, instead
+from fedflow.front.classes import code_of, codes, is_own, is_written_here
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.protocols import server_data
-from fedflow.models import build
+from fedflow.models import architecture, build
 from fedflow.models.flat import FlatModel
 from fedflow.models.tensors import need_plain
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
@@ -43,6 +45,7 @@ Source = Dataset | DatasetParams  # data as the engine takes them
 Division = PartitionParams | Mapping[str, Any] | Sequence[Sequence[int] | np.ndarray]
 Network = str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module]
 
+SERVES = ("global", "cluster", "level", "personal")  # kinds of models that methods serve
 IMAGES = 28  # height from which images get a convolutional network
 
 
@@ -70,7 +73,8 @@ def prepared(data: Source, telling: bool = False) -> Dataset:
     if isinstance(data, Dataset):
         return data
     files = sorted(str(file.absolute()) for file in data.files().values() if file)  # in this folder
-    folder = cache() / "notebook" / f"{data.source}-{digest([data.as_dict(), files], 12)}"
+    facts = [data.as_dict(), files, *_own_sources(data)]
+    folder = cache() / "notebook" / f"{data.source}-{digest(facts, 12)}"
     with within("data"):
         samples, made = current_or_prepared(data, folder, folder.with_suffix(".lock"))
     telling = telling or made
@@ -103,7 +107,7 @@ def divided(division: Division, data: Dataset) -> Partition:
     """
     if isinstance(division, PartitionParams):
         return make_partition(division, Samples.of(data, losses=partial(_losses, data)), data.hash)
-    rows = _lists(division, len(data.y_train))
+    rows = _lists(division, data)
     for k, held in enumerate(rows):
         _need_rows(f"partition[{k}]", held, len(data.y_train))
     holder = np.full(len(data.y_train), -1)
@@ -151,6 +155,7 @@ def _unmasked(rows: Any, data: Source, part: str = "training") -> Any:
     listed = isinstance(rows, list | tuple) and any(hasattr(row, "__len__") for row in rows)
     if listed or getattr(rows, "ndim", 1) > 1:
         return [_unmasked(value, data, part) for value in rows]
+    _need_positions("partition", rows, data, part)
     if np.asarray(rows).dtype.kind != "b" or not np.ndim(rows):
         return rows
     samples = prepared(data)
@@ -159,6 +164,29 @@ def _unmasked(rows: Any, data: Source, part: str = "training") -> Any:
         accepted = f"a truth value for each of the {count} {part} samples"
         raise BadInput("partition", Words(f"a mask of {len(rows)}"), accepted)
     return np.flatnonzero(rows)
+
+
+def _need_positions(name: str, rows: Any, data: Source, part: str = "training") -> None:
+    """Refuse an index of a data frame, or a mask that has one, unless its labels are the rows' numbers."""
+    index: Any = None
+    if isinstance(data, OwnDataset):
+        index = data.test_index if part == "test" else data.index
+    labels: Any = getattr(rows, "index", None)
+    if hasattr(rows, "get_indexer"):  # an index; if the data have none, labels in order may be numbers
+        fits = rows.is_unique and rows.is_monotonic_increasing if index is None else _is_numbers(index)
+        if not fits:
+            accepted = f"row numbers of the {part} samples, as frame.groupby(...).indices has them"
+            raise BadInput(name, Words("an index of row labels"), accepted)
+    elif hasattr(labels, "equals") and np.asarray(rows).dtype.kind == "b":
+        fits = _is_numbers(labels) if index is None or len(index) != len(labels) else labels.equals(index)
+        if not fits:
+            accepted = f"truth values of the {part} samples in their order, such as mask.to_numpy()"
+            raise BadInput(name, Words("a mask with another index"), accepted)
+
+
+def _is_numbers(index: Any) -> bool:
+    """True for the index of a data frame whose row labels are 0, 1, 2, ..."""
+    return np.array_equal(index, np.arange(len(index)))
 
 
 def client_names(division: Division, data: Dataset, partition: Partition) -> list[str]:
@@ -182,8 +210,9 @@ def need_draw(division: PartitionParams, data: Dataset, partition: Partition) ->
         raise BadInput("redraw", "division", UNDRAWN)
 
 
-def _lists(division: Any, count: int) -> list[np.ndarray]:
-    """One sorted array per client; masks are of ``count`` training samples."""
+def _lists(division: Any, data: Dataset) -> list[np.ndarray]:
+    """One sorted array per client; masks are of the training samples."""
+    count = len(data.y_train)
     try:
         given = None if isinstance(division, str | bytes) else list(division)
     except TypeError:
@@ -196,6 +225,7 @@ def _lists(division: Any, count: int) -> list[np.ndarray]:
         raise BadInput("partition", shown, accepted)
     arrays = []
     for k, rows in enumerate(given):
+        _need_positions(f"partition[{k}]", rows, data)
         try:
             array = np.asarray(rows)
         except (TypeError, ValueError):
@@ -231,18 +261,22 @@ def built_method(method: str | Method | type[Method] | Mapping[str, Any]) -> Met
     if isinstance(method, type) and issubclass(method, Method):
         return _complete(method.parse({}, section="method"))
     if isinstance(method, str):
-        return build_method(method)
+        return _complete(build_method(method))
     if isinstance(method, Mapping) and "method" in method:
-        return build_method(method["method"], {k: v for k, v in method.items() if k != "method"})
+        return _complete(build_method(method["method"], {k: v for k, v in method.items() if k != "method"}))
     raise BadInput("method", method, "a name such as 'ditto', or an object such as fedflow.Ditto(lam=1.0)")
 
 
 def _complete(method: Method) -> Method:
-    """The method, if its class defines both steps."""
+    """The method, if its class defines both steps and serves a known kind of model."""
     cls = type(method)
     if absent := [name for name in ("local", "aggregate") if getattr(cls, name) is getattr(Method, name)]:
         raise BadInput("method", Words(cls.__name__), f"a class that defines {' and '.join(absent)}")
-    cls.name = cls.name or cls.__name__  # in messages
+    if method.serves not in SERVES:
+        serves = Words(f"{cls.__name__} with serves = {method.serves!r}")
+        raise BadInput("method", serves, f"serves: one of {', '.join(SERVES)}")
+    if not is_registered(method) and "name" not in vars(cls):
+        cls.name = cls.__name__  # in messages
     return method
 
 
@@ -303,6 +337,14 @@ def with_start(network: Network | None, root: Path) -> Network | None:
             root = Path()
         return entry | {"options": started(entry["options"], root)}
     return network
+
+
+def own_network(network: Network | None) -> Any:
+    """The class, function or module of a network that is not one of fedflow or of a library, or None."""
+    if not isinstance(network, str | Mapping):
+        return network
+    entry = architecture(network_entry(network)["name"])
+    return entry.build if is_own(entry.build) and not entry.library else None
 
 
 def flat_model(network: Network | None, data: Dataset, device: torch.device) -> FlatModel:
@@ -440,21 +482,39 @@ def described(
 ) -> dict[str, dict[str, Any]]:
     """The settings of data, division and network, or content hashes of arrays, lists and modules.
 
-    They are the same for all seeds, also if seeds ``redraw`` the division. Data of files have both, as files
-    can change.
+    They are the same for all seeds, also if seeds ``redraw`` the division. Data of files and of own sources
+    have both, as these can change.
     """
     settings = {"data": {"hash": whole.partition.dataset_hash}, "partition": {"hash": whole.partition.hash}}
     if not isinstance(data, Dataset):
-        settings["data"] = data.flat() | (settings["data"] if data.files() else {})
+        settings["data"] = data.flat() | (settings["data"] if data.files() or _own_sources(data) else {})
     if isinstance(division, PartitionParams):
         drawn = {} if redraw == "run" else {"redraw": redraw}
         left_out = ("dataset", "seed") if drawn else ("dataset",)
-        settings["partition"] = {k: v for k, v in division.flat().items() if k not in left_out} | drawn
+        entry = {k: v for k, v in division.flat().items() if k not in left_out}
+        settings["partition"] = entry | codes([division.parameters]) | drawn
         if isinstance(division.parameters, Given) and division.parameters.rows:
             settings["partition"]["rows_hash"] = digest(settings["partition"].pop("rows"), SHORT)
     if network is None or isinstance(network, str | Mapping):
         entry = network_entry(whole.model.title if network is None else network)
-        return settings | {"model": {"name": entry["name"], **entry["options"]}}
-    content = hashlib.blake2b(whole.model.architecture.encode(), digest_size=4)
-    content.update(whole.model.init(0).cpu().numpy().data)
-    return settings | {"model": {"name": whole.model.title, "hash": content.hexdigest()}}
+        code = {"code": code_of(kind)} if (kind := own_network(network)) else {}
+        return settings | {"model": {"name": entry["name"], **entry["options"], **code}}
+    return settings | {"model": {"name": whole.model.title, "hash": _content(whole.model)}}
+
+
+def _content(model: FlatModel) -> str:
+    """A digest of the layers and first values of a network, and of the code and attributes of own layers."""
+    first = model.init(0)
+    content = hashlib.blake2b(model.architecture.encode(), digest_size=4)
+    content.update(first.cpu().numpy().data)
+    layers = [layer for layer in model.to_module(first).modules() if is_written_here(type(layer))]
+    content.update(code_of(*layers).encode() if layers else b"")
+    return content.hexdigest()
+
+
+def _own_sources(data: DatasetParams) -> list[str]:
+    """The code of the own sources that make the data, or parts of them."""
+    made = source(data.source)
+    outside = any(name.partition(".")[0] != "fedflow" for name in made.modules)
+    code = [code_of(made.fetch, made.read, made.join, made.options)] if outside else []
+    return [*code, *(inner for entry in data.entries.values() for inner in _own_sources(entry))]

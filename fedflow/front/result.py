@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.files import PARTIAL, Write, read_fact, replace_files, write_json
 from fedflow.finished.results import CLIENTS, MARKER, PARAMS, ROUNDS, clients_table, rounds_table
-from fedflow.front.classes import code_of
-from fedflow.front.inputs import is_registered, titles
+from fedflow.front.classes import codes
+from fedflow.front.inputs import titles
 from fedflow.metrics.table import first_headlines, heading, metric_of, printed
 from fedflow.models.flat import FlatModel
 from fedflow.naming import flat, say
@@ -135,13 +135,13 @@ class Result:
         return copy.deepcopy(self._settings)
 
     def _described(self) -> dict[str, dict[str, Any]]:
-        job = self._simulation.job
-        code = {} if is_registered(job.method) else {"code": code_of(type(job.method))}
+        simulation, job = self._simulation, self._simulation.job
+        steps = [*simulation.settings.updates, *simulation.extensions]
         return {
             **{section: dict(values) for section, values in self._inputs.items()},
-            "method": {"name": titles(job.method)[0], **job.method.as_dict(), **code},
-            "training": job.training.as_dict(),
-            "run": self._simulation.settings.as_dict(),
+            "method": {"name": titles(job.method)[0], **job.method.as_dict(), **codes([job.method])},
+            "training": job.training.as_dict() | codes(job.training.extensions.values()),
+            "run": simulation.settings.as_dict() | codes(steps),
         }
 
     def model(self, client: int | None = None) -> nn.Module:
@@ -368,7 +368,7 @@ class Comparison:
 
 
 def compare(
-    *results: Result | Sequence[Result] | Mapping[str, Result | Sequence[Result]],
+    *results: Result | Sequence[Result | Sequence[Result]] | Mapping[str, Result | Sequence[Result]],
     **named: Result | Sequence[Result],
 ) -> Comparison:
     """Compare runs: ``compare(a, b)`` by their methods, or ``compare(small=a, large=[b, c])`` by names.
@@ -387,8 +387,10 @@ def compare(
         for result, words in zip(group, _differences(group)):
             groups.setdefault(" · ".join([label, *words]), []).append(result)
     for name, given in [*((str(name), given) for name, given in names), *named.items()]:
+        if not (runs := _runs(name, given)):
+            raise BadInput(name, given, "at least one result of fedflow.run")
         group = groups.setdefault(name, [])
-        group.extend(_runs(name, given))
+        group.extend(runs)
         if differ := next((words for words in _differences(group) if words), None):
             raise BadInput(name, Words(differ[0]), "runs that differ only in their seeds")
     if not any(groups.values()):
@@ -396,13 +398,15 @@ def compare(
     for label, group in groups.items():
         seeds = [result.seed for result in group]
         if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
-            raise BadInput("results", Words(f"{label} twice with seed {twice[0]}"), "different seeds")
+            accepted = "different seeds, or a name for each: compare(a=..., b=...)"
+            raise BadInput("results", Words(f"{label} twice with seed {twice[0]}"), accepted)
     return Comparison(groups)
 
 
 def _runs(name: str, given: Any) -> list[Result]:
-    """The runs of a list, or a single one."""
-    runs = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    """The runs of a list, also of lists, or a single one."""
+    parts = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    runs = [run for part in parts for run in (part if isinstance(part, list | tuple) else [part])]
     if wrong := [run for run in runs if not isinstance(run, Result)]:
         raise BadInput(
             name, Words(f"a {type(wrong[0]).__name__}"), "results of fedflow.run, or lists of them"

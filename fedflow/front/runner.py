@@ -17,6 +17,7 @@ import torch
 from fedflow.config.sections import REDRAW
 from fedflow.errors import BadInput, RoundFailed, meant, place, unknown_name
 from fedflow.files import cache
+from fedflow.front.classes import is_own, parts_of
 from fedflow.front.inputs import (
     Data,
     Division,
@@ -27,9 +28,9 @@ from fedflow.front.inputs import (
     client_names,
     described,
     federation,
-    is_registered,
     need_draw,
     network_entry,
+    own_network,
     prepared,
     scheme,
     titles,
@@ -295,13 +296,14 @@ def run(
         start(seed % 2**32)
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
-        listeners += [] if is_registered(built) else [_refuse_lost_start]
         samples = prepared(source, telling=progress)
         whole = federation(samples, drawn, model, built, target)
         if redraw == "division":
             need_draw(drawn, samples, whole.partition)
         job = Job(whole, built, local, 0 if redraw == "division" else seed)
         simulation = Simulation(job, wanted)  # checks all of it
+        in_development = own_network(model) is not None or any(map(is_own, parts_of(simulation)))
+        listeners += [_refuse_lost_start] if in_development or simulation.settings.rounds == 1 else []
         if record is None:
             simulation.job, _ = with_compiled(simulation.job, wanted, compile, cache() / "compiled")
             for report in simulation.rounds():
@@ -342,7 +344,7 @@ def _in_turn(with_seed: Callable[..., Result], seeds: Sequence[int]) -> list[Res
 
 
 def _refuse_lost_start(report: RoundReport, rounds: int) -> None:
-    """Stop the run of a method in development if all clients of its first round failed."""
+    """Stop the run of code in development, or of one round, if all clients of the first round failed."""
     if report.round == 1 and report.lost and report.failed:
         raise RoundFailed(f"round 1: every client failed ({reasons(report.failed, 1)})")
 

@@ -98,11 +98,14 @@ def _unpacked(given: Given) -> Given:
 def _by_client(given: Given, train: Any, test: Any) -> Given:
     """The samples of all clients, whose numbers are the column "user"."""
     names, parts = _clients(train)
-    if test is not None and not (_is_clients(test) and _clients(test)[0] == names):
-        accepted = f"test samples of the {len(names)} clients of x, in the same order"
+    tests = dict(zip(*_clients(test))) if _is_clients(test) else {}
+    if test is not None and not (tests.keys() == {*names} and len(tests) == len(names)):
+        accepted = f"test samples of the {len(names)} clients of x, by the same names"
         accepted += "; of one test set for all: join x, and name the rows of every client as partition"
         raise BadInput("x_test", Words(f"a {type(test).__name__}"), accepted)
     pairs = [_pair(f"x[{name}]", part) for name, part in zip(names, parts)]
+    if empty := [name for name, (x, *_) in zip(names, pairs) if not len(x)]:
+        raise BadInput(f"x[{empty[0]}]", Words("no sample"), "one sample or more of every client")
     known = pairs[0][2] if all(pair[2] == pairs[0][2] for pair in pairs) else ()
     x, y, owner = _joined("x", names, pairs)
     given = replace(given, x=x, y=y, x_test=None, y_test=None, notes=(*given.notes, *pairs[0][3]))
@@ -110,7 +113,7 @@ def _by_client(given: Given, train: Any, test: Any) -> Given:
         given = replace(given, classes=known)
     tested = np.empty(0, np.int64)
     if test is not None:
-        pairs = [_pair(f"x_test[{name}]", part) for name, part in zip(names, _clients(test)[1])]
+        pairs = [_pair(f"x_test[{name}]", tests[name]) for name in names]
         x_test, y_test, tested = _joined("x_test", names, pairs)
         given = replace(given, x_test=x_test, y_test=y_test)
     column = DataColumn(owner, tested, tuple(names))
@@ -274,23 +277,33 @@ def _complete(names: Sequence[str], y: Any) -> bool:
     return labels.dtype.kind in "iu" and np.array_equal(np.unique(labels), np.arange(len(names)))
 
 
-def _text(values: Any) -> np.ndarray | None:
-    """Labels that are text, or None for other values."""
+def _text(name: str, values: Any) -> np.ndarray | None:
+    """Labels that are text, or None for other values; refuses text with missing labels."""
     try:
         array = np.asarray(as_numpy(values))
     except (TypeError, ValueError):  # of other kinds, which `dataset` names
         return None
-    if array.ndim != 1 or not array.size:
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "OTUS":
         return None
+    given = values if isinstance(values, list) else array  # an array of text has "nan" for a missing value
+    text = [isinstance(value, str) for value in given]
+    if any(text) and (missing := [row for row, value in enumerate(given) if _is_missing(value)]):
+        raise BadInput(name, Words(f"no label in row {missing[0]}"), "a label for every sample")
     if array.dtype.kind in "US":
         return array.astype(str)
-    plain = array.dtype.kind in "OT" and all(isinstance(value, str) for value in array)
-    return np.array(array.tolist()) if plain else None
+    return np.array(array.tolist()) if all(text) else None
+
+
+def _is_missing(value: Any) -> bool:
+    """True for None, NaN and the missing values of pandas."""
+    import pandas as pd
+
+    return value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and value != value)
 
 
 def _numbered(given: Given) -> Given:
     """Text labels as the numbers of their names, which are the ``classes``, or sorted."""
-    y, y_test = (_text(values) for values in (given.y, given.y_test))
+    y, y_test = _text("y", given.y), _text("y_test", given.y_test)
     if y is None or (given.y_test is not None and y_test is None):
         return given
     names = sorted(set(y.tolist())) if given.classes is None else [str(name) for name in given.classes]
@@ -325,8 +338,11 @@ def split(given: Given, share: float, seed: int) -> Given:
     if isinstance(share, bool) or not isinstance(share, int | float | np.number) or not 0 < share < 1:
         raise BadInput("test_share", share, "a number > 0 and < 1")
     for name in "x", "y":
-        if not hasattr(getattr(given, name), "__len__"):
+        if (values := getattr(given, name)) is None:
             return given  # `dataset` names it
+        if not hasattr(values, "__len__"):
+            accepted = "an array or tensor with a row for every sample"
+            raise BadInput(name, Words(type(values).__name__), accepted)
     count, labels = len(given.y), _rows("y", given.y)
     if len(given.x) != count:
         raise BadInput("x", Words(f"{len(given.x)} inputs"), f"as many as targets, {count}")

@@ -79,9 +79,10 @@ def parse_lists(content: Any) -> Lists:
     elif isinstance(content, Mapping) and content and content.keys() <= {*PARTS, "test_rows"}:
         rest = dict(content)
         parts = {PARTS[name]: _by_client(value) for name, value in content.items() if name in PARTS}
-        if "train" not in parts or len({tuple(part) for part in parts.values()}) > 1:
+        order = parts.get("train", {})
+        if "train" not in parts or any(part.keys() != order.keys() for part in parts.values()):
             raise ValueError("needs `train`, and the same clients in every part")
-        return _lists({name: list(part.values()) for name, part in parts.items()}, rest)
+        return _lists({name: [part[client] for client in order] for name, part in parts.items()}, rest)
     clients = list(_by_client(content).values())
     if not clients or not all(isinstance(client, Mapping) for client in clients):
         return _lists({"train": clients}, rest)

@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedflow as ff
 from fedflow.errors import BadInput, RoundFailed
+from fedflow.local.extensions.extension import REGISTERED
+from fedflow.simulation.updates import STEPS
 
 
 @pytest.mark.parametrize(
@@ -84,14 +86,55 @@ def test_a_mistake_in_a_method_in_development_ends_its_first_round() -> None:
 
     with one_line_error("method: Unfinished .* a class that defines aggregate$", BadInput):
         ff.run(own(), ff.iid(clients=3), Unfinished, **SMALL)
+    with one_line_error(
+        "method: Lent with serves = 'persnal' .* one of global, cluster, level, pers", BadInput
+    ):
+        ff.run(own(), ff.iid(clients=3), type("Lent", (ff.FedAvg,), {"serves": "persnal"}), **SMALL)
     words = (
         r"^round 1: every client failed \(client 0: AttributeError: .*'nothing' "
         r"\(test_refused_calls.py, line \d+\); and 2 more\)$"
     )
-    for method, name in ((Wrong(), "fedavg"), (New, "New")):
+    for method, name in ((Wrong(), "Wrong"), (New, "New")):
         warned = pytest.warns(UserWarning, match=f"^{name}: round 1: every client failed")
         with warned, one_line_error(words, RoundFailed):
             ff.run(own(), ff.iid(clients=3), method, **SMALL)
+
+
+class Unfit(nn.Linear):
+    """A network that fails in training only, in batches of 10."""
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return outputs.nothing if len(y) == 10 else nn.functional.cross_entropy(outputs, y, reduction="none")
+
+
+class NoLoss(ff.Extension):
+    def loss(self, host: Any, inner: Any, w: Tensor, batch: Any) -> Any:
+        return None
+
+
+class NoStep(ff.UpdateStep):
+    def accepts(self, update: Any, received: Any) -> Tensor:
+        return update.nothing
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_mistake_in_an_extension_or_a_network_ends_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REGISTERED, "no_loss", NoLoss)
+    monkeypatch.setitem(STEPS, "no_step", NoStep)
+    with_extension = {"training": {"extensions": {"no_loss": {}}}}
+    with_step = {"updates": [{"step": "no_step"}]}
+    diverged = {"training": {"lr": 1e38}, "rounds": 1}
+    for given in (
+        {"model": Unfit(5, 3)},
+        {"model": lambda: Unfit(5, 3)},
+        with_extension,
+        with_step,
+        diverged,
+    ):
+        with one_line_error("^round 1: every client failed", RoundFailed):
+            ff.run(own(), ff.iid(clients=3), **SMALL | given)
+    run = ff.run(own(), ff.iid(clients=3), **SMALL | diverged | {"rounds": 2, "participation": 0.3})
+    assert run.metrics["failed_clients"] == 2  # of fedflow's own parts
 
 
 @pytest.mark.parametrize(

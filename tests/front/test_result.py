@@ -93,6 +93,7 @@ def test_names(runs: dict[str, Result]) -> None:
 def test_lists_and_mappings_of_runs(runs: dict[str, Result]) -> None:
     both = [runs["fedavg"], runs["again"]]
     assert ff.compare(both).table.equals(ff.compare(*both).table)
+    assert ff.compare([both, [runs["ditto"]]]).table.equals(ff.compare(*both, runs["ditto"]).table)
     assert ff.compare(runs["ditto"], both).table.equals(ff.compare(runs["ditto"], *both).table)
     mapping = ff.compare({"b": both, "a": runs["ditto"], 3: runs["ifca"]})
     assert list(mapping.table.index) == ["b", "a", "3"] and mapping.table["seeds"].tolist() == [2, 1, 1]
@@ -289,10 +290,14 @@ def test_runs_that_must_not_be_averaged(runs: dict[str, Result]) -> None:
         ff.compare(base=[runs["fedavg"], runs["slow"]])
     with one_line_error("FedAvg: lr 0.05 .* differ only in their seeds", BadInput):
         ff.compare(runs["again"], FedAvg=runs["slow"])
-    with one_line_error("results: FedAvg twice with seed 0", BadInput):
+    with one_line_error(r"results: FedAvg twice with seed 0 .* compare\(a=\.\.\., b=\.\.\.\)$", BadInput):
         ff.compare(runs["fedavg"], go())
     with one_line_error("results: None .* at least one result", BadInput):
         ff.compare()
+    with one_line_error(r"^p: \[\] .* at least one result", BadInput):
+        ff.compare(runs["fedavg"], p=[])
+    with one_line_error("results: a list .* results of fedflow.run, or lists", BadInput):
+        ff.compare([[[runs["fedavg"]]]])
 
 
 @pytest.mark.parametrize("metric", [None, "local_worst10", "train_loss"])

@@ -251,8 +251,14 @@ def test_text_labels_that_do_not_fit() -> None:
     frame = pd.DataFrame(X)
     with one_line_error("y: an index that differs from x.index", BadInput):
         ff.dataset(frame, pd.Series(NAMES[Y]).sample(frac=1, random_state=0), X_TEST, NAMES[Y_TEST])
+    for missing in (None, np.nan, pd.NA):
+        labels = [*NAMES[Y][:-1].tolist(), missing]
+        series = pd.Series(labels, dtype=object)
+        for name, given in (("y", (X, labels, X_TEST, NAMES[Y_TEST])), ("y_test", (X, NAMES[Y], X, series))):
+            with one_line_error(f"^{name}: no label in row 39 .* a label for every sample$", BadInput):
+                ff.dataset(*given)
     with one_line_error("y: 'ndarray' .* it holds object", BadInput):
-        ff.dataset(X, np.array(["a", None] * 20, object), X_TEST, NAMES[Y_TEST])
+        ff.dataset(X, np.array(["a", 1] * 20, object), X_TEST, NAMES[Y_TEST])
 
 
 @pytest.mark.parametrize("kind", [lambda v: v, torch.from_numpy, np.ndarray.tolist, pd.DataFrame])
@@ -295,6 +301,7 @@ def test_test_shares_of_text_and_real_targets() -> None:
         ({"test_share": 0.2, "x": [[0], [1, 2]] * 20}, "x: a list .* a row for every sample"),
         ({"test_share": 0.2, "x": torch.ones(40, 2).to_sparse()}, "x: a Tensor .* not sparse"),
         ({"test_share": 0.2, "x": csr_matrix(X)}, r"x: csr_matrix .* x.toarray\(\)"),
+        ({"test_share": 0.2, "x": iter(X)}, "^x: .*iterator is not .* a row for every sample"),
         ({"test_share": 0.2, "x": "here.csv"}, "x: str .* reads a file"),
         ({"test_share": 0.2, "x": [], "y": []}, "test_share: 0.2 .* of which 0 samples"),
     ],
@@ -318,7 +325,9 @@ def test_samples_of_clients_are_divided_as_they_came() -> None:
     cut, cut_test = np.cumsum(sizes)[:-1], np.cumsum(tests)[:-1]
     train = [Own(*part) for part in zip(np.split(X, cut), np.split(Y, cut), strict=True)]
     test = [Own(*part) for part in zip(np.split(X_TEST, cut_test), np.split(Y_TEST, cut_test), strict=True)]
-    for given in ((train, test), tuple(dict(zip("abc", parts)) for parts in (train, test))):
+    by_name = [dict(zip("abc", parts)) for parts in (train, test)]
+    reversed_test = dict(reversed(by_name[1].items()))
+    for given in ((train, test), by_name, (by_name[0], reversed_test)):
         data = ff.dataset(*given)
         assert torch.equal(data.x_train, RIGHT.x_train) and data.hash != RIGHT.hash
         run = ff.run(data, ff.natural(), **SMALL)
@@ -334,6 +343,32 @@ def test_samples_of_clients_are_divided_as_they_came() -> None:
         ff.dataset([(X, Y), (X[:, :4], Y)], test_share=0.2)
     with one_line_error(r"x\[1\]: samples that are a tuple of 3", BadInput):
         ff.dataset([train[0], Three(X, Y)], test_share=0.2)
+    with one_line_error(r"^x\[south\]: no sample .* one sample or more of every client$", BadInput):
+        ff.dataset({"north": (X, Y), "south": (X[:0], Y[:0])}, test_share=0.2)
+
+
+def test_labels_of_rows_are_not_taken_for_their_numbers() -> None:
+    frame, test = pd.DataFrame(X), pd.DataFrame(X_TEST)
+    shuffled = frame.assign(user=Y).sample(frac=1, random_state=0)
+    user, owner = shuffled["user"], pd.Series(Y)
+    other = ff.dataset(shuffled.drop(columns="user"), user, test, Y_TEST)
+
+    def divided(data: Any, rows: Any) -> str:
+        return ff.run(data, rows, **SMALL).partition.hash
+
+    right = divided(RIGHT, [np.flatnonzero(k == Y) for k in range(3)])
+    masks = [owner == k for k in range(3)]
+    for rows in ([g.index for _, g in owner.groupby(owner)], masks):
+        assert divided(RIGHT, rows) == divided(ff.dataset(frame, Y, test, Y_TEST), rows) == right
+    assert divided(other, {k: user == k for k in range(3)}) == divided(other, user.groupby(user).indices)
+    ascending = [pd.Index(sorted(labels)) for labels in user.groupby(user).groups.values()]
+    groups = user.groupby(user).groups
+    for data, rows in ((RIGHT, groups), (other, ascending), (other, dict(enumerate(ascending)))):
+        with one_line_error(r"partition.*: an index of row labels .* frame.groupby\(", BadInput):
+            divided(data, rows)
+    for data, rows in ((RIGHT, {k: user == k for k in range(3)}), (other, masks)):
+        with one_line_error(r"partition.*: a mask with another index .* mask.to_numpy\(\)", BadInput):
+            divided(data, rows)
 
 
 def test_data_frames_of_clients_are_joined_by_their_columns() -> None:

@@ -81,6 +81,12 @@ def test_names_that_are_numbers_are_sorted_as_numbers():
     assert rows_of(given({"b": [3], "a": [4]}))[0] == [[3], [4]]
 
 
+def test_clients_of_all_parts_are_matched_by_their_names():
+    named = given({"train": {"b": [0], "a": [1]}, "test": {"a": [5], "b": [6]}})
+    listed = given({"train": [[0], [1]], "test": [[6], [5]]})
+    assert named.hash == listed.hash
+
+
 def test_held_out_and_validation_rows_are_training_samples():
     made = given(HELD, test_rows="train")
     assert made.held_out and rows_of(made) == ([[0, 1], [5]], [[3], [3, 7]])
