@@ -61,19 +61,20 @@ def _literal(match: re.Match[str]) -> str:
 
 
 def index() -> str:
-    """The committed table of methods, with links to their code and papers."""
-    families = methods.listed()[: len(methods.FAMILIES)]  # without plug-ins
-    rows = [
-        (f'<a id="{name}"></a>[`{name}`](../{_file(METHODS[name])})', label, family, _paper(name))
-        for family, _, listed in families
-        for name, label, *_ in listed
-    ]
+    """The committed tables of methods by family, with links to their code and papers."""
+    tables = []
+    for family, lead, listed in methods.listed()[: len(methods.FAMILIES)]:  # without plug-ins
+        rows = [
+            (f'<a id="{name}"></a>[`{name}`](../{_file(METHODS[name])})', label, idea, _paper(name))
+            for name, label, _, idea, *_ in listed
+        ]
+        tables += ["", f"## {family}", "", lead, "", *_table(("name", "method", "idea", "paper"), rows)]
     head = """# Methods
 
 `fedflow methods NAME` explains a method: idea, equations, hyperparameters and traffic. On the docs site,
 every method has a page. Variants *as published* are not counted as methods.
 """
-    return "\n".join([head, *_table(("name", "method", "family", "paper"), rows)]) + "\n"
+    return "\n".join([head.rstrip(), *tables]) + "\n"
 
 
 def _file(cls: type) -> str:
