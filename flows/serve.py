@@ -7,18 +7,21 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import psutil
 import yaml
 
 from fedflow.errors import BadInput, FedflowError, asking_prefect, reason
-from fedflow.project.digest import digest
+from fedflow.naming import counted
+from fedflow.project.digest import SHORT, digest
 from fedflow.project.distribution import require
 from fedflow.project.telemetry import NO_TELEMETRY
 from fedflow.project.templates import check_present
@@ -48,6 +51,7 @@ def project() -> str:
 def deploy() -> None:
     """Create the work pool and the deployments, whose runs execute in the current folder.
 
+    What was set in the UI is kept: paused deployments, and schedules until those of prefect.yaml change.
     Raises `FedflowError` if prefect.yaml cannot be deployed, or has the name of a deployment of another
     folder.
     """
@@ -57,9 +61,11 @@ def deploy() -> None:
     from prefect.workers.process import ProcessWorker
 
     template = ProcessWorker.get_default_base_job_template()
-    names = _names()
+    content = _content()
+    entries = {entry["name"]: entry for entry in content["deployments"]}
     with get_client(sync_client=True) as api:
-        for deployment in _deployments(api, names):
+        earlier = _deployments(api, [*entries])
+        for deployment in earlier:
             if deployment.name.endswith(project()):
                 continue  # a name of this folder, although its runs may be in a folder of a container
             if (folder := _folder(deployment)) not in (None, str(Path.cwd())):
@@ -69,23 +75,80 @@ def deploy() -> None:
                 )
         with suppress(ObjectAlreadyExists):
             api.create_work_pool(WorkPoolCreate(name=project(), type="process", base_job_template=template))
-    command = prefect("--no-prompt", "deploy", "--all")
-    environment = os.environ | {PROJECT: project()}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise FedflowError(f"prefect.yaml cannot be deployed: {(done.stderr or done.stdout).strip()}")
+    with _kept(earlier, entries):
+        _prefect_deploy(content)
     with get_client(sync_client=True) as api:
         _offer_choices(api)
 
 
-def _names() -> list[str]:
-    """The names of the deployments in prefect.yaml."""
+@contextmanager
+def _kept(earlier: "list[DeploymentResponse]", entries: dict[str, dict[str, Any]]) -> Iterator[None]:
+    """A context in which entries of prefect.yaml have what was set in the UI.
+
+    A variable on the server has digests of the schedules that were deployed last.
+    """
+    from prefect.variables import Variable
+
+    variable = f"fedflow-{project()}"
+    schedules = {name: digest(str(entry.get("schedules")), SHORT) for name, entry in entries.items()}
+    known = Variable.get(variable)
+    known = known if isinstance(known, dict) else schedules
+    for deployment in earlier:
+        name = deployment.name
+        _keep(deployment, entries[name], changed=known.get(name) != schedules[name])
+    yield
+    Variable.set(variable, schedules, overwrite=True)
+
+
+def _keep(deployment: "DeploymentResponse", entry: dict[str, Any], changed: bool) -> None:
+    """Put what the server has into an entry of prefect.yaml: a pause, and schedules if not ``changed``."""
+    schedules = [
+        schedule.schedule.model_dump(mode="json")
+        | schedule.model_dump(mode="json", include={"active", "parameters", "slug"})
+        for schedule in deployment.schedules
+    ]
+    kept = []
+    if deployment.paused and not entry.get("paused"):
+        entry["paused"] = True
+        kept.append("paused")
+    if not changed and "schedule" not in entry and not _alike(schedules, entry.get("schedules") or []):
+        entry["schedules"] = schedules
+        kept.append(counted(sum(each["active"] for each in schedules), "active schedule"))
+    if kept:
+        print(f"kept as on the server: {deployment.name} ({', '.join(kept)})", flush=True)
+
+
+def _alike(schedules: list[dict[str, Any]], written: list[dict[str, Any]]) -> bool:
+    """True if the schedules of a deployment are as in prefect.yaml."""
+    given = [({"active": True} | each).items() for each in written]
+    return len(schedules) == len(given) and all(any(i <= s.items() for s in schedules) for i in given)
+
+
+def _prefect_deploy(content: dict[str, Any]) -> None:
+    """Run ``prefect deploy`` with this content of prefect.yaml."""
+    with TemporaryDirectory() as folder:
+        (file := Path(folder, "prefect.yaml")).write_text(yaml.safe_dump(content))
+        command = prefect("--no-prompt", "deploy", "--all", "--prefect-file", str(file))
+        environment = os.environ | {PROJECT: project()}
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise FedflowError(f"prefect.yaml cannot be deployed: {(done.stderr or done.stdout).strip()}")
+
+
+def _content() -> dict[str, Any]:
+    """The content of prefect.yaml, with the names of deployments as on the server."""
     try:
-        deployments = yaml.safe_load(Path("prefect.yaml").read_text())["deployments"]
-        names = [str(deployment["name"]) for deployment in deployments]
+        content = yaml.safe_load(Path("prefect.yaml").read_text())
+        for entry in content["deployments"]:
+            entry["name"] = re.sub(rf"{{{{ *\${PROJECT} *}}}}", project(), str(entry["name"]))
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise FedflowError(f"prefect.yaml cannot be deployed: {reason(error)}") from error
-    return [re.sub(rf"{{{{ *\${PROJECT} *}}}}", project(), name) for name in names]
+    return content
+
+
+def _names() -> list[str]:
+    """The names of the deployments in prefect.yaml."""
+    return [entry["name"] for entry in _content()["deployments"]]
 
 
 def _deployments(api: "SyncPrefectClient", names: list[str]) -> "list[DeploymentResponse]":

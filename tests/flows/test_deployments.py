@@ -155,6 +155,46 @@ def test_two_projects_on_one_server_keep_their_deployments(api, clone, monkeypat
     assert placed() == own
 
 
+@pytest.mark.slow  # five command lines that import Prefect and torch
+def test_a_second_start_keeps_what_was_set_in_the_ui(api, clone, monkeypatch, capsys):
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import DeploymentUpdate
+    from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
+
+    from flows.serve import _deployments, _names, deploy
+
+    monkeypatch.chdir(clone("dora"))
+    file = Path("prefect.yaml")
+    night = '{cron: "0 2 * * *", timezone: UTC, active: false}'
+    file.write_text(file.read_text().replace("schedules: []", f"schedules: [{night}]"))
+    deploy()
+    deploy()
+    assert capsys.readouterr().out == ""
+    with get_client(sync_client=True) as client:
+
+        def found() -> tuple:
+            (deployment,) = _deployments(client, _names())
+            schedules = {(s.schedule.model_dump_json(), s.active) for s in deployment.schedules}
+            return deployment, deployment.paused, schedules
+
+        deployment = found()[0]
+        client.update_deployment_schedule(deployment.id, deployment.schedules[0].id, active=True)
+        added = IntervalSchedule(interval=timedelta(hours=5), timezone="UTC")
+        client.create_deployment_schedules(deployment.id, [(added, True)], parameters={"seed": 3})
+        client.update_deployment(deployment.id, DeploymentUpdate(paused=True))
+        before = found()[1:]
+        assert before[0] and len(before[1]) == 2 and all(active for _, active in before[1])
+        deploy()
+        assert found()[1:] == before
+        assert {"seed": 3} in [schedule.parameters for schedule in found()[0].schedules]
+        line = f"kept as on the server: {deployment.name} (paused, 2 active schedules)\n"
+        assert capsys.readouterr().out == line
+        file.write_text(file.read_text().replace("0 2 *", "0 3 *"))
+        deploy()
+        new = CronSchedule(cron="0 3 * * *", timezone="UTC").model_dump_json()
+        assert found()[1:] == (True, {(new, False)})
+
+
 @pytest.mark.slow  # automations act after 10 s at least
 def test_a_crashed_run_starts_again_twice_unless_it_was_cancelled(api, clone, monkeypatch):
     from prefect.client.orchestration import get_client
