@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from flows.server import PAGES, STOP_TIMEOUT, home, password_file, prefect_api, 
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import StateType
     from prefect.client.schemas.responses import DeploymentResponse
     from prefect.events.actions import ActionTypes
     from prefect.events.schemas.automations import EventTrigger
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 PROJECT = "FEDFLOW_PROJECT"  # the variable in prefect.yaml
 RESTART = timedelta(minutes=1)  # from a crash to the next start; a worker may report a crash twice
 SILENCE = timedelta(minutes=10)  # of a run, which sends a heartbeat every three minutes
+RECENT = timedelta(days=7)  # from a crash to a start of `make serve` that restarts the run
+STILL = "StillCrashed"  # an event of ours: "Crashed" would tell webhooks twice
 
 
 def project() -> str:
@@ -231,6 +234,7 @@ def restart() -> None:
     """Start runs of these deployments again that crashed, from the last checkpoint, at most twice.
 
     A run that stays `Crashed` for `RESTART`, and so was neither cancelled nor started by hand, is scheduled.
+    So is one that crashed before this start, as nothing may have waited for it.
     A run whose heartbeats stop for `SILENCE`, because its machine is gone, becomes `Crashed` first.
     """
     from prefect.client.schemas.objects import StateType
@@ -243,8 +247,8 @@ def restart() -> None:
         force=False,
     )
     doc = "Marks a run as crashed if its machine is gone (python -m flows.serve)."
-    _automate("a run is silent", doc, _nothing_after("heartbeat", SILENCE), crash)
-    _watch()
+    _automate("a run is silent", doc, _nothing_after({"heartbeat"}, SILENCE), crash)
+    _repeat("heartbeat", StateType.RUNNING)
     start = ChangeFlowRunState(
         state=StateType.SCHEDULED,
         name="AwaitingRetry",
@@ -253,13 +257,14 @@ def restart() -> None:
     )
     doc = "Restarts a crashed run, at most twice (python -m flows.serve)."
     early = {"prefect.run-count": ["1", "2"]}
-    _automate("a run crashed", doc, _nothing_after("Crashed", RESTART, **early), start)
+    _automate("a run crashed", doc, _nothing_after({"Crashed", STILL}, RESTART, **early), start)
+    _repeat(STILL, StateType.CRASHED)
 
 
-def _watch() -> None:
-    """Send a heartbeat for all runs of these deployments, as those whose machine is gone send none.
+def _repeat(event: str, state: "StateType") -> None:
+    """Send this event for all runs of these deployments in a state.
 
-    A new automation ignores earlier heartbeats.
+    A run whose machine is gone sends none, and a new or changed automation ignores earlier ones.
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import (
@@ -269,17 +274,24 @@ def _watch() -> None:
         FlowRunFilterState,
         FlowRunFilterStateType,
     )
-    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.sorting import FlowRunSort
     from prefect.events import emit_event
 
-    running = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING]))
+    chosen = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[state])))
     ours = DeploymentFilter(name=DeploymentFilterName(any_=_names()))
+    newest = FlowRunSort.END_TIME_DESC
     with get_client(sync_client=True) as api:
-        runs = api.read_flow_runs(deployment_filter=ours, flow_run_filter=FlowRunFilter(state=running))
+        runs = api.read_flow_runs(deployment_filter=ours, flow_run_filter=chosen, sort=newest)
+    since = datetime.now(UTC) - RECENT
     for run in runs:
+        if run.end_time and run.end_time < since:
+            continue
         emit_event(
-            "prefect.flow-run.heartbeat",
-            resource={"prefect.resource.id": f"prefect.flow-run.{run.id}"},
+            f"prefect.flow-run.{event}",
+            resource={
+                "prefect.resource.id": f"prefect.flow-run.{run.id}",
+                "prefect.run-count": str(run.run_count),
+            },
             related=[
                 {
                     "prefect.resource.id": f"prefect.deployment.{run.deployment_id}",
@@ -289,17 +301,17 @@ def _watch() -> None:
         )
 
 
-def _nothing_after(event: str, within: timedelta, **labels: list[str]) -> "EventTrigger":
-    """The trigger for runs of these deployments that have this event, and then none within a time."""
+def _nothing_after(events: set[str], within: timedelta, **labels: list[str]) -> "EventTrigger":
+    """The trigger for runs of these deployments that have one of these events, and then none for a time."""
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import EventTrigger, Posture
     from prefect.events.schemas.events import ResourceSpecification
 
     with get_client(sync_client=True) as api:
-        ours = [f"prefect.deployment.{deployment.id}" for deployment in _deployments(api, _names())]
+        ours = sorted(f"prefect.deployment.{deployment.id}" for deployment in _deployments(api, _names()))
     of_them: dict[str, str | list[str]] = {"prefect.resource.role": "deployment", "prefect.resource.id": ours}
     return EventTrigger(
-        after={f"prefect.flow-run.{event}"},
+        after={f"prefect.flow-run.{event}" for event in events},
         expect={"prefect.flow-run.*"},
         match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*", **labels}),
         match_related=ResourceSpecification(of_them),
@@ -313,7 +325,8 @@ def _nothing_after(event: str, within: timedelta, **labels: list[str]) -> "Event
 def _automate(event: str, doc: str, trigger: "EventTrigger", action: "ActionTypes") -> None:
     """Create or update an automation of this project; one that is switched off stays off.
 
-    A deleted one would still act until the server restarts, and start cancelled runs again.
+    A deleted one would still act until the server restarts, and start cancelled runs again. One that is
+    updated forgets the runs that it was about to restart, so one that is as wanted is left alone.
     """
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import AutomationCore
@@ -323,10 +336,10 @@ def _automate(event: str, doc: str, trigger: "EventTrigger", action: "ActionType
         earlier = api.read_automations_by_name(name)
         on = all(automation.enabled for automation in earlier)
         wanted = AutomationCore(name=name, description=doc, enabled=on, trigger=trigger, actions=[action])
-        if earlier:
-            api.update_automation(earlier[0].id, wanted)
-        else:
+        if not earlier:
             api.create_automation(wanted)
+        elif AutomationCore.model_validate(earlier[0].model_dump()) != wanted:
+            api.update_automation(earlier[0].id, wanted)
 
 
 def prefect(*arguments: str) -> list[str]:
