@@ -7,18 +7,21 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from copy import deepcopy
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import psutil
 import yaml
 
 from fedflow.errors import BadInput, FedflowError, asking_prefect, reason
-from fedflow.project.digest import digest
+from fedflow.naming import counted
+from fedflow.project.digest import SHORT, digest
 from fedflow.project.distribution import require
 from fedflow.project.telemetry import NO_TELEMETRY
 from fedflow.project.templates import check_present
@@ -26,6 +29,7 @@ from flows.server import PAGES, STOP_TIMEOUT, home, password_file, prefect_api, 
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import StateType
     from prefect.client.schemas.responses import DeploymentResponse
     from prefect.events.actions import ActionTypes
     from prefect.events.schemas.automations import EventTrigger
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 PROJECT = "FEDFLOW_PROJECT"  # the variable in prefect.yaml
 RESTART = timedelta(minutes=1)  # from a crash to the next start; a worker may report a crash twice
 SILENCE = timedelta(minutes=10)  # of a run, which sends a heartbeat every three minutes
+RECENT = timedelta(days=7)  # from a crash to a start of `make serve` that restarts the run
+STILL = "StillCrashed"  # an event of ours: "Crashed" would tell webhooks twice
 
 
 def project() -> str:
@@ -48,6 +54,7 @@ def project() -> str:
 def deploy() -> None:
     """Create the work pool and the deployments, whose runs execute in the current folder.
 
+    What was set in the UI is kept: paused deployments, and schedules until those of prefect.yaml change.
     Raises `FedflowError` if prefect.yaml cannot be deployed, or has the name of a deployment of another
     folder.
     """
@@ -57,9 +64,11 @@ def deploy() -> None:
     from prefect.workers.process import ProcessWorker
 
     template = ProcessWorker.get_default_base_job_template()
-    names = _names()
+    content = _content()
+    entries = {entry["name"]: entry for entry in content["deployments"]}
     with get_client(sync_client=True) as api:
-        for deployment in _deployments(api, names):
+        earlier = _deployments(api, [*entries])
+        for deployment in earlier:
             if deployment.name.endswith(project()):
                 continue  # a name of this folder, although its runs may be in a folder of a container
             if (folder := _folder(deployment)) not in (None, str(Path.cwd())):
@@ -69,23 +78,80 @@ def deploy() -> None:
                 )
         with suppress(ObjectAlreadyExists):
             api.create_work_pool(WorkPoolCreate(name=project(), type="process", base_job_template=template))
-    command = prefect("--no-prompt", "deploy", "--all")
-    environment = os.environ | {PROJECT: project()}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise FedflowError(f"prefect.yaml cannot be deployed: {(done.stderr or done.stdout).strip()}")
+    with _kept(earlier, entries):
+        _prefect_deploy(content)
     with get_client(sync_client=True) as api:
         _offer_choices(api)
 
 
-def _names() -> list[str]:
-    """The names of the deployments in prefect.yaml."""
+@contextmanager
+def _kept(earlier: "list[DeploymentResponse]", entries: dict[str, dict[str, Any]]) -> Iterator[None]:
+    """A context in which entries of prefect.yaml have what was set in the UI.
+
+    A variable on the server has digests of the schedules that were deployed last.
+    """
+    from prefect.variables import Variable
+
+    variable = f"fedflow-{project()}"
+    schedules = {name: digest(str(entry.get("schedules")), SHORT) for name, entry in entries.items()}
+    known = Variable.get(variable)
+    known = known if isinstance(known, dict) else schedules
+    for deployment in earlier:
+        name = deployment.name
+        _keep(deployment, entries[name], changed=known.get(name) != schedules[name])
+    yield
+    Variable.set(variable, schedules, overwrite=True)
+
+
+def _keep(deployment: "DeploymentResponse", entry: dict[str, Any], changed: bool) -> None:
+    """Put what the server has into an entry of prefect.yaml: a pause, and schedules if not ``changed``."""
+    schedules = [
+        schedule.schedule.model_dump(mode="json")
+        | schedule.model_dump(mode="json", include={"active", "parameters", "slug"})
+        for schedule in deployment.schedules
+    ]
+    kept = []
+    if deployment.paused and not entry.get("paused"):
+        entry["paused"] = True
+        kept.append("paused")
+    if not changed and "schedule" not in entry and not _alike(schedules, entry.get("schedules") or []):
+        entry["schedules"] = schedules
+        kept.append(counted(sum(each["active"] for each in schedules), "active schedule"))
+    if kept:
+        print(f"kept as on the server: {deployment.name} ({', '.join(kept)})", flush=True)
+
+
+def _alike(schedules: list[dict[str, Any]], written: list[dict[str, Any]]) -> bool:
+    """True if the schedules of a deployment are as in prefect.yaml."""
+    given = [({"active": True} | each).items() for each in written]
+    return len(schedules) == len(given) and all(any(i <= s.items() for s in schedules) for i in given)
+
+
+def _prefect_deploy(content: dict[str, Any]) -> None:
+    """Run ``prefect deploy`` with this content of prefect.yaml."""
+    with TemporaryDirectory() as folder:
+        (file := Path(folder, "prefect.yaml")).write_text(yaml.safe_dump(content))
+        command = prefect("--no-prompt", "deploy", "--all", "--prefect-file", str(file))
+        environment = os.environ | {PROJECT: project()}
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise FedflowError(f"prefect.yaml cannot be deployed: {(done.stderr or done.stdout).strip()}")
+
+
+def _content() -> dict[str, Any]:
+    """The content of prefect.yaml, with the names of deployments as on the server."""
     try:
-        deployments = yaml.safe_load(Path("prefect.yaml").read_text())["deployments"]
-        names = [str(deployment["name"]) for deployment in deployments]
+        content = yaml.safe_load(Path("prefect.yaml").read_text())
+        for entry in content["deployments"]:
+            entry["name"] = re.sub(rf"{{{{ *\${PROJECT} *}}}}", project(), str(entry["name"]))
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise FedflowError(f"prefect.yaml cannot be deployed: {reason(error)}") from error
-    return [re.sub(rf"{{{{ *\${PROJECT} *}}}}", project(), name) for name in names]
+    return content
+
+
+def _names() -> list[str]:
+    """The names of the deployments in prefect.yaml."""
+    return [entry["name"] for entry in _content()["deployments"]]
 
 
 def _deployments(api: "SyncPrefectClient", names: list[str]) -> "list[DeploymentResponse]":
@@ -168,6 +234,7 @@ def restart() -> None:
     """Start runs of these deployments again that crashed, from the last checkpoint, at most twice.
 
     A run that stays `Crashed` for `RESTART`, and so was neither cancelled nor started by hand, is scheduled.
+    So is one that crashed before this start, as nothing may have waited for it.
     A run whose heartbeats stop for `SILENCE`, because its machine is gone, becomes `Crashed` first.
     """
     from prefect.client.schemas.objects import StateType
@@ -180,8 +247,8 @@ def restart() -> None:
         force=False,
     )
     doc = "Marks a run as crashed if its machine is gone (python -m flows.serve)."
-    _automate("a run is silent", doc, _nothing_after("heartbeat", SILENCE), crash)
-    _watch()
+    _automate("a run is silent", doc, _nothing_after({"heartbeat"}, SILENCE), crash)
+    _repeat("heartbeat", StateType.RUNNING)
     start = ChangeFlowRunState(
         state=StateType.SCHEDULED,
         name="AwaitingRetry",
@@ -190,13 +257,14 @@ def restart() -> None:
     )
     doc = "Restarts a crashed run, at most twice (python -m flows.serve)."
     early = {"prefect.run-count": ["1", "2"]}
-    _automate("a run crashed", doc, _nothing_after("Crashed", RESTART, **early), start)
+    _automate("a run crashed", doc, _nothing_after({"Crashed", STILL}, RESTART, **early), start)
+    _repeat(STILL, StateType.CRASHED)
 
 
-def _watch() -> None:
-    """Send a heartbeat for all runs of these deployments, as those whose machine is gone send none.
+def _repeat(event: str, state: "StateType") -> None:
+    """Send this event for all runs of these deployments in a state.
 
-    A new automation ignores earlier heartbeats.
+    A run whose machine is gone sends none, and a new or changed automation ignores earlier ones.
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import (
@@ -206,17 +274,24 @@ def _watch() -> None:
         FlowRunFilterState,
         FlowRunFilterStateType,
     )
-    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.sorting import FlowRunSort
     from prefect.events import emit_event
 
-    running = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING]))
+    chosen = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[state])))
     ours = DeploymentFilter(name=DeploymentFilterName(any_=_names()))
+    newest = FlowRunSort.END_TIME_DESC
     with get_client(sync_client=True) as api:
-        runs = api.read_flow_runs(deployment_filter=ours, flow_run_filter=FlowRunFilter(state=running))
+        runs = api.read_flow_runs(deployment_filter=ours, flow_run_filter=chosen, sort=newest)
+    since = datetime.now(UTC) - RECENT
     for run in runs:
+        if run.end_time and run.end_time < since:
+            continue
         emit_event(
-            "prefect.flow-run.heartbeat",
-            resource={"prefect.resource.id": f"prefect.flow-run.{run.id}"},
+            f"prefect.flow-run.{event}",
+            resource={
+                "prefect.resource.id": f"prefect.flow-run.{run.id}",
+                "prefect.run-count": str(run.run_count),
+            },
             related=[
                 {
                     "prefect.resource.id": f"prefect.deployment.{run.deployment_id}",
@@ -226,17 +301,17 @@ def _watch() -> None:
         )
 
 
-def _nothing_after(event: str, within: timedelta, **labels: list[str]) -> "EventTrigger":
-    """The trigger for runs of these deployments that have this event, and then none within a time."""
+def _nothing_after(events: set[str], within: timedelta, **labels: list[str]) -> "EventTrigger":
+    """The trigger for runs of these deployments that have one of these events, and then none for a time."""
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import EventTrigger, Posture
     from prefect.events.schemas.events import ResourceSpecification
 
     with get_client(sync_client=True) as api:
-        ours = [f"prefect.deployment.{deployment.id}" for deployment in _deployments(api, _names())]
+        ours = sorted(f"prefect.deployment.{deployment.id}" for deployment in _deployments(api, _names()))
     of_them: dict[str, str | list[str]] = {"prefect.resource.role": "deployment", "prefect.resource.id": ours}
     return EventTrigger(
-        after={f"prefect.flow-run.{event}"},
+        after={f"prefect.flow-run.{event}" for event in events},
         expect={"prefect.flow-run.*"},
         match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*", **labels}),
         match_related=ResourceSpecification(of_them),
@@ -250,7 +325,8 @@ def _nothing_after(event: str, within: timedelta, **labels: list[str]) -> "Event
 def _automate(event: str, doc: str, trigger: "EventTrigger", action: "ActionTypes") -> None:
     """Create or update an automation of this project; one that is switched off stays off.
 
-    A deleted one would still act until the server restarts, and start cancelled runs again.
+    A deleted one would still act until the server restarts, and start cancelled runs again. One that is
+    updated forgets the runs that it was about to restart, so one that is as wanted is left alone.
     """
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import AutomationCore
@@ -260,10 +336,10 @@ def _automate(event: str, doc: str, trigger: "EventTrigger", action: "ActionType
         earlier = api.read_automations_by_name(name)
         on = all(automation.enabled for automation in earlier)
         wanted = AutomationCore(name=name, description=doc, enabled=on, trigger=trigger, actions=[action])
-        if earlier:
-            api.update_automation(earlier[0].id, wanted)
-        else:
+        if not earlier:
             api.create_automation(wanted)
+        elif AutomationCore.model_validate(earlier[0].model_dump()) != wanted:
+            api.update_automation(earlier[0].id, wanted)
 
 
 def prefect(*arguments: str) -> list[str]:

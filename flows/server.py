@@ -18,11 +18,13 @@ import sys
 import threading
 import time
 import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import psutil
 from filelock import FileLock, Timeout
@@ -40,6 +42,7 @@ STOP_TIMEOUT = 15.0  # seconds between SIGTERM and SIGKILL
 PAGES = 4200  # port of the pages of `python -m flows.serve`
 CERTIFICATES = "PREFECT_API_SSL_CERT_FILE"
 PASSWORD = "PREFECT_API_AUTH_STRING"
+REFUSED = (401, 403)  # of a request with a wrong password, or with none
 DATABASE = "PREFECT_API_DATABASE_CONNECTION_URL"
 UI = "PREFECT_UI_URL"  # target of links
 ALIVE, USERS = "alive.lock", "user-{}.lock"  # locks of the server, and of every process that uses it
@@ -69,7 +72,8 @@ def prefect_api(port: int = 0) -> Iterator[str]:
     folder = home()
     try:
         if url := os.environ.get("PREFECT_API_URL"):
-            yield check_address("PREFECT_API_URL", url)
+            _check_password(check_address("PREFECT_API_URL", url))
+            yield url
             return
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)  # an older one may be readable by others
@@ -205,6 +209,38 @@ def _healthy(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=2) as reply:
             return reply.status == 200
+    except (OSError, ValueError, HTTPException):
+        return False
+
+
+def _check_password(url: str) -> None:
+    """Raise `FedflowError` if the server asks for another password.
+
+    Prefect, whose import takes a second, checks a refusal: it also knows profiles, keys and other headers.
+    """
+    if not _refuses(url):
+        return
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    try:
+        with get_client(sync_client=True) as api:
+            api.api_version()
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code in REFUSED:
+            raise FedflowError(f"the Prefect server at {url} refuses {PASSWORD} (user:password)") from None
+
+
+def _refuses(url: str) -> bool:
+    """True if the server refuses the password in the environment."""
+    login = b64encode(os.environ.get(PASSWORD, "").encode()).decode()
+    headers = {"Authorization": f"Basic {login}"}
+    request = urllib.request.Request(f"{url.rstrip('/')}/admin/version", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=2):
+            return False
+    except HTTPError as error:
+        return error.code in REFUSED
     except (OSError, ValueError, HTTPException):
         return False
 

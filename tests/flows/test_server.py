@@ -207,6 +207,30 @@ def test_an_address_that_is_none_is_one_line(monkeypatch, url):
         pass
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [("fedflow:wrong", ["run", "--method", "fedavg", "--partition", "digits-6"]), ("", ["sweep"])],
+    ids=["wrong", "missing"],
+)
+def test_a_wrong_password_is_one_line_before_any_cell(api, command, root, given, words):
+    program, environment = command
+    environment = environment | {server.PASSWORD: given}
+    line = f"fedflow: the Prefect server at {api} refuses PREFECT_API_AUTH_STRING (user:password)\n"
+    done = subprocess.run(
+        [*program, *words, "--root", str(root)], check=False, capture_output=True, text=True, env=environment
+    )
+    assert (done.returncode, done.stderr) == (2, line) and "1 of 2:" not in done.stdout
+
+
+def test_a_password_in_a_file_of_prefect_is_known(api, command, tmp_path):
+    environment = {name: value for name, value in command[1].items() if name != server.PASSWORD}
+    (tmp_path / "prefect.toml").write_text(f"[api]\nauth_string = {os.environ[server.PASSWORD]!r}\n")
+    code = "from flows.server import prefect_api\nwith prefect_api() as url: print(url)"
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, check=False, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{api}\n"), done.stderr
+
+
 @pytest.mark.parametrize("name", ["plain", "my%20project", "größe 1#c"])
 def test_the_database_is_in_the_home_whatever_its_name(tmp_path, monkeypatch, name):
     monkeypatch.delenv(server.DATABASE, raising=False)
