@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedflow.errors import FedflowError, returned
+from fedflow.naming import counted
 from fedflow.partition.scheme import Samples, Split
 
 
@@ -24,7 +25,9 @@ def checked(scheme: str, value: Any, samples: Samples, clients: int) -> Split:
         if (lists := getattr(split, name)) is None:
             continue
         if name in of_clients and len(lists) != clients:
-            raise FedflowError(f"{scheme}.split: {name} has {len(lists)} lists for {clients} clients")
+            raise FedflowError(
+                f"{scheme}.split: {name} has {counted(len(lists), 'list')} for {clients} clients"
+            )
         keys[name] = _keys(f"{scheme}.split: {name}", lists, count)
     if np.isin(keys.get("selection", ()), keys["train"]).any():
         raise FedflowError(f"{scheme}.split: selection has rows on which the same client trains")

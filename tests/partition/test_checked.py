@@ -21,7 +21,7 @@ PARTS = [np.arange(4), np.arange(4, 8)]
     ("value", "reason"),
     [
         (None, "odd.split must return a Split, not NoneType"),
-        (Split([PARTS[0]]), "train has 1 lists for 2 clients"),
+        (Split([PARTS[0]]), "train has 1 list for 2 clients"),
         (Split([np.ones(8, bool)] * 2), r"train must be lists of whole numbers, not bool \[8\]"),
         (Split([PARTS[0], np.array([-1])]), "train has the row -1, not one of 8"),
         (Split([PARTS[0], np.array([8])]), "train has the row 8, not one of 8"),
