@@ -35,7 +35,7 @@ def test_a_cell_that_raises_does_not_end_the_others(api, root, monkeypatch, mlfl
 
     monkeypatch.setattr(Ditto, "aggregate", aggregate)
     with refused("^1 of 2 runs failed: digits-6 · ditto · seed 0$", FedflowError):
-        sweep(root=str(root), name="both", settings=["run.rounds=1"])
+        sweep(root=str(root), name="both", settings=["run.rounds=1", "training.momentum=0.3"])
     ends = {
         run.data.tags["method"]: run.info.status for run in mlflow_runs(root) if "method" in run.data.tags
     }
