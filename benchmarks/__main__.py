@@ -13,8 +13,8 @@ from importlib import import_module
 from benchmarks.machine import RESULTS, keep
 
 PARTS = (
-    "engine compiled workers flow peers headline memory partition proximity curriculum levels scores scale "
-    "large coresets counts quadratic mathematics report"
+    "engine compiled workers flow peers headline memory partition proximity curriculum scores scale "
+    "large coresets counts report"
 ).split()
 OTHERS = ("first_gpu", "intervals", "kernels", "scaling", "table", "traffic")
 

@@ -55,7 +55,6 @@ def _tables(rows: dict[str, Any]) -> list[str]:
         "curriculum": _curriculum,
         "coresets": _coresets,
         "counts": _counts,
-        "mathematics": _mathematics,
         "report": _report,
         "traffic": _traffic,
     }
@@ -227,14 +226,6 @@ def _counts(rows: dict[str, Any]) -> str:
     ]
     head = "kernel launches | gigabytes read and written | ms to prepare it on the host | batches drawn ahead"
     return _table("a round of a cohort, counted", head, lines)
-
-
-def _mathematics(rows: dict[str, Any]) -> str:
-    lines = [
-        (name, _median(row["before"]), _median(row["now"]), _range(row["ratio"]))
-        for name, row in rows.items()
-    ]
-    return _table("processor seconds", "before | now | times as fast", lines)
 
 
 def _report(rows: dict[str, Any]) -> str:

@@ -71,7 +71,7 @@ def index() -> str:
     head = """# Methods
 
 `fedflow methods NAME` explains a method: idea, equations, hyperparameters and traffic. On the docs site,
-every method has a page. Numbers of methods exclude variants *as published*.
+every method has a page. Variants *as published* are not counted as methods.
 """
     return "\n".join([head, *_table(("name", "method", "family", "paper"), rows)]) + "\n"
 

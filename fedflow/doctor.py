@@ -23,6 +23,7 @@ from fedflow.errors import FedflowError
 from fedflow.files import prepared_folder, read_fact
 from fedflow.local.extensions.extension import REGISTERED as EXTENSIONS
 from fedflow.methods import METHODS
+from fedflow.naming import counted
 from fedflow.partition import SCHEMES
 from fedflow.plugins import GROUP, Failures
 from fedflow.procedures import PROCEDURES
@@ -164,10 +165,11 @@ def _params(root: Path) -> list[Finding]:
     except FedflowError as error:
         return [Finding("bad", "params.yaml", str(error))]
     grid = params.grid
-    counts = f"{len(grid.partitions)} partitions x {len(grid.methods)} methods x {len(grid.seeds)} seeds"
+    partitions, seeds = counted(len(grid.partitions), "partition"), counted(len(grid.seeds), "seed")
+    counts = f"{partitions} x {counted(len(grid.methods), 'method')} x {seeds}"
     counts += "" if grid.redraw == "run" else f", redraw: {grid.redraw}"
-    counts += f", {len(grid.central)} central networks" if grid.central else ""
-    counts += f", procedures: {len(grid.procedures)} x {len(grid.seeds)} seeds" if grid.procedures else ""
+    counts += f", {counted(len(grid.central), 'central network')}" if grid.central else ""
+    counts += f", procedures: {len(grid.procedures)} x {seeds}" if grid.procedures else ""
     same: dict[str, dict[str, None]] = {}
     for cell in cells:
         same.setdefault(cell.digest, {})[cell.method] = None

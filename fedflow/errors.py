@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
+
+V = TypeVar("V")
 
 CLOSEST, LISTED = 5, 20  # names of a list that an error shows: the closest of a longer one
 LONGEST = 200  # letters of a value that an error shows
@@ -56,6 +58,13 @@ MISSING = Missing.MISSING
 
 class FedflowError(Exception):
     """Something a user can fix. The command line prints it as one line and exits with code 2."""
+
+
+def returned(value: Any, kind: type[V], hook: str, wanted: str) -> V:
+    """The ``value`` that a function of a plug-in returned; `FedflowError` names its ``hook`` for others."""
+    if not isinstance(value, kind):
+        raise FedflowError(f"{hook} must return {wanted}, not {type(value).__name__}")
+    return value
 
 
 class BadInput(FedflowError):

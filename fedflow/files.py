@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import tempfile
@@ -110,11 +111,18 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Write a file that other processes read meanwhile: they find the old text or the new one."""
+    """Write a file that keeps its old text until the new one is complete.
+
+    It is replaced, not overwritten: hard links to it, such as DVC's cache, keep the old text.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as made:
-        made.write(text)
-    Path(made.name).replace(file)
+    made = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        with naming(file):
+            made.write_text(text, encoding="utf-8")
+            made.replace(file)
+    finally:
+        made.unlink(missing_ok=True)
 
 
 def replace_files(folder: Path, files: Mapping[str, Write | None], marker: str) -> None:

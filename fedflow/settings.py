@@ -31,11 +31,14 @@ OPERATORS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {  # name of a bo
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")  # Python's float takes more: 1_0
 
 
-def registering(table: dict[str, Any]) -> Callable[[str, str], Callable[[C], C]]:
-    """The class decorator ``register(name, label)``: it names a class, and adds it to ``table``."""
+def registering(table: dict[str, Any], base: type) -> Callable[[str, str], Callable[[C], C]]:
+    """The decorator ``register(name, label)``: it names a class of ``base``, and adds it to ``table``."""
 
     def register(name: str, label: str) -> Callable[[C], C]:
+        check_registrable(name)
+
         def add(cls: C) -> C:
+            check_base(cls, base)
             if (other := table.get(name)) is not None and other.__module__ != cls.__module__:
                 accepted = f"a name that {other.__module__} does not register, in {cls.__module__}"
                 raise BadInput("name", name, accepted)
@@ -46,6 +49,18 @@ def registering(table: dict[str, Any]) -> Callable[[str, str], Callable[[C], C]]
         return add
 
     return register
+
+
+def check_registrable(name: str) -> None:
+    """Raise `BadInput` for a name that no folder of results or entry of params.yaml can have."""
+    if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
+        raise BadInput("name", name, "letters, digits and _, beginning with a letter")
+
+
+def check_base(cls: type, base: type) -> None:
+    """Raise `BadInput` for a class that is registered without its base class."""
+    if not issubclass(cls, base):
+        raise BadInput("class", cls.__qualname__, f"a class of {base.__module__}.{base.__name__}")
 
 
 def option(

@@ -28,6 +28,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from fedflow.errors import BadInput, FedflowError, Unanswered
+from fedflow.files import replace_text
 from fedflow.project.arguments import check_address, check_port
 from fedflow.project.telemetry import NO_TELEMETRY
 from fedflow.project.waiting import announced
@@ -147,15 +148,8 @@ def _few_certificates(folder: Path) -> Path:
     few = folder / "certificates.pem"
     if not few.exists():
         end = "-----END CERTIFICATE-----\n"
-        _write(few, Path(certifi.where()).read_text().partition(end)[0] + end)
+        replace_text(few, Path(certifi.where()).read_text().partition(end)[0] + end)
     return few
-
-
-def _write(file: Path, text: str) -> None:
-    """Write the file atomically."""
-    partial = file.with_suffix(f".{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(file)
 
 
 def _state(folder: Path) -> dict[str, Any] | None:
@@ -277,9 +271,9 @@ def _serve(folder: Path, port: int) -> None:
     url = f"http://127.0.0.1:{port}/api"
     password, state = password_file(folder), folder / "server.json"
     if not password.exists():
-        _write(password, f"fedflow:{secrets.token_urlsafe(32)}")
+        replace_text(password, f"fedflow:{secrets.token_urlsafe(32)}")
     facts = {"url": url, "pages": pages, "pid": os.getpid(), "host": socket.gethostname()}
-    _write(state, json.dumps(facts))
+    replace_text(state, json.dumps(facts))
     os.environ |= private(folder) | {
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
         "PREFECT_SERVER_API_PORT": str(port),

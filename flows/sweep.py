@@ -42,7 +42,7 @@ def sweep(
         params = checked(settings, root, name=name, partitions=partitions, methods=methods, seeds=seeds)
         grid = cells(params, Path(root), name, partitions, methods, seeds)
         warn_of_kept(params, pairs(grid))
-    todo, failed = to_do(params, Path(root), grid, params.grid.central, TASKS | {"networks": _train})
+    todo, failed = to_do(params, Path(root), grid, TASKS | {"networks": _train})
     count = len(todo) + len(failed)
     later = list[Cell]()
     for cell in counted(todo):

@@ -295,7 +295,7 @@ def test_lists_fit_a_hundred_columns(call, command):
 
 
 def test_the_doctor_is_content_with_the_project(call):
-    assert re.search(r"^ok +params.yaml +1 partitions x 1 methods x 1 seeds", call("doctor"), re.M)
+    assert re.search(r"^ok +params.yaml +1 partition x 1 method x 1 seed", call("doctor"), re.M)
 
 
 def test_the_doctor_says_what_is_bad_and_ends_with_2(capsys, tmp_path):

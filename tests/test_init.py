@@ -79,7 +79,7 @@ def test_a_new_project_is_in_order(capsys, tmp_path) -> None:
     check_dvc(root)
     load_params(root / "params.yaml").check_grid()
     found = findings(root)
-    assert found["params.yaml"] == ("ok", "1 partitions x 3 methods x 3 seeds")
+    assert found["params.yaml"] == ("ok", "1 partition x 3 methods x 3 seeds")
     assert found["dvc.yaml"] == found["prefect.yaml"] == ("ok", f"as fedflow {__version__} writes it")
     assert not [what for what, (status, _) in found.items() if status == "bad"]
 

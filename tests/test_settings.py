@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import refused
 
 from fedflow.errors import BadInput, unknown_name
-from fedflow.settings import Settings, explain, option
+from fedflow.settings import Settings, explain, option, registering
 
 
 class Inner(Settings):
@@ -190,3 +191,13 @@ def test_a_value_that_is_too_long_is_cut() -> None:
 def test_unknown_name_without_a_close_one_lists_all() -> None:
     message = "method.name: 'xyz' is not accepted; expected one of a, b"
     assert str(unknown_name("method.name", "xyz", ["b", "a"])) == message
+
+
+def test_a_class_is_registered_with_its_base_under_the_name_of_a_folder() -> None:
+    register = registering(table := {}, Example)
+    for name in ("../up", "half way", "1st", ""):
+        with refused("expected letters, digits and _, beginning with a letter"):
+            register(name, "label")
+    with refused(r"class: 'Needy' is not accepted; expected a class of .*\.Example"):
+        register("needy", "Needy")(Needy)
+    assert register("example", "An example")(Example) is table["example"]

@@ -10,7 +10,7 @@ from fedflow.claims.results import Recorded, origin
 from fedflow.claims.sources import COMPARISONS
 from fedflow.claims.values import Values
 from fedflow.claims.verdicts import Judged
-from fedflow.files import naming
+from fedflow.files import replace_text
 from fedflow.finished.run import Run
 from fedflow.finished.tables import write_csv
 
@@ -33,8 +33,7 @@ def write_claims(judged: Sequence[Judged], out_dir: Path, recorded: Recorded | N
         cells = (entry.claim.claim, entry.claim.source, f"**{entry.verdict}**", "<br>".join(numbers))
         plain = (" ".join(cell.split()).replace("|", r"\|") for cell in cells)  # YAML may fold lines
         lines.append(f"| {' | '.join(plain)} |")
-    with naming(page):
-        page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    replace_text(page, "\n".join(lines) + "\n")
 
 
 def write_comparisons(judged: Iterable[Judged], file: Path, recorded: Recorded) -> Path:

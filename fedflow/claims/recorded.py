@@ -19,7 +19,7 @@ from fedflow.claims.sources import RECORDED
 from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged
 from fedflow.config import read_yaml
 from fedflow.errors import BadInput
-from fedflow.files import naming
+from fedflow.files import replace_text
 from fedflow.project.digest import SHORT, digest
 from fedflow.settings import Settings, option
 
@@ -134,10 +134,7 @@ def write_verdicts(
     notes = dict(zip((entry.id for entry in recorded.verdicts), above))  # keeps what a person wrote
     listed = [notes.get(entry.id, "") + _text([_given(entry)]) for entry in entries.values()]
     texts = [top + (_text(heads) if heads else ""), "verdicts:\n", *listed, *([end] if end else [])]
-    partial = file.with_suffix(".partial")  # a full disk must not cut the file
-    with naming(partial):
-        partial.write_text(HEAD + "\n".join(texts), encoding="utf-8")
-    partial.replace(file)
+    replace_text(file, HEAD + "\n".join(texts))
     return file
 
 

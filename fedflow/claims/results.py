@@ -19,7 +19,6 @@ from fedflow.claims.measures import Measure, parse
 from fedflow.claims.sources import NONE, RESULTS
 from fedflow.claims.targets import NotMeasured
 from fedflow.errors import FedflowError
-from fedflow.files import naming
 from fedflow.finished.run import Run
 from fedflow.finished.tables import SOME, TABLES, columns, write_csv
 from fedflow.procedures import PROCEDURES
@@ -68,10 +67,7 @@ def write_results(
     shown = [name for name in ordered if name in filled or name in ORIGIN]
     table = pd.DataFrame(rows, columns=shown, dtype=object).fillna("")
     file = study / RESULTS
-    written = file.with_suffix(".partial")  # the earlier file may be the only copy of its rows
-    with naming(file):
-        write_csv(table, written)
-        written.replace(file)
+    write_csv(table, file)
     return file
 
 

@@ -331,7 +331,7 @@ def export(
     settings: Set = None,
     root: Root = Path(),
 ) -> None:
-    """Write the rows of every client to a file, which other tools and `scheme: given` read.
+    """Write the rows of every client to a file that other tools and `scheme: given` can read.
 
     Example: `fedflow partitions export mnist5k-dir clients.json`.
     """
@@ -362,7 +362,7 @@ def export(
 
 
 def datasets(as_json: Json = False) -> None:
-    """List the named data sources, and where their images would be read or downloaded from.
+    """List the named data sources, and the file or download that each one uses.
 
     Example: `FEDFLOW_DATA=/data fedflow datasets` also searches that folder.
     """
@@ -403,7 +403,7 @@ def _models() -> list[list[str]]:
 
 
 def settings(
-    name: Annotated[str | None, typer.Argument(help="Explain this section, such as run.timing.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A section, such as run.timing, or a field.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the sections of params.yaml, or explain the fields of one: default, accepted values, meaning.
@@ -443,10 +443,10 @@ def _settings() -> list[dict[str, Any]]:
 
 
 def published(
-    name: Annotated[str | None, typer.Argument(help="Print the tables of this book in Markdown.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Print the tables of this source in Markdown.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the published tables that reports compare with, or print the tables of one book.
+    """List the published tables that reports compare with, or print the tables of one source.
 
     Example: `fedflow published aaggff`.
     """
@@ -472,7 +472,7 @@ def published(
 
 
 def _published() -> dict[str, Any]:
-    """Source, tables and text of every book."""
+    """Title, tables and text of every source."""
     from fedflow.claims.books import books, markdown
 
     return {

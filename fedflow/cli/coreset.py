@@ -13,17 +13,17 @@ PRINTED = 20  # rows; the file has all
 def coreset(
     table: Annotated[
         Path | None,
-        typer.Argument(help="Points, a row each: csv, tsv, parquet or npy. Not needed with --adjacency."),
+        typer.Argument(help="A row per point, as CSV, TSV, Parquet or NPY. Not needed with --adjacency."),
     ] = None,
     k: Annotated[int, typer.Option(help="Maximum number of rows to choose.")] = 20,
-    cost: Annotated[str | None, typer.Option(help="Column with costs >= 0; default: all cost 1.")] = None,
+    cost: Annotated[str | None, typer.Option(help="Column with costs >= 0; default: each costs 1.")] = None,
     kappa: Annotated[
         float,
         typer.Option(help="Take the cheapest row whose alignment is at least this share of the best one's."),
     ] = 1.0,
     budget: Annotated[float | None, typer.Option(help="Largest total cost.")] = None,
     columns: Annotated[
-        list[str] | None, typer.Option(help="A column to use. Repeatable; default: all others.")
+        list[str] | None, typer.Option(help="A column to use. Repeatable; default: all except costs.")
     ] = None,
     ignore: Annotated[
         list[str] | None, typer.Option(help="A column to ignore, such as a name. Repeatable.")

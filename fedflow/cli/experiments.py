@@ -35,7 +35,7 @@ def run(
             help="A name under `methods` in params.yaml, or a registered method (`fedflow methods`)."
         ),
     ],
-    seed: Annotated[int, typer.Option(help="Experiment seed.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the run.", min=0)] = 0,
     settings: Set = None,
     executor: Executor = None,
     workers: Workers = None,

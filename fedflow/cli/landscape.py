@@ -8,6 +8,7 @@ import typer
 from fedflow.cli.options import Root
 from fedflow.cli.printing import print_line
 from fedflow.errors import BadInput
+from fedflow.naming import counted
 
 
 def landscape(
@@ -54,9 +55,10 @@ def landscape(
     grid = Grid(points=points, radius=radius, samples=samples, rho=rho, directions=directions, seed=seed)
     measured, files = draw_landscape(runs, grid, between, own, name, root)
     for model in measured:
+        spread = f" ± {model.spread:.2g}" if directions > 1 else ""
         print_line(
             f"{model.label}: loss {model.loss:.4g}, accuracy {model.accuracy:.4g}, "
-            f"sharpness {model.rise:.3g} ± {model.spread:.2g} (rho {rho:g}, {directions} directions)"
+            f"sharpness {model.rise:.3g}{spread} (rho {rho:g}, {counted(directions, 'direction')})"
         )
     for file in files:
         print_line(file)

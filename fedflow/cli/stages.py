@@ -73,7 +73,7 @@ def procedure(
             help="A name under `procedures` in params.yaml, or a registered procedure (`fedflow procedures`)."
         ),
     ],
-    seed: Annotated[int, typer.Option(help="Experiment seed.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the run.", min=0)] = 0,
     settings: Set = None,
     executor: Executor = None,
     workers: Workers = None,

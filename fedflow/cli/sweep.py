@@ -98,7 +98,7 @@ def sweep(
         if unread := [name for name in params.grid.central if name not in needed]:
             print_line(f"skipped central networks that no run needs: {', '.join(unread)}")
     if not dry_run:
-        todo, failed = grid.to_do(params, root, every, networks)
+        todo, failed = grid.to_do(params, root, every, networks=networks)
         _compute(params, root, todo, failed, jobs)
         return
     for cell, why in (expected := grid.expected(params, root, every)):

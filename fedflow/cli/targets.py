@@ -27,7 +27,7 @@ def targets(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with unrounded numbers.")] = False,
     root: Root = Path(),
 ) -> None:
-    """Show the round in which each method reached a target, its cost, and the gain of the cheapest method.
+    """Show when each method reached a target, its cost, and its cost relative to the cheapest method.
 
     Example: `fedflow targets --column global_accuracy --target 0.8`. A transmission is the traffic of a
     FedAvg round with the same cohorts; `+`: a seed did not reach the target within its rounds.

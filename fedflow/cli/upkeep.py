@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedflow.cli.options import Json, Root
 from fedflow.cli.printing import console, print_json, print_line
+from fedflow.errors import BadInput
 
 
 def doctor(as_json: Json = False, root: Root = Path()) -> None:
@@ -54,9 +55,12 @@ def ui(
     from fedflow.tracking.pages import runs_pages
     from fedflow.tracking.store import BACKEND, tracking_uri, ui_command
 
+    if not root.is_dir():
+        raise BadInput("--root", str(root), "a folder")
     command = ui_command(root, check_port("--port", port))
     pages = runs_pages(root, port)
-    print_line(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it); the runs of:")
+    listed = "the runs of:" if pages else "no runs are recorded yet"
+    print_line(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it); {listed}")
     for name, address in pages.items():
         print_line(f"  {name}  {address}")
     sys.stdout.flush()

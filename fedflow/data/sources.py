@@ -29,8 +29,8 @@ from fedflow.data.shakespeare import ShakespeareOptions, tinyshakespeare
 from fedflow.data.smnist import SMNISTOptions, smnist
 from fedflow.data.table import TableOptions, read_table
 from fedflow.data.tff import TFFOptions, read_tff, read_tff_text
-from fedflow.errors import BadInput, FedflowError, reason, unknown_name
-from fedflow.settings import Settings
+from fedflow.errors import BadInput, FedflowError, reason, returned, unknown_name
+from fedflow.settings import Settings, check_registrable
 
 Constants = tuple[float, ...]
 
@@ -145,6 +145,7 @@ class Source:
         if self.options is not None:
             given = (options or self.options.parse({}, section="data"),)
         raw, where = self._find(data_root(root), path, parts, given)
+        returned(raw, RawData, where, "RawData")
         if self.kind == "path":  # the user's files may lack a class, complete sets may not
             raw = replace(raw, classes=raw.classes or self.classes)
         samples = checked(raw, where, self.classes, self.shape, loss)
@@ -399,6 +400,7 @@ SOURCES: dict[str, Source] = {
 
 def register_source(source: Source) -> Source:
     """Add a source to `SOURCES`; `BadInput` for the name of another module's source."""
+    check_registrable(source.name)
     known = SOURCES.get(source.name)
     if known is not None and _module(known) != _module(source):
         raise BadInput("name", source.name, f"another name than a source of {_module(known)}")

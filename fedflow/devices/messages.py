@@ -13,7 +13,7 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.methods.method import Message, Method
 from fedflow.project.digest import canonical
 from fedflow.settings import written
-from fedflow.simulation.updates.path import NOT_FINITE
+from fedflow.simulation.updates.path import NEGATIVE, NOT_FINITE
 
 Form = dict[str, tuple[int, ...]]  # shapes by name
 WEIGHTLESS = "its weight is 0, like all weights of its group"
@@ -73,7 +73,7 @@ def fault(answer: Answer, sent: Form) -> str:
     if not all(map(math.isfinite, numbers)) or not all(bool(v.isfinite().all()) for v in vectors):
         return NOT_FINITE
     if answer.weight < 0:
-        return f"its weight is {answer.weight:g}, not a number >= 0"
+        return NEGATIVE.format(answer.weight)
     both = answer.vectors.keys() & sent.keys()
     return difference(shapes(answer.vectors, both), {name: sent[name] for name in both})
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from fedflow.files import replace_text
 from fedflow.finished.collect import ENTRIES, OPTIONAL
 from fedflow.finished.run import Run
 from fedflow.metrics.table import METRICS, YARDSTICKS, Metric, diagnostics, metric_of, yardstick_first
@@ -187,9 +188,9 @@ def write_tables(runs: Sequence[Run], out_dir: Path) -> None:
     write_csv(run_table(runs), out_dir / "runs.csv")
     write_csv(curve_table(runs), out_dir / "accuracy_curves.csv")
     for name, numbers in (("metrics", headline(runs)), ("summary", one_number(runs))):
-        (out_dir / f"{name}.json").write_text(json.dumps(numbers, indent=1) + "\n")
+        replace_text(out_dir / f"{name}.json", json.dumps(numbers, indent=1) + "\n")
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
     """Write a table with the same bytes on every machine."""
-    table.to_csv(path, index=False, float_format="%.9g", lineterminator="\n")
+    replace_text(path, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))

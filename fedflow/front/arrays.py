@@ -14,7 +14,7 @@ from fedflow.data.encoding import Encoding
 from fedflow.data.frames import need_features, read_frames
 from fedflow.data.labels import LOSSES, NUMBERED, binary_rows, labels_as_reals, misfit, several
 from fedflow.errors import BadInput
-from fedflow.front.samples import Given, gathered, kinds, need_same_rows, split
+from fedflow.front.samples import Given, as_numpy, gathered, kinds, need_same_rows, split
 from fedflow.project.terminal import say
 from fedflow.settings import Words
 
@@ -173,13 +173,10 @@ def _entry(path: Path) -> str:
 
 def _array(name: str, values: Any) -> np.ndarray:
     """The same numbers, with the same type, in the byte order of this machine."""
-    if isinstance(values, Tensor):
-        if values.layout != torch.strided:
-            raise BadInput(name, Words("a sparse tensor"), "x.to_dense()")
-        values = values.detach().cpu()
-        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    if isinstance(values, Tensor) and values.layout != torch.strided:
+        raise BadInput(name, Words("a sparse tensor"), "x.to_dense()")
     try:
-        array = np.asarray(values)
+        array = np.asarray(as_numpy(values))
     except (TypeError, ValueError) as error:
         raise BadInput(name, Words(f"a {type(values).__name__}"), "an array or tensor of numbers") from error
     if np.ma.is_masked(values):

@@ -127,7 +127,7 @@ def _clients(data: Any) -> tuple[list[str], list[Any]]:
 def _joined(name: str, clients: Sequence[str], pairs: Sequence[tuple]) -> tuple[Any, np.ndarray, np.ndarray]:
     """Inputs and targets of all clients, and the number of the client of every row."""
     inputs = {f"{name}[{client}]": pair[0] for client, pair in zip(clients, pairs)}
-    targets = [np.asarray(_plain(pair[1])) for pair in pairs]
+    targets = [np.asarray(as_numpy(pair[1])) for pair in pairs]
     for (field, x), (_, y, *_) in zip(inputs.items(), pairs):
         need_same_rows(_target(field), x, y)
         if len(x) != len(y):
@@ -141,7 +141,7 @@ def _joined(name: str, clients: Sequence[str], pairs: Sequence[tuple]) -> tuple[
 
 
 def _stacked_arrays(name: str, inputs: Mapping[str, Any]) -> np.ndarray:
-    arrays = [np.asarray(_plain(x)) for x in inputs.values()]
+    arrays = [np.asarray(as_numpy(x)) for x in inputs.values()]
     if len({(array.shape[1:], array.dtype) for array in arrays}) > 1:
         raise BadInput(name, Words("clients of different inputs"), "inputs of one shape and type")
     return np.concatenate(arrays)
@@ -216,10 +216,10 @@ def _sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
     if not isinstance(sample, tuple | list) or len(sample) != 2:
         parts = f" of {len(sample)}" if isinstance(sample, tuple | list | dict) else ""
         raise BadInput(name, Words(f"samples that are a {type(sample).__name__}{parts}"), "pairs (x, y)")
-    return np.array(_plain(sample[0])), _plain(sample[1])
+    return np.array(as_numpy(sample[0])), as_numpy(sample[1])
 
 
-def _plain(values: Any) -> Any:
+def as_numpy(values: Any) -> Any:
     """NumPy's form of a tensor."""
     if not isinstance(values, Tensor):
         return values
@@ -261,8 +261,8 @@ def _columns(name: str, data: Any) -> tuple[np.ndarray, np.ndarray, tuple[str, .
     names = getattr(data.features[y], "names", None) or ()
     left = [column for column in there if column not in (x, y)]
     note = f"{name}: {x}, labels: {y}" + (f"; left out: {listed(left)}" if left else "")
-    arrays = [np.array(_plain(values)) for values in data[x]]
-    targets = [np.asarray(_plain(value)) for value in data[y]]
+    arrays = [np.array(as_numpy(values)) for values in data[x]]
+    targets = [np.asarray(as_numpy(value)) for value in data[y]]
     return _stacked(name, arrays), _stacked(_target(name), targets), tuple(names), (note,)
 
 
@@ -270,14 +270,14 @@ def _complete(names: Sequence[str], y: Any) -> bool:
     """True if every one of the ``names`` has a sample: names without any are not taken unasked."""
     if not names:
         return False
-    labels = np.asarray(_plain(y))
+    labels = np.asarray(as_numpy(y))
     return labels.dtype.kind in "iu" and np.array_equal(np.unique(labels), np.arange(len(names)))
 
 
 def _text(values: Any) -> np.ndarray | None:
     """Labels that are text, or None for other values."""
     try:
-        array = np.asarray(_plain(values))
+        array = np.asarray(as_numpy(values))
     except (TypeError, ValueError):  # of other kinds, which `dataset` names
         return None
     if array.ndim != 1 or not array.size:
@@ -357,7 +357,7 @@ def _rows(name: str, values: Any, chosen: np.ndarray | slice = slice(None)) -> A
     if hasattr(values, "iloc") and isinstance(chosen, np.ndarray):
         return values.iloc[chosen]
     try:
-        return np.asarray(_plain(values))[chosen]
+        return np.asarray(as_numpy(values))[chosen]
     except (TypeError, ValueError) as error:
         accepted = "an array or tensor with a row for every sample, not sparse"
         raise BadInput(name, Words(f"a {type(values).__name__}"), accepted) from error

@@ -7,7 +7,7 @@ from fedflow.methods.method import Method
 from fedflow.settings import registering
 
 METHODS: dict[str, type[Method]] = {}
-register = registering(METHODS)
+register = registering(METHODS, Method)
 
 
 def method_name(name: object) -> object:

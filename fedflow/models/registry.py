@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from fedflow.errors import BadInput, FedflowError, reason, unknown_name
+from fedflow.errors import BadInput, FedflowError, reason, returned, unknown_name
 from fedflow.models.external import of_library
 from fedflow.models.imported import imported, is_path
 from fedflow.models.lora import ADAPTERS, add_adapters
@@ -17,6 +17,7 @@ from fedflow.models.noise import DRAWS, draws_in_forward, zeros
 from fedflow.models.start import start_from
 from fedflow.models.tensors import freeze_others
 from fedflow.seeding import undisturbed
+from fedflow.settings import check_registrable
 
 DATA = ("input_shape", "num_classes")  # parameters of a network that the dataset sets
 
@@ -112,6 +113,8 @@ def register_network(
     Raises `BadInput` for the name of another module's network.
     """
 
+    check_registrable(name)
+
     def add(build: B) -> B:
         other = ARCHITECTURES.get(name)
         if other is not None and other.build.__module__ != build.__module__:
@@ -175,12 +178,15 @@ def build(
         network.check_option(option, "model.options")
     given = network.options | options
     try:
-        module = network.make(input_shape, num_classes, given)
+        module = returned(network.make(input_shape, num_classes, given), nn.Module, name, "an nn.Module")
         with torch.no_grad():
             module.eval()(zeros(module, 1, input_shape))
-    except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
+    except FedflowError:
+        raise
+    except Exception as error:  # of a user's network, which may raise anything
         inputs = f"{'images' if len(input_shape) == 3 else 'inputs'} {input_shape}"
-        raise BadInput("model.name", name, f"a network and options that fit {inputs} ({error})") from error
+        accepted = f"a network and options that fit {inputs} ({reason(error)})"
+        raise BadInput("model.name", name, accepted) from error
     if start is not None:
         given = given | {"start": start_from(module, start, fresh)}
     if lora is not None:

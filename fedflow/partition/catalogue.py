@@ -123,7 +123,7 @@ def catalogue() -> str:
         "## Steps after any scheme",
         *(line for module in AFTER for line in _step(module)),
         "",
-        "Entries for published experiments: [Set-ups of the literature](reference/setups.md).",
+        "Entries for published experiments: [Setups from the literature](reference/setups.md).",
     ]
     return "\n".join([*head, *(line for page in pages for line in _section(page))]) + "\n"
 

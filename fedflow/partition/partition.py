@@ -19,6 +19,7 @@ from fedflow.partition.after.holdout import hold_out
 from fedflow.partition.after.inputs import Change, changes, owned, steps
 from fedflow.partition.after.label_noise import spoil
 from fedflow.partition.after.newcomers import order_of_joining
+from fedflow.partition.checked import checked
 from fedflow.partition.params import PartitionParams
 from fedflow.partition.scheme import Indices, Samples, Scheme, Split, label_skew, num_classes, spread
 from fedflow.seeding import generator
@@ -301,11 +302,12 @@ def _split(
 ) -> Split:
     """The scheme's split of all samples except ``public``."""
     if not len(public):
-        return scheme.split(samples, clients, rng)
+        return checked(scheme.name, scheme.split(samples, clients, rng), samples, clients)
     if scheme.by_row:
         raise BadInput("partition.public", len(public), "0, because the scheme names the rows of all clients")
     rest = _rest(len(samples.labels), public)
-    split = scheme.split(samples.only(rest), clients, rng)
+    divided = samples.only(rest)
+    split = checked(scheme.name, scheme.split(divided, clients, rng), divided, clients)
     relabeled = None
     if split.train_labels is not None:
         relabeled = samples.labels.copy()

@@ -38,14 +38,18 @@ class Samples:
 
     @classmethod
     def of(cls, dataset: Dataset, **more: Any) -> "Samples":
-        """The samples of a prepared dataset.
+        """The samples of a prepared dataset, which are not writable.
 
         If targets are sequences, all samples have the label 0; of several real targets, the first counts. Of
         several labels per sample, their number is a real target.
         """
-        train, test = _labels(dataset.y_train), _labels(dataset.y_test)
+        train, test = fixed(_labels(dataset.y_train)), fixed(_labels(dataset.y_test))
         several = dataset.y_train.dtype == torch.bool
-        return cls(train, test, dataset.columns, inputs=dataset.x_train.numpy, several=several, **more)
+
+        def inputs() -> np.ndarray:
+            return fixed(dataset.x_train.numpy())
+
+        return cls(train, test, dataset.columns, inputs=inputs, several=several, **more)
 
     def need_one_label(self) -> None:
         """Raise `FedflowError` if samples can have several labels."""
@@ -118,6 +122,13 @@ class Scheme(Settings):
         raise BadInput("partition.clients", MISSING, "a whole number >= 1")
 
 
+def fixed(values: np.ndarray) -> np.ndarray:
+    """A view of the values that cannot be changed."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
 def _labels(y: Tensor) -> np.ndarray:
     """The labels or real targets [n] that schemes see, for targets ``y`` [n, ...]."""
     if y.dtype == torch.bool:
@@ -134,7 +145,7 @@ S = TypeVar("S", bound=type[Scheme])
 
 def register(name: str) -> Callable[[S], S]:
     """Class decorator: register a scheme as ``name``. Raises `BadInput` for another module's name."""
-    return registering(SCHEMES)(name, name)
+    return registering(SCHEMES, Scheme)(name, name)
 
 
 def runs(owners: np.ndarray, count: int) -> np.ndarray:

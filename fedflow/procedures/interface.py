@@ -148,7 +148,7 @@ class Procedure(Settings):
 
 
 PROCEDURES: dict[str, type[Procedure]] = {}
-register = registering(PROCEDURES)
+register = registering(PROCEDURES, Procedure)
 
 
 def procedure_class(name: str, field: str) -> type[Procedure]:

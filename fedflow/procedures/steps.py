@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
+from fedflow.errors import returned
 from fedflow.procedures.interface import Row, State
 
 
@@ -82,7 +83,8 @@ def _advance(parts: Parts, part: str, done: int, state: State | None, seconds: f
     now, rows, last = parts.start(part) if state is None else state, list[Row](), parts.steps(part)
     deadline = time.monotonic() + seconds
     while done + len(rows) < last:
-        now, row = parts.step(part, now, done + len(rows) + 1)
+        stepped = parts.step(part, now, done + len(rows) + 1)
+        now, row = returned(stepped, tuple, "step", "the next state and its row")
         rows.append({name: float(value) for name, value in row.items()})
         if time.monotonic() >= deadline:
             break

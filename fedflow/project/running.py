@@ -38,13 +38,13 @@ class Running:
             psutil.Process(self.pid).terminate()
 
 
-def _opened(process: psutil.Process, note: Path) -> bool:
+def _holds(process: psutil.Process, note: Path, since: float) -> bool:
     """True if the process has the lock of this note open: a copied project has copies of both files."""
     lock = note.with_name(note.name.removesuffix(".json")).resolve()
     try:
         return any(Path(file.path) == lock for file in process.open_files())
     except psutil.AccessDenied:  # of another user
-        return True
+        return process.create_time() <= since + STARTED
 
 
 def running(root: Path) -> list[Running]:
@@ -58,7 +58,7 @@ def running(root: Path) -> list[Running]:
                 continue
             process = psutil.Process(run.pid)
             ended = process.status() == psutil.STATUS_ZOMBIE  # ended, but not reaped by its parent
-            if not ended and process.create_time() <= run.since + STARTED and _opened(process, note):
+            if not ended and _holds(process, note, run.since):
                 runs.append(run)
     return sorted(runs, key=lambda run: run.name)
 

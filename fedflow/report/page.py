@@ -15,6 +15,7 @@ from fedflow.claims.comparisons import write_claims
 from fedflow.claims.matching import compare
 from fedflow.claims.verdicts import judge
 from fedflow.errors import FedflowError
+from fedflow.files import replace_text
 from fedflow.finished.collect import Labels, collect_partitions, collect_runs
 from fedflow.finished.collect_outcomes import Entries, collect_outcomes, write_outcomes
 from fedflow.finished.networks import collect_networks
@@ -87,7 +88,6 @@ def build_report(
     results_dir: Path,
     partitions_dir: Path,
     out_dir: Path,
-    title: str = "",
     claims: Path | None = None,
     central: Path | None = None,
     labels: Labels | None = None,
@@ -131,14 +131,14 @@ def build_report(
         labels=labels or {},
         tried=tried,
     )
-    text, page = _page(c, title or (TITLE if collected else "Procedures")), Path(out_dir) / "index.html"
+    text, page = _page(c, TITLE if collected else "Procedures"), Path(out_dir) / "index.html"
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_tables(collected, page.parent)
         write_pairs(collected, {p.name: p.pairs for p in c.partitions}, page.parent / "pairs.csv")
         write_outcomes(done, page.parent)
         write_claims(c.claims, page.parent, c.recorded)
-        page.write_text(text, encoding="utf-8")
+        replace_text(page, text)
     except OSError as error:
         raise FedflowError(f"cannot write the report to {out_dir}: {error.strerror or error}") from error
     return page

@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from fedflow.errors import returned
 from fedflow.local.client import Client, Update
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
@@ -234,7 +235,8 @@ def served_model(job: Job, federation: Federation, shard: Shard, i: int) -> tupl
     client = client_of(job, federation, shard, i, {})
     client.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, shard.clients[i]))
     served = job.method.model_for(client)
-    w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
+    w, number = served if isinstance(served, tuple) and len(served) == 2 else (served, torch.zeros(()))
+    w = returned(w, Tensor, f"{job.method.name}.model_for", "a model [D], or a pair of it and its number")
     if number is None:
         best = _best_of(federation, w, shard.clients[i])
         # Not a view, which would keep all of the models in memory.

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fedflow.errors import FedflowError, RoundFailed
+from fedflow.errors import FedflowError, RoundFailed, returned
 from fedflow.local.client import TRAINED, check_diagnostic
-from fedflow.methods.method import Message, Method, ServerState, draw
+from fedflow.methods.method import Message, Method, Passes, ServerState, draw
 from fedflow.methods.protocols import Asynchronous, Cyclic, Onboarding, Phased, VariableEpochs
 from fedflow.metrics.table import check_names
 from fedflow.seeding import generator
@@ -23,7 +23,7 @@ from fedflow.simulation.extensions.extension import overriding
 from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.job import ClientResult, OnboardingShard, Shard
 from fedflow.simulation.messages import received_bytes
-from fedflow.simulation.outcome import SERIES_CLIENTS, Outcome, RoundReport, reasons
+from fedflow.simulation.outcome import SERIES_CLIENTS, Outcome, RoundReport, RunFindings, reasons
 from fedflow.simulation.returned import of_tensors, plain, planned
 from fedflow.simulation.sampling import sample
 from fedflow.simulation.scoring import Scoring
@@ -97,7 +97,8 @@ class Simulation(RunSetup):
             self.scoring.served_models(scores),
         )
         for extension in self.extensions:
-            outcome.add(extension.finish(scores))
+            hook = f"{type(extension).__name__}.finish"
+            outcome.add(returned(extension.finish(scores), RunFindings, hook, "RunFindings"))
         return outcome
 
     def forget(self) -> None:
@@ -292,7 +293,8 @@ class Simulation(RunSetup):
         settings, method = self.settings, self.job.method
         for extension in self.extensions:
             if (chosen := extension.cohort(t)) is not None:
-                return chosen
+                hook, wanted = f"{type(extension).__name__}.cohort", "chances [N] and a size, or None"
+                return returned(chosen, tuple, hook, wanted)
         number = (t - 1) * (method.cycles() if isinstance(method, Cyclic) else 1) + cycle
         return sample(settings.sampling, settings.participation, self.sizes, self.job.seed, number)
 
@@ -323,7 +325,8 @@ class Simulation(RunSetup):
         streams = [usual if epochs is None else epochs for usual in method.streams(job.training).values()]
         loads = [job.training.workload(samples, n if most is None else min(n, most)) for n in streams]
         # Time is counted by step, however small its batch; gradients are counted by sample.
-        passes = method.work(now, server, sum(load.steps for load in loads) / batches, batches)
+        work = method.work(now, server, sum(load.steps for load in loads) / batches, batches)
+        passes = returned(work, Passes, f"{method.name}.work", "Passes")
         factor, evaluations = job.training.gradients, job.training.evaluations
         fits = len(streams) if passes.fits is None else passes.fits
         losses = passes.losses + evaluations * fits
@@ -332,7 +335,9 @@ class Simulation(RunSetup):
         by_sample = method.work(now, server, sum(load.samples for load in loads) / samples, batches)
         count = round(by_sample.gradients * factor * samples + by_sample.inputs)
         now = self.round(t, "broadcast", t, cycle, k, cycle=cycle)
-        return Work(k, t, ends, epochs, method.broadcast(now, server, k), most, count)
+        sent, hook = method.broadcast(now, server, k), f"{method.name}.broadcast"
+        message = returned(sent, dict, hook, "a dictionary of tensors")
+        return Work(k, t, ends, epochs, message, most, count)
 
     def _checkpoint(self) -> None:
         if self.folder is None:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from fedflow.data.examples import Examples
-from fedflow.errors import FedflowError
+from fedflow.errors import FedflowError, returned
 from fedflow.local.client import TRAIN_LOSS, TRAINED, Client, Update
 from fedflow.local.fast.compiled import Gradient, compiled_gradient
 from fedflow.local.samples import Samples
@@ -66,7 +66,8 @@ def train_shard(job: Job, shard: Shard, gathers: bool = False) -> Trained:
     """Train every client of the shard; sum their vectors unless the server needs each (``gathers``)."""
 
     def step(client: Client) -> Update:
-        update = job.method.local(client)
+        hook, wanted = f"{job.method.name}.local", "client.update(...)"
+        update = returned(job.method.local(client), Update, hook, wanted)
         numbers = {name: t for name, t in update.scalars.items() if t.is_floating_point()}  # no ids
         diagnostics = update.diagnostics | numbers | {TRAIN_LOSS: client.train_loss} | client.records
         trained = {} if client.trained is None or not job.keep_trained else {TRAINED: client.trained}
@@ -148,7 +149,8 @@ def _train_vmapped(
 
 def _in_one_line(error: Exception) -> str:
     """The error, and the last line of code outside fedflow and the installed libraries that led to it."""
-    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    kind = "" if isinstance(error, FedflowError) else f"{type(error).__name__}: "
+    text = f"{kind}{error}".splitlines()[0]
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if _written_here(frame.filename)]
     return f"{text} ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else text
 

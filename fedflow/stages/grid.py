@@ -48,14 +48,19 @@ def pairs(grid: Sequence[Cell]) -> list[tuple[str, ...]]:
 
 
 def to_do(
-    params: Loaded, root: Path, grid: Sequence[Cell], networks: Sequence[str], makers: Makers = MAKERS
+    params: Loaded,
+    root: Path,
+    grid: Sequence[Cell],
+    makers: Makers = MAKERS,
+    networks: Sequence[str] | None = None,
 ) -> tuple[list[Cell], list[str]]:
     """Make the inputs of the grid and set `left_over` results aside.
 
     Returns the cells that are not finished, and the titles of those whose inputs cannot be made. Results come
-    back when the grid has them again. The central ``networks`` are trained even if no cell reads them.
-    ``makers`` are as for `make_inputs`.
+    back when the grid has them again. The central ``networks`` (default: of the grid) are trained even if no
+    cell reads them. ``makers`` are as for `make_inputs`.
     """
+    networks = params.grid.central if networks is None else networks
     unread, lost = _make_inputs(params, root, grid, networks, makers)
     for home in (RESULTS, OUTCOMES):  # outputs of a stage of dvc.yaml; DVC warns of empty ones
         (root / home).mkdir(exist_ok=True)

@@ -12,10 +12,10 @@ import pandas as pd
 
 from fedflow.config import Changes, Loaded
 from fedflow.data.prepared import file_sum
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, returned
 from fedflow.finished.outcomes import SUMMARY, final_numbers, read_parts, write_outcome
 from fedflow.models.registry import adapted
-from fedflow.procedures import Column, End, Procedure
+from fedflow.procedures import Column, End, Findings, Procedure
 from fedflow.procedures.job import ProcedureJob
 from fedflow.project.arguments import argument
 from fedflow.project.code import ASIDE
@@ -203,7 +203,8 @@ def _described(run: ProcedureRun) -> Description:
 
 def _result(run: ProcedureRun, shared: Any, progress: Progress) -> Result:
     """The outcome after the last steps of all parts."""
-    findings = run.procedure.finish(shared, ends_of(progress))
+    ended = run.procedure.finish(shared, ends_of(progress))
+    findings = returned(ended, Findings, f"{run.procedure.name}.finish", "Findings")
     numbers, params = final_numbers(run.folder, findings), {"seed": run.seed, **run.effective}
 
     def pictures(folder: Path) -> Iterator[tuple[str, list[Path]]]:

@@ -27,6 +27,7 @@ from fedflow.report.sources import TRIED
 from fedflow.stages.elsewhere import as_text, changed_sections, joined
 from fedflow.stages.grid import current
 from fedflow.tracking.models import attach_to_sweep
+from fedflow.tracking.record import git
 
 COLLECT = ("--rootdir=.", "-o", "addopts=", "-p", "no:cacheprovider", "--collect-only", "-q")
 
@@ -77,6 +78,11 @@ def record_verdicts(root: Path = Path()) -> list[Path]:
     needed = not rows and not read_results(root)
     here = [*collect_runs(root / "results", params.labels, needed=needed), *rows]
     runs, outdated = joined(params, root, here)
+    if outdated and not runs:
+        raise FedflowError(
+            f"{root / RESULTS}: all rows have outdated settings or code, and no run is finished here; "
+            "run `fedflow sweep` first"
+        )
     registered = {name: procedure for name, (procedure, _) in entries.items()}
     claims = load_claims(root / CLAIMS)
     check_tests(claims, root)
@@ -103,7 +109,7 @@ def check_tests(claims: Iterable[Claim], root: Path) -> None:
     named = {test: claim.id for claim in claims for test in claim.tests}
     if not named:
         return
-    top = Path(_git(root, "rev-parse", "--show-toplevel") or root)
+    top = Path(git(root, "rev-parse", "--show-toplevel") or root)
     files = {test.partition("::")[0] for test in named}
     there = [file for file in sorted(files) if (top / file).is_file()]
     command = [sys.executable, "-m", "pytest", *COLLECT, *there]
@@ -112,12 +118,6 @@ def check_tests(claims: Iterable[Claim], root: Path) -> None:
     for test, claim in named.items():
         if test.partition("[")[0] not in collected:
             raise BadInput(f"claim {claim}.test", test, f"the id of a test that pytest collects in {top}")
-
-
-def _git(root: Path, *arguments: str) -> str:
-    """The answer of git, empty if it fails."""
-    command = ["git", "-C", str(root), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _recorded(root: Path) -> Recorded:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from fedflow.errors import FedflowError
+from fedflow.errors import FedflowError, returned
 from fedflow.procedures.interface import Row, State
 from fedflow.procedures.steps import Block, StepsJob, advance
 from fedflow.project.terminal import RoundBar
@@ -113,13 +113,16 @@ class PartWork:
     def parts(self) -> dict[str, int]:
         """The number of steps of every part."""
         opened = self.job.open()
-        names = opened.names()
+        names = returned(opened.names(), list, "parts", "a list of names")
         for part in names:
             if names.count(part) > 1 or re.search(r"[^\w.-]", part, re.ASCII):
                 raise FedflowError(
                     f"part {part!r}: not a name of letters, digits and - _ . that no other part has"
                 )
-        return {part: opened.steps(part) for part in names}
+        steps = {part: returned(opened.steps(part), int, "steps", "a whole number") for part in names}
+        if empty := [part for part, number in steps.items() if number < 1]:
+            raise FedflowError(f"part {empty[0]!r}: has no step")
+        return steps
 
     @property
     def total(self) -> int:

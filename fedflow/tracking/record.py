@@ -562,6 +562,8 @@ def _log_params(api: "MlflowClient", run_id: str, values: Mapping[str, str]) -> 
 
 def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
     """End a sweep with its last running child; a child that starts later reopens it."""
+    if api.get_run(parent).info.lifecycle_stage == "deleted":
+        return
     children = f"{RUNS} and tags.`{PARENT}` = '{parent}' and attributes.status = "
 
     def was_repeated(run: "Run") -> bool:  # after it was killed on another machine
@@ -591,15 +593,15 @@ def _source(root: Path, params_file: Path | None, engine: Mapping[str, Any]) -> 
         tags["fedflow.params_sha256"] = hashlib.sha256(params_file.read_bytes()).hexdigest()
     if user := user_name():
         tags["mlflow.user"] = user
-    if revision := _git(root, "rev-parse", "HEAD"):
+    if revision := git(root, "rev-parse", "HEAD"):
         tags["mlflow.source.git.commit"] = revision
         outputs = (f":(top,exclude,glob)**/{name}" for name in (RESULTS, RECORDED, COMPARISONS))
-        changed = _git(root, "status", "--porcelain", "--untracked-files=no", ":/", *outputs)
+        changed = git(root, "status", "--porcelain", "--untracked-files=no", ":/", *outputs)
         tags["fedflow.git_dirty"] = str(bool(changed)).lower()
     return tags
 
 
-def _git(root: Path, *arguments: str) -> str | None:
+def git(root: Path, *arguments: str) -> str | None:
     """The output of git, or None without git or outside a repository."""
     try:
         done = subprocess.run(

@@ -47,6 +47,7 @@ LOCK_TIMEOUT = 120.0  # seconds; making the schema takes a few
 LONGEST = 200  # bytes of the name of an artifact folder; file systems allow 255
 PORT = 5000  # of the pages that `ui_command` serves
 BUSY_TIMEOUT = 20.0  # seconds for another process to finish its transaction, as in MLflow
+BRIEF = 5  # seconds for which other runs may keep it locked
 REACH_TIMEOUT = 10.0  # seconds for a tracking server to answer
 ASKED = "/api/2.0/mlflow/experiments/get?experiment_id=0"  # needs the server's database
 
@@ -100,7 +101,9 @@ class Store:
             ask(self.uri)
 
     def away(self) -> str:
-        """The reason why a server or database does not answer; empty if it does."""
+        """The reason why a server or database does not answer, or a file is locked; empty if it answers."""
+        if file := database(self.uri):
+            return _held(file)
         try:
             self.reach()
         except FedflowError as error:
@@ -238,6 +241,17 @@ def ui_command(root: Path | str = ".", port: int = PORT) -> list[str]:
     return [*command, "--default-artifact-root", store.artifact_root]
 
 
+def _held(file: Path) -> str:
+    """The reason if another program keeps this database locked; empty if it can be written."""
+    try:
+        connection = sqlite3.connect(f"{file.as_uri()}?mode=rw", timeout=BRIEF, uri=True)
+        with contextlib.closing(connection):
+            connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        return f"MLflow store {file}: {error}" if "locked" in str(error) else ""
+    return ""
+
+
 @contextmanager
 def reporting(uri: str) -> Iterator[None]:
     """Turn errors of the store into a `FedflowError` that names it."""
@@ -272,6 +286,8 @@ def _reason(error: Exception, file: Path | None) -> str:
     while cause is not None and not hasattr(cause, "orig"):
         cause = cause.__cause__
     text = str(getattr(cause, "orig", error))
+    if "Current state is deleted" in text:
+        return "the run was deleted there; rerun the command to record it again"
     # SQLite's messages for a deleted file, through an old connection or through a new one.
     emptied = file is not None and not (file.exists() and file.stat().st_size)
     if emptied and ("readonly database" in text or "no such table" in text):

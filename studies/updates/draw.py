@@ -70,7 +70,7 @@ def filled(readme: str) -> str:
             [[label, *(cell(method + end) for end in ends)] for method, label in METHODS.items()],
         ),
         "compression": lines(
-            ["code", "FedAvg", "Ditto", "kB up per client and round"],
+            ["compressor", "FedAvg", "Ditto", "kB up per client and round"],
             [
                 [label, cell(f"fedavg{end}"), cell(f"ditto{end}"), f"{kilobytes[f'fedavg{end}']:.2f}"]
                 for end, label in codes.items()

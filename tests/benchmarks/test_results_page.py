@@ -35,7 +35,6 @@ MEASURED = {
             "host_ms": {"now": 2.5, "ahead": 1.5},
         }
     },
-    "mathematics": {"angles, p = 3": {"before": SPREAD | {"median": 4.0}, "now": SPREAD, "ratio": SPREAD}},
     "proximity": {"clients": 1000, "signatures": TIMES, "angles": TIMES, "ratio": SPREAD},
 }
 
@@ -50,7 +49,6 @@ def test_every_table_stands_under_the_machine_that_it_was_measured_on(tmp_path):
     assert "| shards, shards: 2 | 1.5 | 2.5 |" in fast and "| angles | 2.0 | 2.0 |" in fast
     assert "| 200 picks of 20,000 nodes |" in fast and "| l = 4, dense | 9.5 | 80.0 | 3,200 | 99.0 |" in fast
     assert "| ditto, evaluation | 9.0 | 2.0 | 2.50 (1.00 to 3.00) | 2.50 (1.00 to 3.00) |" in fast
-    assert "| angles, p = 3 | 4.0 | 2.0 | 2.00 (1.00 to 3.00) |" in fast
     assert "| a client in a round, 10 local epochs |" in fast
     assert "| vanilla | 500 | 2.0 |  |  |" in fast
     assert "| random | 500 | 2.0 | within noise | 2.00 (0.90 to 3.00) |" in fast

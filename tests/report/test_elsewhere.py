@@ -75,6 +75,11 @@ def test_committed_rows_count_as_runs_while_settings_and_code_are_theirs(capsys,
     results.write_text(all_here[1])
     done = fedflow(capsys, "report", "--verdicts", "--root", root)
     assert done.code == 2 and "its settings or code differ from the rows of its method" in done.err
+    shutil.rmtree(root / "results")
+    params.write_text(text.replace("rounds: 2", "rounds: 3"))
+    done = fedflow(capsys, "report", "--verdicts", "--root", root)
+    assert done.code == 2 and "all rows have outdated settings or code" in done.err
+    assert results.read_text() == all_here[1]
 
 
 @pytest.mark.parametrize(
@@ -95,14 +100,26 @@ def test_a_damaged_file_is_one_line(tmp_path, text, reason):
         joined(load_params(tmp_path / "params.yaml"), tmp_path)
 
 
+TAUGHT = """
+data: {few: {source: digits, train_limit: 100, test_limit: 50}}
+models: {few: mlp}
+central:
+  teacher: &network {dataset: few, training: {epochs: 1}}
+  student: *network
+  spare: *network
+partitions: {}
+procedures:
+  taught:
+    {procedure: distillation, dataset: few, teacher: teacher, student: student, rounds: 1, methods: {kd: {}}}
+grid:
+  {datasets: [few], central: [teacher, student, spare], partitions: [], methods: [], seeds: [0],
+   procedures: [taught]}
+engine: {executor: inline, device: cpu}
+"""
+
+
 def test_central_networks_of_the_other_runs_are_trained(capsys, tmp_path):
-    central = "{few: {source: digits, train_limit: 100, test_limit: 50}}\nmodels: {few: mlp}\ncentral:\n"
-    network = "  %s: {dataset: few, training: {epochs: 1}}\n"
-    grid = "grid: {datasets: [few], partitions: [], methods: [], seeds: [0], procedures: [taught], central: [%s]}"
-    names = ("teacher", "student", "spare")
-    text = f"data: {central}{''.join(network % name for name in names)}{grid % ', '.join(names)}\n"
-    taught = "procedures: {taught: {procedure: distillation, dataset: few, teacher: teacher, student: student, %s}}"
-    root = make_project(tmp_path, f"{text}{taught % 'rounds: 1, methods: {kd: {}}'}\npartitions: {{}}\n")
+    root = make_project(tmp_path, TAUGHT)
     done = fedflow(capsys, "sweep", "--rest", "--jobs", 1, "--root", root)
     assert (done.code, done.err) == (0, "")
     assert "skipped central networks that no run needs: spare\n" in done.out

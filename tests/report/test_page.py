@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from command import disk_of
 from result_folders import METHODS, change, listed, write_partition, write_run
 from support import refused
 
@@ -375,6 +376,18 @@ def test_unwritable_folder_is_one_line(tmp_path):
     (tmp_path / "report").write_text("a file")
     with refused(r"cannot write the report to .*report", FedflowError):
         build(tmp_path)
+
+
+def test_a_full_disk_and_a_linked_copy_leave_the_earlier_page(tmp_path):
+    """DVC may link outputs to its cache."""
+    write_run(tmp_path / "results", "p", "fedavg", 0)
+    page, cached = build(tmp_path), tmp_path / "cached"
+    cached.hardlink_to(tmp_path / "report" / "index.html")
+    write_run(tmp_path / "results", "p", "ditto", 0)
+    with disk_of(30_000), refused(r"cannot write the report to .*report: File too large", FedflowError):
+        build(tmp_path)
+    assert (tmp_path / "report" / "index.html").read_text() == page
+    assert build(tmp_path) != page == cached.read_text()
 
 
 def test_curves_have_a_row_per_evaluated_round(built):

@@ -1,16 +1,18 @@
 """What hooks of the server return is checked, in one line."""
 
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import images, run
+from support import images, refused, run
 
 from fedflow.data import Dataset
-from fedflow.errors import FedflowError
+from fedflow.errors import FedflowError, RoundFailed
+from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.method import Cohort, GlobalModel, Round
 from fedflow.simulation.returned import plain
@@ -43,6 +45,44 @@ def test_a_plan_has_a_state(digits: Dataset) -> None:
         FedflowError, match=r"given\.plan must return a cohort \[m\], m >= 1, and the server's state"
     ):
         run(Planned(), images(digits))
+
+
+@pytest.mark.parametrize(
+    ("hook", "wanted"),
+    [
+        ("broadcast", "a dictionary of tensors, not Tensor"),
+        ("model_for", "a model [D], or a pair of it and its number, not tuple"),
+        ("work", "Passes, not Tensor"),
+    ],
+)
+def test_values_of_other_types_are_refused(digits: Dataset, hook: str, wanted: str) -> None:
+    returned = (torch.zeros(3),) * 3 if hook == "model_for" else torch.zeros(3)
+    method = type("Odd", (Given,), {hook: lambda self, *_: returned})()
+    with refused(re.escape(f"given.{hook} must return {wanted}"), FedflowError):
+        run(method, images(digits)).outcome()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda client: None, "given.local must return client.update(...), not NoneType"),
+        (
+            lambda client: client.update(model=client.received["model"], weight=-1.0),
+            "its weight is -1, not a number >= 0",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:given")
+def test_an_update_that_the_server_cannot_use_is_a_failure_of_its_client(
+    digits: Dataset, answer: Any, reason: str
+) -> None:
+    class Odd(Given):
+        def local(self, client: Client) -> Update:
+            return answer(client)
+
+    for cohort in ("loop", "vmap"):
+        with pytest.raises(RoundFailed, match=re.escape(reason)):
+            run(Odd(), images(digits), cohort=cohort)
 
 
 def test_a_state_has_tensors(digits: Dataset) -> None:

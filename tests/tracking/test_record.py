@@ -1,5 +1,7 @@
+import contextlib
 import json
 import re
+import sqlite3
 import subprocess
 import time
 from dataclasses import replace
@@ -11,6 +13,7 @@ from support import finish, open_run, refused
 
 from fedflow.errors import FedflowError
 from fedflow.project.machine import processor
+from fedflow.tracking.addresses import database
 from fedflow.tracking.comparison import PARENT
 from fedflow.tracking.pages import TAG
 from fedflow.tracking.record import _source, described
@@ -145,6 +148,34 @@ def test_runs_of_a_sweep_have_one_parent(start, api, outcome):
     assert api.get_run(parent).info.run_name == "it's a sweep"
 
 
+def test_a_run_of_a_sweep_that_was_deleted_ends(start, api, outcome):
+    with start(sweep="gone") as record:
+        api.delete_run(record.parent)
+        finish(record, outcome())
+    assert api.get_run(record.run_id).info.status == "FINISHED"
+
+
+def test_a_run_that_was_deleted_is_one_line(start, api, rounds):
+    with refused("was deleted there; rerun the command to record it again", FedflowError), start() as record:
+        api.delete_run(record.run_id)
+        record.round(rounds[0])
+        record.flush()
+
+
+def test_training_continues_while_another_program_locks_the_store(start, api, rounds, monkeypatch, capsys):
+    monkeypatch.setattr("fedflow.tracking.store.BRIEF", 0)
+    monkeypatch.setattr("fedflow.tracking.record.FLUSH_SECONDS", 0)
+    with start() as record:
+        with contextlib.closing(sqlite3.connect(database(record.store.uri))) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            record.round(rounds[0])
+        said = " ".join(capsys.readouterr().out.split())
+        assert "database is locked; training continues, records are sent later" in said
+        record.flush()
+        assert steps(api, record.run_id) == [1]
+        record.fail("enough")
+
+
 def test_a_run_has_one_writer(start, outcome):
     with start() as record:
         with refused("is being recorded by another process", FedflowError):
@@ -191,7 +222,7 @@ def test_the_parent_of_a_sweep_has_its_grid_and_what_its_newest_run_was_made_wit
     """MLflow's parameters cannot change: a grid that did is a tag, until it is the first one again."""
     grid = {"methods": ["fedavg"], "seeds": [0, 1]}
     for commit, methods in (("aaa", ["fedavg"]), ("bbb", ["fedavg", "ditto"]), ("ccc", ["fedavg"])):
-        monkeypatch.setattr("fedflow.tracking.record._git", lambda root, *words, at=commit: at)
+        monkeypatch.setattr("fedflow.tracking.record.git", lambda root, *words, at=commit: at)
         with start(commit, sweep="grid", grid=grid | {"methods": methods}) as record:
             record.fail("enough")
         parent = api.get_run(record.parent).data

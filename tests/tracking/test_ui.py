@@ -39,6 +39,11 @@ def test_the_address_of_the_store_is_in_no_list_of_processes(root, capsys, monke
     assert os.environ["MLFLOW_BACKEND_STORE_URI"] == uri and started and uri not in started
 
 
+def test_a_folder_that_does_not_exist_is_not_made(tmp_path, capsys):
+    done = fedflow(capsys, "ui", "--root", tmp_path / "nowhere")
+    assert done.code == 2 and "--root: " in done.err and not (tmp_path / "nowhere").exists()
+
+
 @pytest.mark.full
 def test_the_ui_prints_links_and_opens_the_first_one_when_asked(root, tmp_path, outcome):
     """The newest federated runs come first, in their columns. MLflow's checks of hosts are on."""

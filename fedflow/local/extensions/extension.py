@@ -18,7 +18,7 @@ from fedflow.errors import BadInput, unknown_name
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Extra, Pass, Schedule
 from fedflow.models.flat import FlatModel
-from fedflow.settings import Settings, Words, shown
+from fedflow.settings import Settings, Words, check_base, check_registrable, shown
 
 Losses = Callable[[Tensor, Batch], tuple[Tensor, Tensor | None]]  # of w [D]: a loss, outputs if not compiled
 
@@ -234,7 +234,10 @@ def register(name: str) -> Callable[[E], E]:
     Raises `BadInput` for the name of another module's extension.
     """
 
+    check_registrable(name)
+
     def add(cls: E) -> E:
+        check_base(cls, Extension)
         other = REGISTERED.get(name)
         if other is not None and other.__module__ != cls.__module__:
             raise BadInput("name", name, f"another name than an extension of {other.__module__}")

@@ -145,7 +145,7 @@ class Method(Choice):
 
 
 METHODS: dict[str, type[Method]] = {}
-register = registering(METHODS)
+register = registering(METHODS, Method)
 
 
 @register("ce", "More epochs of cross-entropy")

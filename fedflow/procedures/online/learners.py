@@ -80,7 +80,7 @@ class Learner(Choice):
 
 
 LEARNERS: dict[str, type[Learner]] = {}
-register = registering(LEARNERS)
+register = registering(LEARNERS, Learner)
 
 
 @register("fs", "From scratch")

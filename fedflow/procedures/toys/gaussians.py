@@ -77,9 +77,9 @@ class Gaussians(Toy):
 
     minima: ClassVar = (*BINS, "other")
     metrics: ClassVar = {
-        "at100": Column("Accuracy 100 %", "students", "higher", digits=1),
-        "at80": Column("Accuracy 80 to 85 %", "students", digits=1),
-        "at65": Column("Accuracy 65 to 70 %", "students", digits=1),
+        "at100": Column("Accuracy 99 to 100 %", "students", "higher", digits=1),
+        "at80": Column("Accuracy 78 to 87 %", "students", digits=1),
+        "at65": Column("Accuracy 63 to 72 %", "students", digits=1),
         "other": Column("Other accuracy", "students", digits=1),
         "mean_accuracy": Column("Mean accuracy", "%", "higher"),
     }

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fedflow.errors import BadInput, FedflowError
+from fedflow.settings import check_base
 from fedflow.simulation.outcome import RoundReport, RunFindings
 
 if TYPE_CHECKING:  # plug-ins import this module while methods are imported
@@ -183,6 +184,7 @@ def register_run_extension(kind: K) -> K:
 
     Raises `BadInput` for a name that another module has registered.
     """
+    check_base(kind, RunExtension)
     name, module = kind.__name__, kind.__module__
     if (other := REGISTERED.get(name)) is not None and other.__module__ != module:
         raise BadInput("name", name, f"a name other than the extension of {other.__module__}, in {module}")

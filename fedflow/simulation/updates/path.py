@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflow.errors import FedflowError
+from fedflow.errors import FedflowError, returned
 from fedflow.local.client import Update, check_diagnostic
 from fedflow.local.wire import Size, masked, message_bytes
 from fedflow.methods.method import Method, Round
@@ -21,6 +21,7 @@ V = TypeVar("V")
 KEPT = "update."  # starts the names of vectors that clients keep for steps
 RESERVED = f"{KEPT}<number>.<name>"
 NOT_FINITE = "its update holds NaN or infinite values"
+NEGATIVE = "its weight is {:g}, not a number >= 0"
 
 
 class Result(Protocol):
@@ -135,13 +136,15 @@ class UpdatePath:
 
     def accepts(self, update: Update, received: Mapping[str, Tensor]) -> Tensor:
         """True if the server may have the update of one client, scalar bool."""
-        answers = [update.finite(), *(step.accepts(update, received) for step in self.having("accepts"))]
-        return torch.stack(answers).all() if len(answers) > 1 else answers[0]
+        of_steps = (step.accepts(update, received) for step in self.having("accepts"))
+        return torch.stack([update.finite(), update.weight >= 0, *of_steps]).all()
 
     def fault(self, update: Update, received: Mapping[str, Tensor]) -> str:
         """The reason why the server may not have the update of one client, or an empty text."""
         if not update.finite():
             return NOT_FINITE
+        if update.weight < 0:
+            return NEGATIVE.format(update.weight.item())
         refusing = (step for step in self.having("accepts") if not step.accepts(update, received))
         return next((f"{step.name} refuses its update" for step in refusing), "")
 
@@ -173,7 +176,7 @@ class UpdatePath:
                 *(clients, at[0], update, received, kept_for_step, state, self.masks, rng, step.name),
                 *(cohort, places),
             )
-            new = step.change(sent)
+            new = returned(step.change(sent), Changed, f"{step.name}.change", "Changed")
             numbers = {f"{self.title(i)}.{name}": t for name, t in new.diagnostics.items()}
             _check(step, new, update, numbers)
             entries.append(new.entries)

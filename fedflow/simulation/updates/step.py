@@ -364,4 +364,4 @@ def check_steps(steps: Sequence[UpdateStep]) -> None:
 
 
 STEPS: dict[str, type[UpdateStep]] = {}
-register = registering(STEPS)
+register = registering(STEPS, UpdateStep)
