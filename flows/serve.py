@@ -54,7 +54,7 @@ def project() -> str:
 def deploy() -> None:
     """Create the work pool and the deployments, whose runs execute in the current folder.
 
-    What was set in the UI is kept: paused deployments, and schedules until those of prefect.yaml change.
+    What was set in the UI is kept: paused deployments, and schedules until prefect.yaml has others.
     Raises `FedflowError` if prefect.yaml cannot be deployed, or has the name of a deployment of another
     folder.
     """
@@ -94,11 +94,11 @@ def _kept(earlier: "list[DeploymentResponse]", entries: dict[str, dict[str, Any]
 
     variable = f"fedflow-{project()}"
     schedules = {name: digest(str(entry.get("schedules")), SHORT) for name, entry in entries.items()}
-    known = Variable.get(variable)
-    known = known if isinstance(known, dict) else schedules
+    deployed = Variable.get(variable)
+    deployed = deployed if isinstance(deployed, dict) else schedules
     for deployment in earlier:
         name = deployment.name
-        _keep(deployment, entries[name], changed=known.get(name) != schedules[name])
+        _keep(deployment, entries[name], changed=deployed.get(name) != schedules[name])
     yield
     Variable.set(variable, schedules, overwrite=True)
 
@@ -116,14 +116,14 @@ def _keep(deployment: "DeploymentResponse", entry: dict[str, Any], changed: bool
         kept.append("paused")
     if not changed and "schedule" not in entry and not _alike(schedules, entry.get("schedules") or []):
         entry["schedules"] = schedules
-        kept.append(counted(sum(each["active"] for each in schedules), "active schedule"))
+        kept.append(counted(sum(schedule["active"] for schedule in schedules), "active schedule"))
     if kept:
         print(f"kept as on the server: {deployment.name} ({', '.join(kept)})", flush=True)
 
 
 def _alike(schedules: list[dict[str, Any]], written: list[dict[str, Any]]) -> bool:
     """True if the schedules of a deployment are as in prefect.yaml."""
-    given = [({"active": True} | each).items() for each in written]
+    given = [({"active": True} | entry).items() for entry in written]
     return len(schedules) == len(given) and all(any(i <= s.items() for s in schedules) for i in given)
 
 

@@ -52,7 +52,7 @@ def test_studies_name_existing_tests() -> None:
     names = {match[0].removeprefix("tests/") for match in re.finditer(r"\w+/[\w/]*test_\w+\.py", text)}
     assert names and not [name for name in names if not (HOME / "tests" / name).is_file()]
     source = "".join(file.read_text() for file in (HOME / "tests").rglob("test_*.py"))
-    named = set(re.findall(r"\btest_\w+\b(?!\.py)", text))
+    named = set(re.findall(r"\btest_\w+\b(?!\.py)", re.sub(r"<!-- table .* -->", "", text)))  # a measure
     assert not {name for name in named if f"def {name}(" not in source}
 
 
