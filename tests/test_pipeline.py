@@ -152,7 +152,7 @@ def runs(names: list[str]) -> list[str]:
 
 
 def prepared(name: str) -> str:
-    """What is in a prepared dataset."""
+    """The content of a prepared dataset."""
     return load_prepared(Path("data/prepared") / name).hash
 
 
