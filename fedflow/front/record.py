@@ -14,7 +14,7 @@ from fedflow.data import Dataset, DatasetParams
 from fedflow.data.params import PATHS
 from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput, FedflowError
-from fedflow.files import make_writable, naming
+from fedflow.files import make_writable, replace_text
 from fedflow.front.inputs import Division, Network, Source, default_network, network_entry, prepared
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS, Method
@@ -100,11 +100,8 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _write(file: Path, values: dict[str, Any]) -> None:
-    partial = file.with_suffix(".partial")
-    with naming(partial):
-        text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110)
-        partial.write_text(HEAD + text)
-    partial.replace(file)
+    text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110)
+    replace_text(file, HEAD + text)
 
 
 def _added(
