@@ -83,4 +83,4 @@ lock: $(SETUP) ## update requirements.lock from pyproject.toml
 
 clean: ## delete what runs have produced (not the downloads in data/raw)
 	-$(BIN)/python -m flows.server --stop
-	rm -rf data/prepared data/partitions data/central/* data/fingerprints results outcomes runs tuning report paper mlruns/* .fedflow .prefect dvc.lock
+	rm -rf data/prepared data/partitions data/central/* data/fingerprints results outcomes runs landscapes tuning report paper mlruns/* .fedflow .prefect dvc.lock

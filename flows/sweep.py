@@ -1,6 +1,7 @@
 """The grid: every partition x method x seed, then every procedure x seed, each on all workers."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,19 @@ from prefect import flow
 
 from fedflow.config import Changes, Loaded, warn_of_kept
 from fedflow.project.running import runs_elsewhere
-from fedflow.project.terminal import counted, say
+from fedflow.project.terminal import say, time_left
 from fedflow.stages.driver import Busy
 from fedflow.stages.experiment import Experiment
-from fedflow.stages.grid import Cell, cells, finished_metrics, is_finished, pairs, raise_failed, to_do
+from fedflow.stages.grid import (
+    Cell,
+    cells,
+    failure,
+    finished_metrics,
+    is_finished,
+    pairs,
+    raise_failed,
+    to_do,
+)
 from flows.central import central
 from flows.federate import federate
 from flows.procedure import procedure
@@ -19,7 +29,7 @@ from tasks.inputs import TASKS
 from tasks.mistakes import checked, checking
 from tasks.progress import comparison
 
-POLL = 2.0  # seconds until it is checked again whether another process has ended
+POLL, AWAY = 2.0, 60.0  # seconds until another process, or one on another machine, is checked again
 
 
 @flow(name="sweep", log_prints=True, validate_parameters=False)
@@ -45,7 +55,9 @@ def sweep(
     todo, failed = to_do(params, Path(root), grid, TASKS | {"networks": _train})
     count = len(todo) + len(failed)
     later = list[Cell]()
-    for cell in counted(todo):
+    began = time.monotonic()
+    for done, cell in enumerate(todo):
+        say(f"{done + 1} of {len(todo)}: {cell.title}{time_left(began, done, len(todo))}")
         if is_finished(cell, cell.results_folder):  # by another process, since the sweep began
             continue
         try:
@@ -53,12 +65,14 @@ def sweep(
         except Busy:
             later.append(cell)
         except Exception as error:  # a bug in a method must not end the other runs
-            failed.append(_say_failed(cell, error))
+            say(f"{cell.title}, {failure(error)}")
+            failed.append(cell.title)
     for cell in later:
         try:
             _wait_for(cell)
         except Exception as error:
-            failed.append(_say_failed(cell, error))
+            say(f"{cell.title}, {failure(error)}")
+            failed.append(cell.title)
     raise_failed(failed, count)
     metrics = [finished_metrics(cell) for cell in grid]
     if runs := [m for m, cell in zip(metrics, grid, strict=True) if isinstance(cell, Experiment)]:
@@ -73,16 +87,12 @@ def _run(cell: Cell) -> None:
 def _wait_for(cell: Cell) -> None:
     """Wait for the process that runs this cell, and run it if that process fails."""
     say(f"{cell.title}: waiting for another process that runs it")
-    while runs_elsewhere(cell.root, cell.address):
-        time.sleep(POLL)
-    if not is_finished(cell, cell.results_folder):
-        _run(cell)
-
-
-def _say_failed(cell: Cell, error: Exception) -> str:
-    """Say why a cell failed; returns its title."""
-    say(f"{cell.title}, failed: {type(error).__name__}: {error}")
-    return cell.title
+    while not is_finished(cell, cell.results_folder):
+        if not (here := runs_elsewhere(cell.root, cell.address)):
+            with suppress(Busy):
+                _run(cell)
+                return
+        time.sleep(POLL if here else AWAY)
 
 
 def _train(params: Loaded, name: str, root: Path) -> None:

@@ -154,7 +154,9 @@ def main(
     held = [(study, row) for code in equal for study, row in groups[code]]
     for study in {study for study, _ in held}:
         table = [
-            row | {EQUAL: current_code(*code_of(row)[:3])} if (study, row) in held else row
+            row | {EQUAL: current_code(*code_of(row)[:3])}
+            if code_of(row) in equal and not holds(row)
+            else row
             for row in read_results(study)
         ]
         write_csv(pd.DataFrame(table, dtype=object).fillna(""), study / RESULTS)

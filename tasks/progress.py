@@ -78,7 +78,7 @@ class PrefectProgress:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         self.evaluated: list[RoundReport] = []
-        self._shown = time.monotonic()  # when the table was last updated
+        self._shown, self._rows = time.monotonic(), 0  # when the table was last updated, and its rows
 
     @property
     def _about(self) -> tuple[object, ...]:
@@ -108,7 +108,8 @@ class PrefectProgress:
             numbers = (name for name in headlines(report.values) if metric_of(name))
             words = ", ".join(f"{heading(name)} {printed(name, report.values[name])}" for name in numbers)
             self._log.info(f"round {report.round} of {rounds}: {words}")
-            if time.monotonic() - self._shown > BETWEEN:
+            # Prefect keeps every version of the table: fewer and fewer keep its database small.
+            if time.monotonic() - self._shown > BETWEEN and len(self.evaluated) >= 1.1 * self._rows:
                 self._table()
         for client, why in report.failed.items():
             self._log.warning(f"round {report.round}: client {client} is left out: {why}")
@@ -118,7 +119,7 @@ class PrefectProgress:
         """Publish the table of evaluations and a summary."""
         self._table()
         lines = [f"| {name} | {value} |" for name, value in metrics.items() if value is not None]
-        name = "/".join(self.experiment.results_folder.parts[-3:])
+        name = self.experiment.address
         create_markdown_artifact(
             "\n".join(["| metric | value |", "|---|---|", *lines, "", f"Details: `fedflow show {name}`"]),
             key=self._key("summary"),
@@ -128,7 +129,7 @@ class PrefectProgress:
     def _table(self) -> None:
         table, title = evaluations(self.evaluated), f"Evaluations of {self.experiment.title}"
         create_table_artifact(table=table, key=self._key("accuracy"), description=title)
-        self._shown = time.monotonic()
+        self._shown, self._rows = time.monotonic(), len(table)
 
 
 def finished_by_an_earlier_try(cell: Cell, folder: Path) -> bool:

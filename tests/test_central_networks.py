@@ -8,14 +8,12 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from command import fedflow, make_project, one_line_error, recorded_runs
-from filelock import FileLock
 from safetensors.torch import load_file
 
 from fedflow.config import Params, load_params
@@ -194,20 +192,6 @@ def test_networks_with_equal_settings_are_separate_runs(root: Path, preloaded) -
         prepare_network(load(root), name, root, listeners=[lambda epoch, of: epochs.append(epoch)])
     assert epochs == [1, 2, 3, 3]
     assert sorted(run.info.run_name for run in recorded_runs(root)) == ["expert", "twin"]
-
-
-def test_a_network_waits_for_one_with_equal_settings(root: Path, monkeypatch) -> None:
-    waits, params = Event(), load(root)
-    prepare_network(params, "expert", root)
-    monkeypatch.setattr(
-        "fedflow.stages.central_network.say", lambda text: waits.set() if "equal settings" in text else None
-    )
-    with FileLock(root / ".fedflow" / "locks" / CentralRun(params, "expert", root).identity.key):
-        other = Thread(target=prepare_network, args=(params, "expert", root), daemon=True)
-        other.start()
-        assert waits.wait(60)
-    other.join(60)
-    assert len(recorded_runs(root)) == 1
 
 
 def interrupted(*given: object, **more: object) -> None:

@@ -273,9 +273,12 @@ def test_a_division_that_replaces_another_one_is_reported(tmp_path: Path, capsys
 def test_a_division_that_another_process_uses_is_not_replaced(tmp_path: Path, capsys) -> None:
     root = make_project(tmp_path)
     assert fedflow(capsys, "partition", "skewed", "--root", root).code == 0
-    lock = root / ".fedflow" / "locks" / "run"
-    hold = f"from pathlib import Path; from fedflow.files import locked; path = Path({str(lock)!r})"
-    wait = "with locked(path, print, 'skewed/fedavg/0'): print(flush=True); input()"
+    locks = [str(root / ".fedflow" / "locks" / name) for name in ("run", "other")]
+    hold = f"from pathlib import Path; from fedflow.files import locked; one, other = map(Path, {locks})"
+    names = "'skewed/fedavg/0'", "'other-validation/fedavg/0'"  # the second is not in params.yaml
+    wait = (
+        f"with locked(one, print, {names[0]}), locked(other, print, {names[1]}): print(flush=True); input()"
+    )
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", f"{hold}\n{wait}"], **options) as process:
         assert process.stdout and process.stdout.readline()

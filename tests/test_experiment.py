@@ -299,7 +299,7 @@ def test_two_runs_at_once_never_share_a_folder(root: Path, go: Callable) -> None
     folder = root / "mine"
 
     def other(report: Any, rounds: int) -> None:
-        with one_line_error("mine is the folder of another run, which is still running"):
+        with one_line_error("mine is in use by another run"):
             perform(experiment(root, "training.lr=0.05"), Inline(), out=folder)
 
     go(out=folder, listeners=[other])

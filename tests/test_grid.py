@@ -31,6 +31,7 @@ from fedflow.stages.experiment import Experiment
 from fedflow.stages.fingerprints import MAY_BE_EMPTY
 from fedflow.stages.grid import cells, finished_metrics, to_do
 from fedflow.stages.procedure import ProcedureRun
+from fedflow.tracking.record import UNRECORDED
 
 HOME = Path(__file__).parents[1]
 PARAMS = """
@@ -299,9 +300,8 @@ def test_damaged_results_are_computed_again(project: Path, capsys, spoil, reason
 
 
 def test_a_run_that_was_killed_before_its_record_ended_is_not_finished(project: Path, capsys) -> None:
-    identity = Experiment(load_params(project / "params.yaml"), "even", "ditto", 0, project).identity
-    note = project / ".fedflow" / "unrecorded" / identity.key
-    assert note.parent.is_dir() and not note.exists()
+    note = project / "results" / "even" / "ditto" / "0" / UNRECORDED
+    assert not note.exists()
     note.touch()
     assert dry_run(capsys, project)[0] == "even · ditto · seed 0: killed before its record ended"
     assert fedflow(capsys, "sweep", "--root", project).code == 0

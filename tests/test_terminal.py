@@ -4,12 +4,11 @@ import os
 import subprocess
 import sys
 from subprocess import PIPE
-from types import SimpleNamespace
 
 import pytest
 from command import PARAMS, fedflow
 
-from fedflow.project.terminal import RoundBar, counted
+from fedflow.project.terminal import RoundBar
 from fedflow.simulation.outcome import RoundReport
 
 REASONS = [
@@ -96,18 +95,6 @@ def test_the_first_estimate_does_not_wait_for_an_evaluation(capsys, monkeypatch)
     assert capsys.readouterr().out.splitlines() == [
         "p · m: round 2/100, about 49 min left",
         "p · m: round 4/100, local accuracy 0.500, about 48 min left",
-    ]
-
-
-def test_runs_of_a_sweep_are_counted_with_the_time_that_is_left(capsys, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    for _ in counted([SimpleNamespace(title=f"run {i}") for i in "abc"]):
-        now[0] += 50.0
-    assert capsys.readouterr().out.splitlines() == [
-        "1 of 3: run a",
-        "2 of 3: run b, about 2 min left",
-        "3 of 3: run c",
     ]
 
 

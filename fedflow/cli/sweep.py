@@ -38,7 +38,7 @@ GRACE = 10  # seconds for a run to end when it is stopped
 MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small dataset
 SHOWN = 3  # reasons printed per run
 LATER = "running in another process"
-POLL = 2.0  # seconds until a run of another process is tried again
+POLL, AWAY = 2.0, 60.0  # seconds until a run of another process, or on another machine, is tried again
 
 Ended = Generator[tuple[str, dict[str, Any], str], None, None]  # title, metrics, error
 
@@ -80,7 +80,7 @@ def sweep(
 
     check_arguments(name=name)
     params = load_engine(root, settings, executor, workers)
-    if alone := _alone(params):
+    if alone := _needs_all_workers(params):
         if (jobs or 1) > 1:
             side_by_side = "runs side by side train one client at a time, in their own processes"
             raise BadInput("--jobs", jobs, f"1 with {alone}: {side_by_side}")
@@ -127,8 +127,8 @@ def _compute(
     def elsewhere() -> Ended:
         for cell in later:
             print_line(f"{cell.title}: waiting for another process that runs it")
-            while runs_elsewhere(root, cell.address) or (ended := _run(cell))[2] == LATER:
-                time.sleep(POLL)
+            while (here := runs_elsewhere(root, cell.address)) or (ended := _run(cell))[2] == LATER:
+                time.sleep(POLL if here else AWAY)
             yield ended
 
     if not todo:
@@ -234,7 +234,7 @@ def _end(processes: list[BaseProcess]) -> None:
         process.kill()
 
 
-def _alone(params: "Loaded") -> str:
+def _needs_all_workers(params: "Loaded") -> str:
     """The request of the command that only a run alone can meet, or an executor that is a cluster."""
     engine, asked = params.engine, {change.partition("=")[0] for change in params.changes}
     by_processes = engine.executor == "processes" and {"engine", "engine.executor"} & asked

@@ -182,8 +182,8 @@ class Params(Settings):
 
         ``field`` is for errors.
         """
-        entry = self.methods.get(name, MethodParams())
-        method = name if entry.method is None else entry.method
+        entry = self.methods.get(name)
+        method = name if entry is None or entry.method is None else entry.method
         if method not in METHODS and method == name:
             names = {*METHODS, *(n for n, e in self.methods.items() if e.method)}
             raise unknown_name(field, name, names, "fedflow methods")

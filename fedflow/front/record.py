@@ -28,8 +28,7 @@ from fedflow.simulation.outcome import Outcome
 from fedflow.simulation.settings import RunSettings
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import Listener, perform
-from fedflow.stages.partition import prepare_partition
-from fedflow.stages.prepare import prepare_dataset
+from fedflow.stages.inputs import make_inputs
 from fedflow.stages.tune import written_alone
 
 HEAD = "# Written by fedflow.run(record=...), which adds the settings of every further run.\n"
@@ -80,10 +79,7 @@ def recorded(
     params = load_params(root / PARAMS, changes)
     experiment = Experiment(params, *names, seed, root)
     experiment.check()
-    for name in experiment.datasets:
-        prepare_dataset(params, name, root)
-    for name in experiment.partitions:
-        prepare_partition(params, name, root)
+    make_inputs([experiment])
     work = perform(experiment, Inline(), listeners)
     return work.simulation, work.outcome, experiment.results_folder
 

@@ -31,6 +31,7 @@ PUBLIC = "fedflow"  # `import fedflow as ff`, as plug-ins import it
 LOADERS = ("fedflow.data.params", "fedflow.data.prepared", "fedflow.partition.partition")
 
 
+@cache
 def code_digest(*modules: str, aside: tuple[str, ...] = ASIDE) -> str:
     """16 hexadecimal digits of the code in the `closure` of these modules."""
     files = closure(*modules, aside=aside)

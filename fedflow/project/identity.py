@@ -58,7 +58,8 @@ class Identity:
         """
         networks = [*networks]
         modules = {*roots, *modules_of(*chosen), *(network.build.__module__ for network in networks)}
-        code = digest([code_digest(*modules, aside=aside), [network.decides for network in networks]], KEY)
+        made = code_digest(*sorted(modules), aside=aside)
+        code = digest([made, [network.decides for network in networks]], KEY)
         return cls(settings, seed, inputs, code, environment())
 
     @classmethod

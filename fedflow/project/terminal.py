@@ -6,10 +6,10 @@ Text may contain anything (reasons of failures, names), so rich does not interpr
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -58,11 +58,6 @@ def time_left(began: float, done: int, total: int) -> str:
     return f", about {left} left"
 
 
-class Titled(Protocol):
-    @property
-    def title(self) -> str: ...
-
-
 class Reported(Protocol):
     """One round of a run, such as a `RoundReport`."""
 
@@ -74,17 +69,6 @@ class Reported(Protocol):
     def failed(self) -> Mapping[int, str]: ...
     @property
     def replayed(self) -> bool: ...
-
-
-T = TypeVar("T", bound=Titled)
-
-
-def counted(items: Sequence[T]) -> Iterator[T]:
-    """``items``; prints the number and title of every item, and the remaining time."""
-    began = time.monotonic()
-    for done, item in enumerate(items):
-        say(f"{done + 1} of {len(items)}: {item.title}{time_left(began, done, len(items))}")
-        yield item
 
 
 class RoundBar:

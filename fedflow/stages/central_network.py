@@ -61,12 +61,9 @@ def prepare_network(
         prepare(params, params.network(needed).dataset, root)
         training = CentralRun(params, needed, root)
         waiting = partial(say, f"{training.title}: waiting for another process that trains it")
-        equal = partial(say, f"{training.title}: waiting for a network with equal settings")
-        locks = root / ".fedflow" / "locks"
-        with locked(locks / f"central-{needed}", waiting):
-            with locked(locks / training.identity.key, equal):  # the driver marks it by this key
-                if not training.is_current():
-                    training.run(listeners, opened)
+        with locked(root / ".fedflow" / "locks" / f"central-{needed}", waiting):
+            if not training.is_current():
+                training.run(listeners, opened)
             drop_checkpoint(training.checkpoint)  # of a process that was killed after it recorded the end
     return central_folder(root, name)
 
@@ -132,7 +129,7 @@ class CentralRun:
     def is_current(self) -> bool:
         """True if the network is intact, recorded, and was trained from the same identity."""
         exists = intact(lambda: load_network(self.folder)) is not None
-        return exists and not outdated(self.root, self.folder, self.identity)
+        return exists and not outdated(self.folder, self.identity)
 
     def run(self, listeners: Sequence[Listener], opened: Callable[[Record], None]) -> None:
         """Train, record and write the network."""

@@ -4,7 +4,7 @@ A run steps by rounds, a procedure and a central network by steps of their parts
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from fedflow.project.digest import digest
 from fedflow.project.identity import FILE, Identity
 from fedflow.project.terminal import say
 from fedflow.tracking.models import ModelCard
-from fedflow.tracking.record import Record, open_record
+from fedflow.tracking.record import UNRECORDED, Record, open_record
 
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
@@ -118,8 +118,7 @@ def drive(
                 for listener in listeners:
                     listener(done, work.total)
             result = work.result()
-            unrecorded = _unrecorded(root, described.identity)
-            unrecorded.parent.mkdir(parents=True, exist_ok=True)
+            unrecorded = folder / UNRECORDED
             unrecorded.touch()
             result.write(folder)
             with TemporaryDirectory() as temporary:
@@ -129,7 +128,7 @@ def drive(
             if undrawn:
                 lacks = f"pictures are missing ({type(undrawn[0]).__name__}: {reason(undrawn[0])})"
                 record.lack(lacks)
-                warnings.warn(f"{described.title}: {lacks}; --again only draws them", stacklevel=2)
+                warnings.warn(f"{described.title}: {lacks}; --again draws these only", stacklevel=2)
             record.end(result.metrics, result.steps, folder, result.card, result.models, result.clusters)
         unrecorded.unlink()
         if not undrawn:
@@ -163,7 +162,7 @@ def _alone(described: Description) -> Iterator[None]:
         raise Busy(f"{described.title} is already running in another process")
 
     def taken() -> None:
-        raise FedflowError(f"{folder} is the folder of another run, which is still running; name another one")
+        raise FedflowError(f"{folder} is in use by another run; choose another folder")
 
     of_folder = locks / f"folder-{digest(str(folder.resolve()))}"
     with locked(locks / described.key, busy, described.lock), locked(of_folder, taken):
@@ -199,10 +198,10 @@ def _of_the_user(folder: Path) -> list[str]:
     return sorted(str(file.relative_to(folder)) for kind in WRITTEN for file in folder.glob(kind))
 
 
-def outdated(root: Path, folder: Path, now: Identity) -> list[str]:
+def outdated(folder: Path, now: Identity, unsure: Collection[str] = ()) -> list[str]:
     """Reasons why a folder does not hold the finished results of the identity ``now``, if there are any.
 
-    An input file that is gone counts as unchanged, as it cannot be read again.
+    ``unsure`` inputs, which may yet change, count as unchanged, as does an input file that is gone.
     """
     made, metrics = Identity.read(folder), folder / "metrics.json"
     files = [metrics, *(folder / name for name in read_fact(metrics, "files") or ())]
@@ -210,13 +209,8 @@ def outdated(root: Path, folder: Path, now: Identity) -> list[str]:
         return ["missing"]
     if made is None:
         return [f"no valid {FILE}"]
-    gone = [name for name, content in now.inputs.items() if name.startswith("file ") and not content]
-    unchanged = {name: made.inputs.get(name, "") for name in gone}
+    kept = [n for n, hash in now.inputs.items() if n in unsure or (n.startswith("file ") and not hash)]
+    unchanged = {name: made.inputs.get(name, "") for name in kept}
     if differences := made.differences(replace(now, inputs={**now.inputs, **unchanged})):
         return differences
-    return ["killed before its record ended"] if _unrecorded(root, now).exists() else []
-
-
-def _unrecorded(root: Path, identity: Identity) -> Path:
-    """A file that exists from before results are written until they are recorded."""
-    return root / ".fedflow" / "unrecorded" / identity.key
+    return ["killed before its record ended"] if (folder / UNRECORDED).exists() else []

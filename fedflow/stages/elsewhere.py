@@ -37,12 +37,12 @@ def joined(params: Loaded, root: Path, here: Sequence[Run] = ()) -> tuple[list[R
     a row holds, but a run of its method here has other settings or code.
     """
     known = {_key(run): run for run in here}
-    made, outdated = list[Run](), list[Row]()
+    effective, made, outdated = _by_entry(params, root), list[Run](), list[Row]()
     for row in read_results(root):
         same = known.get((row["partition"], row["method"], row["seed"], row["settings"]))
         if same and code_of(same) in (row["code"], row.get(EQUAL)):
             continue
-        if holds(row) and (run := _run(params, root, row, here)):
+        if holds(row) and (run := _run(params, root, row, here, effective)):
             made.append(run)
         elif not same:
             outdated.append(row)
@@ -64,16 +64,13 @@ def changed_sections(params: Loaded, root: Path) -> Callable[[Run], dict[str, An
 
     Each with the run's value. "all" stands for sections that params.yaml does not have.
     """
-
-    @cache
-    def effective(partition: str, method: str, procedure: bool) -> dict[str, Any]:
-        try:
-            return _effective(_cell(params, root, partition, method, 0, procedure))
-        except FedflowError:  # params.yaml has no such entry
-            return {}
+    effective = _by_entry(params, root)
 
     def changed(run: Run) -> dict[str, Any]:
-        plain = effective(run.partition, run.method, bool(run.procedure))
+        try:
+            plain = effective(run.partition, run.method, bool(run.procedure))
+        except FedflowError:  # params.yaml has no such entry
+            plain = {}
         if run.settings == digest(plain, SETTINGS):
             return {}
         sections = {name: run.params.get(name) for name in plain if run.params.get(name) != plain[name]}
@@ -103,40 +100,53 @@ def _cell(params: Loaded, root: Path, partition: str, method: str, seed: int, pr
     )
 
 
-def _effective(cell: Cell) -> dict[str, Any]:
-    """The settings of a cell, as in its file."""
-    effective: dict[str, Any] = json.loads(canonical(cell.effective))
+def _by_entry(params: Loaded, root: Path) -> Callable[[str, str, bool], dict[str, Any]]:
+    """A function that returns the settings of the cells of all seeds, as in their files; see `_cell`."""
+
+    @cache
+    def effective(partition: str, method: str, procedure: bool) -> dict[str, Any]:
+        cell = _cell(params, root, partition, method, 0, procedure)
+        settings: dict[str, Any] = json.loads(canonical(cell.effective))
+        return settings
+
     return effective
 
 
-def _run(params: Loaded, root: Path, row: Row, here: Iterable[Run]) -> Run | None:
+def _run(
+    params: Loaded,
+    root: Path,
+    row: Row,
+    here: Iterable[Run],
+    effective: Callable[[str, str, bool], dict[str, Any]],
+) -> Run | None:
     """A row as a run, or None if params.yaml with its changes gives other settings."""
     try:
         cell = _cell(params, root, row["partition"], row["method"], int(row["seed"]), row["kind"] != RUN)
-        effective = _effective(cell) | json.loads(row.get(CHANGES) or "{}")
+        settings = effective(row["partition"], row["method"], row["kind"] != RUN)
+        settings = settings | json.loads(row.get(CHANGES) or "{}")
     except (FedflowError, ValueError):
         return None
-    settings = digest(effective, SETTINGS)
-    if settings[:SHORT] != row["settings"]:
+    given = digest(settings, SETTINGS)
+    if given[:SHORT] != row["settings"]:
         return None
     home, last = cell.home, str(cell.seed)
     if row.get(CHANGES):
-        home, last = CHANGED, f"{last}-{settings[:SHORT]}"
+        home, last = CHANGED, f"{last}-{given[:SHORT]}"
     folder = root.joinpath(home, *cell.names, last)
     label = " · ".join(filter(None, (row["method"], row.get("variant"))))  # of a row of a procedure
     facts: dict[str, Any] = {name: row[name] for name in ("partition", "method")}
-    facts |= {"seed": cell.seed, "settings": settings, "method_label": row["method"]}
+    facts |= {"seed": cell.seed, "settings": given, "method_label": row["method"]}
     if isinstance(cell, Experiment):
-        sizes = {"clients": effective["partition"]["clients"], "rounds": effective["run"]["rounds"]}
+        sizes = {"clients": settings["partition"]["clients"], "rounds": settings["run"]["rounds"]}
         facts |= {name: int(row.get(name) or size) for name, size in sizes.items() if row.get(name) or size}
         facts |= {"method_label": params.label(cell.method), "model": row["networks"]}
         facts |= {"division": row["division"]} if row.get("division") else {}
         # The file has no hashes of data: a run here on the same data has them.
-        like = next((r for r in here if all(r.params.get(n) == effective[n] for n in PLACES)), None)
+        like = next((r for r in here if all(r.params.get(n) == settings[n] for n in PLACES)), None)
         facts |= dict.fromkeys(HASHES, "") | (hashes(like.metrics) if like else {})
     tables = pd.DataFrame({"round": []}), pd.DataFrame()
     filled = {name: text for name, text in row.items() if text}
-    return Run(folder, facts, effective, *tables, label, label, committed=filled)
+    return Run(folder, facts, settings, *tables, label, label, committed=filled)
 
 
 def _check(made: Sequence[Run], here: Iterable[Run]) -> None:

@@ -80,7 +80,7 @@ def _moved(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[Cell]:
     todo = []
     for cell in grid:
         folder = cell.results_folder
-        if not outdated(root, folder, cell.identity):
+        if not outdated(folder, cell.identity):
             continue
         if not _is_aside(cell):
             todo.append(cell)
@@ -140,17 +140,18 @@ def expected(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[tuple[Cel
 
     A cell whose only reason is an outdated input does not run if that input turns out unchanged.
     """
-    old, reasons = outdated_inputs(params, root, grid), []
+    old, reasons = {*outdated_inputs(params, root, grid)}, []
     for cell in grid:
-        first = [f"{words}, if it changes" for words in old if words in inputs_of(cell)]
-        why = outdated(root, cell.results_folder, cell.identity) or first
+        unsure = [words for words in inputs_of(cell) if words in old]
+        why = outdated(cell.results_folder, cell.identity, unsure)
+        why = why or [f"{words}, if it changes" for words in unsure]
         reasons += [(cell, why)] if why and not _is_aside(cell) else []
     return reasons
 
 
 def is_finished(cell: Cell, folder: Path) -> bool:
     """True if ``folder`` has the results of this cell, and of its inputs as they are now."""
-    made = (folder / "metrics.json").exists() and not outdated(cell.root, folder, cell.identity)
+    made = (folder / "metrics.json").exists() and not outdated(folder, cell.identity)
     return made and not outdated_inputs(cell.params, cell.root, [cell])
 
 
@@ -182,7 +183,7 @@ def left_over(params: Loaded, root: Path) -> dict[Path, Identity]:
 def _is_aside(cell: Cell) -> bool:
     """True if the results of this cell were set aside."""
     folder = _aside(cell.root, cell.results_folder, cell.identity)
-    return folder.is_dir() and not outdated(cell.root, folder, cell.identity)
+    return folder.is_dir() and not outdated(folder, cell.identity)
 
 
 def _aside(root: Path, folder: Path, identity: Identity) -> Path:

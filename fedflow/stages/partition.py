@@ -111,10 +111,9 @@ def _divisions(params: Params, run: str) -> list[str]:
     """The divisions that a run (PARTITION/METHOD/SEED) or a procedure (NAME/SEED) reads."""
     name, *method, last = run.split("/")
     seed = int(last.partition("-")[0])
-    if method:
-        return [params.division(name, seed)]
-    with suppress(FedflowError):  # params.yaml may have changed
-        return [params.division(part, seed) for part in params.procedure(name).inputs().partitions]
+    with suppress(FedflowError):  # these params may lack the entry
+        names = [name] if method else params.procedure(name).inputs().partitions
+        return [params.division(part, seed) for part in names]
     return []
 
 

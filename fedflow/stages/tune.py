@@ -15,7 +15,6 @@ import io
 import json
 import math
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from fedflow.config.changing import put, read_yaml
 from fedflow.config.tuning import MEASURES, combinations
 from fedflow.data import is_current, load_prepared
 from fedflow.errors import BadInput, FedflowError, RoundFailed
-from fedflow.files import intact, make_writable, naming, prepared_folder
+from fedflow.files import intact, make_writable, naming, prepared_folder, replace_text
 from fedflow.methods.registry import method_name
 from fedflow.metrics.table import METRICS
 from fedflow.naming import listed
@@ -461,12 +460,10 @@ def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str,
         params = params.resolve()
         if not isinstance(values := read_yaml(params), dict):
             raise BadInput(str(params), values, "a mapping of sections")
-        text, ends = params.read_text(), "\r\n" if b"\r\n" in params.read_bytes() else "\n"
-        partial = params.with_suffix(".partial")
-        with naming(partial), partial.open("w", newline=ends) as file:
-            file.write(_with_choice(text, partition, method, section))
-        shutil.copymode(params, partial)
-        partial.replace(params)
+        text, ends = params.read_text("utf-8"), "\r\n" if b"\r\n" in params.read_bytes() else "\n"
+        mode = params.stat().st_mode
+        replace_text(params, _with_choice(text, partition, method, section).replace("\n", ends))
+        params.chmod(mode)
 
 
 @contextlib.contextmanager

@@ -112,15 +112,14 @@ def _draw(api: "MlflowClient", parent: str, rows: Mapping[str, Sequence["Run"]])
     """Log the curves of the first of `DRAWN` that was measured by round."""
     from fedflow.pictures.accuracy import Line, curve  # imports matplotlib, which is slow
 
-    wanted = ("bytes_down", "bytes_up", "clock")
-    lines = {
-        label: [Line(label, _history(api, run, (*DRAWN, *wanted))) for run in group]
-        for label, group in rows.items()
-    }
     for name in DRAWN:
-        drawn = {label: runs for label, runs in lines.items() if all(name in run.rounds for run in runs)}
+        drawn = {
+            label: [Line(label, _history(api, run, [name])) for run in group]
+            for label, group in rows.items()
+            if all(recorded_name(name) in run.data.metrics for run in group)
+        }
         if drawn:
-            colors = {label: i for i, label in enumerate(lines)}
+            colors = {label: i for i, label in enumerate(rows)}
             title = f"{heading(name)} by round: mean and range over seeds"
             with TemporaryDirectory() as folder:
                 curve(drawn, colors, name, "round", "comparison", title=title).png(

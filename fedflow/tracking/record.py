@@ -31,6 +31,7 @@ from fedflow.metrics.table import heading, headlines, metric_of, printed, record
 from fedflow.project.digest import digest
 from fedflow.project.identity import FILE as IDENTITY
 from fedflow.project.machine import lock_digest, processor
+from fedflow.project.terminal import say
 from fedflow.tracking.addresses import is_database
 from fedflow.tracking.comparison import NOTE, PARENT, log_comparison, log_orders, measured
 from fedflow.tracking.models import ModelCard, Served, log_models, ranges
@@ -46,7 +47,6 @@ from fedflow.tracking.shared import (
     number,
     parents,
     quoted,
-    say,
     unfinished,
     user_name,
 )
@@ -65,6 +65,7 @@ FLUSH_STEPS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many steps o
 AGAIN, PATIENCE = 10.0, 120.0  # seconds until a store that is away is asked again, and for it at the end
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
 CHANGED, RESUMED, INCOMPLETE = "fedflow.changed_params", "fedflow.resumed", "fedflow.incomplete"  # tags
+UNRECORDED = ".unrecorded"  # a file that exists from before results are written until they are recorded
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
 
 
@@ -354,8 +355,7 @@ class Record:
             kinds = (PARAMS, IDENTITY, STEPS, SUMMARY, VECTORS, "tables/*.csv", "pictures/*.svg")
             listed = [str(file.relative_to(folder)) for kind in kinds for file in folder.glob(kind)]
         if not isinstance(listed, list):  # of a central network, in a folder of fedflow
-            self.api.log_artifacts(self.run_id, str(folder), "results")
-            return
+            listed = [file.name for file in folder.iterdir() if file.name != UNRECORDED]
         for name in sorted({*listed, MARKER}):
             self.api.log_artifact(self.run_id, str(folder / name), str(Path("results", name).parent))
 
@@ -401,7 +401,7 @@ class RunRecord(Record):
 
     def round(self, report: "RoundReport") -> None:
         """Record a round."""
-        if report.assignment is not None:
+        if report.assignment is not None and report.round not in self.recorded:
             self._assignments[report.round] = report.assignment
         if report.failed:
             self._failures[report.round] = dict(report.failed)
@@ -414,6 +414,7 @@ class RunRecord(Record):
             for round in self._waiting:
                 if round in self._assignments:
                     self._log_json(f"clusters/round-{round:04d}.json", self._assignments[round])
+                    del self._assignments[round]
         super().flush()
 
     def _log_more(self, folder: Path | None) -> None:

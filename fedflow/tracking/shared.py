@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedflow.errors import FedflowError
+from fedflow.project.terminal import say
 from fedflow.tracking.addresses import absolute
 
 if TYPE_CHECKING:
@@ -189,13 +190,6 @@ def unfinished(api: "MlflowClient", experiment: str, key: str, owner: Owner, fin
             f"({others.info.run_id}); this is recorded as a new run"
         )
     return None
-
-
-def say(line: str) -> None:
-    """Print a line; PyTorch, which the terminal's module imports, takes seconds."""
-    from fedflow.project import terminal
-
-    terminal.say(line)
 
 
 def quoted(text: str) -> str:
