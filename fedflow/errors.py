@@ -77,6 +77,8 @@ class BadInput(FedflowError):
     def __init__(self, field: str, value: object, accepted: str, guess: str = "") -> None:
         self.field, self.value, self.accepted, self.guess = field, value, accepted, guess
         meant = f" (did you mean {guess!r}?)" if guess else ""
+        if accepted == "text" and isinstance(value, int | float) and not isinstance(value, bool):
+            accepted = f"text, in quotes: '{value}'"
         given = "missing" if value is MISSING else f"{_cut(value)} is not accepted"
         super().__init__(f"{field}: {given}{meant}; expected {accepted}")
 

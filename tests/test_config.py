@@ -246,6 +246,7 @@ def test_no_method_has_a_hyper_parameter_that_means_something_else_in_an_entry()
         ("grid.partitions=[mnist5k-dir, MNIST5k-dir]", r"^grid.partitions: 'MNIST5k-dir' .*than capitals"),
         ("training.lr='1_0'", r"^training.lr: '1_0' .*a number > 0"),
         ('data.digits.path="a\\0b"', r"^--set: .*the character '\\x00'; expected text"),
+        ("grid.methods=[1]", r"^grid.methods\[0\]: 1 .*expected text, in quotes: '1'$"),
         ("grid.methods=[ifac]", r"^grid.methods: 'ifac' .*did you mean 'ifca'"),
         ("grid.partitions=[mnist5k]", r"^grid.partitions: 'mnist5k' .*did you mean"),
         ("grid.datasets=[digits]", r"^grid.datasets: .*'mnist5k', which mnist5k-dir divides"),

@@ -92,10 +92,11 @@ def run(
         from fedflow.metrics.generation import features_of
 
         print_line(f"the features of fid are {features_of(experiment.run.as_dict())[1]}")
-    if folder is None:
-        name = "/".join(experiment.results_folder.parts[-3:])
-        where = "" if root == Path() else f" --root {shlex.quote(str(root))}"
-        print_line(f"next: fedflow show {name}{where}, fedflow report{where}, fedflow ui{where}")
+    where = "" if root == Path() else f" --root {shlex.quote(str(root))}"
+    more = (
+        f", fedflow report{where}, fedflow ui{where}" if folder is None else ""
+    )  # the report omits the folder
+    print_line(f"next: fedflow show {shlex.quote(out or experiment.address)}{where}{more}")
 
 
 def tune(

@@ -226,7 +226,7 @@ def _ended(run: Running, root: Path, latest: float) -> bool:
 
 
 def export(
-    run: Annotated[str, typer.Argument(help="A finished run: PARTITION/METHOD/SEED below results or runs.")],
+    run: Annotated[str, typer.Argument(help="A finished run: PARTITION/METHOD/SEED, or its folder.")],
     file: Annotated[Path, typer.Argument(help="The safetensors file to write.")],
     client: Annotated[
         int | None,
@@ -260,7 +260,7 @@ def export(
 
 
 def show(
-    run: Annotated[str, typer.Argument(help="A finished run: PARTITION/METHOD/SEED below results or runs.")],
+    run: Annotated[str, typer.Argument(help="A finished run: PARTITION/METHOD/SEED, or its folder.")],
     as_json: Json = False,
     root: Root = Path(),
 ) -> None:
@@ -437,6 +437,9 @@ def _differing(settings: list[dict[str, Any]]) -> list[str]:
 
 
 def _single(root: Path, run: str) -> Finished:
+    """The one finished run that matches, or the run in a folder of ``--out``."""
+    if (Path(run) / MARKER).is_file() and not found_below(root, [run]):
+        return _read(run, Path(run))
     matching = finished(root, [run])
     if len(matching) > 1:
         raise BadInput(
@@ -470,24 +473,29 @@ def found_below(root: Path, patterns: list[str]) -> list[Finished]:
     by_name = dict[str, Finished]()
     for folder in finished_folders(root / "results", 2):
         home, name = folder.parts[-4], "/".join(folder.parts[-3:])
-        if not (file := folder / MARKER).is_file():
+        if not (folder / MARKER).is_file():
             continue
         twin = home == "runs" and (root / "results" / name / MARKER).is_file()
         if patterns and not any(
             _matches(name, pattern, home) and not (twin and pattern == name) for pattern in patterns
         ):
             continue
-        try:
-            metrics, params = json.loads(file.read_text()), json.loads((folder / "params.json").read_text())
-            if not isinstance(metrics, dict) or not isinstance(params, dict):
-                raise ValueError("not a mapping")
-            if missing := NEEDED - metrics.keys() or {"partition"} - params.keys():
-                raise ValueError(f"lacks {min(missing)}")
-        except (OSError, ValueError) as error:
-            raise FedflowError(f"{folder}: damaged ({error}); run this experiment again") from error
         name = f"{home}/{name}" if twin else name
-        by_name[name] = Finished(name, folder, metrics, params)
+        by_name[name] = _read(name, folder)
     return sorted(by_name.values(), key=lambda run: (run.name.startswith("runs/"), run.name))
+
+
+def _read(name: str, folder: Path) -> Finished:
+    """A finished run that is called ``name``, from its folder."""
+    try:
+        metrics, params = (json.loads((folder / file).read_text()) for file in (MARKER, "params.json"))
+        if not isinstance(metrics, dict) or not isinstance(params, dict):
+            raise ValueError("not a mapping")
+        if missing := NEEDED - metrics.keys() or {"partition"} - params.keys():
+            raise ValueError(f"lacks {min(missing)}")
+    except (OSError, ValueError) as error:
+        raise FedflowError(f"{folder}: damaged ({error}); run this experiment again") from error
+    return Finished(name, folder, metrics, params)
 
 
 def _matches(name: str, pattern: str, home: str = "") -> bool:
