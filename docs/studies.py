@@ -19,7 +19,7 @@ from fedflow.claims.matching import Shown, compare, full, numbered
 from fedflow.claims.recorded import UNRECORDED, Entry, judged_from, read_verdicts
 from fedflow.claims.results import EQUAL, read_results
 from fedflow.claims.sources import CLAIMS, COMPARISONS, NO_ROWS, OTHER_ROWS, RESULTS
-from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_RUN, VERDICTS
+from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_CONFIRMED, NOT_RESOLVED, NOT_RUN, VERDICTS
 from fedflow.config import PARAMS, load_params
 from fedflow.methods import METHODS
 from fedflow.stages.elsewhere import joined
@@ -42,6 +42,8 @@ COLUMNS = (
 CURRENT, STALE, ABSENT, TYPED = "current", "stale", "results not committed", "typed by hand"
 SAMPLE = "of earlier code, with equal numbers in a sample"
 CHANGED = "full, with a change"  # the scale
+# Verdicts in the text of this page on 25 November 2026, from files that were not committed.
+IN_PROSE = {CONFIRMED: 92, NOT_RESOLVED: 102, NOT_CONFIRMED: 22}
 NO_RESULTS = (NOT_RUN, UNRECORDED, *BY_TESTS)  # verdicts without results to commit
 INTRODUCTION = """Built from [results.csv](%s-results.csv): cells of published tables whose dataset,
 partition scheme and method agree with our runs; means ± sample standard deviation over seeds. "+" means that
@@ -158,6 +160,7 @@ def table() -> str:
             "which gives the same numbers in a sample. "
             f"{causes.total()} verdicts have changed: {changed}. {len(copied)} are copied from notes: "
             f"{_counted(copied)}. The others: {_counted(row for row in rows if not row.state)}.</p>",
+            _shares(based),
             '<table class="verdicts">',
             f"<thead><tr>{''.join(f'<th>{name}</th>' for name in COLUMNS)}</tr></thead>",
             "<tbody>",
@@ -167,6 +170,24 @@ def table() -> str:
             '<script src="verdicts.js"></script>',
         )
     )
+
+
+def _shares(based: Sequence["Row"]) -> str:
+    """How many verdicts were confirmed and so on, before results were committed and now."""
+    now = Counter(row.entry.verdict for row in based)
+    heads = "".join(
+        f"<th>{name}</th>" for name in ("verdict", "in prose, before results were committed", "now")
+    )
+    rows = (
+        f"<tr><td>{name}</td><td>{_share(IN_PROSE[name], IN_PROSE.values())}</td>"
+        f"<td>{_share(now[name], now.values())}</td></tr>"
+        for name in IN_PROSE
+    )
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _share(number: int, every: Iterable[int]) -> str:
+    return f"{number} ({number / max(1, sum(every)):.0%})"
 
 
 def _counted(rows: Iterable["Row"]) -> str:

@@ -60,7 +60,7 @@ class Entry(Settings):
         """Planned or seen, if stated; a verdict on one or two seeds is always seen."""
         if self.seeds in FEW and self.verdict in VERDICTS:
             return f"seen, {FEW[self.seeds]}"
-        if self.planned and self.was.endswith(OTHER_SEEDS):
+        if self.planned and OTHER_SEEDS in self.was:
             return SEEN
         return {True: "as planned", False: SEEN, None: ""}[self.planned]
 
@@ -162,7 +162,7 @@ def _commented(lines: Iterable[str]) -> str:
 def _computed(judged: Judged) -> dict[str, Any]:
     """The fields of an entry that follow from the runs."""
     deciding = judged.deciding
-    seeds = [len(result.difference.values) for result in judged.comparisons if result.difference]
+    seeds = [len(result.difference.values) for result in deciding if result.difference]
     means = [f"{result.partition}: {result.means}" for result in deciding if result.means]
     noted = [result for result in deciding if result.note]
     several = len({result.note for result in noted}) > 1
@@ -186,7 +186,6 @@ def _was(entry: Entry, made: Entry) -> str:
     if (
         entry.verdict == made.verdict
         or entry.verdict not in VERDICTS
-        or entry.seeds in FEW  # nothing was tested
         or NOT_RUN in (entry.verdict, made.verdict)
     ):
         return entry.was

@@ -313,9 +313,22 @@ def _decided(results: Sequence[CheckResult]) -> list[CheckResult]:
             kinds.setdefault(result.kind, []).append(result.difference)
     least = {kind: typical(differences) for kind, differences in kinds.items()}
     told = [_interval(result, least[result.kind]) if result.testable else result for result in results]
-    chances = [_chance(result, least[result.kind]) for result in told if result.counts]
-    left = iter(adjusted(chances))
-    return [_corrected(result, next(left), len(chances)) if result.counts else result for result in told]
+    chances = {_question(result): _chance(result, least[result.kind]) for result in told if result.counts}
+    values = dict(zip(chances, adjusted([*chances.values()]), strict=True))
+    return [
+        _corrected(result, values[_question(result)], len(values)) if result.counts else result
+        for result in told
+    ]
+
+
+def _question(result: CheckResult) -> str:
+    """Equal texts for comparisons that ask the same of the same numbers, with the methods swapped or not."""
+    assert result.difference
+    limits = [limit for limit in _bounds(result.check) if math.isfinite(limit)]
+    seeds, values = zip(*sorted(result.difference.values.items()), strict=True)
+    # Adding zero turns -0.0 into 0.0.
+    forms = ([[sign * x + 0.0 for x in row] for row in (limits[::sign], values)] for sign in (1, -1))
+    return canonical([result.kind, seeds, min(forms)])
 
 
 def _interval(result: CheckResult, least: float) -> CheckResult:

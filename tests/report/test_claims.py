@@ -139,6 +139,13 @@ def test_p_values_are_adjusted_for_the_comparisons_of_all_claims(tmp_path):
     assert found == "confirmed" and f"(adjusted p {2 * alone:.2g})" in first
     found, (first, *_) = verdict(tmp_path, f"any: [{every}]", **measured)
     assert found == "not resolved" and "] (adjusted p 0." in first and "[+0." in first
+    mirrored = [
+        *few.split(", {"),
+        "measure: loss, of: fedavg, below: [a]}",
+        "measure: loss, of: fedavg, above: [b]}",
+    ]
+    found, (again, *_) = verdict(tmp_path, f"any: [{', {'.join(mirrored)}]", **measured)
+    assert f"(adjusted p {2 * alone:.2g})" in again  # the same comparisons, with the methods swapped
     exact = ", ".join([ABOVE % ("loss", "a"), "{measure: loss, of: fedavg, within: [1, 1]}"])
     found, (first, second) = verdict(tmp_path, f"all: [{exact}]", **measured)
     assert found == "confirmed" and "adjusted" not in first + second  # without spread nothing is tested
