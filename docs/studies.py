@@ -235,7 +235,7 @@ class Row(NamedTuple):
 
 
 def shown(study: Path) -> list[Row]:
-    """The verdicts in a study's folder, and whether they follow from committed results of the code of now."""
+    """The verdicts in a study's folder, and whether they follow from committed results of current code."""
     claims = {claim.id: claim for claim in load_claims(study / CLAIMS)}
     results, absent, basis = read_results(study), _absent(study), read_verdicts(study).judged
     outdated = joined(load_params(study / PARAMS), study)[1] if results else []

@@ -395,7 +395,7 @@ def _end(worker: subprocess.Popen) -> None:
 def main() -> None:
     """``python -m flows.serve --port 4200``."""
     parser = argparse.ArgumentParser(prog="python -m flows.serve", description=__doc__)
-    parser.add_argument("--port", type=int, help=f"port of a new server of API and UI on localhost ({PAGES})")
+    parser.add_argument("--port", type=int, help=f"port for a new server (API and UI) on localhost ({PAGES})")
     parser.add_argument("--project", action="store_true", help="print the project's name on the server")
     parser.add_argument("--notify", metavar="URL", help="webhook (such as Slack's) to notify of failed runs")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -1,11 +1,11 @@
-"""Compares the code of now with earlier code on a sample of rows, after a change that should alter no number.
+"""Compares current and earlier code on a sample of rows, after a change that should alter no number.
 
 ``git worktree add ../earlier COMMIT; python studies/recompute.py ../earlier`` takes all studies; names of
 studies after it, only these. A change of a module makes the rows of ``results.csv`` of all runs that import
 it outdated. Of all rows of the same methods, network and code, the quickest two of different settings
 are computed by both codes side by side, without those that took more than ``--seconds N``. If all of their
 numbers of every round and client are equal, the rows of this code hold again: the column ``equal_code``
-gets the digest of the code of now. COMMIT has the code of the rows, or the one in their ``equal_code``. If
+gets the digest of the current code. COMMIT has the code of the rows, or the one in their ``equal_code``. If
 one number differs, it is named, the rows stay outdated, and both results stay in ``.fedflow/recompute`` of
 the study: run it again. ``--set KEY=VALUE`` changes ``params.yaml`` for both codes, as the sweep of rows with
 changed settings. ``--rounds N`` computes N rounds of every run, each with an evaluation; ``--sample N`` takes
@@ -56,7 +56,7 @@ def outdated(studies: Iterable[Path]) -> dict[tuple[str, ...], list[tuple[Path, 
 
 
 def equal_codes() -> set[tuple[str, ...]]:
-    """The earlier code of which a sample has shown that it gives the numbers of the code of now."""
+    """The earlier code of which a sample has shown that it gives the numbers of the current code."""
     rows = [row for file in HERE.glob(f"*/{RESULTS}") for row in read_results(file.parent)]
     return {code_of(row) for row in rows if row.get(EQUAL) and holds(row)}
 

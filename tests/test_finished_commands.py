@@ -427,7 +427,7 @@ def test_a_process_that_ignores_signals_is_not_called_stopped(capsys, tmp_path: 
         note.write_text(json.dumps({"name": "walk/0", "pid": process.pid, "since": time.time()}))
         done = fedflow(capsys, "stop", "walk/0", "--root", tmp_path)
         assert done.code == 2 and "stopped" not in done.out
-        assert f"walk/0 does not end; process {process.pid} is still running" in done.err
+        assert f"cannot stop walk/0: process {process.pid} is still running" in done.err
     finally:
         process.kill()
         process.wait()

@@ -158,7 +158,7 @@ def test_candidates_and_unused_settings_are_named(file, capsys):
     changed = [f"tuning={{grid: {LR}, widen: 0}}", "training.lr=5", "methods.fedavg.server_lr=0.5"]
     tune(load_params(file, changed), "iid", Runs(lambda lr, _: lr), ["fedavg"], file.parent, write=False)
     assert capsys.readouterr().out.splitlines()[:3] == [
-        "fedavg: --set training.lr: not used, as tuning.grid has values of it",
+        "fedavg: --set training.lr: not used: tuning.grid sets these values",
         "fedavg, candidate 1: training.lr 0.01",
         "fedavg, candidate 2: training.lr 0.1",
     ]

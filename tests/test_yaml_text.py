@@ -42,7 +42,7 @@ REFUSED = {
     "x: !mine 1": "the tag !mine",
     "x: !!map [1]": "the tag !!map",
     f"x: {'[' * 2000}": "more than 64 lists or maps within one another",
-    "x: &h [32, *h]": "an alias within what it stands for",
+    "x: &h [32, *h]": "an alias that refers to itself",
     "x: &r {x: *r}": "an alias within",
     "x: &r {<<: *r}": "an alias within",
     BOMB: "aliases repeat more than 100,000 values",

@@ -12,13 +12,13 @@ from rich.text import Text
 from fedflow.cli.options import Json, Markdown, Root, Set, load
 from fedflow.cli.printing import (
     console,
+    cut,
     options_table,
     print_json,
     print_line,
     print_table,
     print_text,
     records,
-    shortened,
 )
 from fedflow.cli.remembered import remembered, short
 from fedflow.errors import BadInput, FedflowError, called, place, reason, unknown_name
@@ -250,7 +250,7 @@ def partitions(context: typer.Context, as_json: Json = False, root: Root = Path(
             entry["scheme"],
             str(entry["clients"] or "all"),
             "yes" if entry["made"] else "",
-            ", ".join(f"{name} {shortened(str(value), 60)}" for name, value in entry["parameters"].items()),
+            ", ".join(f"{name} {cut(str(value), 60)}" for name, value in entry["parameters"].items()),
         )
         for entry in entries
     ]

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from fedflow.cli.options import Root
-from fedflow.cli.printing import console, print_indented, print_line, print_table, shortened
+from fedflow.cli.printing import console, cut, print_indented, print_line, print_table
 from fedflow.cli.remembered import remembered, short
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.files import finished_folders
@@ -212,7 +212,7 @@ def stop(
         if not _ended(run, root, end):
             run.terminate()
             if not _ended(run, root, time.monotonic() + PATIENCE):
-                raise FedflowError(f"{run.name} does not end; process {run.pid} is still running")
+                raise FedflowError(f"cannot stop {run.name}: process {run.pid} is still running")
         print_line(f"stopped: {run.name}; rerun its command to resume")
 
 
@@ -375,7 +375,7 @@ def compare(
     if differ and len(groups) > 1:
         print_line("")
         if len(groups) <= SIDE_BY_SIDE:
-            rows = [(name, *(shortened(values.get(name), 40) for values in settings)) for name in differ]
+            rows = [(name, *(cut(values.get(name), 40) for values in settings)) for name in differ]
             print_table("settings that differ", ("", *labels), rows)
         else:
             print_line("settings that differ")

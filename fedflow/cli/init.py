@@ -68,7 +68,9 @@ def _upgrade(root: Path) -> None:
             write(root, name)
             print_line(f"{root / name}: as fedflow {__version__} writes it")
         elif file.state == "edited":
-            print_line(f"{root / name}: edited, and otherwise as fedflow {__version__} writes it")
+            print_line(
+                f"{root / name}: edited; it is based on fedflow {__version__}, so there is nothing to upgrade"
+            )
         else:
             print_line(f"{root / name}: edited, so it is kept; to get the new one, delete it and rerun:")
             console.print(file.difference, highlight=False, soft_wrap=True, end="")

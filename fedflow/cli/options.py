@@ -30,7 +30,7 @@ Workers = Annotated[
     int | None, typer.Option(help="Workers that share the clients of a round; default from params.yaml.")
 ]
 
-Again = Annotated[bool, typer.Option("--again", help="Repeat it even if finished and unchanged.")]
+Again = Annotated[bool, typer.Option("--again", help="Run again, even if finished and unchanged.")]
 
 
 def load(root: Path, changes: list[str] | None = None) -> "Loaded":

@@ -141,7 +141,7 @@ def _lines(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Text:
     return lines
 
 
-def shortened(value: object, length: int) -> str:
+def cut(value: object, length: int) -> str:
     """A value as text of at most this length."""
     text = "" if value is None else str(value)
     return text if len(text) <= length else f"{text[: length - 3]}..."

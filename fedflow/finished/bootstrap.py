@@ -77,16 +77,16 @@ def difference(first: Sequence[Run], second: Sequence[Run], measure: str) -> Dif
         return None
     worst, seeds = measure == "local_worst10", list(paired.values())
     gains = Stat({seed: float(_statistic(pair[:, None], worst)[0]) for seed, pair in paired.items()})
-    (told,) = apart([gains])
+    (certain,) = apart([gains])
     count, largest = len(seeds), max(len(pair[0]) for pair in seeds)
     if all(np.ptp(a - b) == 0 for a, b in seeds):
-        return Difference(gains, interval(gains) if count >= SEEDS and largest > 1 else None, apart=told)
+        return Difference(gains, interval(gains) if count >= SEEDS and largest > 1 else None, apart=certain)
     draws = max(200, min(DRAWS, LARGEST // (count * largest)))
     means = np.empty((draws, count))
     for pair, (here, drawn) in zip(seeds, _drawn(draws, *(len(pair[0]) for pair in seeds)), strict=True):
         means.flat[here] = _statistic(pair[:, drawn], True) if worst else (pair[0] - pair[1])[drawn].mean(1)
     low, high = np.quantile(means.mean(1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Difference(gains, (float(low), float(high)), clients=True, apart=told)
+    return Difference(gains, (float(low), float(high)), clients=True, apart=certain)
 
 
 @lru_cache(1)  # which most pairs of a partition share
@@ -184,9 +184,9 @@ def adjusted(chances: Sequence[float]) -> list[float]:
 
 
 def apart(gains: Sequence[Stat]) -> list[bool]:
-    """For each of these comparable differences, True if it is told from 0 given the number of all.
+    """For each of these comparable differences, True if it is significant (not 0) given the number of all.
 
-    As among claims, a difference without spread has no p-value: it does not count, and is not told from 0.
+    As among claims, a difference without spread has no p-value: it does not count, and is not significant.
     """
     least = typical(gains)
     spread = [len(gain.values) >= SEEDS and error(gain, least) > 0 for gain in gains]

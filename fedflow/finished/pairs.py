@@ -29,11 +29,11 @@ def differences(methods: Methods) -> dict[str, Differences]:
 
 
 def _among(pairs: Differences) -> Differences:
-    """The pairs of a measure, of which some are told from 0 given the number of all."""
-    told = iter(apart([value.gains for value in pairs.values()]))
+    """The pairs of a measure, of which some are significantly different from 0 given the number of all."""
+    significant = iter(apart([value.gains for value in pairs.values()]))
     return {
         pair: replace(value, apart=certain)
-        for (pair, value), certain in zip(pairs.items(), told, strict=True)
+        for (pair, value), certain in zip(pairs.items(), significant, strict=True)
     }
 
 

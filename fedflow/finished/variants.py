@@ -46,7 +46,7 @@ def named(runs: Sequence[Run]) -> list[Run]:
         elsewhere, taken = bool(plain) and not any(map(_is_plain, usual.values())), set[str]()
         for seeds in variants.values():
             run = next(iter(seeds.values()))
-            variant, label = _beside(run, plain.get(run.method)) if elsewhere else _names(run, base)
+            variant, label = _without_plain(run, plain.get(run.method)) if elsewhere else _names(run, base)
             if variant in taken:  # the same settings on other data
                 data = ", ".join(say(name, value[:8]) for name, value in hashes(run.metrics).items())
                 variant, label = f"{variant} · {data}", f"{label} · {data}"
@@ -77,7 +77,7 @@ def _is_plain(run: Run) -> bool:
     return run.folder.name == str(run.seed)
 
 
-def _beside(run: Run, base: Run | None) -> tuple[str, str]:
+def _without_plain(run: Run, base: Run | None) -> tuple[str, str]:
     """The variant and label of a run without a plain one on its partition; ``base`` is elsewhere, or None."""
     if base is None:
         return f"{run.method} · {run.settings[:DIGITS]}", f"{_label(run)} · {run.settings[:DIGITS]}"

@@ -129,7 +129,7 @@ class _Builder:
         if isinstance(node, ScalarNode):
             return self.scalar(node)
         if id(node) in self.open:
-            raise _error(node, "an alias within what it stands for")
+            raise _error(node, "an alias that refers to itself")
         if node.tag != TAGS[type(node)]:
             raise _tag(node)
         self.open.add(id(node))

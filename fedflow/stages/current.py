@@ -19,7 +19,7 @@ from fedflow.stages.experiment import CODE
 
 
 def holds(row: Mapping[str, str]) -> bool:
-    """True if a row of ``results.csv`` is of the code of now, or if a sample showed that no number changes.
+    """True if a row of ``results.csv`` was made by the current code, or a sample showed equal numbers.
 
     The column ``equal_code`` has the digest of that later code (``studies/recompute.py``).
     """

@@ -209,7 +209,7 @@ def outdated(folder: Path, now: Identity, unsure: Collection[str] = ()) -> list[
         return ["missing"]
     if made is None:
         return [f"no valid {FILE}"]
-    kept = [n for n, hash in now.inputs.items() if n in unsure or (n.startswith("file ") and not hash)]
+    kept = [n for n, made_of in now.inputs.items() if n in unsure or (n.startswith("file ") and not made_of)]
     unchanged = {name: made.inputs.get(name, "") for name in kept}
     if differences := made.differences(replace(now, inputs={**now.inputs, **unchanged})):
         return differences

@@ -211,7 +211,7 @@ class Search:
         changed = [change.partition("=")[0] for change in self.params.changes]
         replaced = {name for field in self.grid for name in (field, f"methods.{self.method}.{field}")}
         if unused := [name for name in changed if name in replaced]:
-            say(f"{self.method}: --set {', '.join(unused)}: not used, as tuning.grid has values of it")
+            say(f"{self.method}: --set {', '.join(unused)}: not used: tuning.grid sets these values")
 
     def write(self, chosen: Mapping[str, Any]) -> None:
         """Put the choice under ``tuned`` in params.yaml; if that fails, print it."""

@@ -208,7 +208,7 @@ def move_store(root: Path | str = ".") -> tuple[int, Path]:
     store = locate(root)
     file, here, changed = database(store.uri), store.artifact_folder.as_uri(), 0
     if file is None or not file.exists():
-        raise FedflowError(f"MLflow store {shown(store.uri)}: no SQLite database is there to be moved")
+        raise FedflowError(f"MLflow store {shown(store.uri)}: no SQLite database to move")
     with reporting(store.uri), store.lock("experiments"), store.lock("registry"):
         elsewhere = _elsewhere(store)
         left = [folder for folder in elsewhere.values() if folder.is_dir()]

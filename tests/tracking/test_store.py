@@ -362,10 +362,10 @@ def test_artifacts_that_somebody_put_elsewhere_are_no_move(recorded, tmp_path):
 
 
 def test_without_a_database_there_is_nothing_to_move(tmp_path, monkeypatch):
-    with refused("no SQLite database is there to be moved", FedflowError):
+    with refused("no SQLite database to move", FedflowError):
         move_store(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    with refused("no SQLite database is there to be moved", FedflowError):
+    with refused("no SQLite database to move", FedflowError):
         move_store(tmp_path)
 
 

@@ -98,7 +98,7 @@ def summary(c: Compared) -> list[str]:
                 leads = _leads(p.methods, ranked, metric)
                 level = [ranked[0][0], *(name for name, lead in leads.items() if lead.level)]
                 fewest = min(lead.seeds for lead in leads.values())
-                certain = all(lead.told for lead in leads.values())
+                certain = all(lead.significant for lead in leads.values())
                 ahead = "leads" if certain else "is ahead with every seed"
                 ahead = ahead if fewest >= SEEDS else f"is ahead ({few_seeds(fewest)})"
                 words = f"{_names(p.methods, level)} {ahead if len(level) == 1 else 'are level'}"
@@ -115,14 +115,14 @@ def summary(c: Compared) -> list[str]:
 class Lead:
     """The lead of a method over another one, by seed that both have on the same data, if any.
 
-    Without shared seeds, ``mean`` compares the means over all seeds. ``told`` is true if it is more than
-    chance: by the rule for claims, given the number of leads, or the same with every seed.
+    Without shared seeds, ``mean`` compares the means over all seeds. ``significant`` is true if it is more
+    than chance: by the rule for claims, given the number of leads, or the same with every seed.
     """
 
     gains: Stat
     mean: float
     equal: bool  # the means are printed alike
-    told: bool = False
+    significant: bool = False
 
     @property
     def seeds(self) -> int:
@@ -137,17 +137,19 @@ class Lead:
     def level(self) -> bool:
         """True if the other method is not behind, or not with every one of `SEEDS` or more seeds."""
         some = self.seeds >= SEEDS and self.wins < self.seeds
-        return self.equal or self.mean <= 0 or (some and not self.told)
+        return self.equal or self.mean <= 0 or (some and not self.significant)
 
 
 def _leads(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) -> dict[str, Lead]:
     """The leads of the best of ``ranked`` (best first) over every other method."""
     leader, *others = (name for name, _ in ranked)
     leads = {name: _lead(methods, leader, name, metric) for name in others}
-    told = apart([lead.gains for lead in leads.values()])
+    significant = apart([lead.gains for lead in leads.values()])
     return {
-        name: replace(lead, told=certain or (lead.seeds >= SEEDS and lead.gains.low == lead.gains.high != 0))
-        for (name, lead), certain in zip(leads.items(), told, strict=True)
+        name: replace(
+            lead, significant=certain or (lead.seeds >= SEEDS and lead.gains.low == lead.gains.high != 0)
+        )
+        for (name, lead), certain in zip(leads.items(), significant, strict=True)
     }
 
 
@@ -179,7 +181,7 @@ def _supported(lead: Lead, name: str, metric: str) -> str:
     on = f"{on} on average, and ahead on {lead.wins} of {lead.seeds} shared seeds"
     if lead.seeds < SEEDS:
         return f"{on}: the effect of chance is unknown."
-    if lead.told:
+    if lead.significant:
         return f"{on}: more than chance."
     return f"{on}: {'no clear winner' if lead.level else 'chance is not ruled out'}."
 
