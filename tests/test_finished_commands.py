@@ -23,7 +23,7 @@ from rich.console import Console
 from fedflow.cli import finished, printing
 from fedflow.cli.finished import ls
 from fedflow.files import locked
-from fedflow.project.running import running
+from fedflow.project.running import killed, running
 from fedflow.tracking.lineage import recorded_runs
 from fedflow.tracking.models import import_model, load_model
 
@@ -158,6 +158,7 @@ def test_a_run_shows_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> 
     found = json.loads(fedflow(capsys, "show", "skewed/ditto/0", "--json").out)
     assert found["metrics"] == metrics and found["settings"]["method.lam"] == 0.5
     assert len(found["record"]["recorded"]) == 32
+    assert f" after {found['record']['seconds']:,.0f} s" in shown
     assert Path(found["record"]["artifacts"].removeprefix("file://"), "results").is_dir()
 
 
@@ -413,6 +414,12 @@ def test_a_running_run_is_listed_and_stopped_and_resumes(
     assert "no run of this project is running" in fedflow(capsys, "stop").err
 
 
+def test_a_termination_is_like_an_interrupt(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("fedflow.cli.finished.running", lambda root: signal.raise_signal(signal.SIGTERM))
+    done = fedflow(capsys, "ls")
+    assert done.code == 130 and "stopped; rerun the command to resume" in done.err
+
+
 def test_a_process_that_ignores_signals_is_not_called_stopped(capsys, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("fedflow.cli.finished.PATIENCE", 0.5)
     ignores = (
@@ -447,7 +454,7 @@ def test_a_zombie_is_not_running(tmp_path: Path) -> None:
     child.wait()
 
 
-def test_notes_of_killed_processes_are_not_running(tmp_path: Path) -> None:
+def test_notes_of_killed_processes_are_not_running(tmp_path: Path, capsys) -> None:
     """A process with a number that is used again does not hold the lock; numbers are of one machine."""
     locks = tmp_path / ".fedflow" / "locks"
     locks.mkdir(parents=True)
@@ -465,6 +472,8 @@ def test_notes_of_killed_processes_are_not_running(tmp_path: Path) -> None:
         for name in notes.keys() - {"reused"}:
             files.enter_context((locks / name).open("w"))
         assert [one.name for one in running(tmp_path)] == ["mine"]
+        assert [one.name for one in killed(tmp_path)] == ["gone", "reused"]
+    assert "killed: gone, started " in fedflow(capsys, "ls", "g*", "--root", tmp_path).out
     assert not running(tmp_path)  # a copy of the project has the notes, but not the locks
     with locked(locks / "held", lambda: None, "held"):
         assert json.loads((locks / "held.json").read_text())["host"] == socket.gethostname()

@@ -2,7 +2,9 @@
 
 import logging
 import os
+import signal
 import sys
+import threading
 import warnings
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +27,7 @@ from fedflow.cli import (
     targets,
     upkeep,
 )
+from fedflow.cli.startup import interrupted
 from fedflow.errors import SECTIONS, FedflowError, Unanswered
 from fedflow.project import distribution
 from fedflow.project.telemetry import NO_TELEMETRY
@@ -92,6 +95,8 @@ def main() -> None:
     warnings.formatwarning = _warning
     replace_characters()
     Unanswered.seen = False  # by this command, not by an earlier one of this process
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, interrupted)
     try:
         given = [_at_home(text) for text in sys.argv[1:]]
         code = app(given or ["--help"], prog_name="fedflow", standalone_mode=False)

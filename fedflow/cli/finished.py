@@ -26,7 +26,7 @@ from fedflow.finished.contents import HASHES, hashes
 from fedflow.metrics.table import first_headlines, heading, headlines, metric_of, printed
 from fedflow.naming import counted, flat, say, text
 from fedflow.project.identity import changed
-from fedflow.project.running import Running, running
+from fedflow.project.running import Running, killed, running
 from fedflow.tracking.shared import TAGS
 
 IMPORTED = re.compile(rb"\w:[A-Za-z_]")  # a network at an import path, whose code may change
@@ -37,7 +37,7 @@ SIDE_BY_SIDE = 4  # most runs with a column each in a table of settings
 NUMBER, WORDS = 11, 20  # least widths of a number and of settings in a terminal
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with accuracies as shares of 1.")]
 MARKER = "metrics.json"
-FACTS = ("version", "user", "clusters", "models", "serves", "artifacts", "end")  # of recorded runs
+FACTS = ("version", "user", "clusters", "models", "serves", "artifacts", "end", "seconds")  # of recorded runs
 PATIENCE = 10.0  # seconds between an interrupt and the end of a process that ignores it
 
 
@@ -101,6 +101,9 @@ def ls(
         return
     for run in live:
         print_line(f"running: {run.name}, process {run.pid}, since {run.started}; `fedflow stop {run.name}`")
+    for run in killed(root):
+        if not found_below(root, [run.name]) and any(_matches(run.name, pattern) for pattern in runs or "*"):
+            print_line(f"killed: {run.name}, started {run.started}; rerun its command to resume")
     if live and not found_below(root, runs or []):
         return
     done, ended = _newest_first(root, finished(root, runs or [], [run.name for run in live]))
@@ -278,12 +281,13 @@ def show(
     scheme = [say(f"method.{name}", value) for name, value in (partition.get("parameters") or {}).items()]
     method = f"{metrics['method_label']} ({metrics['method']}), seed {metrics['seed']}"
     origin = ((name, recorded.get(name, "")) for name in ("command", "commit", "version", "user"))
+    took = f" after {recorded['seconds']:,.0f} s" if recorded else ""
     rows = [
         ("data", f"{metrics['dataset']}  {metrics['data_hash']}"),
         ("partition", f"{shown.division or metrics['partition']}  {metrics['partition_hash']}"),
         ("", ", ".join([partition["scheme"], *scheme, f"{metrics['clients']} clients"])),
         ("run", recorded["recorded"] if recorded else "not in the record"),
-        ("", f"{method}, {counted(metrics['rounds'], 'round')}, ended {_local(recorded.get('end'))}"),
+        ("", f"{method}, {counted(metrics['rounds'], 'round')}, ended {_local(recorded.get('end'))}{took}"),
         ("network", f"{metrics['model']}, {metrics['parameters']:,} parameters"),
         *_clusters_and_models(shown, recorded),
         *((name, value) for name, value in origin if value),
@@ -459,6 +463,10 @@ def finished(root: Path, patterns: list[str], others: Sequence[str] = ()) -> lis
     if matching and not empty:
         return matching
     names = [run.name for run in found_below(root, [])]
+    if not names and not (root / "params.yaml").exists():
+        from fedflow.config.changing import read_yaml  # imports torch
+
+        read_yaml(root / "params.yaml")  # raises: no project
     close = dict.fromkeys(guess for pattern in empty for guess in get_close_matches(pattern, names))
     meant = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
     matching_none = f" matches {' or '.join(empty or patterns)}" if patterns else ""

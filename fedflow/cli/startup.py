@@ -5,6 +5,12 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
+
+
+def interrupted(*_: object) -> NoReturn:
+    """Handle a signal like Ctrl-C, so that the run is recorded as killed."""
+    raise KeyboardInterrupt
 
 
 @contextmanager

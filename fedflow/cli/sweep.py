@@ -24,7 +24,7 @@ import typer
 from fedflow.cli.experiments import load_flow, server_for, start
 from fedflow.cli.options import Executor, Root, Set, Workers, load_engine
 from fedflow.cli.printing import print_line
-from fedflow.cli.startup import importing
+from fedflow.cli.startup import importing, interrupted
 from fedflow.cli.unused import entries, network_entries, warn_of_unused
 from fedflow.errors import BadInput, Unanswered
 from fedflow.naming import counted
@@ -165,7 +165,8 @@ def _side_by_side(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: in
                 yield future.result()
             threads.map(ProcessPoolExecutor.shutdown, [*free.queue])
         except BaseException:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not keep the processes alive
+            for further in (signal.SIGINT, signal.SIGTERM):  # must not keep the processes alive
+                signal.signal(further, signal.SIG_IGN)
             threads.shutdown(wait=False, cancel_futures=True)
             _end(active_children())
             raise
@@ -278,6 +279,7 @@ class _Lines(io.TextIOWrapper):
 def _start_process() -> None:
     from fedflow.simulation.executors import end_with_parent
 
+    signal.signal(signal.SIGTERM, interrupted)
     sys.stdout = _Lines(os.fdopen(os.dup(1), "wb"), line_buffering=True)
     end_with_parent()
     Finalize(None, _leave, exitpriority=0)

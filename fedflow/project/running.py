@@ -38,29 +38,43 @@ class Running:
             psutil.Process(self.pid).terminate()
 
 
-def _holds(process: psutil.Process, note: Path, since: float) -> bool:
-    """True if the process has the lock of this note open: a copied project has copies of both files."""
+def _holds(note: Path, run: Running) -> bool:
+    """True if its process has the lock of this note open: a copied project has copies of both files."""
     lock = note.with_name(note.name.removesuffix(".json")).resolve()
     try:
-        return any(Path(file.path) == lock for file in process.open_files())
-    except psutil.AccessDenied:  # of another user
-        return process.create_time() <= since + STARTED
+        process = psutil.Process(run.pid)
+        if process.status() == psutil.STATUS_ZOMBIE:  # ended, but not reaped by its parent
+            return False
+        try:
+            return any(Path(file.path) == lock for file in process.open_files())
+        except psutil.AccessDenied:  # of another user
+            return process.create_time() <= run.since + STARTED
+    except psutil.Error:
+        return False
 
 
 def running(root: Path) -> list[Running]:
     """The active runs of a project, by name; notes of killed processes are left out."""
+    return [run for run, active in _noted(root) if active]
+
+
+def killed(root: Path) -> list[Running]:
+    """The runs of a project whose process was killed, and that were not started again, by name."""
+    noted = _noted(root)
+    active = {run.name for run, active in noted if active}
+    return [run for run, _ in noted if run.name not in active]
+
+
+def _noted(root: Path) -> list[tuple[Running, bool]]:
+    """The runs with a note, by name; False for those whose process was killed."""
     runs = []
     for note in sorted((root / ".fedflow" / "locks").glob("*.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError, psutil.Error):
+        with suppress(OSError, ValueError, KeyError, TypeError):
             facts = json.loads(note.read_text())
             run = Running(str(facts["name"]), int(facts["pid"]), float(facts["since"]))
-            if facts.get("host", HOST) != HOST:  # another machine or container, with its own processes
-                continue
-            process = psutil.Process(run.pid)
-            ended = process.status() == psutil.STATUS_ZOMBIE  # ended, but not reaped by its parent
-            if not ended and _holds(process, note, run.since):
-                runs.append(run)
-    return sorted(runs, key=lambda run: run.name)
+            if facts.get("host", HOST) == HOST:  # not of another machine or container
+                runs.append((run, _holds(note, run)))
+    return sorted(runs, key=lambda noted: noted[0].name)
 
 
 def runs_elsewhere(root: Path, name: str) -> bool:
