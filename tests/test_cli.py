@@ -192,6 +192,12 @@ def test_a_changed_run_leaves_the_grid_alone_and_is_a_row_of_its_own(capsys, tmp
     page = (root / "report" / "index.html").read_text()
     for number in numbers:
         assert f">{100 * number:.1f}" in page
+    assert "no results found" in fedflow(capsys, "report", "--grid", "--root", root).err
+    (root / "results" / "grouped" / "ifca").mkdir(parents=True)
+    plain.rename(root / "results" / "grouped" / "ifca" / "0")
+    assert fedflow(capsys, "report", "--grid", "--latex", "--root", root).code == 0
+    assert pd.read_csv(root / "report" / "runs.csv")["method"].tolist() == ["ifca"]
+    assert "clusters 4" not in (root / "paper" / "grouped-accuracy.tex").read_text()
 
 
 def test_tuning_prints_every_candidate_with_its_spread_and_which_is_chosen(capsys, tmp_path):

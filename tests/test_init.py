@@ -47,7 +47,7 @@ def earlier(tmp_path_factory, monkeypatch) -> Callable[[Path], None]:
     def write(root: Path) -> None:
         home = shutil.copytree(templates.HOME, tmp_path_factory.mktemp("earlier") / "templates")
         file = home / KEPT["dvc.yaml"]
-        file.write_text(file.read_text().replace("fedflow report --sweep repro", "fedflow report"))
+        file.write_text(file.read_text().replace("fedflow report --grid --sweep repro", "fedflow report"))
         with monkeypatch.context() as patch:
             patch.setattr(templates, "HOME", home)
             patch.setattr(templates, "__version__", "0.0.1")
@@ -168,7 +168,8 @@ def test_an_upgrade_keeps_what_was_edited_and_shows_the_difference(capsys, tmp_p
     same = f"written by fedflow 0.0.1, and edited; fedflow {__version__} writes the same"
     assert found["prefect.yaml"] == ("ok", same)
     said = make(capsys, tmp_path, "--upgrade").out
-    assert "-    cmd: fedflow report\n+    cmd: fedflow report --sweep repro\n" in said and "-# mine" in said
+    assert "-    cmd: fedflow report\n+    cmd: fedflow report --grid --sweep repro\n" in said
+    assert "-# mine" in said
     assert {name: (tmp_path / name).read_text() for name in KEPT} == edited
 
 

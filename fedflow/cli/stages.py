@@ -166,6 +166,9 @@ def report(
     verdicts: Annotated[
         bool, typer.Option("--verdicts", help="Also update verdicts.yaml, claims.csv and results.csv.")
     ] = False,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Leave out runs outside the grid, which are in runs.")
+    ] = False,
     sweep: Annotated[
         str | None, typer.Option(help="Also attach the page to the MLflow parent runs of this name.")
     ] = None,
@@ -180,10 +183,10 @@ def report(
         from fedflow.stages.report import has_results, record_verdicts, write_for_paper, write_report
 
     if not verdicts or has_results(root):
-        print_line(write_report(root, sweep))
+        print_line(write_report(root, sweep, grid))
     for file in record_verdicts(root) if verdicts else ():
         print_line(file)
-    for file in write_for_paper(root, figures) if latex or figures else ():
+    for file in write_for_paper(root, figures, grid) if latex or figures else ():
         print_line(file)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fedflow.errors import BadInput, FedflowError
-from fedflow.files import COUNTS, finished_folders, within_partitions
+from fedflow.files import CHANGED, COUNTS, finished_folders, within_partitions
 from fedflow.finished.reading import (
     Joined,
     Kinds,
@@ -107,16 +107,20 @@ class EarlierVersion(FedflowError):
     """Results whose settings have names of an earlier version."""
 
 
-def collect_runs(results_dir: Path, labels: Labels | None = None, needed: bool = True) -> list[Run]:
+def collect_runs(
+    results_dir: Path, labels: Labels | None = None, needed: bool = True, grid: bool = False
+) -> list[Run]:
     """Every run below ``results_dir/<partition>/<method>/<seed>``, ordered by partition, method and seed.
 
-    Runs outside of the grid, in ``runs`` next to it, are included; a digest of changed settings follows their
-    seed. ``labels`` replace labels in the results by method, so that a new label needs no new run. Runs of an
-    earlier version are left out with a warning. Raises `FedflowError` if a file is missing, truncated or
-    invalid, or if runs are ``needed`` and there are none.
+    Runs outside of the grid, in ``runs`` next to it, are included unless ``grid``; a digest of changed
+    settings follows their seed. ``labels`` replace labels in the results by method, so that a new label needs
+    no new run. Runs of an earlier version are left out with a warning. Raises `FedflowError` if a file is
+    missing, truncated or invalid, or if runs are ``needed`` and there are none.
     """
     described: Described = {}
     for folder in finished_folders(results_dir, 2):
+        if grid and folder.parts[-4] == CHANGED:
+            continue
         try:
             described[folder] = _described(folder)
         except EarlierVersion as error:

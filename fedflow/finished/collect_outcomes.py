@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedflow.files import finished_folders
+from fedflow.files import CHANGED, finished_folders
 from fedflow.finished.outcomes import MARKER, PARAMS, STEPS, SUMMARY, read_parts
 from fedflow.finished.reading import check_columns, check_entries, read_json, read_table, reject
 from fedflow.finished.run import Run
@@ -67,13 +67,15 @@ class Outcome:
         return runs
 
 
-def collect_outcomes(folder: Path, entries: Entries | None = None) -> list[Outcome]:
+def collect_outcomes(folder: Path, entries: Entries | None = None, grid: bool = False) -> list[Outcome]:
     """Every outcome below ``folder/<entry>/<seed>``, and in ``runs`` next to it, by entry, variant and seed.
 
-    Labels of ``entries`` replace labels in the outcomes. Raises `FedflowError` for missing or damaged files.
+    With ``grid``, without ``runs``. Labels of ``entries`` replace labels in the outcomes. Raises
+    `FedflowError` for missing or damaged files.
     """
     # runs/<partition>/<method> looks like an outcome if the method's name is a number
     folders = [f for f in finished_folders(folder, 1) if any(file.is_file() for file in f.iterdir())]
+    folders = [f for f in folders if not grid or f.parts[-3] != CHANGED]
     outcomes = sorted(map(_read, folders), key=lambda o: (o.entry, o.folder.name))
     labels = {name: label for name, (_, label) in (entries or {}).items()}
     named = [replace(outcome, label=labels.get(outcome.entry, outcome.label)) for outcome in outcomes]

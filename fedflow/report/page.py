@@ -98,6 +98,7 @@ def build_report(
     now: Mapping[str, Sequence[str]] | None = None,
     join: Callable[[Sequence[Run]], Sequence[Run]] | None = None,
     changed: Callable[[Run], Mapping[str, Any]] | None = None,
+    grid: bool = False,
 ) -> Path:
     """Write ``index.html`` and CSV tables on all runs below ``results_dir``; returns the page's path.
 
@@ -110,12 +111,12 @@ def build_report(
     params.yaml, ``recorded`` are facts from MLflow (`fedflow.tracking.lineage.recorded_runs`); ``now`` has
     the current settings and code of the grid (`fedflow.stages.grid.current`), and outdated runs are marked.
     ``join`` adds runs that were made elsewhere, for claims and published tables; ``changed`` is as for
-    `judge`.
+    `judge`. With ``grid``, runs outside of the grid are left out.
     Equal inputs give equal bytes. Raises `FedflowError` when there are neither results nor outcomes, a file
     cannot be read, or ``out_dir`` cannot be written.
     """
-    done = collect_outcomes(outcomes, procedures) if outcomes else []
-    collected = collect_runs(results_dir, labels, needed=not done)
+    done = collect_outcomes(outcomes, procedures, grid) if outcomes else []
+    collected = collect_runs(results_dir, labels, needed=not done, grid=grid)
     every = [*collected, *(row for outcome in done for row in outcome.rows)]
     every = [*join(every)] if join else every
     registered = {name: entry for name, (entry, _) in (procedures or {}).items()}

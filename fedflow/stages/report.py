@@ -32,10 +32,11 @@ from fedflow.tracking.record import git
 COLLECT = ("--rootdir=.", "-o", "addopts=", "-p", "no:cacheprovider", "--collect-only", "-q")
 
 
-def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
+def write_report(root: Path = Path(), sweep: str | None = None, grid: bool = False) -> Path:
     """Write ``report/`` on all results, networks and claims of a project; returns the path of its page.
 
-    This user's parent runs in MLflow named ``sweep`` get the page, too.
+    With ``grid``, without runs outside of the grid. This user's parent runs in MLflow named ``sweep`` get the
+    page, too.
     """
     data, params = root / "data", load_params(root / PARAMS) if (root / PARAMS).exists() else None
     page = build_report(
@@ -52,6 +53,7 @@ def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
         now=_current(params, root) if params else None,
         join=(lambda here: joined(params, root, here)[0]) if params else None,
         changed=changed_sections(params, root) if params else None,
+        grid=grid,
     )
     if sweep is not None and (why := attach_to_sweep(sweep, [page], "report", root)):
         say(f"{why}: the page is not attached")
@@ -131,8 +133,11 @@ def _recorded(root: Path) -> Recorded:
         return {}
 
 
-def write_for_paper(root: Path = Path(), figures: str | None = None) -> list[Path]:
-    """Write ``paper/`` on all results of a project: LaTeX tables, references, and figures in this format."""
+def write_for_paper(root: Path = Path(), figures: str | None = None, grid: bool = False) -> list[Path]:
+    """Write ``paper/`` on all results of a project: LaTeX tables, references, and figures in this format.
+
+    With ``grid``, without runs outside of the grid.
+    """
     params = load_params(root / PARAMS) if (root / PARAMS).exists() else None
-    runs = collect_runs(root / "results", params.labels if params else None)
+    runs = collect_runs(root / "results", params.labels if params else None, grid=grid)
     return write_paper(runs, root / "paper", figures)
