@@ -173,7 +173,7 @@ def table() -> str:
 
 
 def _shares(based: Sequence["Row"]) -> str:
-    """How many verdicts were confirmed and so on, before results were committed and now."""
+    """A table of verdicts by kind, before results were committed and now."""
     now = Counter(row.entry.verdict for row in based)
     heads = "".join(
         f"<th>{name}</th>" for name in ("verdict", "in prose, before results were committed", "now")

@@ -151,7 +151,7 @@ def _device() -> Finding:
 
 def _data() -> Finding:
     root = data_root()
-    here = [name for name, source in SOURCES.items() if source.where(root)]
+    here = [name for name, source in SOURCES.items() if source.kind != "path" and source.where(root)]
     status = "ok" if root.is_dir() else "note"
     return Finding(status, "data root", f"{root}; usable without download: {', '.join(here)}")
 

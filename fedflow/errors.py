@@ -178,6 +178,8 @@ def unknown_name(
     """
     if not (names := sorted(names)):
         return BadInput(field, value, "no name here, as there is nothing to set")
+    if field.startswith("partition") and elsewhere.startswith("partition"):
+        elsewhere = ""  # a parameter of another scheme
     spelled = dict(zip(map(bare, names), names))
     close = difflib.get_close_matches(bare(value), spelled, n=CLOSEST, cutoff=0)
     likely = difflib.get_close_matches(bare(value), close, n=CLOSEST)

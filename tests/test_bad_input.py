@@ -97,6 +97,7 @@ def one_line(done: Done) -> str:
         ((*RUN, "--out", ""), "out: '' .*not empty"),
         ((*RUN, "--out", "params.yaml"), "cannot write to params.yaml: File exists"),
         ((*RUN, "--root", "elsewhere"), "cannot read elsewhere/params.yaml: No such file"),
+        ((*RUN, "--method", "mine:Own"), "method.name: 'mine:Own' .*`fedflow new method NAME` makes"),
         (("run",), "Missing option '--partition'; see `fedflow run --help`"),
         (("run", "--speed", "3"), "No such option: --speed"),
         (("run", "--rounds", "3"), "No such option: --rounds; use --set run.rounds=...; see `fedflow run"),
@@ -113,6 +114,13 @@ def one_line(done: Done) -> str:
 def test_wrong_words_are_named_with_what_is_accepted(refused, command, says):
     # A later option of the same name wins.
     assert_matches(refused(*command), says)
+
+
+@pytest.mark.parametrize("command", ["ls", "compare x", "cite", "ui"])
+def test_a_folder_that_is_no_project_is_refused(capsys, tmp_path, monkeypatch, command):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    line = one_line(fedflow(capsys, *command.split(), "--root", tmp_path))
+    assert "/params.yaml: No such file" in line and "`fedflow init`" in line and not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(

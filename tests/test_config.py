@@ -317,6 +317,7 @@ def test_an_entry_with_a_label_as_its_own_name_keeps_it(file):
         ("training.num_rounds=1", "did you mean 'run.rounds'"),
         ("run.clients=1", "did you mean 'partitions.NAME.clients'"),
         ("partitions.mnist5k-dir.n_clients=1", "did you mean 'clients'"),
+        ("partitions.mnist5k-dir.scheme=iid", "'alpha' is not accepted; .*--set 'partitions.mnist5k-dir={"),
     ],
 )
 def test_guesses_lead_to_the_right_place(change, message):

@@ -34,7 +34,7 @@ def test_a_project_in_order_has_nothing_bad_and_stays_as_it_is(project):
     assert findings["record"].detail == str(project / "mlruns" / "mlflow.db")
     assert [file.name for file in project.iterdir()] == ["params.yaml"]
     assert {"python", "torch", "prefect", "mlflow", "dvc", "device", "disk"} <= set(findings)
-    assert "digits, mnist5k" in findings["data root"].detail
+    assert "digits, mnist5k" in findings["data root"].detail and "leaf" not in findings["data root"].detail
 
 
 def test_plugins_that_fail_stop_the_commands_after_it(project, capsys):

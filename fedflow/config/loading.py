@@ -60,7 +60,15 @@ def load_params(path: Path = PARAMS, changes: Sequence[str] = ()) -> Loaded:
         with contextlib.suppress(BadInput):  # the file may need the changes to be valid
             plain = Loaded.parse(unchanged)
     Params.check_names(values, "")
-    loaded = Loaded.parse({**values, "file": plain, "changes": changes})
+    try:
+        loaded = Loaded.parse({**values, "file": plain, "changes": changes})
+    except BadInput as error:
+        section, _, name = error.field.rpartition(".")
+        scheme = [change for change in changes if change.startswith(f"{section}.scheme=")]
+        if error.value != name or not scheme:
+            raise
+        accepted = f"{error.accepted}; to replace the whole entry, --set '{section}={{...}}'"
+        raise BadInput(error.field, name, accepted, error.guess) from None
     for entry in loaded.data.values():
         entry.start_from(path.parent)
     return loaded

@@ -33,6 +33,7 @@ from fedflow.simulation.federation import FEATURES, need_labels
 from fedflow.simulation.settings import RunSettings
 
 T = TypeVar("T")
+OWN = "`fedflow new method NAME` makes a package with your own method"
 LONGEST = 40  # letters of the settings in the label of a procedure, or else the label has its name
 
 
@@ -186,7 +187,10 @@ class Params(Settings):
         method = name if entry is None or entry.method is None else entry.method
         if method not in METHODS and method == name:
             names = {*METHODS, *(n for n, e in self.methods.items() if e.method)}
-            raise unknown_name(field, name, names, "fedflow methods")
+            error = unknown_name(field, name, names, "fedflow methods")
+            if not error.guess and not name.isidentifier():  # an import path or a file
+                error = BadInput(field, name, f"{error.accepted}; {OWN}")
+            raise error
         if method not in METHODS:
             raise unknown_name(f"methods.{name}.method", method, METHODS, "fedflow methods")
         if name in METHODS and method != name:

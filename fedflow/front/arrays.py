@@ -21,6 +21,7 @@ from fedflow.settings import Words
 
 OWN = "own"  # name of data that were given as arrays
 FLOATS = "x.astype('float32')"
+FRAME = 'df.drop(columns="label"), df["label"]'
 TOKENS = 1 << 31  # tokens are int32
 
 
@@ -30,6 +31,11 @@ class OwnDataset(Dataset):
 
     index: Any = None
     test_index: Any = None
+
+    def __repr__(self) -> str:
+        shapes = [f"{name} {list(getattr(self, name).shape)}" for name in ("x_train", "y_train", "x_test")]
+        classes = f"{len(self.classes)} classes" if self.classes else "real targets"
+        return f"<dataset {self.name}: {', '.join(shapes)}, {classes}>"
 
 
 def dataset(
@@ -80,6 +86,8 @@ def dataset(
         if values is None:
             share = ", or fedflow.dataset(x, y, test_share=0.2)" if "test" in name and y_test is None else ""
             accepted = f"an array; all are needed: fedflow.dataset(x[:n], y[:n], x[n:], y[n:]){share}"
+            if name == "y" and hasattr(x, "columns"):
+                accepted = f"the labels: fedflow.dataset({FRAME}, test_share=0.2)"
             raise BadInput(name, None, accepted)
     for part in ("", "_test"):
         need_same_rows(f"y{part}", given[f"x{part}"], given[f"y{part}"])

@@ -59,7 +59,8 @@ def recorded(
     if not isinstance(division, PartitionParams):
         raise BadInput("record", Words("a run on lists of rows"), "a partition scheme")
     if METHODS.get(method.name) is not type(method):
-        raise BadInput("record", Words(f"a run of {type(method).__name__}"), "a registered method")
+        accepted = "a registered method; `fedflow new method NAME` makes a package with one"
+        raise BadInput("record", Words(f"a run of {type(method).__name__}"), accepted)
     if type(method).__module__.partition(".")[0] not in {"fedflow", *plugins()}:
         accepted = "a method of fedflow or of an installed plug-in: see `fedflow new method`"
         raise BadInput(

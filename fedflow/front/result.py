@@ -45,6 +45,7 @@ COLORS = (  # pictures take the colors of the notebook, which may be dark
     ";--muted:color-mix(in srgb,currentColor 65%,transparent)"
     ";--line:color-mix(in srgb,currentColor 15%,transparent)"
 )
+KINDS = {"personal": "client"}  # what has a model, if it is not called as `serves`
 SHOWN = ("local_accuracy", "global_accuracy", "local_loss", "global_loss")  # the first one measured is drawn
 
 
@@ -244,7 +245,8 @@ class Models:
         known = self._known()
         if client is None:
             if len(known) > 1:
-                given = f"a client, as the run has {len(known)} models, by {self.serves}"
+                kind = KINDS.get(self.serves, self.serves)
+                given = f"a client, as the run has {len(known)} models, one per {kind}"
                 raise BadInput("client", None, given)
             return self._module(known[0])
         if type(client) is not int and not isinstance(client, np.integer):
@@ -257,7 +259,7 @@ class Models:
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters and buffers of all models, by their kinds and numbers."""
-        kind = {"personal": "client"}.get(self.serves, self.serves)
+        kind = KINDS.get(self.serves, self.serves)
         return {
             f"{kind}/{number}/{name}": tensor.detach().cpu().clone().contiguous()
             for number in self._known()

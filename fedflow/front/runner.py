@@ -70,7 +70,6 @@ class Fields(TypedDict, total=False):
     sampling: Literal["uniform", "proportional", "bernoulli", "sweep", "easy_first"]
     client_curriculum: ClientCurriculum | Mapping[str, Any] | None
     min_cohort: int
-    evaluate_every: int
     evaluate_clients: int | None
     fine_tune: bool
     keep_trained: bool
@@ -157,6 +156,7 @@ def run(
     model: Network | None = ...,
     rounds: int = ...,
     participation: float = ...,
+    evaluate_every: int | None = ...,
     seed: int = ...,
     seeds: None = ...,
     redraw: Literal["run", "division", "both"] = ...,
@@ -176,6 +176,7 @@ def run(
     model: Network | None = ...,
     rounds: int = ...,
     participation: float = ...,
+    evaluate_every: int | None = ...,
     seeds: Sequence[int],
     redraw: Literal["run", "division", "both"] = ...,
     training: LocalTraining | Mapping[str, Any] | None = ...,
@@ -194,6 +195,7 @@ def run(
     model: Network | None = None,
     rounds: int = 20,
     participation: float = 1.0,
+    evaluate_every: int | None = None,
     seed: int = 0,
     seeds: Sequence[int] | None = None,
     redraw: str = "run",
@@ -221,6 +223,7 @@ def run(
             real target, one hidden layer for other data
         rounds: number of rounds
         participation: share of the clients in a round
+        evaluate_every: rounds between evaluations; default: a twentieth of the rounds
         seed: seed of every random choice except the division of the data, whose scheme has another
         seeds: in place of ``seed``: run with each of them; returns a list, which `fedflow.compare` takes
         redraw: what a seed draws: "run", as above; "division", the division of the data alone, in runs with
@@ -231,8 +234,7 @@ def run(
         progress: print the progress
         record: a new folder, or one of an earlier call: write the settings to its params.yaml, and the run
             to MLflow and ``results``, as ``fedflow run`` does; only with what params.yaml can name
-        settings: fields of `run` in params.yaml, such as ``fine_tune=False``; ``evaluate_every`` is a
-            twentieth of the rounds by default
+        settings: fields of `run` in params.yaml, such as ``fine_tune=False``
 
     Calls in several threads run one after the other; several processes run side by side.
     Raises `fedflow.errors.FedflowError` (one line) for values that are not accepted.
@@ -256,6 +258,7 @@ def run(
         if seed:
             raise BadInput("seed", seed, "0 with seeds")
         more: dict[str, Any] = {
+            "evaluate_every": evaluate_every,
             "training": training,
             "device": device,
             "compile": compile,
@@ -266,9 +269,10 @@ def run(
         return _in_turn(with_seed, argument("seeds", seeds))
     seed = argument("seed", seed)
     rounds = int(rounds) if isinstance(rounds, np.integer) else rounds
-    if type(rounds) is int:
-        settings.setdefault("evaluate_every", max(1, rounds // 20))
-    wanted = _run_settings({"rounds": rounds, "participation": participation, **settings})
+    if type(rounds) is int and evaluate_every is None:
+        evaluate_every = max(1, rounds // 20)
+    settings |= {"rounds": rounds, "participation": participation, "evaluate_every": evaluate_every}
+    wanted = _run_settings(settings)
     built, target = built_method(method), pick_device(device)
     source = as_data(data)
     division = as_division(partition, source)

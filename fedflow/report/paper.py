@@ -9,6 +9,7 @@ import numpy as np
 from fedflow.errors import BadInput, FedflowError
 from fedflow.files import make_writable
 from fedflow.finished.cells import Cell, Methods, Row, Table, metric_table
+from fedflow.finished.clusters import clusters, groups_of
 from fedflow.finished.pairs import limits, pair_table
 from fedflow.finished.run import Run
 from fedflow.finished.tables import PLOTTED, TABLES, by_method, columns
@@ -18,6 +19,7 @@ from fedflow.pictures.accuracy import curve, measured
 from fedflow.pictures.clients import heat
 from fedflow.pictures.drawing import ENDINGS, PNG_DPI, Drawing
 from fedflow.project.digest import SHORT, digest
+from fedflow.project.terminal import say
 from fedflow.report.citing import bibtex
 from fedflow.report.compared import Compared, grouped
 from fedflow.report.sections.accuracy import accuracy_table
@@ -42,6 +44,7 @@ PAIRS = (
     " seeds or more, adjusted for the number of pairs"
 )
 LIMIT = 60  # letters of a file's name
+WRITTEN = ".written"  # the names of the files of the last call
 
 
 def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -> list[Path]:
@@ -50,6 +53,8 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     A table is a ``tabular`` with rules of booktabs: mean and sample standard deviation over seeds, the best
     mean bold. With several partitions, ``all.tex`` has the methods that are ranked on all of them.
     Pictures are curves, clients by method and, from three partitions on, critical differences of the ranks.
+    There is a table of clusters if a method clusters or groups are planted.
+    Files that an earlier call wrote and this one does not are removed.
     Raises `BadInput` for another format, and `FedflowError` if the folder cannot be written.
     """
     if figures is not None and f".{figures}" not in ENDINGS:
@@ -60,10 +65,11 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     drawings: dict[str, Drawing] = {}
     for p in c.partitions:
         methods, name = by_method(p.runs), _file(p.name, (q.name for q in c.partitions if q is not p))
+        grouping = any(clusters(run).history for run in p.runs) or len({*groups_of(p.runs)}) > 1
         for kind in TABLES:
             accuracy = kind == "accuracy"
             table = accuracy_table(methods, {}) if accuracy else metric_table(methods, columns(kind))
-            if table.columns:
+            if table.columns and (grouping or kind != "clusters"):
                 tables[f"{name}-{kind}"] = latex(table)
         for measure, pairs in p.pairs.items():
             note = "; ".join(filter(None, [PAIRS, limits(methods, measure, pairs)]))
@@ -79,8 +85,15 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     texts[folder / "methods.bib"] = bibtex([name for name in registered if name in METHODS])
     pictures = {folder / f"{name}.{figures}": drawn for name, drawn in drawings.items()}
     try:
-        path = folder / "all.tex"
-        path.unlink(missing_ok=True)  # of another ranking
+        path = folder / WRITTEN
+        names = path.read_text().splitlines() if path.exists() else []
+        earlier = {folder / Path(name).name for name in names} - {*texts, *pictures}
+        if removed := sorted(file for file in earlier if file.is_file()):
+            for path in removed:
+                path.unlink()
+            say(f"removed files of the earlier report: {', '.join(file.name for file in removed)}")
+        path = folder / WRITTEN
+        path.write_text("".join(f"{file.name}\n" for file in (*texts, *pictures)))
         for path, text in texts.items():
             path.write_text(text)
         for path, drawn in pictures.items():

@@ -120,7 +120,8 @@ class TestMLflow:
     def ui(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-            with fedflow_ui(tmp_path_factory.mktemp("record")) as (process, url):
+            (root := tmp_path_factory.mktemp("record")).joinpath("mlruns").mkdir()
+            with fedflow_ui(root) as (process, url):
                 yield SimpleNamespace(process=process, url=url)
 
     @pytest.fixture

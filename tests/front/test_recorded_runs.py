@@ -187,7 +187,7 @@ class Scripted(FedAvg):
             {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))},
             "your own network .* the name of a network",
         ),
-        ({"method": Own}, "a run of Own .* a registered method"),
+        ({"method": Own}, "a run of Own .* a registered method; `fedflow new method"),
         ({"method": Scripted}, "a run of scripted, which the command line .* installed plug-in"),
     ],
 )

@@ -55,7 +55,7 @@ def test_every_client_has_its_model(runs: dict[str, Result], digits: object) -> 
 
 def test_models_that_do_not_exist(runs: dict[str, Result]) -> None:
     assert torch.equal(*(next(runs["fedavg"].model(c).parameters()) for c in (None, 3)))
-    with one_line_error("client: None .* a client, as the run has 4 models, by personal", BadInput):
+    with one_line_error("client: None .* a client, as the run has 4 models, one per client", BadInput):
         runs["ditto"].model()
     with one_line_error("client: 4 .* from 0 to 3", BadInput):
         runs["ditto"].model(client=4)

@@ -1,5 +1,6 @@
 """`fedflow.run` with data, divisions, networks and methods of all kinds, and what it imports."""
 
+import inspect
 import subprocess
 import sys
 from dataclasses import replace
@@ -210,6 +211,8 @@ def test_every_method_and_scheme_is_reachable() -> None:
 
 
 def test_docstrings_tell_idea_and_keywords() -> None:
+    every = inspect.signature(ff.run).parameters["evaluate_every"]
+    assert every.default is None and every.annotation == int | None
     assert "pulled towards" in ff.Ditto.__doc__ and "lam: pull" in ff.Ditto.__doc__
 
 

@@ -164,10 +164,17 @@ def test_samples_that_cannot_be_read(train: Any, match: str) -> None:
 def test_test_samples_belong_to_the_call() -> None:
     with one_line_error("x_test: None .* fedflow.dataset.x, y, test_share=0.2", BadInput):
         ff.dataset(Own(X, Y))
+    frame = pd.DataFrame({"a": X[:, 0], "label": Y})
+    with one_line_error(r"y: None .* fedflow.dataset\(df.drop\(columns=\"label\"\), df\[", BadInput):
+        ff.dataset(frame, test_share=0.2)
     with one_line_error("x_test: ndarray .* samples with targets", BadInput):
         ff.dataset((X, Y), X_TEST)
     with one_line_error("y_test: a ndarray .* None: x has the targets", BadInput):
         ff.dataset((X, Y), None, (X_TEST, Y_TEST), Y_TEST)
+
+
+def test_repr() -> None:
+    assert repr(RIGHT) == "<dataset own: x_train [40, 5], y_train [40], x_test [20, 5], 3 classes>"
 
 
 def test_rows_in_tuples_are_features() -> None:

@@ -54,7 +54,7 @@ def test_files_have_plain_names_and_figures_the_format_that_is_wanted(
     tmp_path: Path, form: str | None
 ) -> None:
     written = write_paper(collect_runs(results(tmp_path)), tmp_path / "paper", form)
-    assert sorted(written) == sorted((tmp_path / "paper").iterdir())
+    assert sorted(written) == sorted((tmp_path / "paper").glob("[!.]*"))
     names = [file.name for file in written]
     assert names[0] == "dir_0-1-more-accuracy.tex" and all(re.fullmatch(r"[\w.-]+", name) for name in names)
     figures = [file for file in written if form and file.suffix == f".{form}"]
@@ -63,6 +63,27 @@ def test_files_have_plain_names_and_figures_the_format_that_is_wanted(
     assert all(file.read_bytes().startswith(start[str(form)]) for file in figures)
     references = (tmp_path / "paper" / "methods.bib").read_text()
     assert references == bibtex(["ditto", "fedavg"]) and "% FedAvg\n@inproceedings{mcmahan2017" in references
+
+
+def test_files_of_an_earlier_report_are_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, mine = collect_runs(results(tmp_path, "p")), tmp_path / "paper" / "p-clients.pdf"
+    write_paper(runs, mine.parent, "svg")
+    mine.touch()
+    assert capsys.readouterr().out == ""
+    assert sorted([*write_paper(runs, mine.parent), mine]) == sorted(mine.parent.glob("[!.]*"))
+    assert "removed files of the earlier report: p-clients.svg, p-" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("method", "groups", "clusters"),
+    [("fedavg", False, False), ("fedavg", True, True), ("ifca", False, True)],
+)
+def test_clusters_have_a_table_where_some_are_found_or_planted(
+    tmp_path: Path, method: str, groups: bool, clusters: bool
+) -> None:
+    write_run(tmp_path / "results", "p", method, 0, groups=groups)
+    write_paper(collect_runs(tmp_path / "results"), tmp_path)
+    assert (tmp_path / "p-clusters.tex").exists() == clusters
 
 
 def test_two_partitions_of_one_plain_name_have_files_of_their_own(tmp_path: Path) -> None:
