@@ -136,7 +136,7 @@ def code_of(row: Mapping[str, str]) -> str:
 
 
 def seeds(judged: Judged) -> int:
-    return min(len(result.difference.values) for result in judged.comparisons if result.difference)
+    return min(len(result.difference.values) for result in judged.deciding if result.difference)
 
 
 def test_a_verdict_is_one_of_the_known_words(tmp_path: Path) -> None:
