@@ -215,7 +215,7 @@ def test_set_method_changes_this_run_whose_results_go_where_out_says(call, proje
     changes = ("--set", "method.clusters=3", "--set", "run.rounds=1")
     call("run", "--partition", "skewed", "--method", "ifca", *changes, "--out", tmp_path / "o")
     assert not list(project.glob("r*/skewed"))
-    assert f"files in {tmp_path / 'o'}\n" in call("show", tmp_path / "o").out
+    assert f"files in {tmp_path / 'o'}\n" in call("show", tmp_path / "o")
     metrics = json.loads((tmp_path / "o" / "metrics.json").read_text())
     assert metrics["bytes_down"] == 3 * 3 * (64 * 8 + 8 + 8 * 10 + 10) * 4  # participants, models, bytes
 

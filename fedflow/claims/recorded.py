@@ -16,7 +16,7 @@ from fedflow.claims.claims import Claim
 from fedflow.claims.matching import Match, scale
 from fedflow.claims.results import EQUAL, Recorded, origin, read_results
 from fedflow.claims.sources import RECORDED
-from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged
+from fedflow.claims.verdicts import BY_TESTS, NOT_RESOLVED, NOT_RUN, VERDICTS, Judged
 from fedflow.config import read_yaml
 from fedflow.errors import BadInput
 from fedflow.files import replace_text
@@ -186,6 +186,7 @@ def _was(entry: Entry, made: Entry) -> str:
     if (
         entry.verdict == made.verdict
         or entry.verdict not in VERDICTS
+        or (entry.seeds in FEW and entry.verdict == NOT_RESOLVED)  # a study that is run in parts
         or NOT_RUN in (entry.verdict, made.verdict)
     ):
         return entry.was
