@@ -21,7 +21,7 @@ from filelock import FileLock
 from support import refused
 
 from fedflow.cli.experiments import start
-from fedflow.cli.sweep import LATER, POLL, _run
+from fedflow.cli.sweep import AWAY, LATER, _run
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
 from fedflow.files import locked
@@ -507,7 +507,7 @@ def test_a_run_in_another_process_is_waited_for(project: Path, capsys, monkeypat
         waited = []
 
         def end(seconds: float) -> None:
-            if seconds == POLL:
+            if seconds == AWAY:  # the locks have no note of a process here
                 waited.append(seconds)
                 other_process.close()
 
