@@ -278,7 +278,7 @@ def test_inputs_that_are_made_first_are_reasons(project: Path, capsys) -> None:
         f"even · {name} · seed 0: {reason}" for name in ("fedavg", "ditto")
     ]
     shutil.rmtree(project / "data")
-    reason = "data of digits; partition even"
+    reason = "data of digits, if it changes; partition even, if it changes"
     assert dry_run(capsys, project)[:2] == [
         f"even · {name} · seed 0: {reason}" for name in ("fedavg", "ditto")
     ]

@@ -11,6 +11,7 @@ import ast
 import hashlib
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -31,7 +32,6 @@ PUBLIC = "fedflow"  # `import fedflow as ff`, as plug-ins import it
 LOADERS = ("fedflow.data.params", "fedflow.data.prepared", "fedflow.partition.partition")
 
 
-@cache
 def code_digest(*modules: str, aside: tuple[str, ...] = ASIDE) -> str:
     """16 hexadecimal digits of the code in the `closure` of these modules."""
     files = closure(*modules, aside=aside)
@@ -68,7 +68,8 @@ def modules_of(*settings: object) -> list[str]:
     return sorted(modules)
 
 
-def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:
+@cache
+def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> Mapping[str, Path]:
     """These modules and their direct and indirect imports, with their files.
 
     Only modules of fedflow, of the packages of ``modules``, and next to packages that are not installed

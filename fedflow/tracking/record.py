@@ -354,9 +354,10 @@ class Record:
         if read_fact(folder / MARKER, "procedure") is not None:
             kinds = (PARAMS, IDENTITY, STEPS, SUMMARY, VECTORS, "tables/*.csv", "pictures/*.svg")
             listed = [str(file.relative_to(folder)) for kind in kinds for file in folder.glob(kind)]
-        if not isinstance(listed, list):  # of a central network, in a folder of fedflow
-            listed = [file.name for file in folder.iterdir() if file.name != UNRECORDED]
-        for name in sorted({*listed, MARKER}):
+        names = {*listed, MARKER} if isinstance(listed, list) else None
+        if names is None:  # of a central network, in a folder of fedflow
+            names = {file.name for file in folder.glob("*")} - {UNRECORDED}
+        for name in sorted(names):
             self.api.log_artifact(self.run_id, str(folder / name), str(Path("results", name).parent))
 
     def _log_more(self, folder: Path | None) -> None:

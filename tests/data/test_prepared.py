@@ -273,7 +273,7 @@ def test_data_are_outdated_once_the_code_of_a_plugin_changes(tmp_path, monkeypat
 
     def prepared(text: str) -> tuple[int, bool, str]:
         """The level, whether it was prepared now, and the line said, as in a new process."""
-        for cached in (code._source, code._file, code._imports, code._home):
+        for cached in (code.closure, code._source, code._file, code._imports, code._home):
             cached.cache_clear()
         monkeypatch.delitem(sys.modules, "plugin_of_a_test", raising=False)
         (tmp_path / "plugin_of_a_test.py").write_text(text)

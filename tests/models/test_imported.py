@@ -49,7 +49,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in ("nets", "nets_of_test", "parts_of_test"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    for cached in (code._file, code._home, code._imports, code._definer):
+    for cached in (code.closure, code._file, code._home, code._imports, code._definer):
         cached.cache_clear()
     (tmp_path / "nets_of_test.py").write_text(NETS)
     (tmp_path / "parts_of_test.py").write_text("def width_of(): return 8\n")
