@@ -44,7 +44,7 @@ PAIRS = (
     " seeds or more, adjusted for the number of pairs"
 )
 LIMIT = 60  # letters of a file's name
-WRITTEN = ".written"  # the names of the files of the last call
+WRITTEN = ".written"  # the names of the files of earlier calls
 
 
 def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -> list[Path]:
@@ -54,7 +54,7 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     mean bold. With several partitions, ``all.tex`` has the methods that are ranked on all of them.
     Pictures are curves, clients by method and, from three partitions on, critical differences of the ranks.
     There is a table of clusters if a method clusters or groups are planted.
-    Files that an earlier call wrote and this one does not are removed.
+    Files that an earlier call wrote and this one does not are removed, except pictures in other formats.
     Raises `BadInput` for another format, and `FedflowError` if the folder cannot be written.
     """
     if figures is not None and f".{figures}" not in ENDINGS:
@@ -86,14 +86,16 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     pictures = {folder / f"{name}.{figures}": drawn for name, drawn in drawings.items()}
     try:
         path = folder / WRITTEN
-        names = path.read_text().splitlines() if path.exists() else []
-        earlier = {folder / Path(name).name for name in names} - {*texts, *pictures}
-        if removed := sorted(file for file in earlier if file.is_file()):
+        names = path.read_text().splitlines() if path.exists() else ["all.tex"]
+        earlier = {file for name in names if (file := folder / Path(name).name).is_file()}
+        earlier -= {*texts, *pictures}
+        if removed := sorted(file for file in earlier if file.suffix in (".tex", ".bib", f".{figures}")):
             for path in removed:
                 path.unlink()
             say(f"removed files of the earlier report: {', '.join(file.name for file in removed)}")
         path = folder / WRITTEN
-        path.write_text("".join(f"{file.name}\n" for file in (*texts, *pictures)))
+        listed = (*texts, *pictures, *sorted(earlier - {*removed}))
+        path.write_text("".join(f"{file.name}\n" for file in listed))
         for path, text in texts.items():
             path.write_text(text)
         for path, drawn in pictures.items():

@@ -66,12 +66,15 @@ def test_files_have_plain_names_and_figures_the_format_that_is_wanted(
 
 
 def test_files_of_an_earlier_report_are_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs, mine = collect_runs(results(tmp_path, "p")), tmp_path / "paper" / "p-clients.pdf"
-    write_paper(runs, mine.parent, "svg")
+    runs, paper = collect_runs(results(tmp_path, "p")), tmp_path / "paper"
+    pdf = {file for file in write_paper(runs, paper, "pdf") if file.suffix == ".pdf"}
+    both = collect_runs(results(tmp_path, "q"))
+    write_paper(both, paper, "svg")
+    mine = paper / "q-mine.svg"
     mine.touch()
     assert capsys.readouterr().out == ""
-    assert sorted([*write_paper(runs, mine.parent), mine]) == sorted(mine.parent.glob("[!.]*"))
-    assert "removed files of the earlier report: p-clients.svg, p-" in capsys.readouterr().out
+    assert {*write_paper(runs, paper, "svg"), *pdf, mine} == {*paper.glob("[!.]*")}
+    assert "removed files of the earlier report: all.tex, q-" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
