@@ -328,7 +328,8 @@ def _question(result: CheckResult) -> str:
     seeds, values = zip(*sorted(result.difference.values.items()), strict=True)
     # Adding zero turns -0.0 into 0.0.
     forms = ([[sign * x + 0.0 for x in row] for row in (limits[::sign], values)] for sign in (1, -1))
-    return canonical([result.kind, seeds, min(forms)])
+    partitions = sorted(result.kind[0].split(", "))
+    return canonical([partitions, *result.kind[1:], seeds, min(forms)])
 
 
 def _interval(result: CheckResult, least: float) -> CheckResult:
