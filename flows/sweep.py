@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow
 
 from fedflow.config import Changes, Loaded, warn_of_kept
-from fedflow.project.running import runs_elsewhere
+from fedflow.project.running import AWAY, POLL, runs_elsewhere
 from fedflow.project.terminal import say, time_left
 from fedflow.stages.driver import Busy
 from fedflow.stages.experiment import Experiment
@@ -28,8 +28,6 @@ from flows.procedure import procedure
 from tasks.inputs import TASKS
 from tasks.mistakes import checked, checking
 from tasks.progress import comparison
-
-POLL, AWAY = 2.0, 60.0  # seconds until another process, or one on another machine, is checked again
 
 
 @flow(name="sweep", log_prints=True, validate_parameters=False)

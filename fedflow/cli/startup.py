@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,8 @@ from typing import NoReturn
 
 
 def interrupted(*_: object) -> NoReturn:
-    """Handle a signal like Ctrl-C, so that the run is recorded as killed."""
+    """Handle SIGTERM like Ctrl-C, so that the run is recorded as killed; ignore it while that is done."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from pathlib import Path
 from queue import Queue
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -28,7 +28,7 @@ from fedflow.cli.startup import importing, interrupted
 from fedflow.cli.unused import entries, network_entries, warn_of_unused
 from fedflow.errors import BadInput, Unanswered
 from fedflow.naming import counted
-from fedflow.project.running import runs_elsewhere
+from fedflow.project.running import AWAY, POLL, runs_elsewhere
 
 if TYPE_CHECKING:
     from fedflow.config import Loaded
@@ -38,8 +38,8 @@ GRACE = 10  # seconds for a run to end when it is stopped
 MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small dataset
 SHOWN = 3  # reasons printed per run
 LATER = "running in another process"
-POLL, AWAY = 2.0, 60.0  # seconds until a run of another process, or on another machine, is tried again
 
+T = TypeVar("T")
 Ended = Generator[tuple[str, dict[str, Any], str], None, None]  # title, metrics, error
 
 
@@ -165,7 +165,7 @@ def _side_by_side(params: "Loaded", root: Path, todo: Sequence["Cell"], jobs: in
                 yield future.result()
             threads.map(ProcessPoolExecutor.shutdown, [*free.queue])
         except BaseException:
-            for further in (signal.SIGINT, signal.SIGTERM):  # must not keep the processes alive
+            for further in (signal.SIGINT, signal.SIGTERM):  # which would keep the processes alive
                 signal.signal(further, signal.SIG_IGN)
             threads.shutdown(wait=False, cancel_futures=True)
             _end(active_children())
@@ -181,7 +181,7 @@ def _run_in(free: "Queue[ProcessPoolExecutor]", cell: "Cell") -> tuple[str, dict
     """Run one cell in one of the free processes; if the process or its run ends, another one replaces it."""
     pool = free.get()
     try:
-        return pool.submit(_run, cell).result()
+        return pool.submit(_stoppable, _run, cell).result()
     except KeyboardInterrupt:  # in the process, of `fedflow stop`
         pool.shutdown(wait=False)
         pool = _process()
@@ -191,6 +191,15 @@ def _run_in(free: "Queue[ProcessPoolExecutor]", cell: "Cell") -> tuple[str, dict
         return cell.title, {}, "failed: its process died, perhaps out of memory; try --jobs 1"
     finally:
         free.put(pool)
+
+
+def _stoppable(run: Callable[["Cell"], T], cell: "Cell") -> T:
+    """Run a cell, which SIGTERM interrupts; it ends a process that waits for a cell."""
+    before = signal.signal(signal.SIGTERM, interrupted)
+    try:
+        return run(cell)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
@@ -222,7 +231,7 @@ def _run(cell: "Cell") -> tuple[str, dict[str, Any], str]:
 def _end(processes: list[BaseProcess]) -> None:
     """End these processes; their runs can be resumed from checkpoints.
 
-    The first SIGTERM ends the flow of a process, the next one the process.
+    The first SIGTERM ends the run of a process, one after that the process.
     """
     for _ in range(GRACE):
         for process in processes:
@@ -279,7 +288,6 @@ class _Lines(io.TextIOWrapper):
 def _start_process() -> None:
     from fedflow.simulation.executors import end_with_parent
 
-    signal.signal(signal.SIGTERM, interrupted)
     sys.stdout = _Lines(os.fdopen(os.dup(1), "wb"), line_buffering=True)
     end_with_parent()
     Finalize(None, _leave, exitpriority=0)
