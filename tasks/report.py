@@ -11,12 +11,12 @@ from fedflow.stages.report import write_report
 
 @task(name="report", cache_policy=NO_CACHE)
 def make_report(root: Path, sweep: str | None = None) -> Path:
-    """Write the report on all results, also to the MLflow parent runs of ``sweep``; the path of its page."""
-    page = write_report(root, sweep)
+    """Write the report on the grid, also to the MLflow parent runs of ``sweep``; the path of its page."""
+    page = write_report(root, sweep, grid=True)
     create_link_artifact(
         link=page.resolve().as_uri(),
         link_text="report",
         key="report",
-        description="Report on all results, a file",
+        description="Report on the grid, a file",
     )
     return page

@@ -473,11 +473,25 @@ def test_notes_of_killed_processes_are_not_running(tmp_path: Path, capsys) -> No
             files.enter_context((locks / name).open("w"))
         assert [one.name for one in running(tmp_path)] == ["mine"]
         assert [one.name for one in killed(tmp_path)] == ["gone", "reused"]
-    assert "killed: gone, started " in fedflow(capsys, "ls", "g*", "--root", tmp_path).out
+    said = fedflow(capsys, "ls", "g*", "--root", tmp_path)
+    assert said.out.startswith("killed: gone, started ") and said.code == 0
+    said = fedflow(capsys, "ls", "--json", "--root", tmp_path)
+    assert {e["run"]: e["state"] for e in json.loads(said.out)} == dict.fromkeys(
+        ("gone", "mine", "reused"), "killed"
+    )
+    finished_since = tmp_path / "outcomes" / "gone" / "metrics.json"
+    finished_since.parent.mkdir(parents=True)
+    finished_since.touch()
+    assert [one.name for one in killed(tmp_path)] == ["mine", "reused"]
     assert not running(tmp_path)  # a copy of the project has the notes, but not the locks
     with locked(locks / "held", lambda: None, "held"):
         assert json.loads((locks / "held.json").read_text())["host"] == socket.gethostname()
         assert [one.name for one in running(tmp_path)] == ["held"]
+
+
+def test_verdicts_are_on_all_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    said = fedflow(capsys, "report", "--grid", "--verdicts", "--root", tmp_path)
+    assert said.code == 2 and "--grid: 'with --verdicts' is not accepted; expected one of them" in said.err
 
 
 def test_a_model_is_exported_for_a_client(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -21,17 +21,18 @@ from filelock import FileLock
 from support import refused
 
 from fedflow.cli.experiments import start
-from fedflow.cli.sweep import AWAY, LATER, _run
+from fedflow.cli.sweep import LATER, _run, _stoppable
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
-from fedflow.files import locked
+from fedflow.files import PARTIAL, locked
 from fedflow.methods.personal.ditto import Ditto
 from fedflow.partition import Partition, PartitionParams, make_partition
+from fedflow.project.identity import UNRECORDED
+from fedflow.project.running import AWAY
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.fingerprints import MAY_BE_EMPTY
 from fedflow.stages.grid import cells, finished_metrics, to_do
 from fedflow.stages.procedure import ProcedureRun
-from fedflow.tracking.record import UNRECORDED
 
 HOME = Path(__file__).parents[1]
 PARAMS = """
@@ -308,6 +309,26 @@ def test_a_run_that_was_killed_before_its_record_ended_is_not_finished(project: 
     assert dry_run(capsys, project) == [UP_TO_DATE] and not note.exists()
 
 
+def test_first_results_that_cannot_be_written_leave_no_mark(project: Path, capsys, monkeypatch) -> None:
+    folders = [project / "results" / "even" / "ditto" / "0", *(project / "outcomes" / "ring").iterdir()]
+    for folder in folders:
+        shutil.rmtree(folder)
+
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedflow.files._sync", full)
+        assert "No space left" in fedflow(capsys, "sweep", "-j", "1", "--root", project).out
+    assert not any(folder.exists() and [*folder.iterdir()] for folder in folders)
+    for folder in folders:  # as after SIGKILL
+        (folder / PARTIAL).mkdir(parents=True)
+        (folder / UNRECORDED).touch()
+    assert fedflow(capsys, "report", "--root", project).code == 0
+    assert fedflow(capsys, "sweep", "--root", project).code == 0
+    assert dry_run(capsys, project) == [UP_TO_DATE]
+
+
 def test_a_deleted_file_that_a_procedure_has_read_is_no_reason(project: Path, capsys) -> None:
     (project / "edges.txt").unlink()
     assert dry_run(capsys, project) == [UP_TO_DATE]
@@ -544,3 +565,17 @@ def test_changes_that_decide_runs_are_read(project: Path, capsys) -> None:
         assert done.code == 0
         run = "run", "--partition", "even", "--method", "ditto", "--root", project
         assert fedflow(capsys, *run, "--set", "grid.redraw=both").code == 0
+
+
+def test_a_signal_interrupts_a_run_and_ends_a_process_that_waits_for_one() -> None:
+    def interrupted_twice(cell: str) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)  # while the run is recorded as killed
+            ended.append(cell)
+
+    before, ended = signal.getsignal(signal.SIGTERM), list[str]()
+    with pytest.raises(KeyboardInterrupt):
+        _stoppable(interrupted_twice, "cell")
+    assert ended == ["cell"] and signal.getsignal(signal.SIGTERM) == before

@@ -21,7 +21,7 @@ from fedflow.cli.options import Root
 from fedflow.cli.printing import console, cut, print_indented, print_line, print_table
 from fedflow.cli.remembered import remembered, short
 from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.files import finished_folders
+from fedflow.files import finished_folders, read_fact
 from fedflow.finished.contents import HASHES, hashes
 from fedflow.metrics.table import first_headlines, heading, headlines, metric_of, printed
 from fedflow.naming import counted, flat, say, text
@@ -84,29 +84,33 @@ def ls(
     as_json: Json = False,
     root: Root = Path(),
 ) -> None:
-    """List finished runs, newest first, and runs that are running on this machine.
+    """List finished runs, newest first, and runs that are running or were killed on this machine.
 
     Example: `fedflow ls 'mnist5k-dir/*'`.
     """
-    live = [run for run in running(root) if not runs or any(_matches(run.name, pattern) for pattern in runs)]
+    live, dead = (
+        [run for run in noted if not runs or any(_matches(run.name, pattern) for pattern in runs)]
+        for noted in (running(root), killed(root))
+    )
     if as_json:
         entries: list[dict[str, Any]] = [
             {"run": run.name, "state": "running", "pid": run.pid, "started": run.started} for run in live
         ]
+        entries += [{"run": run.name, "state": "killed", "started": run.started} for run in dead]
         named = runs or []
         # An unknown name is an error, a project without runs is not.
-        done, ended = _newest_first(root, (finished if named and not live else found_below)(root, named))
+        done, ended = _newest_first(root, (found_below if entries or not named else finished)(root, named))
         entries += [run.facts(ended[run.name]) | run.numbers | {"settings": run.settings} for run in done]
         print(json.dumps(entries, indent=1))
         return
     for run in live:
         print_line(f"running: {run.name}, process {run.pid}, since {run.started}; `fedflow stop {run.name}`")
-    for run in killed(root):
-        if not found_below(root, [run.name]) and any(_matches(run.name, pattern) for pattern in runs or "*"):
-            print_line(f"killed: {run.name}, started {run.started}; rerun its command to resume")
-    if live and not found_below(root, runs or []):
+    for run in dead:
+        print_line(f"killed: {run.name}, started {run.started}; rerun its command to resume")
+    unfinished = [run.name for run in (*live, *dead)]
+    if unfinished and not found_below(root, runs or []):
         return
-    done, ended = _newest_first(root, finished(root, runs or [], [run.name for run in live]))
+    done, ended = _newest_first(root, finished(root, runs or [], unfinished))
     redrawn = any(run.division for run in done)
     room = console.width - max(len(run.name + run.division) for run in done) - len("2026-01-01") - WORDS
     names = _measured(done)[: max(1, min(SHOWN, room // NUMBER))]
@@ -215,7 +219,9 @@ def stop(
         if not _ended(run, root, end):
             run.terminate()
             if not _ended(run, root, time.monotonic() + PATIENCE):
-                raise FedflowError(f"cannot stop {run.name}: process {run.pid} is still running")
+                raise FedflowError(
+                    f"cannot stop {run.name}: process {run.pid} is still running; `kill -9 {run.pid}` ends it"
+                )
         print_line(f"stopped: {run.name}; rerun its command to resume")
 
 
@@ -282,6 +288,7 @@ def show(
     method = f"{metrics['method_label']} ({metrics['method']}), seed {metrics['seed']}"
     origin = ((name, recorded.get(name, "")) for name in ("command", "commit", "version", "user"))
     took = f" after {recorded['seconds']:,.0f} s" if recorded else ""
+    took += ", with interruptions" if recorded.get("resumed") else ""
     rows = [
         ("data", f"{metrics['dataset']}  {metrics['data_hash']}"),
         ("partition", f"{shown.division or metrics['partition']}  {metrics['partition_hash']}"),
@@ -442,7 +449,8 @@ def _differing(settings: list[dict[str, Any]]) -> list[str]:
 
 def _single(root: Path, run: str) -> Finished:
     """The one finished run that matches, or the run in a folder of ``--out``."""
-    if (Path(run) / MARKER).is_file() and not found_below(root, [run]):
+    of_run = read_fact(Path(run) / MARKER, "method") is not None
+    if of_run and len(found_below(root, [run])) != 1:
         return _read(run, Path(run))
     matching = finished(root, [run])
     if len(matching) > 1:

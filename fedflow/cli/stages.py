@@ -10,7 +10,7 @@ from fedflow.cli.options import Again, Executor, Root, Set, Sweep, Workers, load
 from fedflow.cli.printing import print_line, print_numbers, print_table
 from fedflow.cli.startup import importing
 from fedflow.cli.unused import entries, network_entries, warn_of_unused
-from fedflow.errors import called, unknown_name
+from fedflow.errors import BadInput, called, unknown_name
 
 OF_RUNS = ("run", "training", "tuning")  # sections that only runs read
 
@@ -179,6 +179,8 @@ def report(
     Example: `fedflow report`, after `dvc repro` or some `fedflow run`. For a paper:
     `fedflow report --latex --figures pdf`.
     """
+    if grid and verdicts:
+        raise BadInput("--grid", "with --verdicts", "one of them: verdicts are on all runs")
     with importing():
         from fedflow.stages.report import has_results, record_verdicts, write_for_paper, write_report
 

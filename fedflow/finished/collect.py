@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fedflow.errors import BadInput, FedflowError
-from fedflow.files import CHANGED, COUNTS, finished_folders, within_partitions
+from fedflow.files import CHANGED, COUNTS, PARTIAL, finished_folders, within_partitions
 from fedflow.finished.reading import (
     Joined,
     Kinds,
@@ -34,6 +34,7 @@ from fedflow.finished.run import Run
 from fedflow.finished.variants import named
 from fedflow.local.local_training import LocalTraining
 from fedflow.metrics.table import METRICS, unit_of
+from fedflow.project.identity import UNRECORDED
 
 TEXT = ("partition", "method", "method_label", "dataset", "model", "settings", "data_hash", "partition_hash")
 SECTIONS = ("method", "training", "run", "model", "data", "partition")  # of params.json
@@ -119,7 +120,8 @@ def collect_runs(
     """
     described: Described = {}
     for folder in finished_folders(results_dir, 2):
-        if grid and folder.parts[-4] == CHANGED:
+        begun = all(file.name in (PARTIAL, UNRECORDED) for file in folder.iterdir())  # killed before its end
+        if begun or (grid and folder.parts[-4] == CHANGED):
             continue
         try:
             described[folder] = _described(folder)

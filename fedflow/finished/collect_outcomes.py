@@ -19,6 +19,7 @@ from fedflow.finished.variants import differences
 from fedflow.metrics.table import SHARE
 from fedflow.naming import flat, say
 from fedflow.procedures import PROCEDURES, Column, Procedure
+from fedflow.project.identity import UNRECORDED
 
 ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
     **dict.fromkeys(("procedure", "registered", "label", "settings"), (str,)),
@@ -74,8 +75,8 @@ def collect_outcomes(folder: Path, entries: Entries | None = None, grid: bool = 
     `FedflowError` for missing or damaged files.
     """
     # runs/<partition>/<method> looks like an outcome if the method's name is a number
-    folders = [f for f in finished_folders(folder, 1) if any(file.is_file() for file in f.iterdir())]
-    folders = [f for f in folders if not grid or f.parts[-3] != CHANGED]
+    folders = [f for f in finished_folders(folder, 1) if not grid or f.parts[-3] != CHANGED]
+    folders = [f for f in folders if any(e.is_file() and e.name != UNRECORDED for e in f.iterdir())]
     outcomes = sorted(map(_read, folders), key=lambda o: (o.entry, o.folder.name))
     labels = {name: label for name, (_, label) in (entries or {}).items()}
     named = [replace(outcome, label=labels.get(outcome.entry, outcome.label)) for outcome in outcomes]

@@ -17,6 +17,7 @@ from fedflow.project.code import ASIDE, code_digest, modules_of
 from fedflow.project.digest import KEY, canonical, digest
 
 FILE = "identity.json"  # in a folder of results
+UNRECORDED = ".unrecorded"  # there, from before results are written until they are recorded
 ENVIRONMENT = Path("data") / "fingerprints" / "environment.json"  # on which stages depend
 LIBRARIES = (  # that results may depend on to the last bit
     "mlxtend", "networkx", "numpy", "pandas", "pillow", "scikit-learn", "scipy", "torch", "torchvision",

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import psutil
 
+from fedflow.files import CHANGED
+
 HOST = socket.gethostname()
+POLL, AWAY = 2.0, 60.0  # seconds until a run of another process, or on another machine, is tried again
 STARTED = 1.0  # seconds; clocks may date the start of a process after its note
 
 
@@ -33,7 +36,7 @@ class Running:
             psutil.Process(self.pid).send_signal(signal.SIGINT)
 
     def terminate(self) -> None:
-        """End a process that ignores interrupts, such as a background process of a script."""
+        """Interrupt a process that ignores Ctrl-C, such as a background process of a script."""
         with suppress(psutil.NoSuchProcess):
             psutil.Process(self.pid).terminate()
 
@@ -59,10 +62,16 @@ def running(root: Path) -> list[Running]:
 
 
 def killed(root: Path) -> list[Running]:
-    """The runs of a project whose process was killed, and that were not started again, by name."""
+    """The runs whose process was killed, and that neither run nor have finished since, by name."""
     noted = _noted(root)
     active = {run.name for run, active in noted if active}
-    return [run for run, _ in noted if run.name not in active]
+    return [run for run, _ in noted if run.name not in active and not _finished_since(root, run)]
+
+
+def _finished_since(root: Path, run: Running) -> bool:
+    """True if the run's folder has newer results, which may be of other settings."""
+    files = (root / home / run.name / "metrics.json" for home in ("results", "outcomes", CHANGED))
+    return any(file.exists() and file.stat().st_mtime >= run.since for file in files)
 
 
 def _noted(root: Path) -> list[tuple[Running, bool]]:
@@ -72,8 +81,10 @@ def _noted(root: Path) -> list[tuple[Running, bool]]:
         with suppress(OSError, ValueError, KeyError, TypeError):
             facts = json.loads(note.read_text())
             run = Running(str(facts["name"]), int(facts["pid"]), float(facts["since"]))
-            if facts.get("host", HOST) == HOST:  # not of another machine or container
-                runs.append((run, _holds(note, run)))
+            if facts.get("host", HOST) != HOST:  # of another machine or container
+                continue
+            if (active := _holds(note, run)) or note.exists():  # else it has just ended
+                runs.append((run, active))
     return sorted(runs, key=lambda noted: noted[0].name)
 
 

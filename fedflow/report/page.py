@@ -15,7 +15,7 @@ from fedflow.claims.comparisons import write_claims
 from fedflow.claims.matching import compare
 from fedflow.claims.verdicts import judge
 from fedflow.errors import FedflowError
-from fedflow.files import replace_text
+from fedflow.files import CHANGED, replace_text
 from fedflow.finished.collect import Labels, collect_partitions, collect_runs
 from fedflow.finished.collect_outcomes import Entries, collect_outcomes, write_outcomes
 from fedflow.finished.networks import collect_networks
@@ -119,6 +119,7 @@ def build_report(
     collected = collect_runs(results_dir, labels, needed=not done, grid=grid)
     every = [*collected, *(row for outcome in done for row in outcome.rows)]
     every = [*join(every)] if join else every
+    every = [run for run in every if not grid or run.folder.parts[-3 if run.procedure else -4] != CHANGED]
     registered = {name: entry for name, (entry, _) in (procedures or {}).items()}
     c = grouped(
         collected,

@@ -17,10 +17,10 @@ from torch import Tensor
 from fedflow.errors import FedflowError, reason
 from fedflow.files import PARTIAL, locked, make_writable, read_fact
 from fedflow.project.digest import digest
-from fedflow.project.identity import FILE, Identity
+from fedflow.project.identity import FILE, UNRECORDED, Identity
 from fedflow.project.terminal import say
 from fedflow.tracking.models import ModelCard
-from fedflow.tracking.record import UNRECORDED, Record, open_record
+from fedflow.tracking.record import Record, open_record
 
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
@@ -118,9 +118,7 @@ def drive(
                 for listener in listeners:
                     listener(done, work.total)
             result = work.result()
-            unrecorded = folder / UNRECORDED
-            unrecorded.touch()
-            result.write(folder)
+            unrecorded = _write(result, folder)
             with TemporaryDirectory() as temporary:
                 undrawn: list[Exception] = []
                 for target, files in _drawn(result.pictures(Path(temporary)), undrawn):
@@ -134,6 +132,21 @@ def drive(
         if not undrawn:
             work.forget()
     return result
+
+
+def _write(result: Result, folder: Path) -> Path:
+    """Write the files of a result; returns the mark of results that are not recorded yet."""
+    unrecorded = folder / UNRECORDED
+    earlier = unrecorded.exists()
+    unrecorded.touch()
+    try:
+        result.write(folder)
+    except BaseException as error:
+        untouched = isinstance(error, FedflowError) or not (folder / "metrics.json").exists()
+        if untouched and not earlier:  # no unrecorded results are left
+            unrecorded.unlink()
+        raise
+    return unrecorded
 
 
 def _drawn(

@@ -7,7 +7,17 @@ from typing import Any
 
 from fedflow.tracking.addresses import database, is_server
 from fedflow.tracking.pages import experiment_page, model_page, run_page
-from fedflow.tracking.shared import KEY, RUNS, TAGS, Owner, every, experiments, quoted, served_clients
+from fedflow.tracking.shared import (
+    KEY,
+    RESUMED,
+    RUNS,
+    TAGS,
+    Owner,
+    every,
+    experiments,
+    quoted,
+    served_clients,
+)
 from fedflow.tracking.store import locate, open_store, reporting, tracking_uri
 
 Key = tuple[str, str, str, str]  # partition, method, seed, settings; of procedures: entry, "", seed, settings
@@ -91,6 +101,7 @@ def recorded_runs(root: Path | str = ".", only: Key | None = None) -> dict[Key, 
                 "ended": f"{datetime.fromtimestamp(ended, UTC):%Y-%m-%d %H:%M} UTC",
                 "end": ended,
                 "seconds": ended - run.info.start_time / 1000,
+                "resumed": RESUMED in tags,
                 "commit": tags.get("mlflow.source.git.commit", "")[:12],
                 "changed": tags.get("fedflow.git_dirty") == "true",
                 "version": tags.get("fedflow.version", ""),

@@ -30,6 +30,7 @@ from fedflow.files import read_fact
 from fedflow.metrics.table import heading, headlines, metric_of, printed, recorded_name
 from fedflow.project.digest import digest
 from fedflow.project.identity import FILE as IDENTITY
+from fedflow.project.identity import UNRECORDED
 from fedflow.project.machine import lock_digest, processor
 from fedflow.project.terminal import say
 from fedflow.tracking.addresses import is_database
@@ -38,6 +39,7 @@ from fedflow.tracking.models import ModelCard, Served, log_models, ranges
 from fedflow.tracking.pages import run_page, show_first
 from fedflow.tracking.shared import (
     KEY,
+    RESUMED,
     RUNNING,
     RUNS,
     SWEEP,
@@ -64,8 +66,7 @@ R = TypeVar("R", bound="Record")
 FLUSH_STEPS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many steps or seconds
 AGAIN, PATIENCE = 10.0, 120.0  # seconds until a store that is away is asked again, and for it at the end
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
-CHANGED, RESUMED, INCOMPLETE = "fedflow.changed_params", "fedflow.resumed", "fedflow.incomplete"  # tags
-UNRECORDED = ".unrecorded"  # a file that exists from before results are written until they are recorded
+CHANGED, INCOMPLETE = "fedflow.changed_params", "fedflow.incomplete"  # tags
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
 
 
@@ -354,8 +355,9 @@ class Record:
         if read_fact(folder / MARKER, "procedure") is not None:
             kinds = (PARAMS, IDENTITY, STEPS, SUMMARY, VECTORS, "tables/*.csv", "pictures/*.svg")
             listed = [str(file.relative_to(folder)) for kind in kinds for file in folder.glob(kind)]
-        names = {*listed, MARKER} if isinstance(listed, list) else None
-        if names is None:  # of a central network, in a folder of fedflow
+        if isinstance(listed, list):
+            names = {*listed, MARKER}
+        else:  # of a central network, in a folder of fedflow
             names = {file.name for file in folder.glob("*")} - {UNRECORDED}
         for name in sorted(names):
             self.api.log_artifact(self.run_id, str(folder / name), str(Path("results", name).parent))
@@ -500,7 +502,7 @@ def described(metrics: Mapping[str, Any], folder: Path) -> str:
     names = [name for name in headlines(metrics) if metric_of(name) and metrics[name] is not None]
     rows = [f"| {heading(name)} | {printed(name, metrics[name])} |" for name in names]
     table = ["| | |", "|---|---:|", *rows, ""] if rows else []
-    of_run = folder.parts[-4:-3] in (("results",), ("runs",))  # `show` knows no others
+    of_run = folder.parts[-4:-3] in (("results",), ("runs",))  # `show` finds these by name
     show = f" On a terminal: `fedflow show {'/'.join(folder.parts[-3:])}`." if of_run else ""
     return "\n".join([*table, f"Result files: `{folder}`.{show}"])
 
