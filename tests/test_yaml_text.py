@@ -8,7 +8,7 @@ from command import fedflow, make_project, one_line_error
 from fedflow.claims.claims import load_claims
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
-from fedflow.project.yaml_text import YamlError, yaml_value
+from fedflow.project.yaml_text import YamlError, as_yaml, yaml_value
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefg", "bcdefgh")
@@ -123,3 +123,10 @@ def test_commands_end_with_the_line_and_code_2(capsys, tmp_path, monkeypatch):
     for command in (("procedures",), ("prepare", "digits"), ("doctor",)):
         done = fedflow(capsys, *command)
         assert done.code == 2 and "params.yaml, line 2: x is not a value" in done.err + done.out, command
+
+
+@pytest.mark.parametrize(
+    "text", ["09257836", "010", "12345678", "1_000", "0o17", "1e5", "off", "2026-01-02", "ä", ""]
+)
+def test_text_is_written_so_that_it_is_read_again(text: str) -> None:
+    assert yaml_value(as_yaml({"judged": text, text: [text]})) == {"judged": text, text: [text]}

@@ -21,6 +21,7 @@ from fedflow.config import read_yaml
 from fedflow.errors import BadInput
 from fedflow.files import replace_text
 from fedflow.project.digest import SHORT, digest
+from fedflow.project.yaml_text import as_yaml
 from fedflow.settings import Settings, option
 
 UNRECORDED = "not recorded"
@@ -132,8 +133,8 @@ def write_verdicts(
     file, heads = study / RECORDED, _given(replace(recorded, judged=basis, verdicts=[]))
     top, *above, end = _comments(file)
     notes = dict(zip((entry.id for entry in recorded.verdicts), above))  # keeps what a person wrote
-    listed = [notes.get(entry.id, "") + _text([_given(entry)]) for entry in entries.values()]
-    texts = [top + (_text(heads) if heads else ""), "verdicts:\n", *listed, *([end] if end else [])]
+    listed = [notes.get(entry.id, "") + as_yaml([_given(entry)]) for entry in entries.values()]
+    texts = [top + (as_yaml(heads) if heads else ""), "verdicts:\n", *listed, *([end] if end else [])]
     replace_text(file, HEAD + "\n".join(texts))
     return file
 
@@ -199,7 +200,3 @@ def _was(entry: Entry, made: Entry) -> str:
 def _given(settings: Settings) -> dict[str, Any]:
     """The fields with a value."""
     return {name: value for name, value in settings.as_dict().items() if value not in ("", None, [])}
-
-
-def _text(value: Any) -> str:
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)

@@ -6,8 +6,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedflow.config import PARAMS, Params, load_params, read_yaml
 from fedflow.config.sections import REDRAW
 from fedflow.data import Dataset, DatasetParams
@@ -21,6 +19,7 @@ from fedflow.methods import METHODS, Method
 from fedflow.methods.protocols import server_data
 from fedflow.partition import PartitionParams
 from fedflow.plugins import plugins
+from fedflow.project.yaml_text import as_yaml
 from fedflow.settings import Settings, Words, explain
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.loop import Simulation
@@ -97,8 +96,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _write(file: Path, values: dict[str, Any]) -> None:
-    text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110)
-    replace_text(file, HEAD + text)
+    replace_text(file, HEAD + as_yaml(values, default_flow_style=None))
 
 
 def _added(

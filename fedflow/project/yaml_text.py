@@ -91,6 +91,18 @@ def yaml_value(text: str | bytes) -> Any:
     return None if node is None else _Builder().build(node)
 
 
+def as_yaml(value: Any, **layout: Any) -> str:
+    """YAML that `yaml_value` reads as ``value``, with options of `yaml.dump`."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110, **layout)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes also what is a number in YAML 1.2 only, such as the text 09."""
+
+
+_Dumper.add_implicit_resolver(f"{CORE}int", NEWER, [*"-+0123456789"])
+
+
 def _invalid(problem: str, line: int) -> YamlError:
     return YamlError(f"not valid YAML: {' '.join(problem.split())}", line)
 
