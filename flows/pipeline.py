@@ -15,9 +15,12 @@ NAME = "pipeline"  # of the MLflow parent runs
 
 @flow(name="pipeline", log_prints=True, validate_parameters=False)
 def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
-    """Run all unfinished cells of the grid, with their inputs, and write the report; returns its path."""
+    """Run all unfinished cells of the grid, with their inputs, and write the report; returns its path.
+
+    Without ``settings``, the report leaves out runs outside the grid, as in `dvc repro`.
+    """
     with checking():
         params = checked(settings, root)
         cells(params, Path(root), NAME)
     sweep(settings=Changes(params), root=root, name=NAME)
-    return str(make_report(Path(root), NAME))
+    return str(make_report(Path(root), NAME, grid=not settings))

@@ -10,13 +10,16 @@ from fedflow.stages.report import write_report
 
 
 @task(name="report", cache_policy=NO_CACHE)
-def make_report(root: Path, sweep: str | None = None) -> Path:
-    """Write the report on the grid, also to the MLflow parent runs of ``sweep``; the path of its page."""
-    page = write_report(root, sweep, grid=True)
+def make_report(root: Path, sweep: str | None = None, grid: bool = False) -> Path:
+    """Write the report on all results, or on those of the grid; returns the path of its page.
+
+    It is also attached to the MLflow parent runs of ``sweep``.
+    """
+    page = write_report(root, sweep, grid)
     create_link_artifact(
         link=page.resolve().as_uri(),
         link_text="report",
         key="report",
-        description="Report on the grid, a file",
+        description="Report on all results, a file",
     )
     return page
