@@ -11,7 +11,7 @@ from fedflow.stages.report import write_report
 
 @task(name="report", cache_policy=NO_CACHE)
 def make_report(root: Path, sweep: str | None = None, grid: bool = False) -> Path:
-    """Write the report on all results, or on those of the grid; returns the path of its page.
+    """Write the report on all results, or on the grid alone; returns the path of its page.
 
     It is also attached to the MLflow parent runs of ``sweep``.
     """
