@@ -135,7 +135,7 @@ def drive(
 
 
 def _write(result: Result, folder: Path) -> Path:
-    """Write the files of a result; returns the mark of results that are not recorded yet."""
+    """Write the files of a result; returns the file that marks them as unrecorded."""
     unrecorded = folder / UNRECORDED
     earlier = unrecorded.exists()
     unrecorded.touch()
@@ -143,7 +143,7 @@ def _write(result: Result, folder: Path) -> Path:
         result.write(folder)
     except BaseException as error:
         untouched = isinstance(error, FedflowError) or not (folder / "metrics.json").exists()
-        if untouched and not earlier:  # no unrecorded results are left
+        if untouched and not earlier:  # the folder has no unrecorded results
             unrecorded.unlink()
         raise
     return unrecorded

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 ATTEMPTS = 3
 KEY, SWEEP = "fedflow.key", "fedflow.sweep"  # tags of every run, and of every parent run
-RESUMED = "fedflow.resumed"  # tag of a run: how often
+RESUMED = "fedflow.resumed"  # tag of a resumed run: how many times
 MADE = "fedflow.made"  # tag of experiments and registered models that fedflow has created
 SERVES = ", serves "  # in the description of a registered version, before its clients
 RUNS = f"tags.`{KEY}` LIKE '%'"  # filters
