@@ -151,6 +151,19 @@ def test_p_values_are_adjusted_for_the_comparisons_of_all_claims(tmp_path):
     assert found == "confirmed" and "adjusted" not in first + second  # without spread nothing is tested
 
 
+def test_a_comparison_counts_once_with_its_partitions_swapped(tmp_path):
+    losses = {"p": [0.1, 0.13, 0.12], "q": [0.5, 0.52, 0.58], "r": [0.3, 0.35, 0.33]}
+    runs = [run("a", seed, loss, name) for name, of in losses.items() for seed, loss in enumerate(of)]
+    p, q, r = (f"{{method: a, partition: {name}}}" for name in "pqr")
+    checks = [f"{{of: {q}, above: [{p}]}}", f"{{of: {q}, above: [{r}]}}", f"{{of: {p}, below: [{q}]}}"]
+    file, numbers = tmp_path / "claims.yaml", []
+    for some in (checks[:2], checks):
+        file.write_text(f"- {{id: a, source: b, claim: c, measure: loss, all: [{', '.join(some)}]}}\n")
+        (judged,) = judge(load_claims(file), runs)
+        numbers.append([result.numbers for result in judged.comparisons[:2]])
+    assert numbers[0] == numbers[1] and "adjusted p" in numbers[0][1]
+
+
 def test_what_decides_is_printed(tmp_path):
     check = "measure: loss, of: ditto, above: [fedavg]"
     _, (numbers,) = verdict(tmp_path, check, fedavg=[1.0, 1.1, 1.3], ditto=[1.5, 1.7, 1.8])
