@@ -340,7 +340,7 @@ def test_a_damaged_file_is_one_line(text: str, project: Path, tmp_path: Path, ca
 
 
 def test_the_code_of_a_network_at_an_import_path_is_not_remembered(
-    tmp_path: Path, capsys, monkeypatch
+    tmp_path: Path, preloaded: Path, monkeypatch
 ) -> None:
     text = PARAMS.replace("{name: mlp, options: {hidden: [8]}}", "ownnet:Net").replace("[0, 1]", "[0]")
     root = make_project(tmp_path / "own", text.replace("[fedavg, ditto]", "[fedavg]"))
@@ -356,7 +356,7 @@ def test_the_code_of_a_network_at_an_import_path_is_not_remembered(
     file = root / "ownnet.py"
     file.write_text(dedent(net))
     monkeypatch.chdir(root)
-    run = [shutil.which("fedflow")]
+    run = [preloaded / "fedflow"]
     for edit, said in ((net, False), (net.replace("self.layers(x)", "self.layers(x) * 2"), True)):
         file.write_text(dedent(edit))
         if not said:
