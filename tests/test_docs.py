@@ -163,6 +163,20 @@ def test_settings_of_commands_are_accepted() -> None:
     ]
 
 
+def test_projects_on_pages_are_accepted(tmp_path: Path) -> None:
+    """Blocks of YAML with data and a grid, each of which a reader saves as params.yaml."""
+    blocks = [
+        (page.name, block)
+        for page in PAGES
+        for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+        if re.search(r"^data:", block, re.MULTILINE) and re.search(r"^grid:", block, re.MULTILINE)
+    ]
+    assert len(blocks) > 5
+    for page, block in blocks:
+        (tmp_path / "params.yaml").write_text(block)
+        assert (page, refusal(tmp_path, ())) == (page, "")
+
+
 def refusal(root: Path, changes: Sequence[str]) -> str:
     """Why `load_params` or the grid refuses these settings; empty if they are accepted."""
     try:

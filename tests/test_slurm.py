@@ -21,11 +21,11 @@ HOME = Path(__file__).parents[1]
 PARAMS = """
 data: {digits: {source: digits}}
 models: {digits: {name: mlp, options: {hidden: [8]}}}
-partitions: {cifar10-skew20: {dataset: digits, scheme: label_skew, fraction: 0.2, clients: 10}}
+partitions: {mnist5k-dir: {dataset: digits, scheme: label_skew, fraction: 0.2, clients: 10}}
 training: {epochs: 1, batch_size: 64, lr: 0.1}
 run: {rounds: 2, participation: 1.0}
 methods: {fedavg: {}}
-grid: {datasets: [digits], partitions: [cifar10-skew20], methods: [fedavg], seeds: [0]}
+grid: {datasets: [digits], partitions: [mnist5k-dir], methods: [fedavg], seeds: [0]}
 engine: {device: cpu}
 """
 SRUN = """#!/bin/bash
@@ -110,7 +110,7 @@ def test_the_job_runs(
             os.killpg(started.pid, signal.SIGKILL)  # as SLURM ends what a job has left
     told = "\n".join((tmp_path / name).read_text() for name in ("said", "workers.log"))
     assert code == 0, told
-    assert (tmp_path / "results/cifar10-skew20/fedavg/0/metrics.json").exists()
+    assert (tmp_path / "results/mnist5k-dir/fedavg/0/metrics.json").exists()
     assert told.count("Registered to") == 2, told
     if whole_grid:
         bring_home(tmp_path, tmp_path / "home", monkeypatch, capsys)
