@@ -49,7 +49,7 @@ def federate(
     folder = Path(out) if out else experiment.results_folder
     if finished_by_an_earlier_try(experiment, folder):
         return finished_metrics(experiment, folder)
-    with executor_for(params.engine) as executor, PrefectProgress(experiment) as page:
+    with executor_for(params.engine) as executor, PrefectProgress(experiment, out) as page:
         metrics = run_experiment(
             experiment,
             Path(out) if out else None,

@@ -48,6 +48,7 @@ UI = "PREFECT_UI_URL"  # target of links
 ALIVE, USERS = "alive.lock", "user-{}.lock"  # locks of the server, and of every process that uses it
 PROBE = 0.05  # seconds of waiting for a lock, which another process may hold shortly to probe it
 HOSTS = ("127.0.0.1", "localhost")  # accepted host names
+DIRECT = "no_proxy"  # hosts that are reached without a proxy
 ITSELF = "prefect-in-memory"  # host name of calls of automations to the API
 LEASES = "prefect.server.concurrency.lease_storage.filesystem"  # a new server knows who holds a limit
 IDLE = 180.0  # seconds without a user after which the server stops
@@ -66,15 +67,15 @@ def prefect_api(port: int = 0) -> Iterator[str]:
     Prefect reads its settings once, and its threads (which forward events of worker processes) ignore later
     changes.
     """
-    before = {
-        name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES, DATABASE, PASSWORD, UI)
-    }
+    names = ("PREFECT_API_URL", CERTIFICATES, DATABASE, PASSWORD, UI, DIRECT)
+    before = {name: os.environ.get(name) for name in names}
     folder = home()
     try:
         if url := os.environ.get("PREFECT_API_URL"):
             _check_password(check_address("PREFECT_API_URL", url))
             yield url
             return
+        os.environ[DIRECT] = _direct()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)  # an older one may be readable by others
         with _using(folder):
@@ -143,6 +144,12 @@ def stop() -> bool:
         except psutil.TimeoutExpired:
             server.kill()
     return True
+
+
+def _direct() -> str:
+    """The hosts that need no proxy, and this machine, whose server no proxy can reach."""
+    given = os.environ.get(DIRECT) or os.environ.get(DIRECT.upper()) or ""
+    return given if given == "*" else ",".join([*filter(None, [given]), *HOSTS])
 
 
 def _few_certificates(folder: Path) -> Path:
@@ -351,6 +358,7 @@ def main() -> None:
     parser.add_argument("--serve", type=Path, metavar="HOME", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    os.environ[DIRECT] = _direct()
     if options.serve:
         try:
             _serve(options.serve, options.port)

@@ -6,6 +6,7 @@ from typing import Any
 from prefect import flow
 
 from fedflow.stages.experiment import Experiment
+from fedflow.stages.tune import searches
 from fedflow.stages.tune import tune as choose_settings
 from flows.federate import federate
 from tasks.mistakes import checked, checking
@@ -30,9 +31,7 @@ def tune(
     """
     with checking():
         params = checked(settings, root, partition=partition, methods=methods, write=write)
-        params.partition(partition)
-        for name in methods or []:
-            params.method(params.method_name(name))
+        searches(params, partition, methods, Path(root))
 
     def run(experiment: Experiment, out: Path) -> dict[str, Any]:
         return federate(**experiment.parameters, out=str(out))

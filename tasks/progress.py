@@ -1,6 +1,7 @@
 """Progress and results as Prefect artifacts, so that a run can be followed in the Prefect UI."""
 
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,8 +76,9 @@ class PrefectProgress:
     The flow run gets the names of the experiment as tags, by which the page of all runs can be filtered.
     """
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, out: str | None = None) -> None:
         self.experiment = experiment
+        self.shown = shlex.quote(out or experiment.address)  # for `fedflow show`
         self.evaluated: list[RoundReport] = []
         self._shown, self._rows = time.monotonic(), 0  # when the table was last updated, and its rows
 
@@ -119,9 +121,10 @@ class PrefectProgress:
         """Publish the table of evaluations and a summary."""
         self._table()
         lines = [f"| {name} | {value} |" for name, value in metrics.items() if value is not None]
-        name = self.experiment.address
         create_markdown_artifact(
-            "\n".join(["| metric | value |", "|---|---|", *lines, "", f"Details: `fedflow show {name}`"]),
+            "\n".join(
+                ["| metric | value |", "|---|---|", *lines, "", f"Details: `fedflow show {self.shown}`"]
+            ),
             key=self._key("summary"),
             description=f"Final metrics of {self.experiment.title}",
         )

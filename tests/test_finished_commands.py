@@ -162,6 +162,13 @@ def test_a_run_shows_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> 
     assert Path(found["record"]["artifacts"].removeprefix("file://"), "results").is_dir()
 
 
+def test_a_run_is_shown_without_the_record(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.warns(UserWarning, match="without facts from the record: MLflow store http://127.0.0.1:9"):
+        shown = fedflow(capsys, "show", "skewed/ditto/0")
+    assert shown.code == 0 and "Ditto (ditto), seed 0" in shown.out
+
+
 def test_runs_are_compared_over_seeds_and_by_settings(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +202,7 @@ def test_runs_are_compared_over_seeds_and_by_settings(
     listed = fedflow(capsys, "ls").out  # in separate columns: lam of Ditto's runs, lr of all
     assert re.search(r"skewed/ditto/0-\w+ .* lam 2.0, lr 0.2 *\n", listed)
     assert re.search(r"skewed/fedavg/0 .* \d\d:\d\d +lr 0.1 *\n", listed)
+    assert finished._spread("rounds_to_target", [3.0], 3).endswith("3.0 (1 of 3)")
     found = json.loads(fedflow(capsys, "compare", "skewed/fedavg/0", "skewed/ditto/0", "--json").out)
     assert [row["method"] for row in found] == ["ditto", "fedavg"]
     assert found[0]["settings"] == {} and len(found[1]["metrics"]["local_accuracy"]) == 1
@@ -438,6 +446,17 @@ def test_a_process_that_ignores_signals_is_not_called_stopped(capsys, tmp_path: 
     finally:
         process.kill()
         process.wait()
+
+
+def test_runs_of_other_users_are_not_called_stopped(capsys, tmp_path: Path, monkeypatch) -> None:
+    def refuse(process: psutil.Process, number: int) -> None:
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "send_signal", refuse)
+    with locked(tmp_path / ".fedflow" / "locks" / "run", lambda: None, "walk/0"):
+        done = fedflow(capsys, "stop", "--all", "--root", tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "not stopped, as they belong to other users: walk/0" in done.err
 
 
 def test_a_zombie_is_not_running(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from fedflow.methods.personal.ditto import Ditto
 from fedflow.partition import Partition, PartitionParams, make_partition
 from fedflow.project.identity import UNRECORDED
 from fedflow.project.running import AWAY
+from fedflow.stages.driver import _lock_of
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.fingerprints import MAY_BE_EMPTY
 from fedflow.stages.grid import cells, finished_metrics, to_do
@@ -349,6 +350,16 @@ def test_only_what_fedflow_wrote_for_the_grid_is_set_aside(project: Path, capsys
     assert f"{project}/results/even/ditto/0: set aside, not in the grid\n" in out and out.count("aside") == 1
     assert not (project / "results/even/ditto/0").exists()
     assert all((folder / "file").exists() for folder in (*mine, changed))
+
+
+def test_results_that_a_run_is_computing_are_not_moved(project: Path) -> None:
+    file, folder = project / "params.yaml", project / "results" / "even" / "ditto" / "0"
+    file.write_text(file.read_text().replace("methods: [fedavg, ditto]", "methods: [fedavg]"))
+    params = load_params(file)
+    with locked(_lock_of(folder, project), print):
+        assert to_do(params, project, cells(params, project, "sweep"))[0] == [] and folder.exists()
+    to_do(params, project, cells(params, project, "sweep"))
+    assert not folder.exists()
 
 
 def test_results_come_back_with_the_grid(project: Path, capsys) -> None:

@@ -68,6 +68,20 @@ def test_a_partition_counts_its_own_scheme_only() -> None:
     assert not [m for m in closure("fedflow.partition.partition") if m.startswith("fedflow.local")]
 
 
+@pytest.mark.parametrize(
+    ("parent", "follows"), [("mine", True), ("site-packages", False), ("dist-packages", False)]
+)
+def test_an_installed_package_counts_without_its_neighbors(tmp_path, monkeypatch, parent, follows) -> None:
+    folder = tmp_path / parent
+    folder.mkdir()
+    names = [f"{kind}_{parent.replace('-', '_')}_of_a_test" for kind in ("first", "second")]
+    (folder / f"{names[0]}.py").write_text(f"import {names[1]}")
+    (folder / f"{names[1]}.py").write_text("x = 1")
+    monkeypatch.syspath_prepend(folder)
+    importlib.import_module(names[0])
+    assert (names[1] in closure(names[0])) == follows
+
+
 def test_a_plugin_counts_what_it_takes_from_fedflow_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from command import one_line_error
 from fedflow.config import load_params
 from fedflow.config.tuning import MEASURES, Tuning, combinations
 from fedflow.errors import BadInput, FedflowError, RoundFailed
+from fedflow.project.yaml_text import yaml_value
 from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.prepare import prepare_dataset
 from fedflow.stages.tune import Score, Search, beyond, scores, tune, write_choice
@@ -156,9 +157,11 @@ def test_a_grid_is_widened_while_the_best_value_is_at_its_edge(file, capsys):
 
 def test_candidates_and_unused_settings_are_named(file, capsys):
     changed = [f"tuning={{grid: {LR}, widen: 0}}", "training.lr=5", "methods.fedavg.server_lr=0.5"]
+    changed += ["run.rounds=9", "run.stop_at=null"]
     tune(load_params(file, changed), "iid", Runs(lambda lr, _: lr), ["fedavg"], file.parent, write=False)
-    assert capsys.readouterr().out.splitlines()[:3] == [
-        "fedavg: --set training.lr: not used: tuning.grid sets these values",
+    assert capsys.readouterr().out.splitlines()[:4] == [
+        "fedavg: --set training.lr: not used: tuning.grid sets this value",
+        "fedavg: --set run.stop_at: not used: tries are compared after the same number of rounds",
         "fedavg, candidate 1: training.lr 0.01",
         "fedavg, candidate 2: training.lr 0.1",
     ]
@@ -270,13 +273,15 @@ def test_a_comment_after_the_tuned_values_stays_there(tmp_path):
     assert [*yaml.safe_load(text)["tuned"]["d"]] == ["ditto", "fedavg", "fedprox"]
 
 
-@pytest.mark.parametrize("text", ["{a: 1, tuned: {iid: {}}}\n", "tuned: {iid: {\n}}\na: 1\n"])
+@pytest.mark.parametrize(
+    "text", ["{a: 1, tuned: {iid: {}}}\n", "tuned: {iid: {\n}}\na: 1\n", '"tuned": {}\na: 1\n']
+)
 def test_tuning_of_a_file_in_braces(tmp_path, text):
     file = tmp_path / "params.yaml"
     file.write_text(text)
     write_choice(file, "iid", "fedavg", {"training.lr": 0.1})
     tuned = {"iid": {"fedavg": {"training": {"lr": 0.1}}}}
-    assert yaml.safe_load(file.read_text()) == {"a": 1, "tuned": tuned}
+    assert yaml_value(file.read_text()) == {"a": 1, "tuned": tuned}
 
 
 def test_tuning_keeps_the_file_and_the_ends_of_its_lines(tmp_path):
@@ -522,6 +527,23 @@ def test_other_searches_try_as_many_samples_of_every_method(file):
         assert {type(each["training.batch_size"]) for each in first} == {int}
         assert {each["weighting"] for each in first} == {"uniform", "samples"}
         assert scores(file.parent / search, "iid", "fedavg")["chosen"].sum() == 1
+
+
+def test_equal_samples_do_not_show_that_a_setting_is_idle(file):
+    params = load_params(file, ["tuning.trials=2", "tuning.search=random"])
+    federate, drawn = Runs(lambda *_: 0.5), set()
+    for seed in range(8):
+        tuning = replace(params.tuning, grid={"weighting": ["uniform", "samples"]}, seed=seed)
+        found = Search(params.replace(tuning=tuning), "iid", "fedavg", file.parent / str(seed))
+        try:
+            found.run(federate)
+            error = ""
+        except FedflowError as raised:
+            error = str(raised)
+        several = len({score.tried["weighting"] for score in found.scores}) > 1
+        assert ("no value of weighting changes any result" in error) == several
+        drawn.add(several)
+    assert drawn == {True, False}
 
 
 def test_a_search_without_optuna_is_refused_in_one_line(file, monkeypatch):

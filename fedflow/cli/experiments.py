@@ -119,7 +119,10 @@ def tune(
     from fedflow.stages import tune as stage
 
     params = load_engine(root, settings, executor, workers)
-    stage.searches(params, partition, method, root)  # checked before a server starts
+    searches = stage.searches(params, partition, method, root)  # checked before a server starts
+    used = entries(params, [search.experiment({}) for search in searches]) | {f"partitions.{partition}"}
+    used |= {f"tuned.{partition}.{search.method}" for search in searches}
+    warn_of_unused(params, "fedflow tune", used | ({"grid.methods"} if method is None else set()), "grid")
     chosen = start(
         params,
         "tune",

@@ -212,10 +212,11 @@ def stop(
             raise unknown_name("run", pattern, [run.name for run in live])
     for run in live if not wanted else ():
         print_line(f"running: {run.name}, process {run.pid}, since {run.started}")
-    for run in wanted:
-        run.interrupt()
+    others = [run for run in wanted if not run.interrupt()]
     end = time.monotonic() + PATIENCE
     for run in wanted:
+        if run in others:
+            continue
         if not _ended(run, root, end):
             run.terminate()
             if not _ended(run, root, time.monotonic() + PATIENCE):
@@ -223,6 +224,8 @@ def stop(
                     f"cannot stop {run.name}: process {run.pid} is still running; `kill -9 {run.pid}` ends it"
                 )
         print_line(f"stopped: {run.name}; rerun its command to resume")
+    if others:
+        raise FedflowError(f"not stopped, as they belong to other users: {', '.join(r.name for r in others)}")
 
 
 def _ended(run: Running, root: Path, latest: float) -> bool:
@@ -377,7 +380,7 @@ def compare(
             label,
             str(len(group)),
             *[str(len({run.division for run in group}))] * redrawn,
-            *(_spread(name, _values(group, name)) for name in shown),
+            *(_spread(name, _values(group, name), len(group)) for name in shown),
         )
         for label, group in zip(labels, groups.values(), strict=True)
     ]
@@ -532,21 +535,26 @@ def _values(runs: list[Finished], name: str) -> list[float]:
     return [run.metrics[name] for run in runs if run.metrics.get(name) is not None]
 
 
-def _spread(name: str, values: list[float]) -> str:
-    """Mean ± sample standard deviation."""
+def _spread(name: str, values: list[float], runs: int) -> str:
+    """Mean ± sample standard deviation, and the number of values if some of the ``runs`` have none."""
     if not values:
         return ""
     mean = printed(name, statistics.fmean(values) if len(set(values)) > 1 else values[0])
     spread = statistics.stdev(values) if len(values) > 1 else 0
-    return f"{mean} ± {printed(name, spread)}" if spread else mean
+    mean += f" ± {printed(name, spread)}" if spread else ""
+    return mean if len(values) == runs else f"{mean} ({len(values)} of {runs})"
 
 
 def _recorded(root: Path, run: Finished) -> dict[str, Any]:
-    """Facts from MLflow on a run, empty without a record."""
+    """Facts from MLflow on a run, empty without a record; an error is a warning."""
     from fedflow.tracking.lineage import recorded_runs, run_key
 
     key = run_key(run.metrics)
-    facts = recorded_runs(root, key).get(key) if key else None
+    try:
+        facts = recorded_runs(root, key).get(key) if key else None
+    except FedflowError as error:
+        warnings.warn(f"without facts from the record: {error}", stacklevel=2)
+        return {}
     if facts is None:
         return {}
     commit = f"{facts['commit']} {'+ changes' if facts['changed'] else ''}".strip()

@@ -130,7 +130,7 @@ def partition(
     expert, dataset = params.expert(name), params.partition(name).dataset
     used = network_entries(params, [expert] if expert else [])
     used |= {f"data.{dataset}", f"partitions.{name.partition('@')[0]}"}
-    warn_of_unused(params, name, used, *OF_RUNS, "engine")
+    warn_of_unused(params, name, used, *OF_RUNS, *([] if expert else ["engine"]))
     prepare_dataset(params, dataset, root)
     if expert is not None:
         from fedflow.stages.central_network import prepare_network

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedflow.stages.grid import Cell
 
 GRACE = 10  # seconds for a run to end when it is stopped
+CONTAINER_MEMORY = Path("/sys/fs/cgroup/memory.max")  # the limit in bytes, or "max"
 MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small dataset
 SHOWN = 3  # reasons printed per run
 LATER = "running in another process"
@@ -114,9 +115,10 @@ def _compute(
 ) -> None:
     """Run all cells, then raise `FedflowError` if any failed; ``lost`` names those without inputs.
 
-    Procedures come first, because a long one at the end would leave other cores idle.
+    Procedures come first, because a long one at the end would leave other cores idle. Runs go on when the
+    output is gone.
     """
-    from fedflow.project.terminal import time_left
+    from fedflow.project.terminal import say, time_left
     from fedflow.stages.grid import raise_failed
     from fedflow.stages.procedure import ProcedureRun
 
@@ -126,7 +128,7 @@ def _compute(
 
     def elsewhere() -> Ended:
         for cell in later:
-            print_line(f"{cell.title}: waiting for another process that runs it")
+            say(f"{cell.title}: waiting for another process that runs it")
             while (here := runs_elsewhere(root, cell.address)) or (ended := _run(cell))[2] == LATER:
                 time.sleep(POLL if here else AWAY)
             yield ended
@@ -144,7 +146,7 @@ def _compute(
                 done += 1
                 failed += [title] if error else []
                 left = time_left(began, done, len(todo))
-                print_line(f"{done} of {len(todo)}: {title}, {error or _headline(metrics)}{left}")
+                say(f"{done} of {len(todo)}: {title}, {error or _headline(metrics)}{left}")
     raise_failed(failed, len(todo) + len(lost))
 
 
@@ -256,14 +258,17 @@ def _needs_all_workers(params: "Loaded") -> str:
 
 def _jobs(engine: Any) -> int:
     """Number of parallel runs: one per core as memory allows, or one if a GPU is shared."""
+    import joblib
     import psutil
 
     from fedflow.stages.experiment import pick_device
 
     if pick_device(engine.device) == "cuda":
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, psutil.virtual_memory().available // MEMORY))
+    memory = psutil.virtual_memory().available
+    with suppress(OSError, ValueError):  # "max": no limit
+        memory = min(memory, int(CONTAINER_MEMORY.read_text()))
+    return max(1, min(joblib.cpu_count(), memory // MEMORY))
 
 
 def _prepare_process(root: Path, flows: bool) -> None:

@@ -26,6 +26,7 @@ PACKAGE = Path(__file__).parents[1]
 
 # Packages and modules on which no result depends: they parse settings, lock, report or record.
 ASIDE = ("config", "errors", "pictures", "project", "report", "stages.driver", "tracking")
+INSTALLED = {"site-packages", "dist-packages"}  # folders; Debian and Colab have the second
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields with statements, in syntax trees
 PUBLIC = "fedflow"  # `import fedflow as ff`, as plug-ins import it
 # Their imports make data and partitions, which runs identify by content.
@@ -104,7 +105,8 @@ def _home(top: str) -> Path | None:
     module = sys.modules.get(top)
     paths = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
     home = Path(paths[0]).parent if paths[0] else None
-    return None if home is None or top == "fedflow" or "site-packages" in home.parts else home
+    installed = home and not INSTALLED.isdisjoint(home.parts)
+    return None if top == "fedflow" or installed else home
 
 
 @cache

@@ -14,6 +14,7 @@ import psutil
 from fedflow.files import CHANGED
 
 HOST = socket.gethostname()
+LOCKS = Path(".fedflow") / "locks"
 POLL, AWAY = 2.0, 60.0  # seconds until a run of another process, or on another machine, is tried again
 STARTED = 1.0  # seconds; clocks may date the start of a process after its note
 
@@ -30,10 +31,15 @@ class Running:
     def started(self) -> str:
         return f"{datetime.fromtimestamp(self.since):%Y-%m-%d %H:%M}"
 
-    def interrupt(self) -> None:
-        """Interrupt it like Ctrl-C; it can be resumed from its last checkpoint."""
-        with suppress(psutil.NoSuchProcess):
+    def interrupt(self) -> bool:
+        """Interrupt it like Ctrl-C; it can be resumed from its last checkpoint. False for another user's."""
+        try:
             psutil.Process(self.pid).send_signal(signal.SIGINT)
+        except psutil.AccessDenied:
+            return False
+        except psutil.NoSuchProcess:
+            pass
+        return True
 
     def terminate(self) -> None:
         """Interrupt a process that ignores Ctrl-C, such as a background process of a script."""
@@ -65,7 +71,10 @@ def killed(root: Path) -> list[Running]:
     """The runs whose process was killed, and that neither run nor have finished since, by name."""
     noted = _noted(root)
     active = {run.name for run, active in noted if active}
-    return [run for run, _ in noted if run.name not in active and not _finished_since(root, run)]
+    dead = {run.name: run for run, _ in sorted(noted, key=lambda noted: noted[0].since)}  # the last of a name
+    return [
+        run for name, run in sorted(dead.items()) if name not in active and not _finished_since(root, run)
+    ]
 
 
 def _finished_since(root: Path, run: Running) -> bool:
@@ -77,7 +86,7 @@ def _finished_since(root: Path, run: Running) -> bool:
 def _noted(root: Path) -> list[tuple[Running, bool]]:
     """The runs with a note, by name; False for those whose process was killed."""
     runs = []
-    for note in sorted((root / ".fedflow" / "locks").glob("*.json")):
+    for note in sorted((root / LOCKS).glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
             facts = json.loads(note.read_text())
             run = Running(str(facts["name"]), int(facts["pid"]), float(facts["since"]))

@@ -26,6 +26,7 @@ from fedflow.procedures.steps import Here
 from fedflow.project.digest import digest
 from fedflow.project.identity import FILE as IDENTITY
 from fedflow.project.identity import Identity, versions
+from fedflow.project.running import LOCKS
 from fedflow.project.terminal import say
 from fedflow.simulation.checkpoint import drop_checkpoint
 from fedflow.simulation.executors import Inline
@@ -61,7 +62,7 @@ def prepare_network(
         prepare(params, params.network(needed).dataset, root)
         training = CentralRun(params, needed, root)
         waiting = partial(say, f"{training.title}: waiting for another process that trains it")
-        with locked(root / ".fedflow" / "locks" / f"central-{needed}", waiting):
+        with locked(root / LOCKS / f"central-{needed}", waiting):
             if not training.is_current():
                 training.run(listeners, opened)
             drop_checkpoint(training.checkpoint)  # of a process that was killed after it recorded the end

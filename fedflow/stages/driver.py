@@ -5,7 +5,7 @@ A run steps by rounds, a procedure and a central network by steps of their parts
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +18,7 @@ from fedflow.errors import FedflowError, reason
 from fedflow.files import PARTIAL, locked, make_writable, read_fact
 from fedflow.project.digest import digest
 from fedflow.project.identity import FILE, UNRECORDED, Identity
+from fedflow.project.running import LOCKS
 from fedflow.project.terminal import say
 from fedflow.tracking.models import ModelCard
 from fedflow.tracking.record import Record, open_record
@@ -136,6 +137,7 @@ def drive(
 
 def _write(result: Result, folder: Path) -> Path:
     """Write the files of a result; returns the file that marks them as unrecorded."""
+    folder.mkdir(parents=True, exist_ok=True)  # it may be gone since the start
     unrecorded = folder / UNRECORDED
     earlier = unrecorded.exists()
     unrecorded.touch()
@@ -169,7 +171,7 @@ def _alone(described: Description) -> Iterator[None]:
     if described.lock is None:
         yield
         return
-    folder, locks = described.folder, described.root / ".fedflow" / "locks"
+    folder, root = described.folder, described.root
 
     def busy() -> None:
         raise Busy(f"{described.title} is already running in another process")
@@ -177,10 +179,25 @@ def _alone(described: Description) -> Iterator[None]:
     def taken() -> None:
         raise FedflowError(f"{folder} is in use by another run; choose another folder")
 
-    of_folder = locks / f"folder-{digest(str(folder.resolve()))}"
-    with locked(locks / described.key, busy, described.lock), locked(of_folder, taken):
+    run = root / LOCKS / described.key
+    with locked(run, busy, described.lock), locked(_lock_of(folder, root), taken):
         check_replaced(folder, described.facts, described.named)
         yield
+
+
+def _lock_of(folder: Path, root: Path) -> Path:
+    return root / LOCKS / f"folder-{digest(str(folder.resolve()))}"
+
+
+def in_use(folder: Path, root: Path) -> bool:
+    """True if a run is computing the results for this folder."""
+
+    def busy() -> None:
+        raise Busy(f"{folder} is in use")
+
+    with suppress(Busy), locked(_lock_of(folder, root), busy):
+        return False
+    return True
 
 
 def check_replaced(folder: Path, facts: Mapping[str, Any], named: bool) -> None:

@@ -13,8 +13,9 @@ from fedflow.config import Loaded
 from fedflow.errors import FedflowError
 from fedflow.files import locked
 from fedflow.project.identity import Identity
+from fedflow.project.running import LOCKS
 from fedflow.project.terminal import say
-from fedflow.stages.driver import outdated
+from fedflow.stages.driver import in_use, outdated
 from fedflow.stages.experiment import Experiment, experiments
 from fedflow.stages.inputs import INPUTS, MAKERS, Makers, inputs_of, outdated_inputs
 from fedflow.stages.procedure import ProcedureRun, procedure_runs
@@ -66,7 +67,7 @@ def to_do(
         (root / home).mkdir(exist_ok=True)
         (root / home / ".gitkeep").touch()
     waiting = partial(say, "waiting for another sweep that moves results")
-    with locked(root / ".fedflow" / "locks" / "grid", waiting):
+    with locked(root / LOCKS / "grid", waiting):
         todo = _moved(params, root, [cell for cell in grid if cell.title not in lost])
     say(counts([*todo, *lost], grid))
     return todo, [*lost, *unread]
@@ -75,6 +76,8 @@ def to_do(
 def _moved(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[Cell]:
     """Set results aside and restore others; returns the cells that then have no finished results."""
     for folder, identity in left_over(params, root).items():
+        if in_use(folder, root):
+            continue
         _move(folder, _aside(root, folder, identity))
         say(f"{folder}: set aside, not in the grid")
     todo = []
@@ -82,7 +85,7 @@ def _moved(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[Cell]:
         folder = cell.results_folder
         if not outdated(folder, cell.identity):
             continue
-        if not _is_aside(cell):
+        if not _is_aside(cell) or in_use(folder, root):
             todo.append(cell)
             continue
         if other := Identity.read(folder):

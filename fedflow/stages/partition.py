@@ -28,7 +28,7 @@ from fedflow.partition import Partition, Samples, load_partition, make_partition
 from fedflow.partition.after.difficulty import Difficulty
 from fedflow.partition.params import UNDRAWN
 from fedflow.project.identity import Identity
-from fedflow.project.running import running
+from fedflow.project.running import LOCKS, running
 from fedflow.project.terminal import say
 from fedflow.stages.experiment import contents
 
@@ -42,7 +42,7 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     Raises `BadInput` for a seed's division that equals the entry's, if seeds draw the division only.
     """
     waiting = partial(say, f"{name}: waiting for another process that divides it")
-    with locked(root / ".fedflow" / "locks" / f"partition-{name}", waiting):
+    with locked(root / LOCKS / f"partition-{name}", waiting):
         return _prepared(params, name, root)
 
 

@@ -29,6 +29,7 @@ from fedflow.stages.grid import current
 from fedflow.tracking.models import attach_to_sweep
 from fedflow.tracking.record import git
 
+NO_TESTS = 5  # exit status of pytest if it finds none
 COLLECT = ("--rootdir=.", "-o", "addopts=", "-p", "no:cacheprovider", "--collect-only", "-q")
 
 
@@ -117,6 +118,9 @@ def check_tests(claims: Iterable[Claim], root: Path) -> None:
     command = [sys.executable, "-m", "pytest", *COLLECT, *there]
     done = subprocess.run(command, cwd=top, capture_output=True, text=True, check=False)
     collected = {line.partition("[")[0] for line in done.stdout.splitlines()} if there else set()
+    if there and done.returncode not in (0, NO_TESTS):
+        why = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+        raise FedflowError(f"pytest cannot collect the tests that claims name: {why[-1]}")
     for test, claim in named.items():
         if test.partition("[")[0] not in collected:
             raise BadInput(f"claim {claim}.test", test, f"the id of a test that pytest collects in {top}")

@@ -37,6 +37,7 @@ from fedflow.project.arguments import NAME
 from fedflow.project.distribution import extra
 from fedflow.project.terminal import say
 from fedflow.project.waiting import held
+from fedflow.project.yaml_text import yaml_value
 from fedflow.simulation.sampling import cohort_size
 from fedflow.stages.all_stages import run_experiment
 from fedflow.stages.experiment import Experiment
@@ -207,11 +208,19 @@ class Search:
         return best
 
     def _say_unused(self) -> None:
-        """Name the changes of settings that the grid replaces by its own values."""
-        changed = [change.partition("=")[0] for change in self.params.changes]
-        replaced = {name for field in self.grid for name in (field, f"methods.{self.method}.{field}")}
-        if unused := [name for name in changed if name in replaced]:
-            say(f"{self.method}: --set {', '.join(unused)}: not used: tuning.grid sets these values")
+        """Name the changes of settings that tuning replaces by its own values."""
+        changed = [change.partition("=")[0].replace('"', "") for change in self.params.changes]
+        fields = (name for field in self.grid for name in (field, f"methods.{self.method}.{field}"))
+        replaced = dict.fromkeys(fields, "tuning.grid sets this value") | {
+            f"partitions.{self.partition}.validation": "tuning.validation sets this value",
+            "run.fine_tune": "tuning.measure decides this",
+            "run.stop_at": "tries are compared after the same number of rounds",
+        }
+        if self.params.tuning.rounds:
+            replaced["run.rounds"] = "tuning.rounds sets this value"
+        for name in changed:
+            if name in replaced:
+                say(f"{self.method}: --set {name}: not used: {replaced[name]}")
 
     def write(self, chosen: Mapping[str, Any]) -> None:
         """Put the choice under ``tuned`` in params.yaml; if that fails, print it."""
@@ -255,7 +264,8 @@ class Search:
             study.tell(trial, value) if value is not None else study.tell(trial, state=failed)
         best = self.best().tried
         results = [score.metrics and {**score.metrics, "settings": ""} for score in self.scores]
-        if len(results) > 1 and all(result == results[0] for result in results):
+        several = len({_words(score.tried) for score in self.scores}) > 1
+        if several and all(result == results[0] for result in results):
             names = ", ".join(self.grid)
             raise FedflowError(f"tuning: no value of {names} changes any result of {self.method}")
         for name, value in best.items():
@@ -508,8 +518,8 @@ def _with_choice(text: str, partition: str, method: str, section: Mapping[str, A
     try:  # in the whole document, comments after the section would belong to its last entry
         new = edited(old[0] if old else "").rstrip("\n")
         made = text[: old.start()] + new + text[old.end() :] if old else f"{text.rstrip()}\n{new}\n"
-        same = yaml.safe_load(made) == yaml.safe_load(whole)
-    except (yaml.YAMLError, YAMLError):
+        same = yaml_value(made) == yaml_value(whole)
+    except (yaml.YAMLError, YAMLError, FedflowError):
         same = False
     return made if same else whole
 

@@ -55,7 +55,7 @@ def log_comparison(api: "MlflowClient", experiment: str, parent: str) -> None:
         for label, mean in means.items():
             api.log_metric(parent, f"comparison/{label}", mean)
     cells = [
-        [label, len(group), *(_spread(_values(group, name), name) for name in names)]
+        [label, len(group), *(_spread(_values(group, name), name, len(group)) for name in names)]
         for label, group in rows.items()
     ]
     columns = ["method", "seeds", *map(heading, names)]
@@ -92,13 +92,14 @@ def _values(runs: Sequence["Run"], name: str) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _spread(values: Sequence[float], name: str) -> str:
-    """Mean ± sample standard deviation, in the unit of the metric."""
+def _spread(values: Sequence[float], name: str, runs: int) -> str:
+    """Mean ± sample standard deviation, in its unit, and the number of values if some ``runs`` have none."""
     if not values:
         return METRICS[name].missing
     unit = unit_of(name)
     mean = in_unit(statistics.mean(values), unit)
-    return f"{mean} ± {in_unit(statistics.stdev(values), unit)}" if len(values) > 1 else mean
+    mean += f" ± {in_unit(statistics.stdev(values), unit)}" if len(values) > 1 else ""
+    return mean if len(values) == runs else f"{mean} ({len(values)} of {runs})"
 
 
 def _described(columns: Sequence[str], cells: Sequence[Sequence[object]], runs: int) -> str:

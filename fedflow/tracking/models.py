@@ -6,17 +6,19 @@ A run logs ``global``, or ``cluster-<j>`` for every cluster, or a model for ever
 the code of the networks. No pickle is written or read.
 """
 
+import atexit
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -632,7 +634,16 @@ def _artifact(logged: "LoggedModel", file: str, store: Store) -> Path:
     from mlflow.artifacts import download_artifacts
 
     uri = f"{logged.artifact_location.rstrip('/')}/artifacts/{file}"
-    return Path(download_artifacts(artifact_uri=uri, tracking_uri=store.uri))
+    folder = mkdtemp(dir=_downloads())
+    return Path(download_artifacts(artifact_uri=uri, tracking_uri=store.uri, dst_path=folder))
+
+
+@cache
+def _downloads() -> str:
+    """A folder for downloaded files, which is deleted when the process ends."""
+    folder = mkdtemp(prefix="fedflow-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def ranges(ids: Sequence[int]) -> str:

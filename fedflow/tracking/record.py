@@ -105,11 +105,11 @@ def open_record(
             raise FedflowError(f"run {name!r} is being recorded by another process") from None
         try:
             api = store.client()
+            source = _source(Path(root), params_file, params.get("engine", params)) | owner.tags
             with store.lock("experiments"):
                 number = experiment_id(api, store, experiment)
                 _reach_artifacts(api, store, number)
                 earlier = unfinished(api, number, key, owner, finished=resumes)
-                source = _source(Path(root), params_file, params.get("engine", params)) | owner.tags
                 parent = _parent(api, number, sweep, grid or {}, source, owner) if sweep else None
                 run = earlier or api.create_run(number, tags={KEY: key} | owner.tags, run_name=name)
                 if earlier:

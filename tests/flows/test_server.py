@@ -42,6 +42,19 @@ def test_later_runs_share_the_server_and_its_page(api, folder, monkeypatch):
         assert b"<html" in page.read().lower()
 
 
+def test_requests_to_the_server_pass_by_a_proxy(api, monkeypatch):
+    from prefect import get_client
+
+    for name in ("no_proxy", "NO_PROXY", "PREFECT_API_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert not server._healthy(api)
+    with server.prefect_api() as url:
+        assert url == api and server._healthy(url)
+        with get_client(sync_client=True) as client:
+            assert client.api_healthcheck() is None
+
+
 def test_the_flows_need_no_module_of_one_system():
     """Such as fcntl, which Windows lacks."""
     code = "import sys; sys.modules['fcntl'] = None; import flows.server, flows.serve, fedflow.cli"
@@ -240,7 +253,7 @@ def test_the_database_is_in_the_home_whatever_its_name(tmp_path, monkeypatch, na
 
 def test_the_context_of_a_server_leaves_the_variables_as_they_were(tmp_path, monkeypatch):
     """A variable that stays would name this project's database to the next project of the process."""
-    names = ("PREFECT_API_URL", server.CERTIFICATES, server.DATABASE, server.PASSWORD, server.UI)
+    names = ("PREFECT_API_URL", server.CERTIFICATES, server.DATABASE, server.PASSWORD, server.UI, "no_proxy")
     for name in names:
         monkeypatch.delenv(name, raising=False)
     for name, value in server.private(tmp_path).items():

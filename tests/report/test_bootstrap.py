@@ -170,7 +170,11 @@ def test_pairs_are_antisymmetric_and_bold_where_the_interval_excludes_0(run: Run
     )
     bold = {pair for pair, cell in cells.items() if cell.best}
     assert bold == {("A", "B"), ("A", "C"), ("B", "A"), ("C", "A")}
-    write_pairs([each for runs in methods.values() for each in runs], {"p": known}, tmp_path / "pairs.csv")
+    of_p = [each for runs in methods.values() for each in runs]
+    of_q = [
+        replace(each, label=f"{each.label} of q", metrics=each.metrics | {"partition": "q"}) for each in of_p
+    ]
+    write_pairs([*of_p, *of_q], {of_p[0].partition: known}, tmp_path / "pairs.csv")
     rows = pd.read_csv(tmp_path / "pairs.csv").set_index(["label", "other_label"])["difference"].to_dict()
     assert len(rows) == 3 and cells["A", "B"].text == f"{100 * rows['A', 'B']:+.1f}"
     assert r"\textbf{$-$" in latex(table)
