@@ -96,9 +96,10 @@ def test_a_failed_run_of_the_deployment_is_retried_from_its_checkpoint(
 
     deployments = yaml.safe_load((Path(__file__).parents[2] / "prefect.yaml").read_text())["deployments"]
     (deployed,) = (each for each in deployments if each["name"].startswith("federate-"))
-    for name, value in deployed["work_pool"]["job_variables"]["env"].items():
-        monkeypatch.setenv(name, value)
-    given = Settings().flows
+    with monkeypatch.context() as patch:  # flows that are imported later would keep these retries
+        for name, value in deployed["work_pool"]["job_variables"]["env"].items():
+            patch.setenv(name, value)
+        given = Settings().flows
     assert (given.default_retries, given.default_retry_delay_seconds) == (1, 30)
     monkeypatch.setattr("flows.federate.executor_for", lambda engine: Fails("threads", engine.workers))
     retried = federate.with_options(retries=given.default_retries, retry_delay_seconds=0)
