@@ -22,6 +22,7 @@ from fedflow.claims.sources import CLAIMS, COMPARISONS, NO_ROWS, OTHER_ROWS, RES
 from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_CONFIRMED, NOT_RESOLVED, NOT_RUN, VERDICTS
 from fedflow.config import PARAMS, load_params
 from fedflow.methods import METHODS
+from fedflow.naming import counted
 from fedflow.stages.elsewhere import joined
 
 STUDIES = Path(__file__).parents[1] / "studies"
@@ -298,7 +299,7 @@ def _state(
 
 def _row(row: Row) -> str:
     study, entry = row.study, row.entry
-    ours = f"{entry.ours} ({entry.seeds})".strip() if entry.seeds else entry.ours
+    ours = "; ".join(filter(None, [entry.ours, entry.seeds and counted(entry.seeds, "seed")]))
     files = [file for file in (RESULTS, COMPARISONS) if (STUDIES / study / file).exists() and row.state]
     link = " ".join(f'<a href="studies/{study}-{file}">{file}</a>' for file in files)
     state = ": ".join(filter(None, (row.state, row.reason))) if row.state != CURRENT else ""

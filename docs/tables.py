@@ -73,10 +73,11 @@ def _cell(rows: list[Row], partition: str, measure: Measure) -> Cell:
         return Cell(math.nan, "–")
     stat, unit = Stat(values), measure.unit
     bound = "+" * any(text.endswith("+") for text in texts.values())
-    spread = f" ± {stat.std * unit.factor:.{unit.digits}f}" if len(values) > 1 else ""
+    several = len(values) > 1 and not all(text.endswith("+") for text in texts.values())
+    spread = f" ± {stat.std * unit.factor:.{unit.digits}f}" if several else ""
     some = f", {len(values)} of {len(texts)}" if len(values) < len(texts) else ""
     return Cell(
-        stat.mean, f"{stat.mean * unit.factor:.{unit.digits}f}{bound}{spread}{some}".replace("-", "−")
+        stat.mean, f"{stat.mean * unit.factor:z.{unit.digits}f}{bound}{spread}{some}".replace("-", "−")
     )
 
 

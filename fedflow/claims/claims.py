@@ -162,8 +162,8 @@ class Check(Settings):
             limit if value is None else value
             for value, limit in zip(self.within, (float("-inf"), float("inf")), strict=True)
         )
-        if low > high:
-            raise BadInput("within", self.within, "[low, high] with low <= high")
+        if low > high or self.within == [None, None]:
+            raise BadInput("within", self.within, "[low, high] with low <= high, of which one may be null")
         return low, high
 
 

@@ -80,4 +80,5 @@ def _origins(runs: Iterable[Run], recorded: Recorded) -> dict[str, str]:
 def _moments(prefix: str, values: Values | None) -> dict[str, float | None]:
     """Mean and sample std over seeds."""
     stat = values and values.stat
-    return {f"{prefix}mean": stat.mean if stat else None, f"{prefix}std": stat.std if stat else None}
+    std = stat.std if stat and len(stat.values) > 1 else None
+    return {f"{prefix}mean": stat.mean if stat else None, f"{prefix}std": std}

@@ -77,7 +77,10 @@ COSTS = {  # measure: field of `Reach`, and metric
     "transmissions": ("transmissions", Metric("transmissions", "Transmissions", unit=Unit(), better="lower")),
     "bytes_to": ("bytes", METRICS["bytes_to_target"]),
     "gradients_to": ("gradients", METRICS["gradients"]),
+    "clock_to": ("clock", METRICS["clock_to_target"]),
 }
+# Metrics without a value where the target was not reached; measures of `COSTS` then have a lower bound.
+UNBOUNDED = ("rounds_to_target", "bytes_to_target", "clock_to_target", "stopped_in")
 # Measures and their numbers of arguments.
 SWEEPS = {"sweep_best": 0, "sweep": 1, "sweep_plateau": 1, "sweep_most": 1}
 SWEPT = {"accuracy": "local_accuracy", "loss": "loss", "ece": "ece", "mce": "mce"}  # by column
@@ -153,6 +156,10 @@ def _parse(text: str, field: str, procedure: str) -> Measure:
     name, arguments = (matched[1], matched[2]) if matched else (text, None)
     given = [argument.strip() for argument in arguments.split(",")] if arguments else []
     predicted = PREDICTED.fullmatch(name)
+    if name in UNBOUNDED:
+        raise BadInput(
+            field, text, f"a measure with a target: {', '.join(f'{n}(column, target)' for n in COSTS)}"
+        )
     if arguments is None and not predicted and (metric_of(name) or name.startswith(DIAGNOSTICS)):
         metric = metric_of(name) or Metric(name, name, unit=NUMBER, better="")
         return _measure(text, metric, partial(_final, name))
@@ -299,8 +306,12 @@ def _of_client(text: str, field: str, name: str, number: str) -> Measure:
 
 
 def _predicted(text: str, name: str, part: str | None, batch: int | None = None) -> Measure:
+    column = part or "mean"
+    if name in predictions.CALIBRATION:  # whose lowest values are the best
+        column = {"worst10": "best10", "best10": "worst10"}.get(column, column)
+
     def of(run: Run) -> float | None:
-        value = _summary(run, name, batch)[part or "mean"]
+        value = _summary(run, name, batch)[column]
         return None if math.isnan(value) else value
 
     small = name in predictions.CALIBRATION or part in ("std", "gini", "gap")

@@ -103,7 +103,8 @@ def _filled(value: Any) -> Any:
         return [_filled(entry) for entry in value]
     if not isinstance(value, dict):
         return value
-    return {name: _filled(inner) for name, inner in value.items() if inner and name not in WORDS}
+    filled = {name: inner for name, inner in value.items() if inner and name not in WORDS}
+    return {name: inner if name == "where" else _filled(inner) for name, inner in filled.items()}
 
 
 def write_verdicts(
@@ -194,6 +195,8 @@ def _was(entry: Entry, made: Entry) -> str:
     same = entry.commit and entry.commit == made.commit
     cause = "another claim or statistic" if same else "other runs"
     cause = cause if entry.seeds == made.seeds else OTHER_SEEDS
+    if OTHER_SEEDS in entry.was and cause != OTHER_SEEDS:
+        cause += f", earlier {OTHER_SEEDS}"
     return f"{entry.verdict}; {cause}"
 
 

@@ -38,6 +38,7 @@ class Reach:
     transmissions: float | None  # None if the results do not count them
     bytes: int
     gradients: float | None  # samples whose gradient was computed, None if not counted
+    clock: float | None  # simulated time, None if not counted
 
 
 def reached(rounds: pd.DataFrame, column: str, target: float, smooth: float = 0.0) -> int | None:
@@ -65,6 +66,7 @@ def reach(run: Run, column: str, target: float, smooth: float = 0.0) -> Reach:
         transmissions=_transmissions(run, until, down, up, before),
         bytes=down + up + before + (run.metrics.get("shipped_bytes") or 0),
         gradients=float(last["gradients"]) if "gradients" in until else None,
+        clock=float(last["clock"]) if "clock" in until else None,
     )
 
 

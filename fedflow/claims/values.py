@@ -26,7 +26,9 @@ class Values:
     def text(self, measure: Measure) -> str:
         """``TERM 87.0 ± 1.2``, with "+" or "or less" after the mean if a value is only a bound."""
         unit, sign = measure.unit, "+" * bool(self.lower) + " or less" * bool(self.upper)
-        spread = f" ± {self.stat.std * unit.factor:.{unit.digits}f}" if len(self.stat.values) > 1 else ""
+        known = self.stat.values.keys() - self.lower - self.upper
+        several = known and len(self.stat.values) > 1
+        spread = f" ± {self.stat.std * unit.factor:.{unit.digits}f}" if several else ""
         mean = written(self.stat.mean * unit.factor, f"z.{unit.digits}f")
         return f"{self.label} {mean}{sign}{spread}"
 

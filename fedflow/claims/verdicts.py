@@ -39,6 +39,7 @@ from fedflow.project.digest import canonical
 SHOWN = 3  # comparisons printed with a verdict
 ROUNDS = "rounds_to("
 RATIO = Unit(digits=2)
+LEAST_CHANCE = 0.0001  # the lowest p-value that is printed
 # From the best to the worst: a group of checks has the worst of `all`, the best of `any`.
 VERDICTS = ("confirmed", "not resolved", "not run", "not confirmed")
 CONFIRMED, NOT_RESOLVED, NOT_RUN, NOT_CONFIRMED = VERDICTS
@@ -116,7 +117,7 @@ class CheckResult:
         if self.testable and not self.spread:
             parts.append("(no spread)")
         if not math.isnan(self.adjusted):
-            parts.append(f"(adjusted p {max(self.adjusted, 1e-4):.2g})")
+            parts.append(f"(adjusted p {_chance_in_words(self.adjusted)})")
         return " ".join(parts)
 
     def _signed(self, value: float) -> str:
@@ -126,18 +127,25 @@ class CheckResult:
         return written(value * unit.factor, f"{sign}z.{unit.digits + 1}f")
 
 
+def _chance_in_words(p: float) -> str:
+    """A p-value that does not seem to be on the other side of 0.05.
+
+    >>> [_chance_in_words(p) for p in (0.0123, 0.0503, 3e-7)]
+    ['0.012', '0.0503', '< 0.0001']
+    """
+    if p < LEAST_CHANCE:
+        return f"< {LEAST_CHANCE}"
+    return f"{p:.2g}" if (p <= 1 - CONFIDENCE) is (float(f"{p:.2g}") <= 1 - CONFIDENCE) else f"{p:.3g}"
+
+
 @dataclass(frozen=True)
 class Judged:
-    """A claim, its verdict and its comparisons."""
+    """A claim, its verdict, its comparisons, and the first ones from which the verdict follows."""
 
     claim: Claim
     verdict: str
     comparisons: list[CheckResult]
-
-    @property
-    def deciding(self) -> list[CheckResult]:
-        """The first comparisons with the verdict of the claim."""
-        return [result for result in self.comparisons if result.verdict == self.verdict][:SHOWN]
+    deciding: list[CheckResult]
 
     @property
     def counts(self) -> str:
@@ -187,8 +195,8 @@ def judge(
     left, judged = iter(_decided([result for _, group in groups for result in group])), []
     for claim, group in groups:
         results = list(islice(left, len([*group])))
-        verdict = REFUTED if claim.refuted else group.verdict(iter(results))
-        judged.append(Judged(claim, verdict, results))
+        verdict, deciding = group.verdict(iter(results))
+        judged.append(Judged(claim, REFUTED if claim.refuted else verdict, results, deciding[:SHOWN]))
     return judged
 
 
@@ -205,11 +213,13 @@ class Group:
         for part in self.parts:
             yield from part
 
-    def verdict(self, decided: Iterator[CheckResult]) -> str:
-        """The verdict, from the same comparisons once they are ``decided``."""
-        verdicts = [next(decided).verdict for _ in self.results]
-        verdicts += [part.verdict(decided) for part in self.parts]
-        return (min if self.any else max)(verdicts, key=VERDICTS.index, default=HELD)
+    def verdict(self, decided: Iterator[CheckResult]) -> tuple[str, list[CheckResult]]:
+        """The verdict, and the comparisons that give it, from the same ones once they are ``decided``."""
+        found = [(result.verdict, [result]) for result in islice(decided, len(self.results))]
+        found += [part.verdict(decided) for part in self.parts]
+        verdicts = [verdict for verdict, _ in found]
+        verdict = (min if self.any else max)(verdicts, key=VERDICTS.index, default=HELD)
+        return verdict, [result for own, results in found for result in results if own == verdict]
 
 
 def _compared(
@@ -327,7 +337,11 @@ def _question(result: CheckResult) -> str:
     limits = [limit for limit in _bounds(result.check) if math.isfinite(limit)]
     seeds, values = zip(*sorted(result.difference.values.items()), strict=True)
     # Adding zero turns -0.0 into 0.0.
-    forms = ([[sign * x + 0.0 for x in row] for row in (limits[::sign], values)] for sign in (1, -1))
+    ends = result.open, result.slack
+    forms = (
+        [[sign * x + 0.0 for x in row] for row in (limits[::sign], values)] + [end[::sign] for end in ends]
+        for sign in (1, -1)
+    )
     partitions = sorted(result.kind[0].split(", "))
     return canonical([partitions, *result.kind[1:], seeds, min(forms)])
 

@@ -115,7 +115,9 @@ def long_table(runs: Sequence[Run], metrics: Sequence[str]) -> pd.DataFrame:
 
 def moments(value: Stat | None) -> tuple[float | None, ...]:
     """The columns `MOMENTS` of a metric over seeds."""
-    return (len(value.values), value.mean, value.std, value.low, value.high) if value else (0, *[None] * 4)
+    if value is None:
+        return 0, *[None] * 4
+    return len(value.values), value.mean, value.std if len(value.values) > 1 else None, value.low, value.high
 
 
 def run_table(runs: Sequence[Run]) -> pd.DataFrame:

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Protocol
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from fedflow.metrics.table import Metric, metric_of, unit_of
-from fedflow.pictures.drawing import CARD, INK, MUTED, SMALLEST, Drawing, drawing, line_style
+from fedflow.pictures.drawing import CARD, INK, MUTED, SMALLEST, STYLE, Drawing, drawing, line_style
 from fedflow.pictures.lines import LARGEST, End, Labeled, fitting, name_ends, room
 
 
@@ -106,7 +107,8 @@ def zoomed_and_full(
     for text in [*work.axes.texts]:
         text.remove()
     work.axes.set_ylim(-2, 102)
-    name_ends(work.axes, ends)
+    with mpl.rc_context(rc=STYLE):
+        name_ends(work.axes, ends)
     return zoomed, Drawing(work.figure, work.axes, f"{name}-full", f"{work.described}, 0 to 100 %").svg
 
 

@@ -67,7 +67,7 @@ def by_epoch(networks: Mapping[str, pd.DataFrame], column: str, name: str) -> Ma
     """The values of ``column`` of every network that has it, named at the ends of their lines."""
     ends = []
     described, unit = COLUMNS[column]
-    with drawing(name, described, 2.7, (0.52, 0.4, 1.25, 0.08)) as work:
+    with drawing(name, described, 2.7, (0.52, 0.4, margin(networks) + 0.1, 0.08)) as work:
         for i, (network, epochs) in enumerate(networks.items()):
             if column in epochs:
                 y = unit.factor * epochs[column]

@@ -36,6 +36,8 @@ SPECIAL = {
     "\u2009": r"\,",
     "²": "$^2$",
     "·": r"$\cdot$",
+    **{sign: f"${sign}$" for sign in "<>|"},
+    '"': "''",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }
 PAIRS = (
@@ -147,7 +149,8 @@ def latex(table: Table, note: str = "") -> str:
         cells = []
         for cell in row.cells:
             mean = rf"\textbf{{{escaped(cell.text)}}}" if cell.best else escaped(cell.text)
-            cells.append(" ".join(filter(None, [mean, escaped(cell.spread)])))
+            some = f"({escaped(cell.note)})" if cell.note else ""
+            cells.append(" ".join(filter(None, [mean, escaped(cell.spread), some])))
         lines.append(" & ".join([escaped(row.label), *cells]) + r" \\")
     spreads = {spread for _, spread, _ in table.columns if spread}
     note = note or (f"{' and '.join(sorted(spreads))} over seeds; the best mean is bold" if spreads else "")

@@ -198,6 +198,28 @@ def test_all_checks_have_the_worst_verdict_and_any_the_best(group, expected, tmp
     assert verdict(tmp_path, group, low=[1.0, 1.1, 1.2], high=[1.9, 2.1, 2.3])[0] == expected
 
 
+def test_what_decides_is_of_the_parts_with_the_verdict(tmp_path):
+    """The failed check within the part that holds has no effect."""
+    (tmp_path / "claims.yaml").write_text(CLAIM % f"all: [{{any: [{FAILS}, {HOLDS}]}}, {FAILS}]")
+    losses = {"low": [1.0, 1.1, 1.2], "high": [1.9, 2.1, 2.3]}
+    runs = [run(name, seed, value) for name, of in losses.items() for seed, value in enumerate(of)]
+    (judged,) = judge(load_claims(tmp_path / "claims.yaml"), runs)
+    assert judged.verdict == "not confirmed" and judged.deciding == judged.comparisons[2:]
+
+
+def test_a_bound_is_another_question_than_a_number(tmp_path):
+    """Whichever claim comes first: equal numbers of rounds, but one method did not reach its target."""
+    losses = {"a": [0.8, 0.9, 0.8], "b": [1.0, 1.0, 1.0], "c": [1.2, 1.2, 1.2]}
+    runs = [run(name, seed, value) for name, of in losses.items() for seed, value in enumerate(of)]
+    checks = [f"{{measure: 'rounds_to(train_loss, 1.05)', of: a, equal: [{b}], within: 5}}" for b in "bc"]
+    file, numbers = tmp_path / "claims.yaml", []
+    for order in (1, -1):
+        file.write_text(CLAIM % f"all: [{', '.join(checks[::order])}]")
+        (judged,) = judge(load_claims(file), runs)
+        numbers.append([result.numbers for result in judged.comparisons][::order])
+    assert numbers[0] == numbers[1] and "adjusted p" in numbers[0][0] and "adjusted" not in numbers[0][1]
+
+
 def test_the_measure_of_a_group_is_that_of_its_checks(tmp_path):
     text = "measure: loss, all: [{of: high, above: [low]}, {any: [{of: low, below: [high]}]}]"
     assert verdict(tmp_path, text, low=[1.0, 1.1, 1.2], high=[1.9, 2.1, 2.3])[0] == "confirmed"
@@ -509,6 +531,8 @@ def test_a_name_of_params_yaml_without_results_is_not_run(tmp_path):
             CLAIM % "measure: loss, of: x, above: [{method: y, measure: ece}]",
             "claim a.measure: 'ece' is not accepted; expected one in the unit of loss",
         ),
+        (CLAIM % "measure: loss, of: x, within: [null, null]", "of which one may be null"),
+        (CLAIM % "measure: clock_to_target, of: x, within: [1, 2]", "clock_to(column, target)"),
         (CLAIM % "sauce: z, test: x", "did you mean 'source'?"),
         (2 * (CLAIM % "test: x::y"), "claim 2.id: 'a' is not accepted; expected a name that no"),
         ("- {id: a, source: b, claim: c, measure: loss, of: x, above: [y]}", "claim a.partition: None is"),
@@ -726,6 +750,10 @@ def test_other_data_are_no_smaller_scale(sources, settings, expected, tmp_path):
         ("verdict: not resolved, seeds: 5", "not resolved; other runs"),
         ("verdict: not resolved, seeds: 2", ""),  # a study that is run in parts
         ("verdict: confirmed, seeds: 3, was: not resolved; other seeds", "not resolved; other seeds"),
+        (
+            "verdict: not confirmed, seeds: 5, was: not resolved; other seeds",
+            "not confirmed; other runs, earlier other seeds",
+        ),
         ("verdict: not run", ""),
         ("verdict: not recorded, ours: '1'", ""),
     ],

@@ -68,9 +68,11 @@ def _answer(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) -
     rival, lead = next((pair for pair in leads.items() if pair[1].level), next(iter(leads.items())))
     name = methods[rival][0].label
     detail = f"Not ahead of {name} on the seeds that both have."
+    paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
+    if paired is not None and paired.interval is not None and paired.interval[0] <= 0 <= paired.interval[1]:
+        lead = replace(lead, significant=False)
     if lead.mean > 0:
         detail = _supported(lead, name, metric)
-    paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
     return _names(methods, same), detail + (_certainty(paired) if paired is not None else "")
 
 
@@ -99,7 +101,8 @@ def summary(c: Compared) -> list[str]:
                 level = [ranked[0][0], *(name for name, lead in leads.items() if lead.level)]
                 fewest = min(lead.seeds for lead in leads.values())
                 certain = all(lead.significant for lead in leads.values())
-                ahead = "leads" if certain else "is ahead with every seed"
+                always = all(lead.wins == lead.seeds for lead in leads.values())
+                ahead = "leads" if certain else "is ahead with every seed" if always else "is ahead"
                 ahead = ahead if fewest >= SEEDS else f"is ahead ({few_seeds(fewest)})"
                 words = f"{_names(p.methods, level)} {ahead if len(level) == 1 else 'are level'}"
                 leaders.setdefault(words, []).append(p.name)

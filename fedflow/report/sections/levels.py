@@ -16,8 +16,8 @@ REACHED = "rounds_to_target"
 LEVEL_TARGET = "first evaluated round in which the all-client mean reaches it; else local accuracy"
 ACCURACIES = ("local_accuracy", "global_accuracy", "active_accuracy", "all_accuracy")
 BY_LEVEL = (*ACCURACIES, REACHED, "bytes_down", "bytes_up")
-LEAD = """Clients hold networks of several sizes. A number of one level is the mean over its clients; the
-rounds to the target are the first evaluated round in which their local accuracy reaches it."""
+LEAD = """Clients hold networks of several sizes. A number of one level is the mean over its clients. For
+the rounds to the target, the mean of its models counts where it is evaluated, else the local accuracy."""
 
 
 @partitioned("levels", "Levels", LEAD)

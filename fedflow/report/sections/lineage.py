@@ -125,8 +125,9 @@ def _made(recorded: Sequence[Mapping[str, Any]], command: bool = True) -> str:
         return ""
     ended = sorted(facts["ended"] for facts in recorded)
     when = ended[0] if ended[0] == ended[-1] else f"{ended[0]} to {ended[-1]}"
-    changed = {facts["commit"]: " with changes" * facts["changed"] for facts in recorded}
-    commits = [f"{commit}{changed[commit]}" for commit in sorted(changed) if commit]
+    changed = {facts["commit"] for facts in recorded if facts["changed"]}
+    commits = sorted({facts["commit"] for facts in recorded} - {""})
+    commits = [f"{commit}{' with changes' * (commit in changed)}" for commit in commits]
     parts = [when, f"from commit {', '.join(commits)}" if commits else ""]
     parts.append(f"by fedflow {', '.join(sorted({facts['version'] for facts in recorded}))}")
     parts.append(f"with {_command(recorded)}" if command and _command(recorded) else "")
