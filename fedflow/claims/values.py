@@ -26,8 +26,8 @@ class Values:
     def text(self, measure: Measure) -> str:
         """``TERM 87.0 ± 1.2``, with "+" or "or less" after the mean if a value is only a bound."""
         unit, sign = measure.unit, "+" * bool(self.lower) + " or less" * bool(self.upper)
-        known = self.stat.values.keys() - self.lower - self.upper
-        several = known and len(self.stat.values) > 1
+        numbers = self.stat.values.keys() - self.lower - self.upper  # not only bounds
+        several = numbers and len(self.stat.values) > 1
         spread = f" ± {self.stat.std * unit.factor:.{unit.digits}f}" if several else ""
         mean = written(self.stat.mean * unit.factor, f"z.{unit.digits}f")
         return f"{self.label} {mean}{sign}{spread}"

@@ -215,11 +215,11 @@ class Group:
 
     def verdict(self, decided: Iterator[CheckResult]) -> tuple[str, list[CheckResult]]:
         """The verdict, and the comparisons that give it, from the same ones once they are ``decided``."""
-        found = [(result.verdict, [result]) for result in islice(decided, len(self.results))]
-        found += [part.verdict(decided) for part in self.parts]
-        verdicts = [verdict for verdict, _ in found]
-        verdict = (min if self.any else max)(verdicts, key=VERDICTS.index, default=HELD)
-        return verdict, [result for own, results in found for result in results if own == verdict]
+        parts = [(result.verdict, [result]) for result in islice(decided, len(self.results))]
+        parts += [part.verdict(decided) for part in self.parts]
+        choose = min if self.any else max
+        verdict = choose((verdict for verdict, _ in parts), key=VERDICTS.index, default=HELD)
+        return verdict, [result for part, results in parts for result in results if part == verdict]
 
 
 def _compared(
