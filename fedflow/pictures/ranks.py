@@ -6,7 +6,7 @@ from typing import Any
 from fedflow.pictures.drawing import INK, MUTED, SMALLEST, Drawing, drawing, line_style
 from fedflow.pictures.lines import fitting, margin
 
-WIDTH = 6.4  # inches
+WIDTH, SCALE = 6.4, 3.2  # inches of the picture and of the ranks, at least
 ROW, BAR = 0.24, 0.12  # inches per name, and per bar
 NUMBER = 0.3  # inches for a mean rank
 
@@ -27,8 +27,9 @@ def differences(
     below = BAR * (len(bars) + 1) + ROW * half
     names = [f"{fitting(label)}  {mean:.2f}" for label, mean in zip(labels, means, strict=True)]
     sides = [margin(labels) + NUMBER for labels in (names[:half], names[half:])]
+    width = max(WIDTH, SCALE + sum(sides))
     box = (sides[0], below + 0.1, sides[1], 0.55)
-    with drawing(name, "Mean ranks of the methods", sum(box[1::2]) + 0.05, box, WIDTH) as work:
+    with drawing(name, "Mean ranks of the methods", sum(box[1::2]) + 0.05, box, width) as work:
         axes = work.axes
         axes.set_xlim(1, len(labels))
         axes.set_ylim(0, 1)
