@@ -32,7 +32,7 @@ COLUMNS = (
     "claim",
     "source",
     "published",
-    "ours ± (n)",
+    "ours ±, seeds",
     "95 % interval",
     "scale",
     "verdict",

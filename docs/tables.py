@@ -73,7 +73,7 @@ def _cell(rows: list[Row], partition: str, measure: Measure) -> Cell:
         return Cell(math.nan, "–")
     stat, unit = Stat(values), measure.unit
     bound = "+" * any(text.endswith("+") for text in texts.values())
-    several = len(values) > 1 and not all(text.endswith("+") for text in texts.values())
+    several = len(values) > 1 and not all(texts[seed].endswith("+") for seed in values)
     spread = f" ± {stat.std * unit.factor:.{unit.digits}f}" if several else ""
     some = f", {len(values)} of {len(texts)}" if len(values) < len(texts) else ""
     return Cell(

@@ -78,7 +78,7 @@ class PrefectProgress:
 
     def __init__(self, experiment: Experiment, out: str | None = None) -> None:
         self.experiment = experiment
-        self.shown = shlex.quote(out or experiment.address)  # for `fedflow show`
+        self.named = shlex.quote(out or experiment.address)  # for `fedflow show`
         self.evaluated: list[RoundReport] = []
         self._shown, self._rows = time.monotonic(), 0  # when the table was last updated, and its rows
 
@@ -123,7 +123,7 @@ class PrefectProgress:
         lines = [f"| {name} | {value} |" for name, value in metrics.items() if value is not None]
         create_markdown_artifact(
             "\n".join(
-                ["| metric | value |", "|---|---|", *lines, "", f"Details: `fedflow show {self.shown}`"]
+                ["| metric | value |", "|---|---|", *lines, "", f"Details: `fedflow show {self.named}`"]
             ),
             key=self._key("summary"),
             description=f"Final metrics of {self.experiment.title}",

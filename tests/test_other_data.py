@@ -41,7 +41,7 @@ methods: {fedavg: {}, ifca: {clusters: 2}}
 grid: {datasets: [mixture, plays], partitions: [machines, roles], methods: [fedavg, ifca], seeds: [0]}
 engine: {executor: inline, device: cpu}
 """
-PAGE = (Path(__file__).parents[1] / "docs" / "howto" / "data.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs" / "howto" / "tables.md").read_text().split("## Start from")[1]
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_tables_that_ship_inside_packages(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (code,), (params,) = (re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) for kind in ("python", "yaml"))
-    exec(compile(code, "data.md", "exec"), {})
+    exec(compile(code, "tables.md", "exec"), {})
     (tmp_path / "params.yaml").write_text(f"{params}engine: {{executor: inline, device: cpu}}\n")
     found = {}
     for partition in re.findall(r"^  ([\w-]+): {dataset", params, re.M):

@@ -157,10 +157,11 @@ def test_a_grid_is_widened_while_the_best_value_is_at_its_edge(file, capsys):
 
 def test_candidates_and_unused_settings_are_named(file, capsys):
     changed = [f"tuning={{grid: {LR}, widen: 0}}", "training.lr=5", "methods.fedavg.server_lr=0.5"]
-    changed += ["run.rounds=9", "run.stop_at=null"]
+    changed += ["methods.fedavg.run.rounds=9", "tuning.rounds=1", "run.stop_at=null"]
     tune(load_params(file, changed), "iid", Runs(lambda lr, _: lr), ["fedavg"], file.parent, write=False)
-    assert capsys.readouterr().out.splitlines()[:4] == [
+    assert capsys.readouterr().out.splitlines()[:5] == [
         "fedavg: --set training.lr: not used: tuning.grid sets this value",
+        "fedavg: --set methods.fedavg.run.rounds: not used: tuning.rounds sets this value",
         "fedavg: --set run.stop_at: not used: tries are compared after the same number of rounds",
         "fedavg, candidate 1: training.lr 0.01",
         "fedavg, candidate 2: training.lr 0.1",

@@ -4,8 +4,8 @@ Published tables and claims name what they compare in this language:
 
 * a metric of ``metrics.json`` or a diagnostic (its last value): ``local_gini``, ``method/regret``
 * for the outcome of a procedure, a metric of its summary (`fedflow.procedures.Procedure.metrics`)
-* ``rounds_to``, ``transmissions``, ``bytes_to`` and ``gradients_to``, each with ``(column, target)`` or
-  ``(column, target, smooth)``: the cost of reaching a target (`fedflow.claims.targets`)
+* ``rounds_to``, ``transmissions``, ``bytes_to``, ``gradients_to`` and ``clock_to``, each with
+  ``(column, target)`` or ``(column, target, smooth)``: the cost of a target (`fedflow.claims.targets`)
 * ``best(column)``, ``worst(column)``, ``cumulative(column)`` (the sum), ``at(column, round)`` and
   ``last(column, n)`` (the mean of the last n evaluated rounds), from ``rounds.csv``
 * ``top1``, ``top5`` (any number), ``auroc``, ``macro_f1``, ``balanced_accuracy``, ``ece`` and ``mce`` of

@@ -196,7 +196,7 @@ def _was(entry: Entry, made: Entry) -> str:
     cause = "another claim or statistic" if same else "other runs"
     cause = cause if entry.seeds == made.seeds else OTHER_SEEDS
     if OTHER_SEEDS in entry.was and cause != OTHER_SEEDS:
-        cause += f", earlier {OTHER_SEEDS}"
+        cause += f"; before that, {OTHER_SEEDS}"
     return f"{entry.verdict}; {cause}"
 
 

@@ -246,6 +246,7 @@ def cost_table(partition: str, rows: Sequence[Costs]) -> pd.DataFrame:
         for name in ("rounds", "transmissions", "bytes", "gradients"):
             of_kind: Cost | None = getattr(row, name)
             numbers[name] = of_kind.number if of_kind else None
-            numbers[f"{name}_std"] = of_kind.reached.std if of_kind and of_kind.reached else None
+            arrived = of_kind.reached if of_kind else None
+            numbers[f"{name}_std"] = arrived.std if arrived and len(arrived.values) > 1 else None
         table.append({"partition": partition, **names, **counts, **numbers, "gain": row.gain})
     return pd.DataFrame(table)

@@ -135,7 +135,8 @@ def _chance_in_words(p: float) -> str:
     """
     if p < LEAST_CHANCE:
         return f"< {LEAST_CHANCE}"
-    return f"{p:.2g}" if (p <= 1 - CONFIDENCE) is (float(f"{p:.2g}") <= 1 - CONFIDENCE) else f"{p:.3g}"
+    texts = (f"{p:.{digits}g}" for digits in range(2, 18))
+    return next(text for text in texts if (float(text) <= 1 - CONFIDENCE) is (p <= 1 - CONFIDENCE))
 
 
 @dataclass(frozen=True)
@@ -294,7 +295,7 @@ def _factors(count: int, trend: bool) -> list[float]:
 def _slack(sides: Sequence["Side"], trend: bool) -> tuple[float, float] | None:
     """The amounts by which a difference may be lower and higher, if targets were reached between evaluations.
 
-    None if that is unknown, as of traffic, gradients and ratios.
+    None if that is unknown, as of traffic, gradients, simulated time and ratios.
     """
     late = [
         (factor * sign, _late(term))
@@ -336,8 +337,8 @@ def _question(result: CheckResult) -> str:
     assert result.difference
     limits = [limit for limit in _bounds(result.check) if math.isfinite(limit)]
     seeds, values = zip(*sorted(result.difference.values.items()), strict=True)
-    # Adding zero turns -0.0 into 0.0.
     ends = result.open, result.slack
+    # Adding zero turns -0.0 into 0.0.
     forms = (
         [[sign * x + 0.0 for x in row] for row in (limits[::sign], values)] + [end[::sign] for end in ends]
         for sign in (1, -1)

@@ -116,12 +116,15 @@ def tune(
     same small grid and the same rule; test data are not used. `fedflow run` then uses the chosen values.
     """
     from fedflow.config import Changes
+    from fedflow.config.tuning import combinations
     from fedflow.stages import tune as stage
 
     params = load_engine(root, settings, executor, workers)
     searches = stage.searches(params, partition, method, root)  # checked before a server starts
-    used = entries(params, [search.experiment({}) for search in searches]) | {f"partitions.{partition}"}
-    used |= {f"tuned.{partition}.{search.method}" for search in searches}
+    tries = [search.experiment(next(combinations(search.grid))) for search in searches]
+    used = entries(params, tries) | {f"partitions.{partition}"}
+    bases = ((search.method, params.registered(search.method)) for search in searches)
+    used |= {f"tuned.{partition}.{base}" for name, base in bases if base != name}
     warn_of_unused(params, "fedflow tune", used | ({"grid.methods"} if method is None else set()), "grid")
     chosen = start(
         params,

@@ -212,11 +212,9 @@ def stop(
             raise unknown_name("run", pattern, [run.name for run in live])
     for run in live if not wanted else ():
         print_line(f"running: {run.name}, process {run.pid}, since {run.started}")
-    others = [run for run in wanted if not run.interrupt()]
+    sent = [run for run in wanted if run.interrupt()]
     end = time.monotonic() + PATIENCE
-    for run in wanted:
-        if run in others:
-            continue
+    for run in sent:
         if not _ended(run, root, end):
             run.terminate()
             if not _ended(run, root, time.monotonic() + PATIENCE):
@@ -224,8 +222,8 @@ def stop(
                     f"cannot stop {run.name}: process {run.pid} is still running; `kill -9 {run.pid}` ends it"
                 )
         print_line(f"stopped: {run.name}; rerun its command to resume")
-    if others:
-        raise FedflowError(f"not stopped, as they belong to other users: {', '.join(r.name for r in others)}")
+    if others := [run.name for run in wanted if run not in sent]:
+        raise FedflowError(f"not stopped, as they belong to other users: {', '.join(others)}")
 
 
 def _ended(run: Running, root: Path, latest: float) -> bool:
@@ -296,7 +294,7 @@ def show(
         ("data", f"{metrics['dataset']}  {metrics['data_hash']}"),
         ("partition", f"{shown.division or metrics['partition']}  {metrics['partition_hash']}"),
         ("", ", ".join([partition["scheme"], *scheme, f"{metrics['clients']} clients"])),
-        ("run", recorded["recorded"] if recorded else "not in the record"),
+        ("run", recorded["recorded"] if recorded else "no record found"),
         ("", f"{method}, {counted(metrics['rounds'], 'round')}, ended {_local(recorded.get('end'))}{took}"),
         ("network", f"{metrics['model']}, {metrics['parameters']:,} parameters"),
         *_clusters_and_models(shown, recorded),
@@ -546,7 +544,7 @@ def _spread(name: str, values: list[float], runs: int) -> str:
 
 
 def _recorded(root: Path, run: Finished) -> dict[str, Any]:
-    """Facts from MLflow on a run, empty without a record; an error is a warning."""
+    """Facts from MLflow on a run, empty without a record or if it cannot be read."""
     from fedflow.tracking.lineage import recorded_runs, run_key
 
     key = run_key(run.metrics)

@@ -115,8 +115,8 @@ def _compute(
 ) -> None:
     """Run all cells, then raise `FedflowError` if any failed; ``lost`` names those without inputs.
 
-    Procedures come first, because a long one at the end would leave other cores idle. Runs go on when the
-    output is gone.
+    Procedures come first, because a long one at the end would leave other cores idle. Runs continue
+    without an output.
     """
     from fedflow.project.terminal import say, time_left
     from fedflow.stages.grid import raise_failed

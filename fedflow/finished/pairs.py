@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
@@ -63,12 +63,12 @@ def write_pairs(
     runs: Sequence[Run], by_partition: Mapping[str, Mapping[str, Differences]], path: Path
 ) -> None:
     """Write a row per partition, measure and pair: the difference of shares, and its interval."""
-    labels, rows = {(run.partition, run.variant): run.label for run in runs}, []
+    rows = []
     for partition, measures in by_partition.items():
+        labels = {run.variant: run.label for run in runs if run.partition == partition}
         for measure, pairs in measures.items():
             for (first, second), value in pairs.items():
-                labeled = ((name, labels[partition, name]) for name in (first, second))
-                names = (partition, measure, *chain.from_iterable(labeled))
+                names = (partition, measure, first, labels[first], second, labels[second])
                 ends, origin = value.interval or (None, None), value.origin if value.interval else ""
                 rows.append((*names, value.mean, *ends, value.seeds, origin))
     write_csv(pd.DataFrame(rows, columns=COLUMNS), path)

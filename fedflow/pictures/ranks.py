@@ -8,7 +8,7 @@ from fedflow.pictures.lines import fitting, margin
 
 WIDTH, SCALE = 6.4, 3.2  # inches of the picture and of the ranks, at least
 ROW, BAR = 0.24, 0.12  # inches per name, and per bar
-NUMBER = 0.3  # inches for a mean rank
+NUMBER = 0.5  # inches for a mean rank
 
 
 def differences(
@@ -25,8 +25,7 @@ def differences(
     """
     half = -(-len(labels) // 2)
     below = BAR * (len(bars) + 1) + ROW * half
-    names = [f"{fitting(label)}  {mean:.2f}" for label, mean in zip(labels, means, strict=True)]
-    sides = [margin(labels) + NUMBER for labels in (names[:half], names[half:])]
+    sides = [margin(side) + NUMBER for side in (labels[:half], labels[half:])]
     width = max(WIDTH, SCALE + sum(sides))
     box = (sides[0], below + 0.1, sides[1], 0.55)
     with drawing(name, "Mean ranks of the methods", sum(box[1::2]) + 0.05, box, width) as work:
@@ -47,7 +46,7 @@ def differences(
             ends = [means[first] - 0.03, means[last] + 0.03]
             axes.plot(ends, [y, y], color=INK, lw=3.2, clip_on=False, solid_capstyle="butt")
         style = {"textcoords": "offset points", "va": "center", "fontsize": SMALLEST, "color": INK}
-        for i, (label, mean, index) in enumerate(zip(names, means, colors, strict=True)):
+        for i, (label, mean, index) in enumerate(zip(labels, means, colors, strict=True)):
             left = i < half
             row = i if left else len(labels) - 1 - i
             y = -inch * (BAR * (len(bars) + 1) + ROW * (row + 0.5))
@@ -56,5 +55,7 @@ def differences(
             axes.plot([mean, mean, end], [0, y, y], color=color, lw=1.1, clip_on=False)
             axes.plot(mean, 0, "o", ms=4.5, color=color, clip_on=False)
             offset, side = ((-5, 0), "right") if left else ((5, 0), "left")
-            axes.annotate(label, (end, y), offset, ha=side, annotation_clip=False, **style)
+            axes.annotate(
+                f"{fitting(label)}  {mean:.2f}", (end, y), offset, ha=side, annotation_clip=False, **style
+            )
     return work

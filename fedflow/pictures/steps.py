@@ -8,7 +8,7 @@ from markupsafe import Markup
 from matplotlib.ticker import NullFormatter
 
 from fedflow.metrics.table import NUMBER, SHARE
-from fedflow.pictures.drawing import INK, MUTED, Drawing, drawing, line_style
+from fedflow.pictures.drawing import INK, MUTED, WIDTH, Drawing, drawing, line_style
 from fedflow.pictures.lines import LARGEST, count_axis, margin, name_ends, plot
 
 FEW = 14  # parts up to which each has a color and its name
@@ -67,7 +67,8 @@ def by_epoch(networks: Mapping[str, pd.DataFrame], column: str, name: str) -> Ma
     """The values of ``column`` of every network that has it, named at the ends of their lines."""
     ends = []
     described, unit = COLUMNS[column]
-    with drawing(name, described, 2.7, (0.52, 0.4, margin(networks) + 0.1, 0.08)) as work:
+    right = margin(networks) + 0.1
+    with drawing(name, described, 2.7, (0.52, 0.4, right, 0.08), max(WIDTH, 2.3 + right)) as work:
         for i, (network, epochs) in enumerate(networks.items()):
             if column in epochs:
                 y = unit.factor * epochs[column]

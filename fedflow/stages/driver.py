@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeVar
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from fedflow.errors import FedflowError, reason
@@ -28,6 +29,7 @@ S_co = TypeVar("S_co", covariant=True)
 R = TypeVar("R", bound=Record)
 
 WRITTEN = ("*.json", "*.csv", "*.parquet", "*.safetensors", "tables/*.csv", "pictures/*.svg")  # by runs
+MOVES = 5.0  # seconds within which a sweep has moved a folder of results
 
 Pictures = Callable[[Path], Iterable[tuple[str, Iterable[Path]]]]  # made in a folder; by folder of the record
 
@@ -177,6 +179,8 @@ def _alone(described: Description) -> Iterator[None]:
         raise Busy(f"{described.title} is already running in another process")
 
     def taken() -> None:
+        with suppress(Timeout), FileLock(_lock_of(folder, root), timeout=MOVES):
+            return
         raise FedflowError(f"{folder} is in use by another run; choose another folder")
 
     run = root / LOCKS / described.key
@@ -189,15 +193,16 @@ def _lock_of(folder: Path, root: Path) -> Path:
     return root / LOCKS / f"folder-{digest(str(folder.resolve()))}"
 
 
-def in_use(folder: Path, root: Path) -> bool:
-    """True if a run is computing the results for this folder."""
-
-    def busy() -> None:
-        raise Busy(f"{folder} is in use")
-
-    with suppress(Busy), locked(_lock_of(folder, root), busy):
-        return False
-    return True
+@contextmanager
+def unused(folder: Path, root: Path) -> Iterator[bool]:
+    """Keep runs out of a folder of results; False if a run is computing them."""
+    lock = FileLock(_lock_of(folder, root))
+    with suppress(Timeout):
+        lock.acquire(timeout=0)
+    try:
+        yield lock.is_locked
+    finally:
+        lock.release()
 
 
 def check_replaced(folder: Path, facts: Mapping[str, Any], named: bool) -> None:

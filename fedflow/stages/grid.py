@@ -15,7 +15,7 @@ from fedflow.files import locked
 from fedflow.project.identity import Identity
 from fedflow.project.running import LOCKS
 from fedflow.project.terminal import say
-from fedflow.stages.driver import in_use, outdated
+from fedflow.stages.driver import outdated, unused
 from fedflow.stages.experiment import Experiment, experiments
 from fedflow.stages.inputs import INPUTS, MAKERS, Makers, inputs_of, outdated_inputs
 from fedflow.stages.procedure import ProcedureRun, procedure_runs
@@ -76,22 +76,23 @@ def to_do(
 def _moved(params: Loaded, root: Path, grid: Sequence[Cell]) -> list[Cell]:
     """Set results aside and restore others; returns the cells that then have no finished results."""
     for folder, identity in left_over(params, root).items():
-        if in_use(folder, root):
-            continue
-        _move(folder, _aside(root, folder, identity))
-        say(f"{folder}: set aside, not in the grid")
+        with unused(folder, root) as free:
+            if free:
+                _move(folder, _aside(root, folder, identity))
+                say(f"{folder}: set aside, not in the grid")
     todo = []
     for cell in grid:
         folder = cell.results_folder
         if not outdated(folder, cell.identity):
             continue
-        if not _is_aside(cell) or in_use(folder, root):
-            todo.append(cell)
-            continue
-        if other := Identity.read(folder):
-            _move(folder, _aside(root, folder, other))
-        _move(_aside(root, folder, cell.identity), folder)
-        say(f"{folder}: restored (in the grid again)")
+        with unused(folder, root) as free:
+            if not free or not _is_aside(cell):
+                todo.append(cell)
+                continue
+            if other := Identity.read(folder):
+                _move(folder, _aside(root, folder, other))
+            _move(_aside(root, folder, cell.identity), folder)
+            say(f"{folder}: restored (in the grid again)")
     return todo
 
 

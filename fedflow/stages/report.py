@@ -119,8 +119,9 @@ def check_tests(claims: Iterable[Claim], root: Path) -> None:
     done = subprocess.run(command, cwd=top, capture_output=True, text=True, check=False)
     collected = {line.partition("[")[0] for line in done.stdout.splitlines()} if there else set()
     if there and done.returncode not in (0, NO_TESTS):
-        why = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise FedflowError(f"pytest cannot collect the tests that claims name: {why[-1]}")
+        lines = f"{done.stdout}\n{done.stderr}".strip().splitlines() or ["no message"]
+        why = next((line for line in lines if line.startswith(("E  ", "ERROR "))), lines[-1])
+        raise FedflowError(f"pytest cannot collect the tests that claims name: {why.strip()}")
     for test, claim in named.items():
         if test.partition("[")[0] not in collected:
             raise BadInput(f"claim {claim}.test", test, f"the id of a test that pytest collects in {top}")

@@ -210,17 +210,17 @@ class Search:
     def _say_unused(self) -> None:
         """Name the changes of settings that tuning replaces by its own values."""
         changed = [change.partition("=")[0].replace('"', "") for change in self.params.changes]
-        fields = (name for field in self.grid for name in (field, f"methods.{self.method}.{field}"))
-        replaced = dict.fromkeys(fields, "tuning.grid sets this value") | {
+        replaced = {
             f"partitions.{self.partition}.validation": "tuning.validation sets this value",
             "run.fine_tune": "tuning.measure decides this",
             "run.stop_at": "tries are compared after the same number of rounds",
         }
         if self.params.tuning.rounds:
             replaced["run.rounds"] = "tuning.rounds sets this value"
+        replaced |= dict.fromkeys(self.grid, "tuning.grid sets this value")
         for name in changed:
-            if name in replaced:
-                say(f"{self.method}: --set {name}: not used: {replaced[name]}")
+            if why := replaced.get(name.removeprefix(f"methods.{self.method}.")):
+                say(f"{self.method}: --set {name}: not used: {why}")
 
     def write(self, chosen: Mapping[str, Any]) -> None:
         """Put the choice under ``tuned`` in params.yaml; if that fails, print it."""

@@ -58,7 +58,7 @@ CARS = """\
 26.0   4   97.00      46.00      1835.      20.5   70  2\t"volkswagen 1131 deluxe sedan"
 25.0   4   98.00      ?          2046.      19.0   71  1\t"ford pinto"
 """
-PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "tables.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "tables.md").read_text().split("## Start from")[0]
 (SETTINGS,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -42,7 +42,7 @@ def test_later_runs_share_the_server_and_its_page(api, folder, monkeypatch):
         assert b"<html" in page.read().lower()
 
 
-def test_requests_to_the_server_pass_by_a_proxy(api, monkeypatch):
+def test_requests_to_the_server_bypass_a_proxy(api, monkeypatch):
     from prefect import get_client
 
     for name in ("no_proxy", "NO_PROXY", "PREFECT_API_URL"):
@@ -254,7 +254,14 @@ def test_the_database_is_in_the_home_whatever_its_name(tmp_path, monkeypatch, na
 
 def test_the_context_of_a_server_leaves_the_variables_as_they_were(tmp_path, monkeypatch):
     """A variable that stays would name this project's database to the next project of the process."""
-    names = ("PREFECT_API_URL", server.CERTIFICATES, server.DATABASE, server.PASSWORD, server.UI, "no_proxy")
+    names = (
+        "PREFECT_API_URL",
+        server.CERTIFICATES,
+        server.DATABASE,
+        server.PASSWORD,
+        server.UI,
+        server.DIRECT,
+    )
     for name in names:
         monkeypatch.delenv(name, raising=False)
     for name, value in server.private(tmp_path).items():

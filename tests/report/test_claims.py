@@ -752,7 +752,7 @@ def test_other_data_are_no_smaller_scale(sources, settings, expected, tmp_path):
         ("verdict: confirmed, seeds: 3, was: not resolved; other seeds", "not resolved; other seeds"),
         (
             "verdict: not confirmed, seeds: 5, was: not resolved; other seeds",
-            "not confirmed; other runs, earlier other seeds",
+            "not confirmed; other runs; before that, other seeds",
         ),
         ("verdict: not run", ""),
         ("verdict: not recorded, ours: '1'", ""),

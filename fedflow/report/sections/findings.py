@@ -69,8 +69,6 @@ def _answer(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) -
     name = methods[rival][0].label
     detail = f"Not ahead of {name} on the seeds that both have."
     paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
-    if paired is not None and paired.interval is not None and paired.interval[0] <= 0 <= paired.interval[1]:
-        lead = replace(lead, significant=False)
     if lead.mean > 0:
         detail = _supported(lead, name, metric)
     return _names(methods, same), detail + (_certainty(paired) if paired is not None else "")
@@ -119,7 +117,8 @@ class Lead:
     """The lead of a method over another one, by seed that both have on the same data, if any.
 
     Without shared seeds, ``mean`` compares the means over all seeds. ``significant`` is true if it is more
-    than chance: by the rule for claims, given the number of leads, or the same with every seed.
+    than chance: by the rule for claims, given the number of leads, or the same with every seed, and if the
+    bootstrap interval, where there is one, excludes 0.
     """
 
     gains: Stat
@@ -148,12 +147,17 @@ def _leads(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) ->
     leader, *others = (name for name, _ in ranked)
     leads = {name: _lead(methods, leader, name, metric) for name in others}
     significant = apart([lead.gains for lead in leads.values()])
-    return {
-        name: replace(
-            lead, significant=certain or (lead.seeds >= SEEDS and lead.gains.low == lead.gains.high != 0)
-        )
-        for (name, lead), certain in zip(leads.items(), significant, strict=True)
-    }
+
+    def certain(name: str, lead: Lead, apart: bool) -> bool:
+        if not apart and (lead.seeds < SEEDS or not lead.gains.low == lead.gains.high != 0):
+            return False
+        paired = difference(methods[leader], methods[name], metric) if metric in MEASURES else None
+        if paired is None or paired.interval is None or not paired.clients:
+            return True
+        return not paired.interval[0] <= 0 <= paired.interval[1]
+
+    judged = zip(leads.items(), significant, strict=True)
+    return {name: replace(lead, significant=certain(name, lead, apart)) for (name, lead), apart in judged}
 
 
 def _lead(methods: Methods, first: str, second: str, metric: str) -> Lead:
