@@ -46,7 +46,7 @@ test-newest test-lowest: $(SETUP) ## run the tests with the newest, or the lowes
 	$(BIN)/uv venv -q --clear .bench/$@
 	UV_SYSTEM_CERTS=1 $(BIN)/uv pip install -q --python .bench/$@/bin/python --only-binary :all: --no-binary fedflow \
 		$(if $(filter %lowest,$@),--resolution lowest-direct) -e '.[pipeline,dev,dask,ray,umap,optuna]'
-	PATH=$(CURDIR)/.bench/$@/bin:$(PATH) $(PYTEST)
+	PATH="$(CURDIR)/.bench/$@/bin:$$PATH" $(PYTEST)
 
 experiments: $(SETUP) ## compare what `dvc exp run` has run, a column per method
 	dvc exp show --only-changed --no-pager --drop 'data|results|outcomes|requirements|params'

@@ -271,7 +271,7 @@ def _server() -> Finding:
         return Finding("ok", "Prefect API", detail)
     try:
         check_address("PREFECT_API_URL", url)
-        with urllib.request.urlopen(f"{url}/health", timeout=5):
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=5):
             return Finding("ok", "Prefect API", f"{url} answers")
     except FedflowError as error:
         return Finding("bad", "Prefect API", str(error))

@@ -105,6 +105,7 @@ def one_line(done: Done) -> str:
         (("runn",), "No such command 'runn'.*see `fedflow --help`"),
         (("methods", "ifac"), "method.name: 'ifac' .*did you mean 'ifca'"),
         (("partitions", "compare", "nowhere"), "partitions: 'nowhere' .*one of"),
+        (("partitions", "compare", "skewed", "skewed"), "names: 'skewed' "),
         (("schemes", "dir"), "partition.scheme: 'dir' .*one of"),
         (("report",), "no results found in results"),
         (("report", "--figures", "xyz"), "'--figures': .*'xyz' is not one of 'pdf', 'svg'"),

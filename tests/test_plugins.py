@@ -267,11 +267,11 @@ def test_names_and_folders_that_do_not_fit_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("Half", "half-way", "1st"):
+    for name in ("Half", "half-way", "1st", "half_"):
         assert "lower-case letters" in fedflow(capsys, "new", "method", name).err
     for name in ("class", "none", "null", "on"):  # `class None` is not valid Python
         assert "no other meaning in Python and YAML" in fedflow(capsys, "new", "method", name).err
-    for kind, name in (("method", "fedavg"), ("scheme", "iid")):
+    for kind, name in (("method", "fedavg"), ("method", "fed_prox"), ("scheme", "iid")):
         assert (
             f"'{name}' is not accepted; expected a name that no other {kind} has"
             in fedflow(capsys, "new", kind, name).err

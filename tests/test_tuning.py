@@ -421,6 +421,8 @@ def test_a_change_given_by_hand_wins_over_what_was_tuned(file):
     write_choice(file, "iid", "ditto", {"training.lr": 0.5, "lam": 3.0})
     method, training = load_params(file, ["methods.ditto.training.lr=0.2"]).method("ditto", "iid")
     assert (method.lam, training.lr) == (3.0, 0.2)
+    write_choice(file, "iid", "ditto", {"training.epochs": 4})
+    assert load_params(file, ["methods.ditto.training.steps=3"]).method("ditto", "iid")[1].steps == 3
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from fedflow.cli.printing import (
 )
 from fedflow.cli.remembered import remembered, short
 from fedflow.errors import BadInput, FedflowError, called, place, reason, unknown_name
+from fedflow.project.arguments import check_once
 
 FIELDS = ("field", "default", "accepts", "meaning")  # of settings
 
@@ -295,6 +296,7 @@ def compare(
     from fedflow.stages.prepare import prepare_dataset
 
     params = load(root, settings)
+    check_once("names", names)
     entries = {name: params.partition(name) for name in names}  # all names are checked first
     picture = root / out
     check_picture(picture, "--out")

@@ -3,7 +3,7 @@
 import keyword
 import re
 import shlex
-from collections.abc import Container
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,11 +34,11 @@ def new(
     the script that writes them. docs/adding.md explains the hooks.
     """
     label = name.title().replace("_", "")  # the name of a class
-    if not re.fullmatch("[a-z][a-z0-9_]*", name):
-        raise BadInput("name", name, "lower-case letters, digits and _, beginning with a letter")
+    if not re.fullmatch("[a-z]([a-z0-9_]*[a-z0-9])?", name):
+        raise BadInput("name", name, "lower-case letters, digits and _, first a letter, last no _")
     if keyword.iskeyword(name) or keyword.iskeyword(label) or not _is_text(name):
         raise BadInput("name", name, "a name that has no other meaning in Python and YAML")
-    if name in _registered(kind):
+    if not {name, label}.isdisjoint(_registered(kind)):
         raise BadInput("name", name, f"a name that no other {kind} has")
     if server and kind != "method":
         raise BadInput("--server", kind, "a method")
@@ -74,12 +74,12 @@ def new(
     print_line(f"next: {following}")
 
 
-def _registered(kind: str) -> Container[str]:
-    """Names that are taken."""
+def _registered(kind: str) -> Iterable[str]:
+    """Names and labels that are taken."""
     from fedflow.methods import METHODS
     from fedflow.partition import SCHEMES
 
-    taken: dict[str, Container[str]] = {"method": METHODS, "scheme": SCHEMES}
+    taken = {"method": [*METHODS, *(method.label for method in METHODS.values())], "scheme": [*SCHEMES]}
     return taken.get(kind, ())
 
 

@@ -42,7 +42,7 @@ def short(*parts: object) -> str:
 def _stamp(of: tuple[object, ...]) -> str:
     """A digest of the files of the package and of installed plug-ins, and of ``of``."""
     parts = [str(PACKAGE), *map(str, of)]
-    for file in sorted(PACKAGE.rglob("*.py")):
+    for file in sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.json")]):
         facts = file.stat()
         parts.append(f"{file} {facts.st_size} {facts.st_mtime_ns}")
     points = sorted(entry_points(group=GROUP))

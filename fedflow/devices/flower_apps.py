@@ -38,7 +38,9 @@ from fedflow.front.inputs import (
 from fedflow.local.local_training import LocalTraining
 from fedflow.methods.method import Method
 from fedflow.models.flat import FlatModel
+from fedflow.project.arguments import argument
 from fedflow.project.waiting import announced
+from fedflow.settings import check
 from fedflow.simulation.federation import Federation
 
 KEPT = "fedflow.kept"  # in the state of a client's context
@@ -92,6 +94,9 @@ class Clients:
     def end(self, context: Context, orders: Orders) -> ClientEnd:
         """The client's end, on its samples."""
         opened = self._opened(context)
+        if isinstance(opened, Federation) and orders.clients != len(opened.partition.sizes):
+            clients = f"{len(opened.partition.sizes)}, as the partition of the ClientApp has"
+            raise BadInput("clients", orders.clients, clients)
         if not isinstance(opened, Federation):
             opened = device(opened.model, opened.data.train, opened.data.test, orders)
         return ClientEnd(opened, built_method(self.method), _training(self.training), self.seed)
@@ -128,6 +133,7 @@ def client_app(
     refused. In a simulation, ``partition`` divides ``data`` among the nodes; without it, all samples belong
     to the client of this process, as on a device.
     """
+    seed = argument("seed", seed)
     clients, app = Clients(data, partition, method, model, training, seed), ClientApp()
 
     @app.query()
@@ -180,8 +186,9 @@ class Strategy(FlowerStrategy):
             raise BadInput(
                 "like", None, "data with the shape of the clients' samples, or a module as `model`"
             )
-        if evaluate_every < 1:
-            raise BadInput("evaluate_every", evaluate_every, "a number of rounds >= 1")
+        for name, value in {"clients": clients, "evaluate_every": evaluate_every}.items():
+            check(name, value, int, {"bounds": {"ge": 1}})
+        seed = argument("seed", seed)
         self.method, self.training = built_method(method), _training(training)
         self.participation, self.seed, self.evaluate_every = participation, seed, evaluate_every
         self.clients, self._network, self._like = clients, model, like

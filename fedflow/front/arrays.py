@@ -15,7 +15,7 @@ from fedflow.data.encoding import Encoding
 from fedflow.data.frames import need_features, read_frames
 from fedflow.data.labels import LOSSES, NUMBERED, binary_rows, labels_as_reals, misfit, several
 from fedflow.errors import BadInput
-from fedflow.front.samples import Given, as_numpy, gathered, kinds, need_same_rows, split
+from fedflow.front.samples import Given, as_array, gathered, kinds, need_same_rows, split
 from fedflow.project.terminal import say
 from fedflow.settings import Words
 
@@ -135,10 +135,9 @@ def dataset(
         names = () if real else _classes(arrays, classes, tokens)
 
     content = hashlib.blake2b(digest_size=8)
-    for array in (x_train, x_test, y_train, y_test):
-        content.update(np.ascontiguousarray(array).data)
-    for column in columns.values():
-        content.update(column.train.tobytes() + column.test.tobytes())
+    columned = (values for column in columns.values() for values in (column.train, column.test))
+    for array in (x_train, x_test, y_train, y_test, *columned):  # equal bytes may be of other shapes
+        content.update(f"{array.dtype.str}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
     images = x_train.dtype == np.uint8
     kind = np.uint8 if images else np.int32 if tokens else np.float32
     inputs = [torch.from_numpy(array.astype(kind)) for array in (x_train, x_test)]
@@ -200,11 +199,9 @@ def _array(name: str, values: Any) -> np.ndarray:
     if isinstance(values, Tensor) and values.layout != torch.strided:
         raise BadInput(name, Words("a sparse tensor"), "x.to_dense()")
     try:
-        array = np.asarray(as_numpy(values))
+        array = as_array(name, values)
     except (TypeError, ValueError) as error:
         raise BadInput(name, Words(f"a {type(values).__name__}"), "an array or tensor of numbers") from error
-    if np.ma.is_masked(values):
-        raise BadInput(name, Words("a masked array"), "numbers without missing values, as in x.filled(0)")
     if array.dtype.kind not in "biuf":
         text = array.dtype.kind in "OUST" and name.startswith("y")
         cast = FLOATS if name[0] == "x" else f"{name}.astype(int)"

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fedflow.data import SOURCES, Dataset, DatasetParams, Examples, need_classes, within
+from fedflow.data.prepared import file_sum
 from fedflow.data.sources import source
 from fedflow.errors import BadInput, reason
 from fedflow.files import cache
@@ -482,8 +483,8 @@ def described(
 ) -> dict[str, dict[str, Any]]:
     """The settings of data, division and network, or content hashes of arrays, lists and modules.
 
-    They are the same for all seeds, also if seeds ``redraw`` the division. Data of files and of own sources
-    have both, as these can change.
+    They are the same for all seeds, also if seeds ``redraw`` the division. Data and divisions of files, first
+    values and own sources have both, as these can change.
     """
     settings = {"data": {"hash": whole.partition.dataset_hash}, "partition": {"hash": whole.partition.hash}}
     if not isinstance(data, Dataset):
@@ -492,13 +493,18 @@ def described(
         drawn = {} if redraw == "run" else {"redraw": redraw}
         left_out = ("dataset", "seed") if drawn else ("dataset",)
         entry = {k: v for k, v in division.flat().items() if k not in left_out}
-        settings["partition"] = entry | codes([division.parameters]) | drawn
+        read = {"files": digest([file_sum(Path(file)) for file in division.files()], SHORT)}
+        settings["partition"] = (
+            entry | codes([division.parameters]) | drawn | (read if division.files() else {})
+        )
         if isinstance(division.parameters, Given) and division.parameters.rows:
             settings["partition"]["rows_hash"] = digest(settings["partition"].pop("rows"), SHORT)
     if network is None or isinstance(network, str | Mapping):
         entry = network_entry(whole.model.title if network is None else network)
         code = {"code": code_of(kind)} if (kind := own_network(network)) else {}
-        return settings | {"model": {"name": entry["name"], **entry["options"], **code}}
+        sums = [digest(file_sum(Path(file)), SHORT) for file in start_files(entry["options"])]
+        read = {"start_hash": sums[0]} if sums else {}
+        return settings | {"model": {"name": entry["name"], **entry["options"], **code, **read}}
     return settings | {"model": {"name": whole.model.title, "hash": _content(whole.model)}}
 
 

@@ -1,5 +1,6 @@
 """`run(record=folder)`: adds the settings to params.yaml of a project, and runs as `fedflow run` does."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import count
@@ -111,7 +112,8 @@ def _added(
 ) -> tuple[str, str]:
     """Add missing entries to the sections, in place; returns the names of partition and method."""
     entry = _absolute(_given(data.flat(), DatasetParams, type(data.parameters)))
-    source = _put(values, data.title, data=entry, models=network)
+    title = re.sub(r"[^A-Za-z0-9._-]+", "-", data.title).strip(".-") or data.source
+    source = _put(values, title, data=entry, models=network)
     if public := server_data(method).dataset:
         values["data"].setdefault(public, {"source": public})
     located = _located(division).flat() | {"dataset": source}

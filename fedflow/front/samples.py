@@ -130,7 +130,7 @@ def _clients(data: Any) -> tuple[list[str], list[Any]]:
 def _joined(name: str, clients: Sequence[str], pairs: Sequence[tuple]) -> tuple[Any, np.ndarray, np.ndarray]:
     """Inputs and targets of all clients, and the number of the client of every row."""
     inputs = {f"{name}[{client}]": pair[0] for client, pair in zip(clients, pairs)}
-    targets = [np.asarray(as_numpy(pair[1])) for pair in pairs]
+    targets = [_targets(_target(field), pair[1]) for field, pair in zip(inputs, pairs)]
     for (field, x), (_, y, *_) in zip(inputs.items(), pairs):
         need_same_rows(_target(field), x, y)
         if len(x) != len(y):
@@ -143,8 +143,13 @@ def _joined(name: str, clients: Sequence[str], pairs: Sequence[tuple]) -> tuple[
     return x, np.concatenate(targets), owner
 
 
+def _targets(name: str, values: Any) -> np.ndarray:
+    text = _text(name, values)
+    return as_array(name, values) if text is None else text
+
+
 def _stacked_arrays(name: str, inputs: Mapping[str, Any]) -> np.ndarray:
-    arrays = [np.asarray(as_numpy(x)) for x in inputs.values()]
+    arrays = [as_array(field, x) for field, x in inputs.items()]
     if len({(array.shape[1:], array.dtype) for array in arrays}) > 1:
         raise BadInput(name, Words("clients of different inputs"), "inputs of one shape and type")
     return np.concatenate(arrays)
@@ -230,6 +235,13 @@ def as_numpy(values: Any) -> Any:
     return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
+def as_array(name: str, values: Any) -> np.ndarray:
+    """Inputs or targets as an array. Raises `BadInput` for masked values, which NumPy would uncover."""
+    if np.ma.is_masked(values):
+        raise BadInput(name, Words("a masked array"), "numbers without missing values, as in x.filled(0)")
+    return np.asarray(as_numpy(values))
+
+
 def _stacked(name: str, values: list[np.ndarray]) -> np.ndarray:
     if len(shapes := dict.fromkeys(value.shape for value in values)) > 1:
         first, second = list(shapes)[:2]
@@ -285,7 +297,9 @@ def _text(name: str, values: Any) -> np.ndarray | None:
         return None
     if array.ndim != 1 or not array.size or array.dtype.kind not in "OTUS":
         return None
-    given = values if isinstance(values, list) else array  # an array of text has "nan" for a missing value
+    given = (
+        values if isinstance(values, list | tuple) else array
+    )  # an array of text has "nan" for a missing value
     text = [isinstance(value, str) for value in given]
     if any(text) and (missing := [row for row, value in enumerate(given) if _is_missing(value)]):
         raise BadInput(name, Words(f"no label in row {missing[0]}"), "a label for every sample")
@@ -373,7 +387,7 @@ def _rows(name: str, values: Any, chosen: np.ndarray | slice = slice(None)) -> A
     if hasattr(values, "iloc") and isinstance(chosen, np.ndarray):
         return values.iloc[chosen]
     try:
-        return np.asarray(as_numpy(values))[chosen]
+        return as_array(name, values)[chosen]
     except (TypeError, ValueError) as error:
         accepted = "an array or tensor with a row for every sample, not sparse"
         raise BadInput(name, Words(f"a {type(values).__name__}"), accepted) from error

@@ -9,16 +9,21 @@ from fedflow.errors import BadInput, unknown_name
 from fedflow.front.inputs import scheme
 from fedflow.front.pages import keywords, page, parameters
 from fedflow.partition import SCHEMES, PartitionParams
+from fedflow.partition.scheme import Scheme
 from fedflow.settings import Words
 
 COUNT = "clients"  # the keyword of all schemes
 NAMED = ("dataset", "scheme", "parameters")  # of a partition: what the function itself stands for
 
 
-@cache
 def scheme_function(name: str) -> Callable[..., PartitionParams]:
-    """``scheme`` with this name, with its keywords as signature and its page as docstring."""
-    rows = [*keywords(SCHEMES[name]), *(row for row in keywords(PartitionParams) if row["name"] not in NAMED)]
+    """`scheme` with this name, with its keywords as signature and its page as docstring."""
+    return _function(name, SCHEMES[name])  # type: ignore[arg-type]
+
+
+@cache
+def _function(name: str, parameters_of: type[Scheme]) -> Callable[..., PartitionParams]:
+    rows = [*keywords(parameters_of), *(row for row in keywords(PartitionParams) if row["name"] not in NAMED)]
 
     def made(*values: Any, **settings: Any) -> PartitionParams:
         if values:
@@ -29,7 +34,7 @@ def scheme_function(name: str) -> Callable[..., PartitionParams]:
         return scheme(name, **settings)
 
     made.__name__ = made.__qualname__ = name
-    made.__doc__ = page(SCHEMES[name], rows)
+    made.__doc__ = page(parameters_of, rows)
     made.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         parameters(rows), return_annotation=PartitionParams
     )

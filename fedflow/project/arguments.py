@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from fedflow.errors import BadInput
 from fedflow.settings import check
 
-NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{,127}")  # file systems allow 255 bytes, suffixes included
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{,127}")  # file systems allow 255 bytes, suffixes included
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, surrogates
 PART, PATH = 255, 4096  # bytes that file systems allow in one part of a path, and in the whole path
 WHOLE = {"bounds": {"ge": 0}}

@@ -159,6 +159,9 @@ def test_files_of_a_division_are_of_the_working_directory(
     np.save(tmp_path / "shares.npy", np.ones((2, 10)))
     plain, kept = (go(partition=division, rounds=1, record=folder) for folder in (None, "study"))
     assert plain.metrics == kept.metrics and plain.settings == kept.settings
+    (tmp_path / "rows.json").write_text(json.dumps([[*range(200)], [*range(200, 399)]]))
+    np.save(tmp_path / "shares.npy", np.eye(2, 10) + 1)
+    assert go(partition=division, rounds=1).settings != plain.settings  # the files have changed
 
 
 class Own(FedAvg):

@@ -250,6 +250,22 @@ def test_text_labels_are_named_classes(kind: Any, capsys: pytest.CaptureFixture)
     assert ordered.classes == tuple(NAMES) and torch.equal(ordered.y_train, RIGHT.y_train)
 
 
+def test_masked_values_stay_masked() -> None:
+    masked = np.ma.masked_less(X.astype(float), 0)
+    with one_line_error("^x: a masked array .* as in x.filled", BadInput):
+        ff.dataset(masked, Y, test_share=0.25)
+    with one_line_error(r"^x\[0\]: a masked array ", BadInput):
+        ff.dataset([(masked, Y), (X, Y)], test_share=0.25)
+
+
+def test_equal_bytes_of_other_shapes_are_other_data() -> None:
+    x, y = np.concatenate([X, X_TEST]), np.concatenate([Y, Y_TEST])
+    cuts = {ff.dataset(x[:n], y[:n], x[n:], y[n:]).hash for n in (30, 40)}
+    images = np.zeros((6, 8, 8), np.uint8), np.zeros((6, 4, 16), np.uint8)
+    shapes = {ff.dataset(x, [0, 1] * 3, x, [0, 1] * 3).hash for x in images}
+    assert len(cuts) == len(shapes) == 2
+
+
 def test_text_labels_that_do_not_fit() -> None:
     with one_line_error("y_test: cow .* labels of y", BadInput):
         ff.dataset(X, NAMES[Y], X_TEST, np.where(Y_TEST == 1, "cow", NAMES[Y_TEST]))
@@ -261,6 +277,10 @@ def test_text_labels_that_do_not_fit() -> None:
     for missing in (None, np.nan, pd.NA):
         labels = [*NAMES[Y][:-1].tolist(), missing]
         series = pd.Series(labels, dtype=object)
+        with one_line_error(r"^y: no label in row 39 ", BadInput):
+            ff.dataset(X, tuple(labels), X_TEST, NAMES[Y_TEST])
+        with one_line_error(r"^y\[b\]: no label in row 39 ", BadInput):
+            ff.dataset({"a": (X, NAMES[Y]), "b": (X, labels)}, test_share=0.2)
         for name, given in (("y", (X, labels, X_TEST, NAMES[Y_TEST])), ("y_test", (X, NAMES[Y], X, series))):
             with one_line_error(f"^{name}: no label in row 39 .* a label for every sample$", BadInput):
                 ff.dataset(*given)
