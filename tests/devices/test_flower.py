@@ -67,11 +67,20 @@ def strategy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_evaluations_in_no_round_and_too_many_nodes_are_one_line(strategy: Any) -> None:
-    with refused("evaluate_every: 0 is not accepted; expected a number of rounds >= 1"):
+    with refused("evaluate_every: 0 is not accepted; expected a whole number >= 1"):
         strategy(clients=2, like="digits", evaluate_every=0)
     grid = SimpleNamespace(get_node_ids=lambda: [1, 2, 3])
     with refused("clients: 2 is not accepted; expected the number of connected nodes, 3"):
         strategy(clients=2, like="digits").start(grid)
+
+
+def test_a_strategy_for_fewer_clients_than_the_partition_has_is_refused(strategy: Any) -> None:
+    apps = import_module(strategy.__module__)
+    server = strategy("fedavg", clients=2, like="digits", model="mlp")
+    end = ServerEnd(server.method, server.model, [80, 40], training=server.training, rounds=2)
+    clients = apps.Clients("digits", ff.iid(clients=4), "fedavg", "mlp", None, 0)
+    with refused("clients: 2 is not accepted; expected 4, as the partition of the ClientApp has"):
+        clients.end(SimpleNamespace(), end.message(1, 0)[0])
 
 
 def test_a_round_without_replies_has_no_mean_loss(strategy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
