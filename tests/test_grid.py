@@ -21,8 +21,9 @@ from filelock import FileLock
 from support import refused
 
 from fedflow.cli.experiments import start
-from fedflow.cli.sweep import LATER, _run, _stoppable
+from fedflow.cli.sweep import LATER, _jobs, _run, _stoppable
 from fedflow.config import load_params
+from fedflow.config.sections import EngineSettings
 from fedflow.errors import FedflowError
 from fedflow.files import PARTIAL, locked
 from fedflow.methods.personal.ditto import Ditto
@@ -576,6 +577,14 @@ def test_changes_that_decide_runs_are_read(project: Path, capsys) -> None:
         assert done.code == 0
         run = "run", "--partition", "even", "--method", "ditto", "--root", project
         assert fedflow(capsys, *run, "--set", "grid.redraw=both").code == 0
+
+
+def test_the_memory_of_a_container_limits_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedflow.cli.sweep.CONTAINER_MEMORY", tmp_path / "memory.max")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert _jobs(EngineSettings(device="cpu")) >= 1
+    (tmp_path / "memory.max").write_text(f"{3 << 30}\n")
+    assert _jobs(EngineSettings(device="cpu")) == 1
 
 
 def test_a_signal_interrupts_a_run_and_ends_a_process_that_waits_for_one() -> None:

@@ -15,13 +15,13 @@ import command
 import pytest
 from support import refused
 
-from fedflow.claims.claims import load_claims
+from fedflow.claims.claims import Claim, load_claims
 from fedflow.claims.recorded import UNRECORDED, Entry, judged_from, read_verdicts
 from fedflow.claims.results import EQUAL, registered, registered_names
 from fedflow.claims.sources import CLAIMS, COMPARISONS, RECORDED, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged, judge
 from fedflow.config import PARAMS, load_params
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, FedflowError
 from fedflow.models import registry
 from fedflow.stages.current import current_code
 from fedflow.stages.elsewhere import changed_sections, joined
@@ -50,6 +50,13 @@ def site() -> ModuleType:
 @pytest.mark.slow
 def test_pytest_collects_the_tests_that_claims_name() -> None:
     check_tests((claim for study in STUDIES for claim in load_claims(study / CLAIMS)), HOME)
+
+
+def test_tests_that_pytest_cannot_collect_are_named(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text("import nowhere_to_be_found\n")
+    claim = Claim.parse({"id": "a", "source": "b", "claim": "c", "test": "test_mine.py::test_it"})
+    with refused("^pytest cannot collect the tests that claims name: E .*nowhere_to_be_found", FedflowError):
+        check_tests([claim], tmp_path)
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)

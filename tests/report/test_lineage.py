@@ -9,7 +9,7 @@ from fedflow.errors import FedflowError
 from fedflow.finished.collect import collect_runs
 from fedflow.report.compared import grouped
 from fedflow.report.page import build_report
-from fedflow.report.sections.lineage import chain_of, made
+from fedflow.report.sections.lineage import _made, chain_of, made
 from fedflow.stages.report import write_report
 from fedflow.tracking.lineage import recorded_runs
 
@@ -84,3 +84,9 @@ def test_a_record_that_cannot_be_read_is_one_line_and_the_report_is_written(tmp_
     page = write_report(tmp_path).read_text()
     assert "the report omits MLflow links: MLflow store" in " ".join(capsys.readouterr().out.split())
     assert "not in an MLflow store" in page
+
+
+def test_one_run_with_changes_marks_its_commit() -> None:
+    for changed in ((True, False), (False, True)):
+        facts = [FACTS | {"changed": one} for one in changed]
+        assert "from commit c0ffee with changes," in _made(facts)

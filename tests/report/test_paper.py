@@ -12,6 +12,7 @@ import pytest
 from command import fedflow, one_line_error
 from result_folders import write_run
 
+from fedflow.finished.cells import Cell, Row, Table
 from fedflow.finished.collect import collect_runs
 from fedflow.finished.tables import by_method
 from fedflow.methods import METHODS
@@ -95,6 +96,13 @@ def test_two_partitions_of_one_plain_name_have_files_of_their_own(tmp_path: Path
     written = write_paper(collect_runs(tmp_path / "results"), tmp_path / "paper")
     names = [file.name for file in written if file.name.endswith("-accuracy.tex")]
     assert len(names) == len({*names}) == 2 and all(name.startswith("beta-0-1-") for name in names)
+
+
+def test_seeds_without_a_value_are_counted() -> None:
+    table = Table(
+        [("Local, %", "± std", "")], [Row("a", "A <b>", [Cell("90.0", best=True, note="1 of 3 seeds")])]
+    )
+    assert r"A $<$b$>$ & \textbf{90.0} (1 of 3 seeds) \\" in latex(table)
 
 
 def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
