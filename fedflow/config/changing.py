@@ -150,8 +150,9 @@ def _untune(values: dict, override: str) -> None:
                 entry = _section(entry).get(parent)
             if isinstance(entry, dict):
                 entry.pop(field, None)
-                for other in entry.keys() - kept(entry, {field: yaml_value(text)}).keys():
-                    del entry[other]
+                if parents[-1:] in (["training"], ["run"]):
+                    for other in entry.keys() - kept(entry, {field: yaml_value(text)}).keys():
+                        del entry[other]
 
 
 def _drop_replaced(values: dict, given: Mapping[str, Any]) -> None:

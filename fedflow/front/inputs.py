@@ -493,10 +493,9 @@ def described(
         drawn = {} if redraw == "run" else {"redraw": redraw}
         left_out = ("dataset", "seed") if drawn else ("dataset",)
         entry = {k: v for k, v in division.flat().items() if k not in left_out}
-        read = {"files": digest([file_sum(Path(file)) for file in division.files()], SHORT)}
-        settings["partition"] = (
-            entry | codes([division.parameters]) | drawn | (read if division.files() else {})
-        )
+        sums = [file_sum(Path(file)) for file in division.files()]
+        read = {"files": digest(sums, SHORT)} if sums else {}
+        settings["partition"] = entry | codes([division.parameters]) | drawn | read
         if isinstance(division.parameters, Given) and division.parameters.rows:
             settings["partition"]["rows_hash"] = digest(settings["partition"].pop("rows"), SHORT)
     if network is None or isinstance(network, str | Mapping):

@@ -297,9 +297,8 @@ def _text(name: str, values: Any) -> np.ndarray | None:
         return None
     if array.ndim != 1 or not array.size or array.dtype.kind not in "OTUS":
         return None
-    given = (
-        values if isinstance(values, list | tuple) else array
-    )  # an array of text has "nan" for a missing value
+    # An array of text has "nan" for a missing value.
+    given = values if isinstance(values, list | tuple) else array
     text = [isinstance(value, str) for value in given]
     if any(text) and (missing := [row for row, value in enumerate(given) if _is_missing(value)]):
         raise BadInput(name, Words(f"no label in row {missing[0]}"), "a label for every sample")
