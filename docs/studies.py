@@ -149,8 +149,9 @@ def table() -> str:
     scales = Counter(row.scale for row in based)
     stale = sum(row.state == STALE for row in based)
     sampled = sum(row.reason == SAMPLE for row in based)
-    causes = Counter(row.entry.was.partition("; ")[2] for row in rows if row.entry.was)
+    causes = Counter(row.entry.was.split("; ")[1] for row in rows if row.entry.was)
     changed = ", ".join(f"{number} by {cause}" for cause, number in causes.most_common())
+    notes = f"{len(copied)} are copied from notes: {_counted(copied)}. " if copied else ""
     return "\n".join(
         (
             '<link rel="stylesheet" href="verdicts.css">',
@@ -159,8 +160,8 @@ def table() -> str:
             f"{scales[CHANGED]} with the published sizes but another setting changed; "
             f"{stale or 'none'} are stale, and {sampled} rest on rows of earlier code, "
             "which gives the same numbers in a sample. "
-            f"{causes.total()} verdicts have changed: {changed}. {len(copied)} are copied from notes: "
-            f"{_counted(copied)}. The others: {_counted(row for row in rows if not row.state)}.</p>",
+            f"{causes.total()} verdicts have changed: {changed}. {notes}"
+            f"The others: {_counted(row for row in rows if not row.state)}.</p>",
             _shares(based),
             '<table class="verdicts">',
             f"<thead><tr>{''.join(f'<th>{name}</th>' for name in COLUMNS)}</tr></thead>",
