@@ -178,7 +178,7 @@ def _alone(described: Description) -> Iterator[None]:
     def busy() -> None:
         raise Busy(f"{described.title} is already running in another process")
 
-    def taken() -> None:
+    def taken() -> None:  # by a sweep that moves the folder, which takes a moment, or by a run
         with suppress(Timeout), FileLock(_lock_of(folder, root), timeout=MOVES):
             return
         raise FedflowError(f"{folder} is in use by another run; choose another folder")

@@ -148,8 +148,8 @@ def _leads(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) ->
     leads = {name: _lead(methods, leader, name, metric) for name in others}
     significant = apart([lead.gains for lead in leads.values()])
 
-    def certain(name: str, lead: Lead, apart: bool) -> bool:
-        if not apart and (lead.seeds < SEEDS or not lead.gains.low == lead.gains.high != 0):
+    def certain(name: str, lead: Lead, told: bool) -> bool:
+        if not told and (lead.seeds < SEEDS or not lead.gains.low == lead.gains.high != 0):
             return False
         paired = difference(methods[leader], methods[name], metric) if metric in MEASURES else None
         if paired is None or paired.interval is None or not paired.clients:
@@ -157,7 +157,7 @@ def _leads(methods: Methods, ranked: Sequence[tuple[str, Stat]], metric: str) ->
         return not paired.interval[0] <= 0 <= paired.interval[1]
 
     judged = zip(leads.items(), significant, strict=True)
-    return {name: replace(lead, significant=certain(name, lead, apart)) for (name, lead), apart in judged}
+    return {name: replace(lead, significant=certain(name, lead, told)) for (name, lead), told in judged}
 
 
 def _lead(methods: Methods, first: str, second: str, metric: str) -> Lead:
