@@ -25,9 +25,11 @@ class Terminal(Console):
     """A console that prints and raises nothing once its terminal, or the reader of a pipe, is gone."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        with suppress(OSError):
+        try:
             replace_characters()
             super().print(*objects, **options)
+        except OSError:
+            self.on_broken_pipe()  # else Python would write the rest at its end, and fail
 
     def on_broken_pipe(self) -> None:
         """Print nothing more; rich would end the process."""
