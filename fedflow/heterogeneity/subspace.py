@@ -6,6 +6,7 @@ column, not centered. The distance of two clients is an angle between their sign
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import scipy
@@ -47,9 +48,10 @@ def _leading(rows: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:
     n, features = rows.shape
     side = min(n, features)
     if side > GRAM_SIDE * max(p, 8) and rows.any():
-        _, s, v = scipy.sparse.linalg.svds(rows, k=p, v0=np.ones(side))
-        if s[0] > RELATIVE_RANK * s[-1]:  # otherwise random directions were needed
-            return v[::-1].T, s[::-1]
+        with suppress(scipy.sparse.linalg.ArpackError):  # fewer than p directions, on some processors
+            _, s, v = scipy.sparse.linalg.svds(rows, k=p, v0=np.ones(side))
+            if s[0] > RELATIVE_RANK * s[-1]:  # otherwise random directions were needed
+                return v[::-1].T, s[::-1]
     squares, vectors = scipy.linalg.eigh(
         rows @ rows.T if n <= features else rows.T @ rows, subset_by_index=(side - p, side - 1)
     )
