@@ -1,6 +1,7 @@
 """The ``fedflow`` command within this process, on a small project, and what its MLflow store holds."""
 
 import resource
+import socket
 import sqlite3
 import sys
 import tomllib
@@ -145,3 +146,9 @@ def recorded(store: Path) -> dict[str, list]:
         return {}
     with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as database:
         return {name: database.execute(query).fetchall() for name, query in queries.items()}
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

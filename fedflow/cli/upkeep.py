@@ -57,13 +57,13 @@ def ui(
 
     if not root.is_dir():
         raise BadInput("--root", str(root), "a folder")
-    check_port("--port", port)
     files = [root / "params.yaml", root / "mlruns"]
     if not os.environ.get("MLFLOW_TRACKING_URI") and not any(path.exists() for path in files):
         from fedflow.config.changing import read_yaml  # imports torch
 
         read_yaml(files[0])  # raises: no project
     command = ui_command(root, port)
+    check_port("--port", port)
     pages = runs_pages(root, port)
     listed = "the runs of:" if pages else "no runs are recorded yet"
     print_line(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it); {listed}")

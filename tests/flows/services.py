@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
+from command import free_port
 
 PATIENCE = 240.0  # seconds for what takes a few on a machine that is not busy
 
@@ -31,12 +32,6 @@ def answers(url: str) -> bool:
             return reply.status == 200
     except OSError:
         return False
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def family(process: subprocess.Popen) -> list[psutil.Process]:

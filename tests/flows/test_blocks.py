@@ -10,7 +10,7 @@ from tasks.gpu import OneGpu
 
 @pytest.fixture
 def one_gpu(monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "fedflow"))
     monkeypatch.setattr("flows.federate.executor_for", lambda engine: nullcontext(OneGpu()))
 
 

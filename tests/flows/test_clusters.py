@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from command import prepared_project
-from services import free_port
+from command import free_port, prepared_project
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent

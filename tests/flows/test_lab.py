@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from command import make_project
+from command import free_port, make_project
 from conftest import PARAMS, results
-from services import Relay, answers, free_port, started, wait_for
+from services import Relay, answers, started, wait_for
 
 from fedflow.metrics.table import recorded_name
 

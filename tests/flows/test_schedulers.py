@@ -15,9 +15,9 @@ from uuid import UUID
 
 import psutil
 import pytest
-from command import make_project
+from command import free_port, make_project
 from conftest import PARAMS
-from services import family, free_port, living, started, wait_for
+from services import family, living, started, wait_for
 from test_pools import pools
 
 from flows import serve

@@ -12,8 +12,9 @@ from threading import Thread
 
 import psutil
 import pytest
+from command import free_port
 from filelock import FileLock
-from services import answers, family, free_port, living, started, wait_for
+from services import answers, family, living, started, wait_for
 from sqlalchemy.engine import make_url
 from support import refused
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from services import answers, free_port, started, wait_for
+from command import free_port
+from services import answers, started, wait_for
 
 CHECKOUT = Path(__file__).parents[2]
 PACKAGES = ("fedflow", "flows", "tasks")

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from command import fedflow
+from command import fedflow, free_port
 from support import finish, open_run
 
 from fedflow.tracking.pages import TAG, runs_pages
@@ -34,7 +33,7 @@ def test_the_address_of_the_store_is_in_no_list_of_processes(root, capsys, monke
     started = []
     monkeypatch.setenv("MLFLOW_BACKEND_STORE_URI", "")
     monkeypatch.setattr(os, "execv", lambda _, command: started.extend(command))
-    assert fedflow(capsys, "ui", "--root", root).code == 0
+    assert fedflow(capsys, "ui", "--root", root, "--port", free_port()).code == 0
     uri = f"sqlite:///{root}/mlruns/mlflow.db"
     assert os.environ["MLFLOW_BACKEND_STORE_URI"] == uri and started and uri not in started
 
@@ -55,9 +54,7 @@ def test_the_ui_prints_links_and_opens_the_first_one_when_asked(root, tmp_path, 
         finish(record, outcome("global"))
     with open_record(Record, project, **RUN | {"experiment": "procedures/ring"}) as later:
         later.end({}, 1, None, None, {})
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     links = runs_pages(project, port)
     first, other = list(links.values())[:2]
     assert list(links)[:2] == ["digits/é", "procedures/ring"]
