@@ -98,7 +98,7 @@ class Choice(Settings):
             given = {name: value for name, value in values.items() if name in shared}
             return super().parse({**given, PARAMETERS: {**nested, **flat}}, section)
         name = cls.called(values.get(cls.key) or section.rpartition(".")[2])
-        if name not in cls.known():
+        if not isinstance(name, str) or name not in cls.known():
             raise cls.refused(f"{section}.{cls.key}" if cls.key in values else section, name)
         return cls.known()[name].parse({**values, cls.key: name}, section)  # type: ignore[union-attr, return-value]
 

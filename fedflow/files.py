@@ -168,11 +168,6 @@ def _sync(path: Path) -> None:
         os.close(number)
 
 
-def user_folder() -> Path:
-    """The folder that all runs of this user share: ``fedflow`` in `XDG_CACHE_HOME`, by default ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedflow"
-
-
 def _note(name: str) -> dict[str, Any]:
     return {"name": name, "pid": os.getpid(), "since": time.time(), "host": socket.gethostname()}
 

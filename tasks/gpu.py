@@ -11,7 +11,7 @@ from filelock import FileLock
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from fedflow.files import make_writable, user_folder
+from fedflow.files import cache, make_writable
 from fedflow.project.waiting import held
 from fedflow.simulation.executors import Share, Work
 from fedflow.simulation.outcome import RoundReport
@@ -24,7 +24,7 @@ BLOCK = 1.0  # seconds after which a block of rounds ends: a task costs 10 ms
 @contextmanager
 def gpu_in_turn() -> Iterator[None]:
     """Hold the GPU of this process, for which other runs of the user wait. A dead process frees it."""
-    folder, name = user_folder(), card()
+    folder, name = cache(), card()
     make_writable(folder)
     with held(FileLock(folder / f"{name}.lock"), f"another process that uses {name}"):
         yield

@@ -22,7 +22,7 @@ def at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every wait is announced at once."""
     monkeypatch.setattr(waiting, "LONG", 0.0)
     monkeypatch.setattr(waiting, "_ANNOUNCED", set())
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "fedflow"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b7,MIG-c2")
 
 

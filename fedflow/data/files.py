@@ -54,7 +54,7 @@ class RawData:
     vocabulary. ``columns`` are metadata of samples.
     ``mean`` and ``std`` normalize images: a value per channel, or one such tuple for every value of the
     column ``domain``; empty if unknown. ``notes`` are lines for the user: what was read, and what was not.
-    ``encoding`` turns new rows of a table into inputs.
+    ``encoding`` turns new rows of a table into inputs. ``pooled``: the test samples are training samples too.
     """
 
     x_train: np.ndarray
@@ -67,6 +67,7 @@ class RawData:
     std: Constants = ()
     notes: tuple[str, ...] = ()
     encoding: Encoding | None = None
+    pooled: bool = False
 
     @property
     def kind(self) -> str:

@@ -31,6 +31,10 @@ def read_frames(
     x, x_test = (_typed(table, missing) for table in (x, x_test))
     for name, table in (("x", x), ("x_test", x_test)):
         need_features(name, table, encode)
+        lacking = [column for column in names_of(table) if missing == "refuse" and _lacks_text(table[column])]
+        if lacking:
+            text = Words(f"missing text in {listed(lacking)}")
+            raise BadInput(name, text, f"text in every row, or missing={', '.join(map(repr, FILLS))}")
     if names_of(x_test) != names_of(x):
         found = Words(f"the columns {listed(names_of(x_test))}")
         raise BadInput("x_test", found, f"the columns of x in the same order: {listed(names_of(x))}")
@@ -48,6 +52,10 @@ def _typed(table: "pd.DataFrame", missing: str) -> "pd.DataFrame":
     table = table.set_axis(names_of(table), axis=1)
     odd = [name for name in names_of(table) if missing in FILLS and table[name].dtype.kind == "O"]
     return table.assign(**{name: as_numbers(table[name], LIKE_A_FILE, lenient=True) for name in odd})
+
+
+def _lacks_text(column: "pd.Series") -> bool:
+    return is_text(column) and bool(column.isna().any())
 
 
 def need_names(name: str, table: "pd.DataFrame") -> None:

@@ -84,7 +84,8 @@ def mixed(titled: Sequence[tuple[str, RawData]], options: MixOptions) -> RawData
         }
         rows = f"rows {count} to {len(y_train) - 1} of the training samples"
         notes += (f"{rows} are the test samples (data.merge)",)
-    return RawData(x_train, y_train, x_test, y_test, classes, columns, mean, std, notes)
+    pooled = options.merge or any(part.pooled for part in parts)
+    return RawData(x_train, y_train, x_test, y_test, classes, columns, mean, std, notes, pooled=pooled)
 
 
 def _same_shape(parts: Sequence[RawData], options: MixOptions) -> list[RawData]:

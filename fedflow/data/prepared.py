@@ -47,6 +47,7 @@ class Dataset:
     each value of the column ``domain``; empty for other inputs. ``hash`` identifies the content (16
     hexadecimal digits). The tensors may be mapped from a file: do not write to them. ``notes`` are lines for
     the user: what was read, and what was not. ``encoding`` turns new rows of a table into inputs.
+    ``pooled``: the test samples are training samples too.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Dataset:
     columns: dict[str, DataColumn] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     encoding: Encoding | None = None
+    pooled: bool = False
 
     @property
     def num_classes(self) -> int:
@@ -121,6 +123,8 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
     }
     if raw.encoding is not None:
         meta["encoding"] = raw.encoding.as_dict()
+    if raw.pooled:
+        meta["pooled"] = True
     try:
         out.mkdir(parents=True, exist_ok=True)
         with _temporary(out, [*map(_file, SPLITS), META]) as temporary:
@@ -179,7 +183,9 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
         for name, values in names.items()
     }
     x_and_y = train["x"], train["y"], test["x"], test["y"]
-    return Dataset(meta["name"], *x_and_y, classes, *constants, meta["hash"], columns, notes, encoding)
+    return Dataset(
+        meta["name"], *x_and_y, classes, *constants, meta["hash"], columns, notes, encoding, "pooled" in meta
+    )
 
 
 def need_classes(dataset: Dataset, field: str) -> None:

@@ -91,7 +91,10 @@ def dataset(
             raise BadInput(name, None, accepted)
     for part in ("", "_test"):
         need_same_rows(f"y{part}", given[f"x{part}"], given[f"y{part}"])
-    indices = [_index(given[f"x{part}"], given[f"y{part}"]) for part in ("", "_test")]
+    indices = {
+        "index": _index(given["x"], given["y"]),
+        "test_index": _index(given["x_test"], given["y_test"]),
+    }
     encoding = None
     if all(hasattr(given[name], "columns") for name in ("x", "x_test")):
         *frames, encoding, note = read_frames(given["x"], given["x_test"], encode, missing)
@@ -149,7 +152,7 @@ def dataset(
     parts = inputs[0], targets[0], inputs[1], targets[1]
     constants = (0.0,) * depth, (1.0,) * depth
     told = tuple(notes)
-    made = OwnDataset(OWN, *parts, names, *constants, content.hexdigest(), columns, told, encoding, *indices)
+    made = OwnDataset(OWN, *parts, names, *constants, content.hexdigest(), columns, told, encoding, **indices)
     need_classes(made, "y")
     for line in made.notes:
         say(line)

@@ -21,8 +21,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedflow.errors import BadInput
-from fedflow.partition.lists import TEST_ROWS, Lists, need_rows, parse_lists, read_lists, shared_pools
+from fedflow.errors import BadInput, FedflowError
+from fedflow.partition.lists import (
+    TEST_ROWS,
+    Lists,
+    by_name,
+    need_rows,
+    parse_lists,
+    read_lists,
+    shared_pools,
+)
 from fedflow.partition.scheme import Indices, Samples, Scheme, Split, register
 from fedflow.settings import Words, option
 
@@ -41,7 +49,10 @@ class Given(Scheme):
     @classmethod
     def parse(cls, values: Any, section: str | None = None) -> Self:
         if isinstance(values, Mapping) and "rows" in values:
-            values = {**values, "rows": _plain(values["rows"])}
+            try:
+                values = {**values, "rows": _plain(values["rows"])}
+            except ValueError as error:
+                raise FedflowError(f"partition.rows: {error}") from None
         return super().parse(values, section)
 
     def validate(self) -> None:
@@ -56,10 +67,10 @@ class Given(Scheme):
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         lists, field = self._lists(samples.root), self._field
-        if clients != len(lists.train):
-            raise BadInput("partition.clients", clients, f"{len(lists.train)} or null, as many as are given")
         if not lists.train:
             raise BadInput(field, Words("no client"), "the rows of one client or more")
+        if clients != len(lists.train):
+            raise BadInput("partition.clients", clients, f"{len(lists.train)} or null, as many as are given")
         need_rows(field, lists.train, len(samples.labels), "training")
         for kind, lists_of in (("training", lists.train), ("validation", lists.validation or [])):
             if empty := [k for k, rows in enumerate(lists_of) if not len(rows)]:
@@ -88,7 +99,7 @@ class Given(Scheme):
             try:
                 return parse_lists(self.rows)
             except ValueError as error:
-                raise BadInput("partition.rows", Words("a value"), f"lists of rows: it {error}") from None
+                raise FedflowError(f"partition.rows: {error}") from None
         if not (root / self.path).exists():
             raise BadInput("partition.path", self.path, "a file or folder")
         return read_lists(root / self.path)
@@ -97,7 +108,7 @@ class Given(Scheme):
 def _plain(rows: Any) -> Any:
     """Arrays as lists, and numbers of clients as text."""
     if isinstance(rows, Mapping):
-        return {str(name): _plain(value) for name, value in rows.items()}
+        return {name: _plain(value) for name, value in by_name(rows).items()}
     if isinstance(rows, list | tuple):
         return [_plain(value) for value in rows]
     return rows.tolist() if hasattr(rows, "tolist") else list(rows) if isinstance(rows, range | set) else rows

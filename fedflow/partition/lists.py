@@ -109,15 +109,20 @@ def named_rows(content: Any) -> dict[int, str]:
     return {row: name for name, part in rows.items() for row in part}
 
 
+def by_name(entries: Mapping[Any, Any]) -> dict[str, Any]:
+    """The entries with text as names. Raises ValueError for two of one name, such as 1 and "1"."""
+    named = {str(name): value for name, value in entries.items()}
+    if len(named) < len(entries):
+        raise ValueError("has two clients of one name, as numbers count as text; needs different names")
+    return named
+
+
 def _by_client(content: Any) -> dict[str, Any]:
     """The entry of every client; names that are numbers in their order."""
     if isinstance(content, Mapping):
-        names = list(map(str, content))
-        entries = dict(zip(names, content.values()))
-        return {
-            name: entries[name]
-            for name in (sorted(names, key=int) if all(map(str.isdecimal, names)) else names)
-        }
+        entries = by_name(content)
+        names = sorted(entries, key=int) if all(map(str.isdecimal, entries)) else entries
+        return {name: entries[name] for name in names}
     if isinstance(content, str) or not isinstance(content, Iterable):
         raise ValueError(f"holds {type(content).__name__}; needs {ACCEPTED}")
     return {str(k): entry for k, entry in enumerate(content)}

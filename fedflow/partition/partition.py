@@ -258,6 +258,9 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     final = labels if train_labels is None else train_labels
     counts = None if final.dtype.kind == "f" else label_counts(final, train)
     held_out = bool(split.held_out or params.holdout or params.validation)
+    if samples.pooled and not held_out:
+        accepted = "more than 0, because the test samples are training samples too"
+        raise BadInput("partition.holdout", params.holdout, accepted)
     unused = np.ones(count, dtype=bool)
     unused[np.concatenate([*train, *(selection or []), *(pools if held_out else []), public])] = False
     made = Partition.from_lists(

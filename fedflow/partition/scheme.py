@@ -25,7 +25,7 @@ class Samples:
     of samples, such as the user. ``inputs()`` returns pixels or features [n, ...], and
     ``losses(difficulty)`` an expert's loss for each training sample [n]. File names in the parameters of a
     scheme are relative to ``root``. ``several``: samples can have several labels, whose number is then the
-    real target.
+    real target. ``pooled``: the test samples are training samples too.
     """
 
     labels: np.ndarray
@@ -35,6 +35,7 @@ class Samples:
     losses: Callable[[Any], np.ndarray] = lambda difficulty: np.empty(0)
     root: Path = field(default_factory=Path)
     several: bool = False
+    pooled: bool = False
 
     @classmethod
     def of(cls, dataset: Dataset, **more: Any) -> "Samples":
@@ -49,7 +50,9 @@ class Samples:
         def inputs() -> np.ndarray:
             return fixed(dataset.x_train.numpy())
 
-        return cls(train, test, dataset.columns, inputs=inputs, several=several, **more)
+        return cls(
+            train, test, dataset.columns, inputs=inputs, several=several, pooled=dataset.pooled, **more
+        )
 
     def need_one_label(self) -> None:
         """Raise `FedflowError` if samples can have several labels."""

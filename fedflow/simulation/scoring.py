@@ -54,7 +54,7 @@ class Scoring:
             "clusters": len(np.unique(scores.cluster)),
         }
         for extension in self.run.extensions:
-            measured |= extension.evaluate(report, scores)
+            measured |= extension.evaluate(report, scores) or {}
         if (stop := self.run.settings.stop_at) is not None:
             stop.need({"train_loss": None, **report.values, **measured})
         target = self.run.settings.target_accuracy

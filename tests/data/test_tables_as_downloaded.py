@@ -304,6 +304,11 @@ def test_data_frames_are_read_by_the_same_rules(capsys):
         "x_test: the columns town, age, rooms is not accepted; expected the columns of x in the same order"
     ):
         ff.dataset(table, labels, table[["town", "age", "rooms"]], labels, encode="codes", missing="mean")
+    without = table[["town"]].where(table[["rooms"]].to_numpy() != "?")
+    with refused(
+        "x_test: missing text in town is not accepted; expected text in every row, or missing='mean', "
+    ):
+        ff.dataset(table[["town"]], labels, without, labels, encode="onehot")
     with refused("x: ndarray is not accepted; expected data frames x and x_test"):
         ff.dataset(labels[:, None] / 2, labels, labels[:, None] / 2, labels, encode="onehot")
 

@@ -123,7 +123,7 @@ def test_models_are_selected_on_validation_rows():
         ([[0, 1], [1, 2]], "row 1 is not accepted; expected one client; clients 0 and 1 have it"),
         ([[0, 0], [2]], "row 0 of client 0 is not accepted; expected every row once"),
         ([[0], []], "client 1 without training rows is not accepted; expected one row or more"),
-        ([[0.5], [1]], "lists of rows: it train of client 0 holds no list of whole numbers"),
+        ([[0.5], [1]], "train of client 0 holds no list of whole numbers"),
         ([[True], [False]], "train of client 0 holds no list of whole numbers"),
         ([["a"]], "train of client 0 holds no list of whole numbers"),
         ([[[1]]], "train of client 0 holds no list of whole numbers"),
@@ -134,11 +134,13 @@ def test_models_are_selected_on_validation_rows():
         ({"train": [[0]], "validation": [[0]]}, "row 0 .* client 0 trains on it, client 0 has it for val"),
         ({"train": [[0], [1]], "validation": [[2], []]}, "client 1 without validation rows .* one row"),
         ([{"train": [0], "tset": [1]}], "a client has train, tset; needs `train`, perhaps `test` and `val`"),
+        ({1: [0], "1": [1]}, "has two clients of one name, as numbers count as text"),
+        ([], "no client is not accepted; expected the rows of one client or more"),
         ({"train": [[0]], "test": [[1]], "test_rows": "all"}, "test_rows is 'all'; needs test or train"),
     ],
 )
 def test_what_is_no_division_is_refused_by_client_and_row(rows, message):
-    with refused(f"partition.rows: .*{message}"):
+    with refused(f"partition.rows: .*{message}", FedflowError):
         given(rows)
 
 
@@ -285,7 +287,7 @@ def test_fl_bench_finds_the_test_samples_after_the_training_samples(project):
     pooled = Samples(together, root=project)  # with `merge`
     again = given(path="bench.json", samples=pooled, test_rows="train")
     assert again.test(2).tolist() == written["test"]
-    with refused("first_test_row is '9'; needs a whole number"):
+    with refused("first_test_row is '9'; needs a whole number", FedflowError):
         given({"data_indices": [{"train": [0], "test": [9]}], "first_test_row": "9"})
 
 
@@ -369,6 +371,10 @@ def test_the_page(tmp_path, monkeypatch):
     assert (
         division.held_out and rows_of(division)[1] == [[1500, 1501], [30]] and division.selection(0) is None
     )
+    with refused("partition.holdout: 0.0 .* the test samples are training samples too"):
+        make_partition(
+            PartitionParams.parse({"dataset": "all", "scheme": "iid", "clients": 2}), Samples.of(data)
+        )
     commands = re.search(r"```bash\n(.*?)```", PAGE, re.DOTALL)[1].splitlines()
     assert all(line.split()[:3] == ["fedflow", "partitions", "export"] for line in commands)
     assert {*re.findall(r"--form (\S+)", PAGE.replace("`", " "))} <= {*FORMS}

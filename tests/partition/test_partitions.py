@@ -168,6 +168,7 @@ def test_a_folder_that_cannot_be_made_is_named(made, tmp_path):
     ("changes", "message"),
     [
         ({"scheme": "dirichlt", "fraction": 0.2}, r"partition.scheme: 'dirichlt' .*did you mean 'dirichlet'"),
+        ({"scheme": ["iid"]}, r"partition.scheme: \['iid'\] is not accepted"),
         ({"fractoin": 0.2}, r"partition.fractoin: .*did you mean 'fraction'"),
         ({"client": 2}, r"partition.client: .*did you mean 'clients'"),
         ({"clients": 0}, r"partition.clients: 0 .* >= 1"),

@@ -413,6 +413,7 @@ def test_extensions_that_cannot_be_together_are_refused(
         made("easy_first", **chosen)
     with refused("'mine' is no metric; name a number of an extension method/<name>", FedflowError):
         follow(made(evaluate=lambda self, report, scores: {"mine": 1.0}))
+    assert follow(made(evaluate=lambda self, report, scores: None)).values("local_accuracy")
     with refused("two extensions of the run measure one name: maml_accuracy", FedflowError):
         measures = [Adapted(Adaptation.parse(ADAPT[0]), None)]
         follow(made("adapt", measures=lambda self, when: measures))

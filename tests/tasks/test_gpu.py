@@ -14,7 +14,7 @@ from tasks.gpu import OneGpu, gpu_in_turn
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "fedflow"))
     cards = [SimpleNamespace(uuid="b7"), SimpleNamespace(uuid="c2")]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: cards[number])
