@@ -346,6 +346,7 @@ def test_the_installed_command_is_this_one(project):
 
 @pytest.mark.parametrize("port", ["0", "-1", "99999", "5000.5", "taken"])
 def test_a_port_that_cannot_be_used_is_one_line(capsys, tmp_path, port):
+    (tmp_path / "params.yaml").touch()
     with socket.create_server(("127.0.0.1", 0)) as other:
         given = other.getsockname()[1] if port == "taken" else port
         done = fedflow(capsys, "ui", "--port", given, "--root", tmp_path)
