@@ -6,7 +6,7 @@ NeurIPS 2020, arXiv 2006.04088, Algorithm 1; code github.com/jichan3751/ifca.
 Client: j = argmin_j F_k(theta_j) on its training data (lowest index on ties); option II trains theta_j,
 option I sends the gradient at theta_j. Server: option II averages the models of each cluster (an empty
 cluster keeps its model); option I: theta_j <- theta_j - gamma / D * sum of the members' gradients, and the
-mean of their buffers.
+mean of their buffers. With weighting: samples, gradients count n_k times, and D is a number of samples.
 With shared layers, theta_j is a body and a head: heads as above, the body with the whole cohort, or never.
 *Reduces to* uniform FedAvg (option II) or FedSGD (option I) when k = 1.
 *State*: server theta_1..theta_k; clients none. *Traffic*: k P down, 1 P and the cluster number up.
@@ -120,24 +120,27 @@ class IFCA(MultiModel):
         if self.phase(now) == PRETRAINING:
             return self.pretrain(now, server, cohort.mean("model")), {}
         models, body = server.models.clone(), server.body
-        sizes = {"all": now.clients, "cohort": len(cohort.ids)}
+        n = now.sizes if self.weighting == "samples" else np.ones(now.clients)
+        of_cohort = n[cohort.ids]
+        totals = {"all": n.sum(), "cohort": of_cohort.sum()}
 
         head, buffers = self.head(now.model), torch.arange(now.model.size) >= now.model.parameters
         buffers = buffers.to(models.device)
 
-        def moved(old: Tensor, mean: Tensor, members: int, buffers: Tensor) -> Tensor:
+        def moved(old: Tensor, mean: Tensor, members: np.ndarray, buffers: Tensor) -> Tensor:
             """``old`` after a step with the ``mean`` of its members' models or gradients."""
             if self.averaging == "model":
                 return mean
-            rate = self.server_lr * members / sizes.get(self.denominator, members)
+            weight = members.sum()
+            rate = float(self.server_lr * weight / totals.get(self.denominator, weight))
             return old - torch.where(buffers, mean, rate * mean)
 
         fixed, chosen = buffers if self.shared == "none" else head.of(buffers), sorted(set(cohort.groups))
         for j in chosen:
             mean = cohort.mean(self.sent("model"), group=j)
-            models[j] = moved(models[j], mean, cohort.groups.count(j), fixed)
+            models[j] = moved(models[j], mean, of_cohort[np.array(cohort.groups) == j], fixed)
         if body is not None and self.shared == "averaged":
-            body = moved(body, cohort.mean(self.sent("body")), len(cohort.ids), head.outside(buffers))
+            body = moved(body, cohort.mean(self.sent("body")), of_cohort, head.outside(buffers))
         loss = cohort.scalars("loss").mean() if self.restarts > 1 else np.nan
         after = self.proceed(now, replace(server, models=models, body=body), loss)
         return after, {"empty_clusters": self.clusters - len(chosen)}

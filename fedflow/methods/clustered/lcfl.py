@@ -101,7 +101,11 @@ class LCFL(Onboarding, Assigned[State]):
         if phase < self.warmup:
             server = replace(server, trained=cohort.stack("model"))
             if not cohort.newcomers:
-                server = replace(server, start=server.models[0], models=cohort.mean("model")[None])
+                server = replace(
+                    server,
+                    start=server.models[0],
+                    models=self.stepped(now, server.models[0], cohort.mean("model"))[None],
+                )
         if phase < self.onboarding_phases() - 1:
             return server
         losses = cohort.stack("losses") if self.distance == "loss" else None

@@ -309,3 +309,24 @@ def test_scarce_data_need_others_with_the_same_truth() -> None:
         found = torch.stack([outcome.scores.models[place] for place in outcome.scores.model])
         errors.append(float((found - truths.repeat_interleave(8, 0)).norm(dim=1).mean()))
     assert errors == sorted(errors) and errors[0] < 0.25 < errors[1], errors
+
+
+@pytest.mark.parametrize(
+    ("weighting", "denominator", "expected"),
+    [
+        ("uniform", "cohort", (1.925, 6.25)),
+        ("samples", "cohort", (1.95, 6.26)),
+        ("samples", "all", (1.95, 6.26)),
+        ("samples", "cluster", (1.875, 6.43333333)),
+    ],
+)
+def test_gradients_count_as_often_as_their_weights(
+    weighting: str, denominator: str, expected: tuple[float, float]
+) -> None:
+    """n = 10, 30, 50, 10 and gradients 2, 1, -4, -6 at (2, 6): 2 - 0.1 * 50 / 100 and 6 + 0.1 * 260 / 100."""
+    options = {"averaging": "gradient", "weighting": weighting, "denominator": denominator}
+    method = build_method("ifca", {"clusters": 2, "server_lr": 0.1} | options)
+    simulation = prepare_run(method, quadratics([(1, c) for c in (0, 1, 10, 12)], (10, 30, 50, 10)), rounds=1)
+    models = torch.tensor([[2.0], [6.0]], dtype=torch.float64)
+    simulation.state.server = replace(simulation.state.server, models=models)
+    assert follow(simulation).servers[0]["models"].flatten().tolist() == pytest.approx(expected)

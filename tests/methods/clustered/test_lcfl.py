@@ -74,6 +74,14 @@ def test_one_cluster_continues_as_fedavg(federation: Federation, cohort: str) ->
     torch.testing.assert_close(one.servers[-1]["models"][0], plain.servers[-1]["model"], rtol=0, atol=1e-6)
 
 
+def test_the_warm_up_takes_the_servers_steps() -> None:
+    steps: dict[str, Any] = {"server_lr": 0.1}
+    one = run("lcfl", quadratics(), {"clusters": 1, "warmup": 2} | steps, rounds=2)
+    assert (
+        one.servers[-1]["models"].item() == run("fedavg", quadratics(), steps, rounds=4).server("model")[-1]
+    )
+
+
 @pytest.mark.parametrize("distance", ["loss", "model", "update"])
 def test_newcomers_join_the_nearest_medoid(distance: str) -> None:
     ran = lcfl({"distance": distance}, points((0, 0.4, 5, 5.6, 4.5, -0.2), newcomers=2))
