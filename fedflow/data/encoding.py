@@ -204,6 +204,6 @@ def _numbers(column: "pd.Series", kind: str) -> np.ndarray:
         )
     try:
         dates = pd.to_datetime(column, format="ISO8601", utc=True)
-    except ValueError:
+    except (ValueError, TypeError):
         raise BadInput("data.dates", str(column.name), "a column of dates such as 2024-01-31") from None
-    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)
+    return ((dates - pd.Timestamp("1970-01-01", tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)

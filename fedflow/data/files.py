@@ -27,6 +27,7 @@ from fedflow.settings import Settings, option
 KINDS = {np.dtype(np.uint8): "images", np.dtype(np.float32): "features", np.dtype(np.int32): "tokens"}
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 SPLITS = ("train", "test")
+WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # of int64
 MAX_IMAGE_BYTES = 1 << 26  # larger samples are refused before they are read
 JUNK = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin"}  # of file managers
 
@@ -325,12 +326,11 @@ def _columns(table: Path, files: dict[str, list[str]]) -> dict[str, DataColumn]:
 
 
 def _codes(texts: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Whole numbers unchanged, without names; otherwise the rank of each text."""
-    try:
+    """Whole numbers unchanged, without names; otherwise, as for 007, the rank of each text."""
+    if all(map(WHOLE.fullmatch, texts)):
         return np.array([int(text) for text in texts], np.int64), ()
-    except ValueError:
-        values, codes = np.unique(texts, return_inverse=True)
-        return codes.astype(np.int64), tuple(map(str, values))
+    values, codes = np.unique(texts, return_inverse=True)
+    return codes.astype(np.int64), tuple(map(str, values))
 
 
 def _in_order(names: set[str]) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedflow.data.features import listed
 from fedflow.data.files import DataColumn, RawData, decode_image, equal_images, is_junk, reading
-from fedflow.data.labels import labels_as_reals, numbered
+from fedflow.data.labels import labels_as_reals, numbered, reals
 from fedflow.data.split import draw_test
 from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.project.distribution import require
@@ -24,7 +24,11 @@ from fedflow.settings import Settings, option
 if TYPE_CHECKING:
     import pyarrow as pa
 
-WORDS = re.compile(r"(?:^|[-_./])(train|test|validation|valid|val|dev)(?=[-_./]|$)")
+WORDS = re.compile(
+    r"(?:^|[-_./])(train|training|test|testing|eval|evaluation|validation|valid|val|dev)\d*(?=[-_./]|$)",
+    re.IGNORECASE,
+)
+SAME = {"training": "train", "testing": "test", "eval": "test", "evaluation": "test"}
 
 
 class HuggingFaceOptions(Settings):
@@ -68,6 +72,8 @@ def read_huggingface(path: Path, options: HuggingFaceOptions) -> RawData:
     notes = [f"left out: the {'split' if len(others) == 1 else 'splits'} {listed(others)}"] if others else []
     tables = [train] if test is None else [train, test]
     chosen = _input(train, options), _target(train, options)
+    if options.user is not None and "user" in options.columns:
+        raise BadInput("data.columns", options.columns, "other columns than `user`, which data.user makes")
     used = [*chosen, *filter(None, [options.user]), *options.columns]
     for name in used:
         _column(train, name, "columns")
@@ -77,7 +83,8 @@ def read_huggingface(path: Path, options: HuggingFaceOptions) -> RawData:
     with reading(path):
         x = _inputs(tables, chosen[0], options)
         y = np.concatenate([_values(part, chosen[1]) for part in tables])
-    names = train.features.get(chosen[1], {}).get("names")
+    described = train.features.get(chosen[1])
+    names = described.get("names") if isinstance(described, Mapping) else None
     tested = np.arange(len(y)) >= train.table.num_rows
     if test is None:
         plain = y.ndim > 1 or y.dtype.kind == "f"
@@ -95,7 +102,8 @@ def read_huggingface(path: Path, options: HuggingFaceOptions) -> RawData:
             "and real targets as lists of one number"
         )
     if y.dtype.kind == "f":
-        targets: dict[str, Any] = {"y_train": y_train.astype(np.float32), "y_test": y_test.astype(np.float32)}
+        with reading(path):
+            targets: dict[str, Any] = {"y_train": reals(y_train), "y_test": reals(y_test)}
     elif names or y.ndim > 1:
         targets = {"y_train": y_train, "y_test": y_test, "classes": tuple(names or ())}
     else:
@@ -135,11 +143,17 @@ def _files(path: Path) -> dict[str, Part]:
     if not files:
         raise ValueError("has no *.parquet file, and is no folder of save_to_disk")
     shards: dict[str, list[pa.Table]] = {}
+    kinds: dict[bool, str] = {}  # a file without a split in its name, and one with it
     for file in files:
         inside = file.name if path.is_file() else file.relative_to(path).as_posix()
-        words = WORDS.findall(inside.removesuffix(".parquet"))
+        words = WORDS.findall(inside.removesuffix(".parquet").lower())
         with reading(file):
-            shards.setdefault(words[-1] if words else "train", []).append(pq.read_table(file))
+            shards.setdefault(SAME.get(words[-1], words[-1]) if words else "", []).append(pq.read_table(file))
+        kinds.setdefault(not words, inside)
+    if len(kinds) == 2:
+        raise ValueError(f"{kinds[True]} names no split, such as train or test, as {kinds[False]} does")
+    if "" in shards:
+        shards = {"train": shards.pop("")}
     parts = {}
     for name, tables in shards.items():
         features, *further = map(_described, tables)
@@ -229,7 +243,8 @@ def _target(part: Part, options: HuggingFaceOptions) -> str:
     """The column to predict."""
     if options.target is not None:
         return _column(part, options.target, "target")
-    named = [name for name, feature in part.features.items() if feature.get("_type") == "ClassLabel"]
+    described = {name: each for name, each in part.features.items() if isinstance(each, Mapping)}
+    named = [name for name, feature in described.items() if feature.get("_type") == "ClassLabel"]
     fit = named or [name for name in ("label", "labels") if name in part.table.column_names]
     if len(fit) != 1:
         raise BadInput("data.target", None, f"one of {', '.join(fit or part.table.column_names)}")

@@ -6,6 +6,7 @@ import numpy as np
 
 NUMBERED = "names = np.unique(y), y = np.searchsorted(names, y), test labels likewise"
 LOSSES = ("mse", "bce")  # squared error of real targets, binary cross-entropy of several labels per sample
+PRECISION = 1e-3  # largest error of a real target in float32, in standard deviations
 FEW = 20  # different whole numbers that real targets rarely are
 
 
@@ -67,6 +68,17 @@ def labels_as_reals(y: np.ndarray) -> str:
     counted = bool(values[0] in (0, 1) and (np.diff(values) == 1).all())
     most = len(y) - 1 if counted else min(FEW, len(y) // 2)
     return brief(values) if 1 < len(values) <= most else ""
+
+
+def reals(y: np.ndarray) -> np.ndarray:
+    """Real targets as float32. Raises ValueError if they differ by less than its precision, as times do."""
+    y, made = y.astype(np.float64), y.astype(np.float32)
+    if len(y) and (lost := (np.abs(made - y).max(0) > PRECISION * y.std(0)) & (np.ptp(y, 0) > 0)).any():
+        least, most = (bound(y, 0)[lost].flat[0] for bound in (np.min, np.max))
+        raise ValueError(
+            f"targets from {least:.12g} to {most:.12g} differ too little for float32; subtract their mean"
+        )
+    return made
 
 
 def binary_rows(y: np.ndarray) -> str:

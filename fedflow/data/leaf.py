@@ -27,7 +27,7 @@ import numpy as np
 
 from fedflow.data.features import counted
 from fedflow.data.files import DataColumn, RawData, reading, regular
-from fedflow.data.labels import numbered
+from fedflow.data.labels import numbered, reals
 from fedflow.data.shakespeare import encoded
 from fedflow.errors import FedflowError
 from fedflow.settings import Settings, option
@@ -132,8 +132,8 @@ def plain(path: Path, options: PlainOptions) -> RawData:
     """Features [n, ...] float32 by user; labels are numbered in sorted order, or real targets [n]."""
     raw = _read(path, options, _features)
     if options.task == "regression":
-        y_train, y_test = (y.astype(np.float32) for y in (raw.y_train, raw.y_test))
-        return replace(raw, y_train=y_train, y_test=y_test)
+        with reading(path):
+            return replace(raw, y_train=reals(raw.y_train), y_test=reals(raw.y_test))
     with reading(path):
         return replace(raw, **numbered(raw.y_train, raw.y_test))
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedflow.data.features import listed
 from fedflow.data.files import RawData, reading, regular
-from fedflow.data.labels import numbered
+from fedflow.data.labels import numbered, reals
 from fedflow.data.split import draw_test
 from fedflow.errors import BadInput, FedflowError
 from fedflow.project.distribution import require
@@ -64,10 +64,7 @@ def read_mat(path: Path, options: MatlabOptions) -> RawData:
         x_train, x_test, y_train, y_test = x[~test], x[test], y[~test], y[test]
     with reading(path):
         if options.task == "regression":
-            targets: dict[str, Any] = {
-                "y_train": y_train.astype(np.float32),
-                "y_test": y_test.astype(np.float32),
-            }
+            targets: dict[str, Any] = {"y_train": reals(y_train), "y_test": reals(y_test)}
         else:
             targets = numbered(y_train, y_test)
     return RawData(x_train=x_train, x_test=x_test, notes=notes, **targets)

@@ -15,7 +15,7 @@ import numpy as np
 from fedflow.data import images
 from fedflow.data.files import ARRAYS, DataColumn, RawData
 from fedflow.errors import BadInput
-from fedflow.settings import Settings, check, option
+from fedflow.settings import Settings, Words, check, option
 
 
 class MixOptions(Settings):
@@ -82,8 +82,8 @@ def mixed(titled: Sequence[tuple[str, RawData]], options: MixOptions) -> RawData
             name: replace(column, train=np.concatenate([column.train, column.test]))
             for name, column in columns.items()
         }
-        rows = f"rows {count} to {len(y_train) - 1} of the training samples"
-        notes += (f"{rows} are the test samples (data.merge)",)
+        added = len(y_train) - count
+        notes += (f"{added} test samples were added after the {count} training samples (data.merge)",)
     pooled = options.merge or any(part.pooled for part in parts)
     return RawData(x_train, y_train, x_test, y_test, classes, columns, mean, std, notes, pooled=pooled)
 
@@ -99,6 +99,17 @@ def _same_shape(parts: Sequence[RawData], options: MixOptions) -> list[RawData]:
         if part.kind != "images" and shape != wanted:
             raise BadInput(
                 f"data.parts[{i}]", list(shape), f"{part.kind} of the shape {list(wanted)}, as parts[0]"
+            )
+        target, wanted = part.y_train.shape[1:], first.y_train.shape[1:]
+        if target != wanted:
+            raise BadInput(
+                f"data.parts[{i}]",
+                Words(f"targets of the shape {list(target)}"),
+                f"{list(wanted)}, as parts[0]",
+            )
+        if options.merge and (part.pooled or np.array_equal(part.x_train, part.x_test)):
+            raise BadInput(
+                "data.merge", True, f"false, because test samples of parts[{i}] are training samples"
             )
     if first.kind != "images":
         return list(parts)

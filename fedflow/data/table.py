@@ -13,8 +13,8 @@ import numpy as np
 
 from fedflow.data.encoding import FILLS, Encoding, Feature, constants, encoded, summary
 from fedflow.data.features import advice, counted, is_text, listed, missing_mark, odd_value, unfit, unnamed
-from fedflow.data.files import DataColumn, RawData
-from fedflow.data.labels import several
+from fedflow.data.files import DataColumn, RawData, reading
+from fedflow.data.labels import reals, several
 from fedflow.data.split import draw_test
 from fedflow.data.table_file import FileOptions, as_numbers, names_of, read_frame
 from fedflow.errors import BadInput, FedflowError
@@ -170,6 +170,8 @@ def _rows(path: Path, options: TableOptions) -> tuple["pd.DataFrame", np.ndarray
         raise FedflowError(
             f"{other}: has the columns {listed(names_of(tested))}, not {listed(names_of(table))} as {path}"
         )
+    if text := [name for name in names_of(table) if is_text(table[name]) != is_text(tested[name])]:
+        table, tested = (read_frame(file, options, text) for file in (path, other))
     return pd.concat([table, tested], ignore_index=True), np.arange(len(table) + len(tested)) >= len(table)
 
 
@@ -301,14 +303,15 @@ def _need_whole(
 def _targets(table: "pd.DataFrame", options: TableOptions, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels and class names, or float32 targets and no names."""
     if isinstance(options.target, list):
-        return _several(table[options.target], options)
+        return _several(table[options.target], options, path)
     column = table[options.target]
     numeric = column.dtype.kind in "biuf"
     if options.task == "regression":
         if not numeric:
             accepted = f"a numeric column, for task: regression (it has {odd_value(column)})"
             raise BadInput("data.target", options.target, accepted)
-        return column.to_numpy(np.float32), ()
+        with reading(path):
+            return reals(column.to_numpy(np.float64)), ()
     if mark := missing_mark(column):
         raise FedflowError(
             f"{path}: column {options.target!r}, the target, has the missing value {mark}; with "
@@ -321,18 +324,21 @@ def _targets(table: "pd.DataFrame", options: TableOptions, path: Path) -> tuple[
     return codes(column.astype(np.int64) if column.dtype.kind == "f" else column)
 
 
-def _several(columns: "pd.DataFrame", options: TableOptions) -> tuple[np.ndarray, tuple[str, ...]]:
+def _several(
+    columns: "pd.DataFrame", options: TableOptions, path: Path
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """Several labels per sample [n, K] and their names, or float32 targets [n, k] and no names."""
     for name, column in columns.items():
         if column.dtype.kind not in "biuf":
             raise BadInput("data.target", name, f"numeric columns (it has {odd_value(column)})")
-    y = columns.to_numpy(np.float32)
+    y = columns.to_numpy(np.float64)
     if options.task == "regression":
-        return y, ()
+        with reading(path):
+            return reals(y), ()
     if not several(y):
         accepted = "columns of 0 and 1, for loss: bce; real ones need task: regression"
         raise BadInput("data.target", options.targets, accepted)
-    return y, tuple(map(str, columns))
+    return y.astype(np.float32), tuple(map(str, columns))
 
 
 def _test_rows(

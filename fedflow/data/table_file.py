@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from collections.abc import Sequence
 from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,14 +67,17 @@ class FileOptions(Settings):
         return self.thousands is not None or self.point != "."
 
 
-def read_frame(path: Path, options: FileOptions) -> "pd.DataFrame":
+def read_frame(path: Path, options: FileOptions, text: Sequence[str] = ()) -> "pd.DataFrame":
     """The rows of the file; text without spaces at its ends, and None for missing text.
 
+    Columns in ``text`` are text even if all their values are numbers, so that 007 is not 7.
     Raises `FedflowError` for a file that cannot be read, that has no rows, or two columns of one name.
     """
     with reading(regular(path, folders=False)):
         try:
-            table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path, options)
+            table = (
+                _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path, options, text)
+            )
         except UnicodeDecodeError:
             remedy = "set data.encoding, for example to latin-1"
             raise ValueError(f"is not in {options.encoding}; {remedy}") from None
@@ -82,11 +86,16 @@ def read_frame(path: Path, options: FileOptions) -> "pd.DataFrame":
             raise ValueError(f"has two columns {twice[0]!r}")
         if not len(table):
             raise ValueError("has no rows")
+    for name in text:
+        table[name] = table[name].map(
+            lambda value: None if value != value else str(value), na_action="ignore"
+        )
     for name in [name for name in names_of(table) if is_text(table[name])]:
-        text = _stripped(table[name], options)
-        table[name] = as_numbers(text, options) if options.rewrites or options.marks else text
-    plain = [mark.replace(options.thousands or "", "").replace(options.point, ".") for mark in options.marks]
-    marked = [number for mark in plain if (number := _number(mark)) is not None]
+        plain = _stripped(table[name], options)
+        numbers = (options.rewrites or options.marks) and name not in text
+        table[name] = as_numbers(plain, options) if numbers else plain
+    marks = [mark.replace(options.thousands or "", "").replace(options.point, ".") for mark in options.marks]
+    marked = [number for mark in marks if (number := _number(mark)) is not None]
     for name in names_of(table.select_dtypes("number")) if marked else ():
         column = table[name]
         kind = np.float32 if "32" in column.dtype.name else np.float64
@@ -146,7 +155,7 @@ def _read_parquet(path: Path) -> "pd.DataFrame":
     return table.reset_index([name for name in table.index.names if name is not None])
 
 
-def _read_csv(path: Path, options: FileOptions) -> "pd.DataFrame":
+def _read_csv(path: Path, options: FileOptions, as_text: Sequence[str]) -> "pd.DataFrame":
     """The table with its text unchanged."""
     import pandas as pd
 
@@ -168,6 +177,7 @@ def _read_csv(path: Path, options: FileOptions) -> "pd.DataFrame":
     pd.read_csv(path, header=None, nrows=2, dtype=str, **text)
     if options.rewrites:
         return pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""], **form)
+    form["dtype"] = {name: str for name in form.get("names", names) if name.strip() in as_text}
     # With `low_memory`, the type of a column would depend on the block of rows.
     table = pd.read_csv(path, low_memory=False, **form)
     written = pd.read_csv(path, keep_default_na=False, na_values=[""], low_memory=False, **form)
@@ -176,7 +186,7 @@ def _read_csv(path: Path, options: FileOptions) -> "pd.DataFrame":
     gaps = [name for name, column in table.select_dtypes("float").items() if 0 < column.count() < len(table)]
     whole = [name for name in gaps if name in written and (table[name].dropna() % 1 == 0).all()]
     if whole:  # whole numbers next to empty cells may be long ids
-        texts = pd.read_csv(path, usecols=whole, dtype=str, **form)
+        texts = pd.read_csv(path, usecols=whole, **form | {"dtype": str})
         for name in whole:
             if texts[name].dropna().str.fullmatch(WHOLE).all():
                 numbers = [None if text != text else int(text) for text in texts[name]]

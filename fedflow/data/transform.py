@@ -76,7 +76,10 @@ def _computed(raw: RawData, params: DatasetParams) -> RawData:
         mean, std = images.mean_and_std(raw.x_train)
         return replace(raw, mean=mean, std=std)
     values = range(len(domain.names) or 1 + int(max(domain.train.max(), domain.test.max())))
-    if missing := sorted({*values, *domain.test.tolist()} - set(domain.train.tolist())):
+    trained, tested = set(domain.train.tolist()), set(domain.test.tolist())
+    if strange := min(trained - {*values}, default=None):
+        raise FedflowError(f"{params.title}: a training image has the domain {strange}; needs 0, 1, ...")
+    if missing := sorted({*values, *tested} - trained):
         name = domain.names[missing[0]] if domain.names else missing[0]
         raise FedflowError(f"{params.title}: no training image has the domain {name}; needs all of 0, 1, ...")
     means, stds = zip(*(images.mean_and_std(raw.x_train[domain.train == value]) for value in values))
@@ -177,8 +180,8 @@ def _turned(raw: RawData, angles: list[int]) -> RawData:
     return replace(
         raw,
         x_train=images.rotated(raw.x_train, angles),
-        y_train=np.tile(raw.y_train, times),
+        y_train=np.concatenate([raw.y_train] * times),
         x_test=images.rotated(raw.x_test, angles),
-        y_test=np.tile(raw.y_test, times),
+        y_test=np.concatenate([raw.y_test] * times),
         columns=columns | {"rotation": DataColumn(train, test, names)},
     )

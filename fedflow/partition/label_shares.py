@@ -72,6 +72,9 @@ class LabelShares(Sized):
             order = order[(mix[k, order] > 0) & (left[order] > 0)][: sizes[k] - counts[k].sum()]
             counts[k, order] += 1
             left[order] -= 1
+        if self.sizes is not None and (short := np.flatnonzero(counts.sum(1) < sizes)).size:
+            accepted = f"less: client {short[0]} would get {counts[short[0]].sum()} samples of its labels"
+            raise BadInput("partition.sizes", self.sizes, accepted)
         return counts
 
 

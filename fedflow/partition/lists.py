@@ -192,6 +192,9 @@ def _parquet(path: Path) -> Lists:
     if client is None or "row" not in names:
         raise ValueError(f"has the columns {', '.join(names)}; needs client and row, or train and test")
     frame = table.to_pandas()
+    for name in {client, "row", "split"}.intersection(names):
+        if frame[name].isna().any():
+            raise ValueError(f"has no {name} in row {int(frame[name].isna().to_numpy().argmax()) + 1}")
     parts = frame["split"] if "split" in names else np.full(len(frame), "train")
     clients: dict[Any, dict[str, Any]] = {name: {"train": ()} for name in sorted(set(frame[client]))}
     for (name, part), rows in frame["row"].groupby([frame[client], parts]):
@@ -203,7 +206,7 @@ def _folder(path: Path) -> Lists:
     """PFLlib's folders ``train/<client>.npz`` and ``test/<client>.npz``, whose files hold ``rows`` here."""
     content: dict[str, Any] = {}
     for part in ("train", "test"):
-        for file in (path / part).glob("*.npz"):
+        for file in sorted((path / part).glob("*.npz")):
             with reading(file), np.load(file, allow_pickle=False) as archive:
                 if "rows" not in archive.files:
                     raise ValueError("has samples, not `rows`; docs/howto/files.md shows how to read them")

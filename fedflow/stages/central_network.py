@@ -141,6 +141,8 @@ class CentralRun:
         factory = partial(build, network.name, dataset.input_shape, dataset.num_classes, **options)
         smoothing = settings.label_smoothing
         kind = partial(SmoothedModel, smoothing=smoothing) if smoothing else FlatModel
+        if dataset.pooled:
+            say(f"central.{self.name}: trained on the test samples of {settings.dataset} too")
         train, test = dataset.train.to(device), dataset.test.to(device)
         try:
             model = kind(factory, device=device)

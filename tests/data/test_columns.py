@@ -61,6 +61,9 @@ def test_domains_of_images_are_normalized_with_their_own_constants(npz, tmp_path
     params = DatasetParams(source="npz", path=str(npz(**alone)))
     with refused("small: no training image has the domain 1", FedflowError):
         prepare(params, tmp_path)
+    below = {"domain_train": np.arange(30) % 2 - 1, "domain_test": np.zeros(12, int)}
+    with refused("small: a training image has the domain -1; needs 0, 1, ...", FedflowError):
+        prepare(DatasetParams(source="npz", path=str(npz(**below)), normalize="train"), tmp_path / "below")
 
 
 def test_users_of_leaf_need_not_have_every_class(tmp_path):

@@ -494,3 +494,28 @@ def test_descriptions_of_other_columns_do_not_matter(read, tmp_path):
         pq.write_table(table.replace_schema_metadata({"huggingface": text}), tmp_path / f"{name}.parquet")
     raw = read("shards", path=str(tmp_path), user=None, input="image", target="label")
     assert raw.classes == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [("Train", "Test"), ("train1", "test1"), ("training-0", "eval/part"), ("a/train", "b/TEST")],
+)
+def test_files_of_splits_are_known_by_their_names(read, tmp_path, train, test):
+    for name, rows in ((train, slice(40)), (test, slice(40, 60))):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pq.write_table(hugging_face(rows), tmp_path / f"{name}.parquet")
+    raw = read("shards", path=str(tmp_path), user=None)
+    assert (raw.y_train.tolist(), raw.y_test.tolist()) == (LABELS[:40].tolist(), LABELS[40:].tolist())
+    pq.write_table(hugging_face(slice(9)), tmp_path / "more.parquet")
+    with refused("more.parquet names no split, such as train or test, as .* does", FedflowError):
+        read("shards", path=str(tmp_path), user=None)
+
+
+def test_features_of_hugging_face_may_be_lists(read, tmp_path):
+    table = pa.table({"image": [[1.0, 2.0]] * 20, "label": [0, 1] * 10, "user": ["a", "b"] * 10})
+    text = json.dumps({"info": {"features": {"image": [{"dtype": "float32", "_type": "Value"}]}}})
+    path = str(tmp_path / "lists.parquet")
+    pq.write_table(table.replace_schema_metadata({"huggingface": text}), path)
+    assert read("shards", path=path, user="user").columns["user"].names == ("a", "b")
+    with refused(r"data.columns: \['user'\] is not accepted; expected other columns than `user`"):
+        read("shards", path=path, user="user", columns=["user"])

@@ -180,5 +180,21 @@ def test_parts_of_other_kinds_are_refused(mix, npz):
     wide = {name: np.pad(array, ((0, 0), (0, 1))) for name, array in x.items()}
     with refused(r"parts\[1\]: \[5\] .*expected features of the shape \[4\]"):
         mix(features, {"source": "npz", "path": str(npz("wide.npz", **wide))})
+    columns = {name: target[:, None] for name, target in y.items()}
+    real, column = (
+        {"source": "npz", "path": str(npz(f"{i}.npz", **x, **t))} for i, t in enumerate((y, columns))
+    )
+    with refused(r"parts\[1\]: targets of the shape \[1\] is not accepted; expected \[\], as parts\[0\]"):
+        mix(real, column, labels="shared")
     with refused(r"parts\[0\]\.channels: 1 .*another part is in color"):
         mix({"channels": 1}, color(npz))
+
+
+def test_samples_are_added_once(mix):
+    """Again, each would be among the training samples twice, on both sides of a hold-out."""
+    within = {"source": "mix", "parts": [{"source": "digits"}], "merge": True}
+    convex = {"source": "synthetic_convex", "devices": 3, "samples": 20}
+    for part in (within, convex):
+        with refused(r"merge: True .* false, because test samples of parts\[0\] are training samples"):
+            mix(part, merge=True)
+    assert mix(within, labels="shared").pooled and not mix(convex, out="convex").pooled

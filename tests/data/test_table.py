@@ -441,3 +441,29 @@ def test_marked_numbers_are_missing_beside_marked_text(tmp_path):
     rows = "".join(f"{i % 5}.5,{i % 2}\n" for i in range(38))
     raw = of_csv(tmp_path, f"a,label\n{rows}-999.0,1\n?,0\n", marks=["?", "-999"], missing="mean")
     assert raw.encoding.features[0].fill > 0
+
+
+def test_a_column_that_is_text_in_one_file_is_text_in_both(tmp_path):
+    """007 of the training rows is 007 of the test rows, whose column would otherwise hold 7."""
+    (tmp_path / "tests.csv").write_text("a, user,label\n1.5,007,01\n2.5,007,02\n")
+    rows = "".join(
+        f"{i}.5,{user},{label}\n"
+        for i, (user, label) in enumerate([("007", "01"), ("A1", "x"), ("007", "02")])
+    )
+    raw = of_csv(tmp_path, f"a, user,label\n{rows}", test_path=str(tmp_path / "tests.csv"), user="user")
+    assert raw.columns["user"].names == ("007", "A1") and raw.columns["user"].test.tolist() == [0, 0]
+    assert raw.classes == ("01", "02", "x") and raw.y_test.tolist() == [0, 1]
+
+
+def test_real_targets_keep_their_differences(tmp_path):
+    """float32 makes one number of 1,700,000,000 to 1,700,000,019."""
+    rows = "".join(f"{i % 5}.5,{1_700_000_000 + i}\n" for i in range(20))
+    with refused("targets from 17000000[0-9]+ to 17000000[0-9]+ differ too little for float32", FedflowError):
+        of_csv(tmp_path, f"a,label\n{rows}", task="regression")
+
+
+def test_dates_may_be_far_away(tmp_path):
+    rows = "".join(f"{day},{i % 2}\n" for i, day in enumerate(["1600-01-01", "2024-01-31", "9999-12-31"] * 5))
+    assert np.isfinite(of_csv(tmp_path, f"when,label\n{rows}", dates=["when"]).x_train).all()
+    with refused("data.dates: 'when' .* a column of dates such as 2024-01-31"):
+        of_csv(tmp_path, "when,label\n" + "True,0\nFalse,1\n" * 5, dates=["when"])

@@ -40,6 +40,14 @@ def test_limits_count_images_before_they_are_rotated(make):
     assert data.columns["rotation"].names == ("180", "0")
 
 
+def test_images_with_several_labels_are_rotated(npz, tmp_path):
+    labels = {f"y_{split}": np.arange(2 * n).reshape(n, 2) % 2 for split, n in SPLITS}
+    data = prepare(
+        DatasetParams(source="npz", path=str(npz(**labels)), rotations=[0, 180], loss="bce"), tmp_path
+    )
+    assert data.y_train.shape == (60, 2) and torch.equal(data.y_train[:30], data.y_train[30:])
+
+
 def test_images_that_are_no_squares_are_turned_upside_down_only(npz, tmp_path):
     wide = {f"x_{split}": np.zeros((n, 4, 6), np.uint8) for split, n in SPLITS}
     path = str(npz(**wide))

@@ -12,6 +12,7 @@ from support import refused, run
 
 from fedflow.data import DataColumn, Dataset, load_prepared
 from fedflow.partition import Partition, Samples, load_partition
+from fedflow.partition.after.transforms import Transforms
 from fedflow.partition.opened import Opened, opened
 from fedflow.simulation.federation import Federation
 from fedflow.stages.experiment import Experiment
@@ -233,6 +234,8 @@ def test_groups_of_clients_are_tested_on_their_transforms() -> None:
         ):
             assert len(rows) and torch.equal(changed[rows], torch.rot90(plain[rows], group, dims=(2, 3)))
     assert_complete_test_set_is_unchanged(examples, data)
+    sets = Transforms(sets=[[]] * 3, by="group")
+    assert sets.variants(3, np.array([0, 2, 4])).tolist() == [0, 2, 1]
     with refused("partition.transforms.by: 'group' .* expected client, because this scheme has no groups"):
         made(data, transforms=TURNS["transforms"] | {"by": "group"})
     with refused("partition.transforms: .* null without holdout, because clients share test samples"):
@@ -292,3 +295,13 @@ def test_a_worker_opens_transformed_images(tmp_path: Path) -> None:
         assert torch.equal(plain[own], load_prepared(tmp_path / "data" / "prepared" / "data").x_train[own])
     ran = run("fedavg", federation, training={"batch_size": 8, "epochs": 1, "lr": 0.1}, rounds=1)
     assert 0 <= ran.outcome().scores.local_accuracy.mean() <= 1
+
+
+@pytest.mark.parametrize("name", ["RandomZoomOut", "RandomShortestSize"])
+def test_transforms_that_change_the_shape_of_some_images_are_refused(name: str) -> None:
+    entry = {"name": name, **({"min_size": [8, 6]} if name == "RandomShortestSize" else {"p": 0.3})}
+    data = images()
+    with refused(
+        r"partition.transforms.sets\[0\]: .* expected transforms that keep (uint8 )?images of shape"
+    ):
+        opened(data, made(data, transforms={"sets": [[entry]]}))

@@ -191,6 +191,9 @@ def test_files_that_are_none_are_refused_in_one_line(tmp_path):
     (tmp_path / "text.json").write_text('"all"')
     np.savez(tmp_path / "other.npz", x_train=[0], y=[1])
     pd.DataFrame({"client": [0]}).to_parquet(tmp_path / "a.parquet")
+    pd.DataFrame({"client": [0, 1], "row": [0, 1], "split": ["train", None]}).to_parquet(
+        tmp_path / "b.parquet"
+    )
     (tmp_path / "pfl" / "train").mkdir(parents=True)
     np.savez(tmp_path / "pfl" / "train" / "0.npz", data=np.array({"x": 1}))
     for name, message in (
@@ -200,6 +203,7 @@ def test_files_that_are_none_are_refused_in_one_line(tmp_path):
         ("text.json", "text.json: cannot be read: holds str; needs rows by client"),
         ("other.npz", "other.npz: cannot be read: holds '.*'; needs arrays train_0, test_0"),
         ("a.parquet", "has the columns client; needs client and row, or train and test"),
+        ("b.parquet", "b.parquet: cannot be read: has no split in row 2"),
         ("pfl", "0.npz: cannot be read: has samples, not `rows`; docs/howto/files.md"),
     ):
         with refused(message, FedflowError):
@@ -365,7 +369,7 @@ def test_the_page(tmp_path, monkeypatch):
     exec(compile(convert, "given.md", "exec"), {})
     settings = yaml.safe_load(second)
     data = prepare(DatasetParams.parse(settings["data"]["all"]), tmp_path / "all")
-    assert data.notes[-1] == "rows 1438 to 1796 of the training samples are the test samples (data.merge)"
+    assert data.notes[-1] == "359 test samples were added after the 1438 training samples (data.merge)"
     assert data.y_train[1438:].tolist() == data.y_test.tolist() and len(data.columns["domain"].train) == 1797
     division = make_partition(PartitionParams.parse(settings["partitions"]["flbench"]), Samples.of(data))
     assert (
@@ -393,3 +397,12 @@ def test_a_recorded_run_has_the_rows(tmp_path, monkeypatch):
     entry = yaml.safe_load((tmp_path / "study" / "params.yaml").read_text())["partitions"]["digits-given"]
     assert entry["scheme"] == "given" and entry["rows"]["1"] == list(range(90, 200))
     assert run.partition.sizes.tolist() == [90, 110]
+
+
+def test_clients_of_pfllib_are_in_the_order_of_their_names(tmp_path):
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        for k in (1, 2, 0):
+            np.savez(tmp_path / part / f"{'abc'[k]}.npz", rows=[k])
+    made = given(path=str(tmp_path))
+    assert rows_of(made) == ([[0], [1], [2]], [[0], [1], [2]])

@@ -78,6 +78,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         ([[1, 0, 0], [0, 0, 0]], {}, r"partition.shares: .* not all 0"),
         ([], {}, r"partition.shares: \[\] .* rows of 3 numbers"),
         ([[1, 0, 0]], {"sizes": [101]}, r"partition.sizes: \[101\] .* label 0 has 100 samples, .* need 101"),
+        ([[2, 2, 2], [3, 0, 2]], {"sizes": [100, 150]}, "partition.sizes"),
     ],
 )
 def test_shares_that_cannot_be_are_refused(shares, options, message):

@@ -62,10 +62,11 @@ class Transforms(Settings):
             field = f"{self.section}.sets[{i}]"
             try:
                 with undisturbed():
+                    torch.manual_seed(0)
                     made = _passed(image, transforms)
             except Exception as error:  # anybody's code
                 raise BadInput(field, self.sets[i], f"{accepted} ({reason(error)})") from error
-            if not isinstance(made, Tensor) or (made.dtype, made.shape) != (image.dtype, image.shape):
+            if not _alike(made, image):
                 raise BadInput(field, self.sets[i], accepted)
 
     def variants(self, clients: int, groups: np.ndarray | None) -> np.ndarray:
@@ -74,7 +75,7 @@ class Transforms(Settings):
             return np.arange(clients) % len(self.sets)
         if groups is None:
             raise BadInput(f"{self.section}.by", self.by, "client, because this scheme has no groups")
-        return np.unique(groups, return_inverse=True)[1] % len(self.sets)
+        return groups % len(self.sets)
 
     def applied(
         self, examples: Examples, variant: np.ndarray, clients: int, seed: int, split: str
@@ -84,7 +85,16 @@ class Transforms(Settings):
         with undisturbed():
             for row in np.flatnonzero(variant >= 0).tolist():
                 torch.manual_seed(torch_seed(seed, f"partition/transforms/{split}", row))
-                x[row] = _passed(x[row], built[variant[row]])
+                made = _passed(x[row], built[variant[row]])
+                if not _alike(made, x[row]):
+                    field, accepted = (
+                        f"{self.section}.sets[{variant[row]}]",
+                        f"images of shape {list(x.shape[1:])}",
+                    )
+                    raise BadInput(
+                        field, self.sets[variant[row]], f"transforms that keep {accepted} in every row"
+                    )
+                x[row] = made
         return Examples(x, examples.y, examples.mean, examples.std, examples.domain)
 
 
@@ -102,6 +112,10 @@ def _built(field: str, entry: dict[str, Any]) -> Transform:
         accepted = f"arguments of torchvision.transforms.v2.{name} ({reason(error)})"
         raise BadInput(field, entry, accepted) from error
     return made
+
+
+def _alike(made: object, image: Tensor) -> bool:
+    return isinstance(made, Tensor) and (made.dtype, made.shape) == (image.dtype, image.shape)
 
 
 def _passed(image: Tensor, transforms: list[Transform]) -> Tensor:

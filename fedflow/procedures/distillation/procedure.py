@@ -101,6 +101,8 @@ class Distillation(Procedure):
         train, test = (part.to(world.device) for part in (dataset.train, dataset.test))
         if train.y.ndim > 1 or train.y.is_floating_point():
             raise BadInput("dataset", self.dataset, "a dataset whose samples have one label each")
+        if dataset.pooled:
+            raise BadInput("dataset", self.dataset, "a dataset whose test samples are no training samples")
         names = {"student": self.student, "teacher": self.teacher}
         for field, name in names.items():
             _check(world.networks[name].facts, dataset, field, name)
