@@ -243,8 +243,8 @@ def _target(part: Part, options: HuggingFaceOptions) -> str:
     """The column to predict."""
     if options.target is not None:
         return _column(part, options.target, "target")
-    described = {name: each for name, each in part.features.items() if isinstance(each, Mapping)}
-    named = [name for name, feature in described.items() if feature.get("_type") == "ClassLabel"]
+    features = part.features.items()
+    named = [n for n, f in features if isinstance(f, Mapping) and f.get("_type") == "ClassLabel"]
     fit = named or [name for name in ("label", "labels") if name in part.table.column_names]
     if len(fit) != 1:
         raise BadInput("data.target", None, f"one of {', '.join(fit or part.table.column_names)}")

@@ -216,9 +216,16 @@ class LocalTraining(Settings):
         if self.adaptation is not None:
             raise BadInput("training.adaptation", shown(self.adaptation), f"null with {by}, {why}")
 
+    def dropped(self, clients: int) -> int:
+        """The number of stragglers that are dropped from a cohort of ``clients`` (m)."""
+        return self._stragglers(clients) if self.drop_stragglers else 0
+
+    def _stragglers(self, clients: int) -> int:
+        return int(self.stragglers * clients + 1e-9)
+
     def draw_stragglers(self, cohort: np.ndarray, rng: np.random.Generator) -> dict[int, int]:
         """The stragglers of a cohort [m], and the epochs that each has time for."""
-        count = int(self.stragglers * len(cohort) + 1e-9)
+        count = self._stragglers(len(cohort))
         chosen = rng.choice(np.sort(cohort), size=count, replace=False)
         epochs = rng.integers(self.least_epochs, max(self.least_epochs, self.epochs), count, endpoint=True)
         return dict(zip(chosen.tolist(), epochs.tolist()))

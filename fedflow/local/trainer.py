@@ -377,7 +377,7 @@ class Trainer:
             for name, values in numbers.items():
                 batch.extra[name] = values.to(dtype) if values.is_floating_point() else values
             batch.extra |= {name: next(batches) for name, batches in further.items()}
-            for extension in self.training.with_hook("batch") if batch.extra else ():
+            for extension in self.training.with_hook("batch"):
                 batch = extension.batch(batch)
             yield batch
 

@@ -350,15 +350,20 @@ class FlatModel:
         return nn.functional.cross_entropy(outputs, y)
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """True for samples that are predicted correctly [B]; nan for real targets.
+        """True for samples that are predicted correctly [B], never with NaN; nan for real targets.
 
         Of several labels per sample, the share that is right.
         """
         if hasattr(self._template, "hits"):
             return self._template.hits(outputs, y)  # type: ignore[operator]
-        if y.dtype == torch.bool:
-            return right_labels(outputs, y)
-        return no_hits(y) if y.is_floating_point() else outputs.argmax(-1) == y
+        if y.is_floating_point():
+            return no_hits(y)
+        predicted = ~outputs.isnan().any(-1)
+        return (
+            right_labels(outputs, y) * predicted
+            if y.dtype == torch.bool
+            else (outputs.argmax(-1) == y) & predicted
+        )
 
     def part(self, *patterns: str) -> Part:
         """The parameters and buffers that match any glob pattern. Raises `BadInput` if none does."""

@@ -14,7 +14,7 @@ WHOLE = 2.0**29  # weights below this, if whole, times a float32 are exact in fl
 
 
 class ExactSum:
-    """A weighted sum of vectors in double-double arithmetic (about 32 digits).
+    """A weighted sum of vectors [n], or of tensors, in double-double arithmetic (about 32 digits).
 
     However the terms are split over workers and merged again, the mean rounds to the same float. On a CPU,
     access to memory dominates: rows with whole weights are added up in float64 while that is exact, block by
@@ -23,6 +23,7 @@ class ExactSum:
 
     def __init__(self, high: Tensor | None = None, low: Tensor | None = None, weight: float = 0.0) -> None:
         self._high, self._low, self.weight = high, low, weight
+        self.shape: tuple[int, ...] = () if high is None else tuple(high.shape)  # of a term
         self._recent: Tensor | None = None  # sums of the last rows, without any rounding
         self._windows: list[_Window] = []  # of the blocks of these sums
 
@@ -42,8 +43,9 @@ class ExactSum:
         self.add_rows(vector[None], [weight])
 
     def add_rows(self, vectors: Tensor, weights: list[float]) -> None:
-        """Add ``weights`` [C] times ``vectors`` [C, n], summed pairwise: few operations for any C."""
+        """Add ``weights`` [C] times ``vectors`` [C, ...], summed pairwise: few operations for any C."""
         self.weight += sum(weights)
+        self.shape, vectors = tuple(vectors.shape[1:]), vectors.reshape(len(weights), -1)
         if len(weights) == 1 and vectors.is_cpu and vectors.dtype == torch.float32 and vectors.numel():
             self._add_row(vectors, weights[0])
             return
@@ -61,6 +63,7 @@ class ExactSum:
         assert other.high is not None and other.low is not None
         self.weight += other.weight
         if self.high is None:
+            self.shape = other.shape
             self._high, self._low = other.high.clone(), other.low.clone()
             return
         for terms in (other.high, other.low):
@@ -68,24 +71,30 @@ class ExactSum:
                 _add(high, low, term)
 
     def mean(self, dtype: torch.dtype) -> Tensor:
-        """Sum of the terms over sum of the weights, [n]."""
+        """Sum of the terms over sum of the weights."""
         assert self.high is not None and self.low is not None
-        return ((self.high + self.low) / self.weight).to(dtype)
+        return ((self.high + self.low) / self.weight).to(dtype).view(self.shape)
 
     def __getstate__(self) -> dict[str, Any]:
         """The sum to send, with ``low`` as its entries other than 0: with whole weights, there are few."""
-        high, low = self.high, self.low
-        if low is not None:
+        facts: dict[str, Any] = {
+            "high": self.high,
+            "low": self.low,
+            "weight": self.weight,
+            "shape": self.shape,
+        }
+        if (low := self.low) is not None:
             (indices,) = low.nonzero(as_tuple=True)
             if 2 * len(indices) < len(low):  # an index takes as many bytes as an entry
-                return {"high": high, "low": (indices, low[indices]), "weight": self.weight}
-        return {"high": high, "low": low, "weight": self.weight}
+                facts["low"] = (indices, low[indices])
+        return facts
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         high, low = state["high"], state["low"]
         if isinstance(low, tuple):
             low = torch.zeros_like(high).index_copy_(0, *low)
         self.__init__(high, low, state["weight"])  # type: ignore[misc]
+        self.shape = state["shape"]
 
     def _add_row(self, row: Tensor, weight: float) -> None:
         """Add ``weight`` times ``row`` [1, n] in float32."""

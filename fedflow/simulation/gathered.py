@@ -99,7 +99,7 @@ class Gathered:
     def scalars(self, name: str) -> np.ndarray:
         _need("scalars", name, {name for sent in self.sent for name in sent.scalars})
         self._path.reads("scalars")
-        return np.array([sent.scalars[name] for sent in self.sent])
+        return np.array([sent.scalars[name] for sent in self.sent], np.float64)
 
     @property
     def weights(self) -> np.ndarray:

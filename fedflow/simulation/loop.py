@@ -10,6 +10,7 @@ from itertools import chain, repeat, takewhile
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from fedflow.errors import FedflowError, RoundFailed, returned
 from fedflow.local.client import TRAINED, check_diagnostic
@@ -189,7 +190,9 @@ class Simulation(RunSetup):
         works = self._works(t, cycle, report)
         cohort, now = sorted(works), self.round(t, "server", t, cycle, cycle=cycle)
         path = self.job.path(state.steps)
-        received = path.serve({k: works[k].received for k in cohort}, (t, cycle))
+        alone = len(cohort) == 1 and self.clients > 1 and path.having("serve")
+        others = [self._message(t, cycle, int(cohort[0] == 0))] if alone else []  # tell what all clients get
+        received = path.serve({k: works[k].received for k in cohort}, (t, cycle), others)
         state.steps = path.state
         shards = [
             Shard(
@@ -212,9 +215,10 @@ class Simulation(RunSetup):
         results = self.executor.map(train_shard, self.job, shards, f"round {t} · train")
         gathered = Gathered(results, now, path, received)
         if len(gathered.sent) < self.settings.min_cohort:
+            why = f" ({reasons(dict(gathered.failures))})" if gathered.failures else ""
             raise RoundFailed(
                 f"round {t}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
-                f"run.min_cohort is {self.settings.min_cohort} ({reasons(dict(gathered.failures))})"
+                f"run.min_cohort is {self.settings.min_cohort}{why}"
             )
         if gathered.sent:
             state.server, numbers, series = self._checked(method.aggregate(now, state.server, gathered))
@@ -334,10 +338,13 @@ class Simulation(RunSetup):
         ends = self.clock.ends(t, k, clock, gradients, losses)
         by_sample = method.work(now, server, sum(load.samples for load in loads) / samples, batches)
         count = round(by_sample.gradients * factor * samples + by_sample.inputs)
-        now = self.round(t, "broadcast", t, cycle, k, cycle=cycle)
-        sent, hook = method.broadcast(now, server, k), f"{method.name}.broadcast"
-        message = returned(sent, dict, hook, "a dictionary of tensors")
-        return Work(k, t, ends, epochs, message, most, count)
+        return Work(k, t, ends, epochs, self._message(t, cycle, k), most, count)
+
+    def _message(self, t: int, cycle: int, k: int) -> dict[str, Tensor]:
+        """The message to client ``k``."""
+        method, now = self.job.method, self.round(t, "broadcast", t, cycle, k, cycle=cycle)
+        sent = method.broadcast(now, self.state.server, k)
+        return returned(sent, dict, f"{method.name}.broadcast", "a dictionary of tensors")
 
     def _checkpoint(self) -> None:
         if self.folder is None:

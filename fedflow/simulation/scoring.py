@@ -100,7 +100,7 @@ class Scoring:
         # If all clients are served one model, one client determines it.
         asked = None if personal or method.serves != "global" else 1
         for start, shares in self.served(after + 1, clients, names, asked):
-            models = models and (not personal or start < self._recorded)
+            models = models and (method.serves != "personal" or start < self._recorded)
             shards = [
                 EvaluationShard(
                     after + 1,

@@ -190,7 +190,9 @@ class RunSetup:
         training.check(self.federation.model, self.federation.train, self.federation.inputs)
         check_selection(method, partition.selection_offsets is not None)
         check_server_data(method, self.federation.public is not None)
-        usual = self.cohort_size, f"the cohort at participation {settings.participation:g}"
+        dropped, rate = training.dropped(self.cohort_size), f"{settings.participation:g}"
+        of = f"the cohort at participation {rate}{' without dropped stragglers' * bool(dropped)}"
+        usual = self.cohort_size - dropped, of
         smallest, of = self.smallest_cohort or usual
         if settings.min_cohort > smallest:
             raise BadInput("run.min_cohort", settings.min_cohort, f"at most {smallest}, {of}")

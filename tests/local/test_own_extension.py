@@ -1,13 +1,14 @@
 """An extension that the core does not know: smoothed labels, whose strength is drawn and recorded."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from support import Workers, follow, forbid_fallback, images, one_client, prepare_run, refused, same
+from support import Workers, follow, forbid_fallback, images, one_client, prepare_run, refused, run, same
 from torch import Tensor
 
 from fedflow.config import load_params
@@ -152,3 +153,21 @@ def test_methods_on_full_gradients_refuse_what_records_at_the_start(digits: Data
     settings = {"extensions": {"smoothing": {}}}
     with refused(r"smoothing: .* expected null with fedsgd, which trains on full gradients"):
         prepare_run("fedsgd", images(digits), training=settings)
+
+
+class Black(Extension):
+    """Changes batches without drawing anything."""
+
+    def batch(self, batch: Batch) -> Batch:
+        return replace(batch, x=batch.x * 0)
+
+
+@pytest.mark.parametrize("cohort", ["loop", "vmap"])
+def test_batches_are_changed_though_nothing_is_drawn(digits: Dataset, cohort: str) -> None:
+    register("black")(Black)
+    values = {"batch_size": 8, "epochs": 1, "lr": 0.5}
+    plain, black = (
+        run("fedavg", images(digits), rounds=2, training=values | more, cohort=cohort).values("train_loss")
+        for more in ({}, {"extensions": {"black": {}}})
+    )
+    assert black[-1] > plain[-1] + 0.1

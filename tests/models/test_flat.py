@@ -254,6 +254,14 @@ def test_models_may_bring_their_own_loss_and_hits():
     assert model.hits(outputs, outputs).tolist() == [False]
 
 
+def test_outputs_without_numbers_are_never_right():
+    """argmax of NaN is class 0, and NaN > 0 is false."""
+    outputs = torch.tensor([[torch.nan, 1.0], [2.0, 1.0]])
+    model = flat("mlp")
+    assert model.hits(outputs, torch.tensor([0, 0])).tolist() == [False, True]
+    assert model.hits(outputs, torch.tensor([[False, True], [True, True]])).tolist() == [0, 1]
+
+
 @pytest.mark.parametrize("network", ["lenet5_bn", "mlp"])
 def test_a_cohort_keeps_no_models(network):
     """The modules of its thread would hold the last ones: all models of a call."""

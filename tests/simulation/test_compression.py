@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import permutations, product
 from pathlib import Path
@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from support import Ran, alike, images, prepare_run, refused, run, same, suited
+from support import Ran, alike, images, prepare_run, quadratics, refused, run, same, suited
 from torch import Tensor
 
 from fedflow.data import Dataset, Examples
 from fedflow.local.client import Update
 from fedflow.local.wire import Size
+from fedflow.methods.method import Method, ServerState
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.updates import STEPS, UpdateStep
 from fedflow.simulation.updates._compression import Compression
@@ -294,3 +295,66 @@ def test_top_k_entries_are_quantized(federation: Federation) -> None:
     steps = {"step": "top_k", "share": 0.1}, {"step": "qsgd", "levels": 7, "bucket": 100}
     up = np.diff([0, *ran("fedavg", federation, *steps).values("bytes_up")])
     assert up.tolist() == [4 * (math.ceil(k * 4 / 8) + math.ceil(n / 8) + 8 * math.ceil(n / 100))] * 3
+
+
+def test_messages_to_clients_are_compressed_last() -> None:
+    down, both = ({"step": "sign", "direction": way} for way in ("down", "both"))
+    for steps, message in (
+        ([down, {"step": "clip", "norm": 1.0}], "sign after clip, which would change what clients hold"),
+        ([both, {"step": "privacy", "norm": 1.0, "noise": 0}], "sign after privacy, which would change"),
+        ([down, {"step": "top_k", "share": 0.5}], "sign after top_k, which would change"),
+    ):
+        with refused(message):
+            prepare_run("fedavg", quadratics(), updates=steps)
+    prepare_run("fedavg", quadratics(), updates=[{"step": "clip", "norm": 1.0}, down, {"step": "secure"}])
+
+
+@pytest.mark.parametrize(
+    ("participation", "sampling", "messages"),
+    [(0.01, "uniform", 8), (0.19, "uniform", 8), (0.3, "uniform", 4), (0.5, "bernoulli", 2)],
+)
+def test_messages_that_were_missed_follow_the_size_of_cohorts(
+    participation: float, sampling: str, messages: float
+) -> None:
+    step = {"step": "sign", "direction": "down"}
+    chosen = {"participation": participation, "sampling": sampling}
+    made = prepare_run("fedavg", quadratics([(1, 0)] * 8, (4,) * 8), updates=[step], **chosen)
+    assert made.path.steps[0].catch_up == messages
+
+
+@dataclass(frozen=True)
+class Models(ServerState):
+    models: Tensor
+
+
+class OneEach(Method):
+    """Every client has a model at the server, which it alone receives, and sends it back."""
+
+    name = "one_each"
+    serves = "personal"
+    gathers = True
+
+    def setup(self, model: Any, initial: Any) -> Models:
+        return Models(torch.stack([initial(0) * 0 + k for k in range(8)]))
+
+    def broadcast(self, now: Any, server: Models, client: int) -> dict[str, Tensor]:
+        return {"model": server.models[client]}
+
+    def local(self, client: Any) -> Update:
+        return client.update(model=client.received["model"])
+
+    def aggregate(self, now: Any, server: Models, cohort: Any) -> Any:
+        models = server.models.clone()
+        models[cohort.ids] = cohort.stack("model")
+        return Models(models), {}
+
+    def model_for(self, client: Any) -> Tensor:
+        return client.received["model"]
+
+
+def test_the_message_to_a_cohort_of_one_may_be_its_own() -> None:
+    step = {"step": "top_k", "share": 0.1, "direction": "down"}
+    small = {"participation": 0.15, "sampling": "bernoulli", "rounds": 6, "seed": 1}
+    ran = run(OneEach(), quadratics([(1, 0)] * 8, (4,) * 8), updates=[step], **small)
+    assert 1 in [len(report.cohort) for report in ran.rounds]
+    assert ran.servers[-1]["models"].flatten().tolist() == list(range(8))

@@ -1,3 +1,4 @@
+import copy
 from fractions import Fraction
 
 import numpy as np
@@ -123,3 +124,15 @@ def test_shards_are_balanced_and_complete(sizes: list[int], workers: int) -> Non
     assert all(shard == sorted(shard) and shard for shard in shards)
     loads = [load[shard].sum() for shard in shards]
     assert max(loads) - min(loads) <= max(sizes)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (3, 4), (2, 3, 4)])
+def test_terms_of_any_shape_are_summed_by_client(shape: tuple[int, ...]) -> None:
+    """As many rows as clients: weights are of clients."""
+    rows = torch.arange(3.0).view(3, *[1] * len(shape)).expand(3, *shape).contiguous()
+    at_once, one_by_one = ExactSum(), ExactSum()
+    at_once.add_rows(rows, [1.0, 2.0, 5.0])
+    for row, weight in zip(rows, (1.0, 2.0, 5.0)):
+        one_by_one.add(row, weight)
+    for sums in (at_once, one_by_one, copy.deepcopy(at_once)):
+        assert torch.equal(sums.mean(torch.float32), torch.full(shape, 1.5))

@@ -24,6 +24,7 @@ ALL: dict[str, Any] = {"participation": 1, "rounds": 3, "fine_tune": False}
 NONE = {"step": "privacy", "norm": 1e9, "noise": 0}
 NOISY = {"step": "privacy", "norm": 0.1, "noise": 1.0, "delta": 1e-5}
 LOCAL = NOISY | {"mode": "local"}
+DROPPING = {"epochs": 2, "batch_size": 4, "stragglers": 0.5, "drop_stragglers": True}
 UNIFORM = {"weighting": "uniform"}
 SETTINGS = [(0.02, 0.8, 100), (0.1, 1.0, 50), (1.0, 3.0, 20)]  # sampling, noise, rounds; delta 1e-5
 
@@ -223,6 +224,11 @@ def test_what_the_guarantee_cannot_cover_is_refused(federation: Federation, dp: 
             "without scaffold, whose server reads who is in a cohort",
         ),
         ("fedavg", {"participation": 0.5, "sampling": "easy_first"}, "^run.sampling: 'easy_first'"),
+        (
+            "fedavg",
+            {"participation": 0.9, "sampling": "bernoulli", "training": DROPPING},
+            "^training.drop_stragglers: True .*false with privacy and run.sampling: bernoulli",
+        ),
     ):
         with refused(message):
             ran(name, federation, NOISY, **more)

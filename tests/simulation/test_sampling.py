@@ -103,3 +103,13 @@ def test_a_sampler_that_a_method_would_ignore_is_refused(kind: str) -> None:
             prepare_run(name, TEN, hyper, sampling=kind)
     for name, hyper in (("fedbuff", {"concurrency": 0}), ("fedeff", {}), ("local", {})):
         prepare_run(name, TEN, hyper | ({"weighting": "uniform"} if name == "fedeff" else {}), sampling=kind)
+
+
+def test_stragglers_that_are_dropped_count_for_the_smallest_cohort() -> None:
+    dropping = {"epochs": 2, "batch_size": 4, "stragglers": 0.5, "drop_stragglers": True}
+    with refused("run.min_cohort: 6 .*at most 5, the cohort at participation 1 without dropped stragglers"):
+        prepare_run("fedavg", TEN, min_cohort=6, training=dropping)
+    prepare_run("fedavg", TEN, min_cohort=5, training=dropping)
+    krum = {"step": "krum", "attackers": 0.2}
+    with refused("at least 2 f [+] 3 clients in a cohort; it has 1, of which f = 1 attack"):
+        prepare_run("fedavg", TEN, updates=[krum], training=dropping | {"stragglers": 0.9})

@@ -96,6 +96,17 @@ def test_an_outcome_holds_a_limited_number_of_personal_models(federation, monkey
     assert set(run("ditto", federation, rounds=1).outcome().models) == {0, 1, 2}
 
 
+def test_all_models_of_clusters_are_held_also_if_trained_ones_are_scored(federation, monkeypatch) -> None:
+    monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_EVAL_CHUNK", 2 * federation.model.size)
+    monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_CLIENTS", 4)
+    plain, trained = (
+        run("ifca", federation, {"clusters": 3}, training=SGD, keep_trained=keep).outcome()
+        for keep in (False, True)
+    )
+    assert set(trained.models) == set(plain.models) == {*plain.scores.cluster.tolist()}
+    assert not {*plain.scores.cluster.tolist()} <= {*plain.scores.cluster[:4].tolist()}
+
+
 def sampled(method: str, federation: Federation, **settings: Any) -> Ran:
     return run(method, federation, training=SGD, evaluate_every=1, evaluate_clients=3, **settings)
 

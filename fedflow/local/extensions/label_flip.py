@@ -51,6 +51,8 @@ class LabelFlip(Extension):
         return schedules
 
     def batch(self, batch: Batch) -> Batch:
+        if FLIPS not in batch.extra:
+            return batch
         wrong = self.classes - 1 - batch.y if self.labels == "reverse" else (batch.y + 1) % self.classes
         return replace(batch, y=torch.where(batch.extra[FLIPS], wrong, batch.y))
 

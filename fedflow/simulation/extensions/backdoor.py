@@ -72,6 +72,8 @@ class Backdoor(Extension):
         return schedules
 
     def batch(self, batch: Batch) -> Batch:
+        if BACKDOOR not in batch.extra:
+            return batch
         poisoned = batch.extra[BACKDOOR] & batch.extra[POISONED]
         x = torch.where(poisoned[:, None, None, None], self.triggered(batch.x), batch.x)
         return replace(batch, x=x, y=batch.y.masked_fill(poisoned, self.target))

@@ -7,7 +7,7 @@ differences to what clients hold); Philippenko and Dieuleveut, "Bidirectional co
 settings" (Artemis), 2020 (clients catch up on messages that they missed).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -20,6 +20,7 @@ from torch import Tensor
 from fedflow.local.wire import Size
 from fedflow.methods.protocols import Asynchronous, Clustered, Cyclic, Leveled, Pruning
 from fedflow.settings import option
+from fedflow.simulation.sampling import cohort_size
 from fedflow.simulation.updates.step import Changed, Outgoing, Served, Shared, UpdateStep
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Compression(UpdateStep):
     )
     catch_up: float | None = option(
         None,
-        "messages down that count for a client of a round, with those that it missed; null = 1 / R",
+        "messages down that count for a client of a round, with those that it missed; null = N / m",
         ge=1,
     )
 
@@ -77,13 +78,21 @@ class Compression(UpdateStep):
         """The size of a vector of ``n`` numbers of ``width`` bytes, from its ``size`` without this step."""
         raise NotImplementedError
 
+    def among(self, before: Sequence[UpdateStep], after: Sequence[UpdateStep]) -> None:
+        changing = [step.name for step in after if step.changes]
+        if self.direction != UP and changing:
+            raise self.unfit(f"after {changing[0]}, which would change what clients hold")
+
     def check(self, method: "Method", run: "Conditions") -> None:
         if self.direction != UP and isinstance(method, SEVERAL):
             raise self.unfit(f"with direction: up and {method.name}, whose clients receive different vectors")
 
     def prepared(self, run: "Conditions") -> Self:
-        given = self.direction == UP or self.catch_up is not None
-        return self if given else replace(self, catch_up=1 / run.participation)
+        if self.direction == UP or self.catch_up is not None:
+            return self
+        if run.clients is None or run.sampling == "bernoulli":
+            return replace(self, catch_up=1 / run.participation)
+        return replace(self, catch_up=run.clients / cohort_size(run.participation, run.clients))
 
     def change(self, sent: Outgoing) -> Changed:
         if self.direction == DOWN:

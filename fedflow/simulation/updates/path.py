@@ -89,9 +89,12 @@ class UpdatePath:
     # Before training
 
     def serve(
-        self, messages: Mapping[int, dict[str, Tensor]], at: tuple[int, int]
+        self,
+        messages: Mapping[int, dict[str, Tensor]],
+        at: tuple[int, int],
+        others: Sequence[Mapping[str, Tensor]] = (),
     ) -> Mapping[int, dict[str, Tensor]]:
-        """The ``messages`` by client after all steps: vectors that all of them share are changed.
+        """The ``messages`` by client after all steps: vectors that they and ``others`` share are changed.
 
         ``at`` is the round and its cycle. Also sets the sizes of these vectors, and the server's state.
         """
@@ -101,7 +104,8 @@ class UpdatePath:
         for name, vector in first.items() if serving else ():
             address = _address(vector)
             if vector.is_floating_point() and all(
-                name in message and _address(message[name]) == address for message in messages.values()
+                name in message and _address(message[name]) == address
+                for message in [*messages.values(), *others]
             ):
                 for i, step in serving:
                     changed[name] = vector = self._serve(i, step, name, vector, at)

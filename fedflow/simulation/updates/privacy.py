@@ -99,6 +99,10 @@ class Privacy(UpdateStep):
         if self.mode == "local" and self.quantile is not None:
             raise BadInput("run.updates.quantile", self.quantile, "null with mode: local")
 
+    @property
+    def changes(self) -> bool:
+        return True
+
     def among(self, before: Sequence[UpdateStep], after: Sequence[UpdateStep]) -> None:
         if self.mode == "local":
             return
@@ -138,6 +142,11 @@ class Privacy(UpdateStep):
             accepted = f"uniform with {self.name}, as a large weight would show a client's update"
             raise BadInput("method.weighting", "samples", accepted)
         sampling = _sampling(run)
+        if sampling == "poisson" and run.training.dropped(100):
+            accepted = (
+                f"false with {self.name} and run.sampling: bernoulli, which divides by the expected cohort"
+            )
+            raise BadInput("training.drop_stragglers", True, accepted)
         if sampling and (reason := _shown(method)):
             accepted = f"1 with {self.name}, as {method.name} {reason}"
             raise BadInput("run.participation", run.participation, accepted)

@@ -68,6 +68,7 @@ class CountingRule(Rule):
         if run.clients is None:
             return
         clients, (times, more) = cohort_size(run.participation, run.clients), self.needs
+        clients -= run.training.dropped(clients)
         f = self.number(clients)
         if clients < times * f + more:
             needed = f"{times} f + {more} clients in a cohort; it has {clients}, of which f = {f} attack"

@@ -49,6 +49,10 @@ class Secure(UpdateStep):
     threshold: int = option(2, "least number of clients in a sum; if fewer, the run stops", symbol="t", ge=1)
     groups: bool = option(False, "let the server learn the groups of clients, and the sum of each group")
 
+    @property
+    def changes(self) -> bool:
+        return False
+
     def check(self, method: Method, run: Conditions) -> None:
         why = ""
         if method.gathers:

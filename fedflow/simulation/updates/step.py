@@ -268,6 +268,11 @@ class UpdateStep(Choice):
     def schema(cls, fields: dict[str, Any]) -> dict[str, Any]:
         return fields | {"required": [cls.key]}
 
+    @property
+    def changes(self) -> bool:
+        """True if it changes updates of single clients, and not only their form."""
+        return type(self).change is not UpdateStep.change
+
     # Refusals
 
     def unfit(self, accepted: str) -> BadInput:
