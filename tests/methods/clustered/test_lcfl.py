@@ -77,9 +77,8 @@ def test_one_cluster_continues_as_fedavg(federation: Federation, cohort: str) ->
 def test_the_warm_up_takes_the_servers_steps() -> None:
     steps: dict[str, Any] = {"server_lr": 0.1}
     clustered = run("lcfl", quadratics(), {"clusters": 1, "warmup": 2} | steps, rounds=2)
-    assert (
-        one.servers[-1]["models"].item() == run("fedavg", quadratics(), steps, rounds=4).server("model")[-1]
-    )
+    plain = run("fedavg", quadratics(), steps, rounds=4)
+    assert clustered.servers[-1]["models"].item() == plain.server("model")[-1]
 
 
 @pytest.mark.parametrize("distance", ["loss", "model", "update"])
