@@ -91,6 +91,12 @@ def copy(whole: Path, root: Path) -> Path:
     return root
 
 
+def test_a_network_that_sees_the_test_samples_says_so(root: Path, capsys: pytest.CaptureFixture) -> None:
+    merged = "data.few={source: mix, parts: [{source: digits, train_limit: 300}], merge: true}"
+    prepare_network(load(root, merged, "central.few.training={epochs: 1}"), "few", root)
+    assert "central.few: trained on the test samples of few too" in capsys.readouterr().out
+
+
 def test_files_record_and_model_agree(whole: Path) -> None:
     folder = whole / "data" / "central" / "expert"
     facts, epochs = json.loads((folder / "metrics.json").read_text()), pd.read_csv(folder / "epochs.csv")

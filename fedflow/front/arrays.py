@@ -13,8 +13,8 @@ from torch import Tensor
 from fedflow.data import Dataset, need_classes
 from fedflow.data.encoding import Encoding
 from fedflow.data.frames import need_features, read_frames
-from fedflow.data.labels import LOSSES, NUMBERED, binary_rows, labels_as_reals, misfit, several
-from fedflow.errors import BadInput
+from fedflow.data.labels import LOSSES, NUMBERED, binary_rows, labels_as_reals, misfit, reals, several
+from fedflow.errors import BadInput, FedflowError
 from fedflow.front.samples import Given, as_array, gathered, kinds, need_same_rows, split
 from fedflow.project.terminal import say
 from fedflow.settings import Words
@@ -284,6 +284,10 @@ def _need_targets(name: str, y: np.ndarray, sequence: tuple[int, ...], loss: str
         raise BadInput(name, rows, f'real targets, {name}.astype("float32"), with loss="mse"')
     if y.dtype.kind == "f":
         _need_finite(name, y)
+        try:
+            reals(y)
+        except ValueError as error:
+            raise FedflowError(f"{name}: {error}") from None
         if loss is None and (labels := labels_as_reals(y)):
             accepted = f"labels as whole numbers, {name}.astype(int); real targets, {name}[:, None]"
             raise BadInput(name, Words(f"floats {labels}"), accepted)

@@ -242,6 +242,12 @@ def test_errors_name_what_is_accepted(given: dict[str, Any], match: str) -> None
         ff.run(**{"data": own(), "partition": ff.iid(clients=3), **SMALL} | given)
 
 
+def test_real_targets_keep_their_differences() -> None:
+    y = 1.7e9 + np.arange(12.0)
+    with one_line_error("y: targets from 1700000000 to 1700000011 differ too little for float32", FedflowError):
+        ff.dataset(np.zeros((12, 2), "float32"), y, np.zeros((12, 2), "float32"), y, loss="mse")
+
+
 def test_rows_of_some_clients_cannot_be_mappings() -> None:
     with one_line_error("partition.rows: train of client 1 holds no list", FedflowError):
         ff.run(own(), [[0], {"train": [1], "test": [2]}], **SMALL)

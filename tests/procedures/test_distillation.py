@@ -378,6 +378,11 @@ def test_products(few: Dataset) -> None:
         assert torch.equal(views["weight"], course.teacher.model.views(course.teacher.w)["fc.weight"])
 
 
+def test_test_samples_that_are_training_samples_are_refused(few: Dataset) -> None:
+    with refused("dataset: 'digits' .*a dataset whose test samples are no training samples"):
+        Walk(replace(few, pooled=True), {"ce": {"method": "ce"}})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
