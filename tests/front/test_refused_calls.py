@@ -244,7 +244,9 @@ def test_errors_name_what_is_accepted(given: dict[str, Any], match: str) -> None
 
 def test_real_targets_keep_their_differences() -> None:
     y = 1.7e9 + np.arange(12.0)
-    with one_line_error("y: targets from 1700000000 to 1700000011 differ too little for float32", FedflowError):
+    with one_line_error(
+        "y: targets from 1700000000 to 1700000011 differ too little for float32", FedflowError
+    ):
         ff.dataset(np.zeros((12, 2), "float32"), y, np.zeros((12, 2), "float32"), y, loss="mse")
 
 
