@@ -28,7 +28,7 @@ WORDS = re.compile(
     r"(?:^|[-_./])(train|training|test|testing|eval|evaluation|validation|valid|val|dev)\d*(?=[-_./]|$)",
     re.IGNORECASE,
 )
-SAME = {"training": "train", "testing": "test", "eval": "test", "evaluation": "test"}
+SAME = {"training": "train", "testing": "test", "evaluation": "eval"}
 
 
 class HuggingFaceOptions(Settings):
@@ -103,7 +103,7 @@ def read_huggingface(path: Path, options: HuggingFaceOptions) -> RawData:
         )
     if y.dtype.kind == "f":
         with reading(path):
-            targets: dict[str, Any] = {"y_train": reals(y_train), "y_test": reals(y_test)}
+            targets: dict[str, Any] = dict(zip(("y_train", "y_test"), reals(y_train, y_test)))
     elif names or y.ndim > 1:
         targets = {"y_train": y_train, "y_test": y_test, "classes": tuple(names or ())}
     else:
@@ -152,8 +152,9 @@ def _files(path: Path) -> dict[str, Part]:
         kinds.setdefault(not words, inside)
     if len(kinds) == 2:
         raise ValueError(f"{kinds[True]} names no split, such as train or test, as {kinds[False]} does")
-    if "" in shards:
-        shards = {"train": shards.pop("")}
+    for given, name in (("", "train"), ("eval", "test")):
+        if given in shards and name not in shards:
+            shards[name] = shards.pop(given)
     parts = {}
     for name, tables in shards.items():
         features, *further = map(_described, tables)

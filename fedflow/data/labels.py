@@ -70,15 +70,21 @@ def labels_as_reals(y: np.ndarray) -> str:
     return brief(values) if 1 < len(values) <= most else ""
 
 
-def reals(y: np.ndarray) -> np.ndarray:
-    """Real targets as float32. Raises ValueError if they differ by less than its precision, as times do."""
-    y, made = y.astype(np.float64), y.astype(np.float32)
+def reals(*parts: np.ndarray) -> list[np.ndarray]:
+    """The real targets of some ``parts`` as float32.
+
+    Raises ValueError if they are too large for it, or differ by less than its precision, as times do.
+    """
+    y = np.concatenate(parts).astype(np.float64)
+    if np.abs(y).max(initial=0) > np.finfo(np.float32).max:
+        raise ValueError(f"a target of {np.abs(y).max():.3g} is too large for float32")
+    made = y.astype(np.float32)
     if len(y) and (lost := (np.abs(made - y).max(0) > PRECISION * y.std(0)) & (np.ptp(y, 0) > 0)).any():
         least, most = (bound(y, 0)[lost].flat[0] for bound in (np.min, np.max))
         raise ValueError(
             f"targets from {least:.12g} to {most:.12g} differ too little for float32; subtract their mean"
         )
-    return made
+    return [part.astype(np.float32) for part in parts]
 
 
 def binary_rows(y: np.ndarray) -> str:

@@ -133,7 +133,8 @@ def plain(path: Path, options: PlainOptions) -> RawData:
     raw = _read(path, options, _features)
     if options.task == "regression":
         with reading(path):
-            return replace(raw, y_train=reals(raw.y_train), y_test=reals(raw.y_test))
+            y_train, y_test = reals(raw.y_train, raw.y_test)
+        return replace(raw, y_train=y_train, y_test=y_test)
     with reading(path):
         return replace(raw, **numbered(raw.y_train, raw.y_test))
 

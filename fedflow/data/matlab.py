@@ -64,7 +64,7 @@ def read_mat(path: Path, options: MatlabOptions) -> RawData:
         x_train, x_test, y_train, y_test = x[~test], x[test], y[~test], y[test]
     with reading(path):
         if options.task == "regression":
-            targets: dict[str, Any] = {"y_train": reals(y_train), "y_test": reals(y_test)}
+            targets: dict[str, Any] = dict(zip(("y_train", "y_test"), reals(y_train, y_test)))
         else:
             targets = numbered(y_train, y_test)
     return RawData(x_train=x_train, x_test=x_test, notes=notes, **targets)

@@ -170,8 +170,13 @@ def _rows(path: Path, options: TableOptions) -> tuple["pd.DataFrame", np.ndarray
         raise FedflowError(
             f"{other}: has the columns {listed(names_of(tested))}, not {listed(names_of(table))} as {path}"
         )
-    if text := [name for name in names_of(table) if is_text(table[name]) != is_text(tested[name])]:
+    odd = [name for name in names_of(table) if is_text(table[name]) != is_text(tested[name])]
+    if text := [name for name in odd if not (missing_mark(table[name]) or missing_mark(tested[name]))]:
         table, tested = (read_frame(file, options, text) for file in (path, other))
+    table, tested = (
+        frame.assign(**{name: frame[name].astype(object).where(frame[name].notna(), np.nan) for name in odd})
+        for frame in (table, tested)
+    )
     return pd.concat([table, tested], ignore_index=True), np.arange(len(table) + len(tested)) >= len(table)
 
 
@@ -311,7 +316,7 @@ def _targets(table: "pd.DataFrame", options: TableOptions, path: Path) -> tuple[
             accepted = f"a numeric column, for task: regression (it has {odd_value(column)})"
             raise BadInput("data.target", options.target, accepted)
         with reading(path):
-            return reals(column.to_numpy(np.float64)), ()
+            return reals(column.to_numpy(np.float64))[0], ()
     if mark := missing_mark(column):
         raise FedflowError(
             f"{path}: column {options.target!r}, the target, has the missing value {mark}; with "
@@ -334,7 +339,7 @@ def _several(
     y = columns.to_numpy(np.float64)
     if options.task == "regression":
         with reading(path):
-            return reals(y), ()
+            return reals(y)[0], ()
     if not several(y):
         accepted = "columns of 0 and 1, for loss: bce; real ones need task: regression"
         raise BadInput("data.target", options.targets, accepted)

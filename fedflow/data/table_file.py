@@ -86,16 +86,15 @@ def read_frame(path: Path, options: FileOptions, text: Sequence[str] = ()) -> "p
             raise ValueError(f"has two columns {twice[0]!r}")
         if not len(table):
             raise ValueError("has no rows")
+    marks = [mark.replace(options.thousands or "", "").replace(options.point, ".") for mark in options.marks]
+    marked = [number for mark in marks if (number := _number(mark)) is not None]
     for name in text:
-        table[name] = table[name].map(
-            lambda value: None if value != value else str(value), na_action="ignore"
-        )
+        words = table[name].map(lambda v: v.decode() if isinstance(v, bytes) else str(v), na_action="ignore")
+        table[name] = words.map(lambda word: None if _number(word) in marked else word, na_action="ignore")
     for name in [name for name in names_of(table) if is_text(table[name])]:
         plain = _stripped(table[name], options)
         numbers = (options.rewrites or options.marks) and name not in text
         table[name] = as_numbers(plain, options) if numbers else plain
-    marks = [mark.replace(options.thousands or "", "").replace(options.point, ".") for mark in options.marks]
-    marked = [number for mark in marks if (number := _number(mark)) is not None]
     for name in names_of(table.select_dtypes("number")) if marked else ():
         column = table[name]
         kind = np.float32 if "32" in column.dtype.name else np.float64

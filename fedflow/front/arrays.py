@@ -146,6 +146,11 @@ def dataset(
     inputs = [torch.from_numpy(array.astype(kind)) for array in (x_train, x_test)]
     if images and x_train.ndim == 3:
         inputs = [values.unsqueeze(1) for values in inputs]
+    if real:
+        try:
+            reals(y_train, y_test)
+        except ValueError as error:
+            raise FedflowError(f"y: {error}") from None
     target_kind = np.float32 if real else bool if loss == "bce" else np.int64
     targets = [torch.from_numpy(array.astype(target_kind)) for array in (y_train, y_test)]
     depth = inputs[0].shape[1] if images else 0
@@ -284,10 +289,6 @@ def _need_targets(name: str, y: np.ndarray, sequence: tuple[int, ...], loss: str
         raise BadInput(name, rows, f'real targets, {name}.astype("float32"), with loss="mse"')
     if y.dtype.kind == "f":
         _need_finite(name, y)
-        try:
-            reals(y)
-        except ValueError as error:
-            raise FedflowError(f"{name}: {error}") from None
         if loss is None and (labels := labels_as_reals(y)):
             accepted = f"labels as whole numbers, {name}.astype(int); real targets, {name}[:, None]"
             raise BadInput(name, Words(f"floats {labels}"), accepted)

@@ -506,6 +506,10 @@ def test_files_of_splits_are_known_by_their_names(read, tmp_path, train, test):
         pq.write_table(hugging_face(rows), tmp_path / f"{name}.parquet")
     raw = read("shards", path=str(tmp_path), user=None)
     assert (raw.y_train.tolist(), raw.y_test.tolist()) == (LABELS[:40].tolist(), LABELS[40:].tolist())
+    pq.write_table(hugging_face(slice(9)), tmp_path / "test-2.parquet")
+    pq.write_table(hugging_face(slice(9)), tmp_path / "eval-2.parquet")
+    left = ("left out: the split eval", "input: image; target: label")
+    assert read("shards", path=str(tmp_path), user=None).notes == left or test == "eval/part"
     pq.write_table(hugging_face(slice(9)), tmp_path / "more.parquet")
     with refused("more.parquet names no split, such as train or test, as .* does", FedflowError):
         read("shards", path=str(tmp_path), user=None)

@@ -455,11 +455,38 @@ def test_a_column_that_is_text_in_one_file_is_text_in_both(tmp_path):
     assert raw.classes == ("01", "02", "x") and raw.y_test.tolist() == [0, 1]
 
 
+def test_marks_of_missing_numbers_hold_in_both_files(tmp_path):
+    """Whether the other file makes a column text or not: "-999.0" is the mark -999."""
+    (tmp_path / "tests.csv").write_text("a,user,label\n1,x,0\n?,x,1\n")
+    rows = "1.5,1,0\n-999.0,-999.0,1\n3,2,0\nNone,1,1\n"
+    raw = of_csv(
+        tmp_path,
+        f"a,user,label\n{rows}",
+        test_path=str(tmp_path / "tests.csv"),
+        marks=["-999"],
+        missing="drop",
+        user="user",
+    )
+    assert len(raw.x_train) == 2 and len(raw.x_test) == 1
+    assert raw.columns["user"].names == ("1", "2", "x")
+
+
+def test_bytes_of_one_parquet_file_are_text_of_the_other(tmp_path):
+    for name, users in (("train", [b"a", b"b", b"a"]), ("test", ["a", "b", "a"])):
+        table = pd.DataFrame({"a": [1.5, 2, 3], "user": users, "label": [0, 1, 0]})
+        table.to_parquet(tmp_path / f"{name}.parquet")
+    options = {"target": "label", "test_path": str(tmp_path / "test.parquet"), "columns": ["user"]}
+    raw = read_table(tmp_path / "train.parquet", TableOptions.parse(options))
+    assert raw.columns["user"].names == ("a", "b") and raw.columns["user"].test.tolist() == [0, 1, 0]
+
+
 def test_real_targets_keep_their_differences(tmp_path):
     """float32 makes one number of 1,700,000,000 to 1,700,000,019."""
     rows = "".join(f"{i % 5}.5,{1_700_000_000 + i}\n" for i in range(20))
     with refused("targets from 17000000[0-9]+ to 17000000[0-9]+ differ too little for float32", FedflowError):
         of_csv(tmp_path, f"a,label\n{rows}", task="regression")
+    with refused("a target of 1e[+]39 is too large for float32", FedflowError):
+        of_csv(tmp_path, "a,label\n" + "1.5,0.5\n2.5,1e39\n3.5,0.25\n" * 5, task="regression")
 
 
 def test_dates_may_be_far_away(tmp_path):

@@ -248,6 +248,8 @@ def test_real_targets_keep_their_differences() -> None:
         "y: targets from 1700000000 to 1700000011 differ too little for float32", FedflowError
     ):
         ff.dataset(np.zeros((12, 2), "float32"), y, np.zeros((12, 2), "float32"), y, loss="mse")
+    wide, x = np.array([1.0, 2e5, 3, 4e4] * 3), np.arange(24, dtype="float32").reshape(12, 2)
+    ff.dataset(x, wide, x[:2], np.array([100000.001, 100000.002]), loss="mse")
 
 
 def test_rows_of_some_clients_cannot_be_mappings() -> None:

@@ -142,7 +142,7 @@ class Privacy(UpdateStep):
             accepted = f"uniform with {self.name}, as a large weight would show a client's update"
             raise BadInput("method.weighting", "samples", accepted)
         sampling = _sampling(run)
-        if sampling == "poisson" and run.training.dropped(100):
+        if sampling == "poisson" and run.training.drop_stragglers and run.training.stragglers:
             accepted = (
                 f"false with {self.name} and run.sampling: bernoulli, which divides by the expected cohort"
             )
