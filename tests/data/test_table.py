@@ -456,7 +456,7 @@ def test_a_column_that_is_text_in_one_file_is_text_in_both(tmp_path):
 
 
 def test_marks_of_missing_numbers_hold_in_both_files(tmp_path):
-    """Whether the other file makes a column text or not: "-999.0" is the mark -999."""
+    """The mark -999 also matches "-999.0" in a column that is text in the other file."""
     (tmp_path / "tests.csv").write_text("a,user,label\n1,x,0\n?,x,1\n")
     rows = "1.5,1,0\n-999.0,-999.0,1\n3,2,0\nNone,1,1\n"
     raw = of_csv(
