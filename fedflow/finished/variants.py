@@ -3,10 +3,11 @@
 Only runs of one variant are averaged, over their seeds, which may draw the partition too. The variant that
 params.yaml defines (in the folder ``<seed>``) has the name of the method; other variants are named after
 their differences from it, or from the method's runs on another partition. Where no run at all has the
-settings of params.yaml, as in a first trial with ``--set``, the variant with most seeds has the name.
+settings of params.yaml, as in a first trial with ``--set``, the settings with most runs have the name.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -22,6 +23,7 @@ from fedflow.local.local_training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.naming import flat, say, text
 from fedflow.partition import PartitionParams
+from fedflow.project.digest import digest
 from fedflow.settings import Settings, explain, hints
 from fedflow.simulation.settings import RunSettings
 
@@ -33,6 +35,7 @@ HOST = "method.host.name"  # the method that another one wraps
 def named(runs: Sequence[Run]) -> list[Run]:
     """``runs`` with ``variant`` and ``label``; of two with equal variant and seed, the one in ``<seed>``."""
     labeled, plain = [], {run.method: run for run in runs if _is_plain(run)}
+    base_of = plain or _most_used(runs)
     for _, group in groupby(runs, key=lambda run: (run.partition, run.method)):
         variants: dict[tuple, dict[int, Run]] = {}
         for run in sorted(group, key=lambda run: (_identity(run), run.seed, run.folder.name)):
@@ -41,12 +44,13 @@ def named(runs: Sequence[Run]) -> list[Run]:
                 seeds[run.seed] = replace(seeds[run.seed], repeated=run.folder.name)
             else:
                 seeds[run.seed] = run
-        usual = max(variants.values(), key=lambda seeds: (sum(map(_is_plain, seeds.values())), len(seeds)))
+        fits = _is_plain if plain else lambda run: _everywhere(run) == _everywhere(base_of[run.method])
+        usual = max(variants.values(), key=lambda seeds: (sum(map(fits, seeds.values())), len(seeds)))
         base = next(iter(usual.values()))
-        elsewhere, taken = bool(plain) and not any(map(_is_plain, usual.values())), set[str]()
+        elsewhere, taken = not any(map(fits, usual.values())), set[str]()
         for seeds in variants.values():
             run = next(iter(seeds.values()))
-            variant, label = _without_plain(run, plain.get(run.method)) if elsewhere else _names(run, base)
+            variant, label = _without_plain(run, base_of.get(run.method)) if elsewhere else _names(run, base)
             if variant in taken:  # the same settings on other data
                 data = ", ".join(say(name, value[:8]) for name, value in hashes(run.metrics).items())
                 variant, label = f"{variant} · {data}", f"{label} · {data}"
@@ -71,6 +75,22 @@ def _distinct(runs: Sequence[Run]) -> list[Run]:
 def _identity(run: Run) -> tuple[str, ...]:
     """The settings and data that averaged runs share."""
     return (run.settings, *hashes(run.metrics).values())
+
+
+def _everywhere(run: Run, *others: str) -> str:
+    """The settings of a run except ``others`` and those that differ by partition."""
+    return digest({name: value for name, value in run.params.items() if name not in (*PLACES, *others)})
+
+
+def _most_used(runs: Sequence[Run]) -> dict[str, Run]:
+    """A run of every method with the settings of most of its runs; of equals, those of most methods."""
+    own, common = Counter(map(_everywhere, runs)), Counter(_everywhere(run, "method") for run in runs)
+
+    def use(run: Run) -> tuple[int, int, str, str]:
+        mine, shared = _everywhere(run), _everywhere(run, "method")
+        return own[mine], common[shared], shared, mine
+
+    return {run.method: run for run in sorted(runs, key=use)}
 
 
 def _is_plain(run: Run) -> bool:

@@ -228,6 +228,23 @@ def test_the_name_of_a_method_is_of_runs_with_the_settings_of_the_file(tmp_path)
     assert set(one_number(collect_runs(root))) == set()
 
 
+def test_without_runs_of_the_file_a_name_has_the_same_settings_everywhere(tmp_path):
+    """Of methods that ran with two learning rates each, on several partitions, all names are of one rate."""
+    schemes = {"iid": ("iid", {}), "p": ("dirichlet", {"alpha": 0.1}), "q": ("dirichlet", {"alpha": 1.0})}
+    for partition, scheme in schemes.items():
+        for method in ("ditto", "fedavg"):
+            for lr in (0.05, 0.02):
+                write_run(tmp_path, partition, method, 0, plain=False, scheme=scheme, training={"lr": lr})
+    plain = [run for run in collect_runs(tmp_path) if run.variant == run.method]
+    assert len(plain) == 6 and len({run.params["training"]["lr"] for run in plain}) == 1
+    for seed in (1, 2):
+        write_run(tmp_path, "p", "ditto", seed, plain=False, training={"lr": 0.02})
+    write_run(tmp_path, "r", "ditto", 0, plain=False, training={"lr": 0.05})
+    runs = [run for run in collect_runs(tmp_path) if run.method == "ditto"]
+    labels = {run.params["training"]["lr"]: run.label for run in runs}  # most runs of the method have 0.02
+    assert labels == {0.02: "Ditto", 0.05: "Ditto · lr 0.05"}
+
+
 def test_clients_of_another_division_under_the_same_name_are_left_out(tmp_path):
     write_partition(tmp_path / "partitions", "p", scheme="dirichlet", alpha=0.1)
     write_run(tmp_path / "results", "p", "fedavg", 0)
