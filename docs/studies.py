@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 from fedflow.claims.claims import Claim, load_claims
 from fedflow.claims.matching import Shown, compare, full, numbered
 from fedflow.claims.recorded import UNRECORDED, Entry, judged_from, read_verdicts
-from fedflow.claims.results import EQUAL, read_results
+from fedflow.claims.results import CHANGES, EQUAL, read_results
 from fedflow.claims.sources import CLAIMS, COMPARISONS, NO_ROWS, OTHER_ROWS, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, CONFIRMED, NOT_CONFIRMED, NOT_RESOLVED, NOT_RUN, VERDICTS
 from fedflow.config import PARAMS, load_params
@@ -290,6 +290,7 @@ def _state(
     if claim is None or entry.verdict in NO_RESULTS:
         return "", ""
     used = [row for row in results if (row["partition"], row["method"]) in claim.sides]
+    used = [row for row in used if claim.selects or not row.get(CHANGES)]
     made = {(row["partition"], row["method"]) for row in used}
     if not entry.commit or not used or claim.sides - made - absent:
         return ABSENT, ""

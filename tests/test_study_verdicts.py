@@ -17,7 +17,7 @@ from support import refused
 
 from fedflow.claims.claims import Claim, load_claims
 from fedflow.claims.recorded import UNRECORDED, Entry, judged_from, read_verdicts
-from fedflow.claims.results import EQUAL, registered, registered_names
+from fedflow.claims.results import CHANGES, EQUAL, registered, registered_names
 from fedflow.claims.sources import CLAIMS, COMPARISONS, RECORDED, RESULTS
 from fedflow.claims.verdicts import BY_TESTS, NOT_RUN, VERDICTS, Judged, judge
 from fedflow.config import PARAMS, load_params
@@ -119,7 +119,7 @@ def test_committed_verdicts_follow_from_committed_results() -> None:
                 assert not entry.commit, f"{where}: a verdict on an earlier claim"
             else:
                 assert (entry.verdict, entry.seeds) == (judged.verdict, seeds(judged)), where
-                spans = [result.span for result in judged.deciding if result.span]
+                spans = [result.span for result in judged.shown if result.span]
                 assert numbers(entry.interval) == pytest.approx(numbers("; ".join(spans)), abs=0.02), where
                 used = [run.committed for result in judged.comparisons for run in result.runs]
                 made = {row["commit"] for row in used if row}
@@ -204,6 +204,22 @@ def test_a_verdict_on_results_of_other_code_is_stale(site: ModuleType, tmp_path:
     lines, now = (tmp_path / RESULTS).read_text().splitlines(), current_code("run", "fedavg", "mlp")
     (tmp_path / RESULTS).write_text("".join(f"{x},{end}\n" for x, end in zip(lines, [EQUAL] + 10 * [now])))
     assert site.shown(tmp_path)[0][2:] == ("current", site.SAMPLE)
+
+
+def test_outdated_rows_that_a_claim_does_not_compare_leave_it_current(
+    site: ModuleType, tmp_path: Path
+) -> None:
+    committed(tmp_path, "fedavg")
+    head, *rows = (tmp_path / RESULTS).read_text().splitlines()
+    code = head.split(",").index("code")
+    other = [*rows[0].split(","), '"{""method"": {""lam"": 9.0}}"']
+    other[code] = "000000000000"
+    lines = [f"{head},{CHANGES}", *(f"{row}," for row in rows), ",".join(other)]
+    (tmp_path / RESULTS).write_text("\n".join(lines) + "\n")
+    verdicts, claims = (tmp_path / RECORDED).read_text(), load_claims(tmp_path / CLAIMS)
+    digest = f"judged: {judged_from(tmp_path, claims)}\n"
+    (tmp_path / RECORDED).write_text(digest + verdicts.split("\n", 1)[1])
+    assert site.shown(tmp_path)[0].state == "current" and not claims[0].selects
 
 
 def test_a_verdict_is_stale_once_settings_claims_or_rows_change(site: ModuleType, tmp_path: Path) -> None:

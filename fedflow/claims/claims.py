@@ -215,6 +215,13 @@ class Claim(Check):
             for partition in partitions or [""]
         }
 
+    @property
+    def selects(self) -> bool:
+        """True if it compares runs with settings other than those of params.yaml."""
+        checks = [check for check, _, _ in _placed(self, self.partitions, self.measure)]
+        sides = [side for check in checks for arm in check.arms for side in (arm, arm.other) if side]
+        return any(part.where for part in (*checks, *sides))
+
 
 def load_claims(path: Path) -> list[Claim]:
     """The claims in a file, none without a file. Raises `FedflowError` if it is not valid."""

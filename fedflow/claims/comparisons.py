@@ -28,7 +28,7 @@ def write_claims(judged: Sequence[Judged], out_dir: Path, recorded: Recorded | N
     write_comparisons(judged, csv, recorded or {})
     lines = ["| claim | source | verdict | numbers |", "|---|---|---|---|"]
     for entry in judged:
-        numbers = [f"{c.partition}, {c.statement}: {c.numbers}" for c in entry.deciding]
+        numbers = [f"{c.partition}, {c.statement}: {c.numbers}" for c in entry.shown]
         numbers = [text for text in (*numbers, entry.counts, entry.claim.test) if text]
         cells = (entry.claim.claim, entry.claim.source, f"**{entry.verdict}**", "<br>".join(numbers))
         plain = (" ".join(cell.split()).replace("|", r"\|") for cell in cells)  # YAML may fold lines

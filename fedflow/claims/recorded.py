@@ -163,9 +163,9 @@ def _commented(lines: Iterable[str]) -> str:
 
 def _computed(judged: Judged) -> dict[str, Any]:
     """The fields of an entry that follow from the runs."""
-    deciding = judged.deciding
+    deciding, shown = judged.deciding, judged.shown
     seeds = [len(result.difference.values) for result in deciding if result.difference]
-    means = [f"{result.partition}: {result.means}" for result in deciding if result.means]
+    means = [f"{result.partition}: {result.means}" for result in shown if result.means]
     noted = [result for result in deciding if result.note]
     several = len({result.note for result in noted}) > 1
     notes = [f"{result.partition}: " * several + result.note for result in noted]
@@ -173,7 +173,7 @@ def _computed(judged: Judged) -> dict[str, Any]:
     return {
         "verdict": judged.verdict,
         "ours": "; ".join(dict.fromkeys(text for text in texts if text)),
-        "interval": "; ".join(result.span for result in deciding if result.span),
+        "interval": "; ".join(result.span for result in shown if result.span),
         "seeds": min(seeds, default=None),
     }
 

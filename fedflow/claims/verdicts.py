@@ -141,7 +141,7 @@ def _chance_in_words(p: float) -> str:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, its verdict, its comparisons, and the first ones from which the verdict follows."""
+    """A claim, its verdict, its comparisons, and those from which the verdict follows."""
 
     claim: Claim
     verdict: str
@@ -149,9 +149,14 @@ class Judged:
     deciding: list[CheckResult]
 
     @property
+    def shown(self) -> list[CheckResult]:
+        """The comparisons that are printed with the verdict."""
+        return self.deciding[:SHOWN]
+
+    @property
     def counts(self) -> str:
-        """``5 comparisons: 3 confirmed, 2 not run``, or an empty text if all are deciding."""
-        if len(self.deciding) == len(self.comparisons):
+        """``5 comparisons: 3 confirmed, 2 not run``, or an empty text if all are shown."""
+        if len(self.shown) == len(self.comparisons):
             return ""
         counted = Counter(result.verdict for result in self.comparisons)
         words = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
@@ -197,7 +202,7 @@ def judge(
     for claim, group in groups:
         results = list(islice(left, len([*group])))
         verdict, deciding = group.verdict(iter(results))
-        judged.append(Judged(claim, REFUTED if claim.refuted else verdict, results, deciding[:SHOWN]))
+        judged.append(Judged(claim, REFUTED if claim.refuted else verdict, results, deciding))
     return judged
 
 
@@ -318,11 +323,11 @@ def _late(term: "Term") -> int:
 
 def _decided(results: Sequence[CheckResult]) -> list[CheckResult]:
     """The same comparisons with intervals and verdicts, which depend on all of them."""
-    kinds: dict[tuple[str, str, int], list[Stat]] = {}
+    kinds: dict[tuple[str, str, int], dict[str, Stat]] = {}
     for result in results:
-        if result.difference:
-            kinds.setdefault(result.kind, []).append(result.difference)
-    least = {kind: typical(differences) for kind, differences in kinds.items()}
+        if result.difference:  # one that is asked twice counts once
+            kinds.setdefault(result.kind, {})[_numbers(result.difference)] = result.difference
+    least = {kind: typical(differences.values()) for kind, differences in kinds.items()}
     told = [_interval(result, least[result.kind]) if result.testable else result for result in results]
     chances = {_question(result): _chance(result, least[result.kind]) for result in told if result.counts}
     values = dict(zip(chances, adjusted([*chances.values()]), strict=True))
@@ -330,6 +335,12 @@ def _decided(results: Sequence[CheckResult]) -> list[CheckResult]:
         _corrected(result, values[_question(result)], len(values)) if result.counts else result
         for result in told
     ]
+
+
+def _numbers(difference: Stat) -> str:
+    """Equal texts for the same differences, with the methods swapped or not."""
+    seeds, values = zip(*sorted(difference.values.items()), strict=True)
+    return canonical([seeds, min([sign * value + 0.0 for value in values] for sign in (1, -1))])
 
 
 def _question(result: CheckResult) -> str:

@@ -126,7 +126,7 @@ def test_the_median_deviation_is_that_of_differences_and_not_of_values(tmp_path)
 
 
 def test_p_values_are_adjusted_for_the_comparisons_of_all_claims(tmp_path):
-    fedavg, others = [1.0, 1.0, 1.0], {name: [0.8, 1.0, 1.2] for name in "bcdefghijk"}
+    fedavg, others = [1.0, 1.0, 1.0], {b: [0.8, 1.0, 1.2 + i * 1e-9] for i, b in enumerate("bcdefghijk")}
     measured = {"fedavg": fedavg, "a": [1.3, 1.45, 1.6], **others}
     (low, high) = interval(Stat({0: 0.3, 1: 0.45, 2: 0.6}), 0.2)
     every = ", ".join(ABOVE % ("loss", name) for name in ("a", *others))
@@ -162,6 +162,35 @@ def test_a_comparison_counts_once_with_its_partitions_swapped(tmp_path):
         (judged,) = judge(load_claims(file), runs)
         numbers.append([result.numbers for result in judged.comparisons[:2]])
     assert numbers[0] == numbers[1] and "adjusted p" in numbers[0][1]
+
+
+def test_a_comparison_that_another_claim_repeats_does_not_change_the_others(tmp_path):
+    """The median deviation of b and of two steady methods is theirs, however often b is compared."""
+    losses = {"fedavg": [1.0] * 3, "a": [1.5, 1.51, 1.52], "b": [1.5, 2.0, 2.6], "c": [1.2, 1.22, 1.23]}
+    once = ", ".join(ABOVE % ("loss", name) for name in "abc")
+    mirrored = "{measure: loss, of: fedavg, below: [b]}"
+    _, expected = verdict(tmp_path, f"all: [{once}]", **losses)
+    _, found = verdict(tmp_path, f"all: [{once}, {mirrored}, {mirrored}]", **losses)
+    assert found[:3] == expected and "[+0.4" in expected[0]
+
+
+def test_seeds_are_the_fewest_of_all_comparisons_that_decide(tmp_path):
+    """The fourth one, which is not printed, has two seeds."""
+    losses = {"a": [1, 2, 3, 4, 5], "b": [1, 4, 9, 16, 25]}
+    runs = [
+        run(method, seed, loss, partition)
+        for partition, (method, of) in product("pqrs", losses.items())
+        for seed, loss in enumerate(of[:2] if partition == "s" else of)
+    ]
+    text = "- {id: a, source: b, claim: c, partition: [p, q, r, s], measure: loss, of: a, equal: [b]}\n"
+    (tmp_path / "claims.yaml").write_text(text)
+    for one in runs:
+        one.metrics["settings"] = ""
+    (judged,) = judge(load_claims(tmp_path / "claims.yaml"), runs)
+    write_verdicts(tmp_path, [judged], "2026-01-01", {})
+    (entry,) = read_verdicts(tmp_path).verdicts
+    assert len(judged.deciding) == 4 and len(judged.shown) == 3
+    assert entry.seeds == 2 and entry.basis == "seen, two seeds"
 
 
 def test_what_decides_is_printed(tmp_path):

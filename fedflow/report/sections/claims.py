@@ -29,7 +29,7 @@ def section(c: Compared) -> Section | None:
 
 
 def _box(judged: Judged) -> Box:
-    claim, deciding = judged.claim, [Text(_numbers(result), "detail") for result in judged.deciding]
+    claim, deciding = judged.claim, [Text(_numbers(result), "detail") for result in judged.shown]
     every = [Text(_verdict(result.verdict) + _numbers(result), "detail") for result in judged.comparisons]
     blocks: list[Block] = [
         Heading(_verdict(judged.verdict) + claim.claim, claim.source),
