@@ -13,6 +13,7 @@ N rows of each code.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -30,11 +31,12 @@ from fedflow.claims.results import CHANGES, CODE, DIGITS, EQUAL, read_results
 from fedflow.claims.sources import RESULTS
 from fedflow.config import PARAMS
 from fedflow.finished.tables import write_csv
-from fedflow.project.identity import Identity
+from fedflow.project.identity import FILE, Identity
 from fedflow.stages.current import current_code, holds
 
 HERE = Path(__file__).resolve().parent
 FOLDER = Path(".fedflow") / "recompute"
+SETTINGS = (FILE, "params.json")  # files that name the code
 CELL = ("kind", "partition", "method", "seed")
 
 Row = dict[str, str]
@@ -100,13 +102,15 @@ def compute(study: Path, checkout: Path, rows: list[Row], changes: Iterable[str]
 
 
 def numbers(folder: Path) -> dict[str, Any]:
-    """The metrics of a result and the columns of its tables, by file and name."""
+    """The metrics of a result, the columns of its tables and digests of its other files, by file and name."""
     metrics = json.loads((folder / "metrics.json").read_text())
     facts = {f"metrics.json: {name}": value for name, value in metrics.items()}
     for file in folder.rglob("*"):
         if file.suffix in (".csv", ".parquet"):
             table = pd.read_csv(file) if file.suffix == ".csv" else pd.read_parquet(file)
             facts |= {f"{file.name}: {name}": table[name].tolist() for name in table}
+        elif file.name not in SETTINGS and str(file.relative_to(folder)) in metrics.get("files", ()):
+            facts[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
     return {name: repr(value) for name, value in facts.items()}  # NaN equals itself
 
 

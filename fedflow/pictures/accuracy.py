@@ -43,6 +43,7 @@ class DrawnRun(Curve, Protocol):
 DRAWN = ("local_accuracy", "global_accuracy", "local_worst10", "local_best10")  # of runs with pictures
 Curves = Mapping[str, Sequence[Curve]]
 Methods = Mapping[str, Sequence[DrawnRun]]
+TICK = 0.4  # inches of a number on the horizontal axis
 STRETCHES = 200  # of the horizontal axis of a curve: about one per pixel
 AXES = {"round": "round", "traffic": "MB moved, down + up, all clients", "time": "simulated time"}
 
@@ -154,7 +155,8 @@ def _curve(
         first, final = axes.dataLim.intervalx
         if x == "round" and first == final:  # else ticks are fractions of a round
             axes.set_xlim(first - 1, final + 1)
-        axes.locator_params(axis="x", integer=x == "round", nbins=6)
+        inches = axes.get_position().width * work.figure.get_figwidth()
+        axes.locator_params(axis="x", integer=x == "round", nbins=max(3, min(6, int(inches / TICK))))
         name_ends(axes, ends)
     return work, ends
 
@@ -226,7 +228,7 @@ def _percent(runs: Sequence[DrawnRun], metric: str) -> list[float]:
 
 
 def _rows(axes: Axes, methods: Methods) -> None:
-    axes.set_yticks(range(len(methods)), [fitting(runs[0].label) for runs in methods.values()])
+    axes.set_yticks(range(len(methods)), fitting(runs[0].label for runs in methods.values()))
     axes.tick_params(axis="y", labelcolor=INK)
     axes.set_ylim(len(methods) - 0.5, -0.6)
     axes.grid(False, axis="y")

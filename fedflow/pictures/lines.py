@@ -1,6 +1,7 @@
 """Lines with their names at the ends, which all pictures by round, step or epoch share."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.optimize import isotonic_regression
 
 from fedflow.pictures.drawing import SMALLEST
 
-LONGEST = 30  # letters of a label in a picture
+LONGEST, BEGINNING = 30, 10  # letters of a label in a picture, and of its beginning
 LARGEST = 1e100  # of a value that is drawn: diagnostics may diverge
 
 
@@ -51,11 +52,11 @@ def name_ends(axes: Axes, ends: list[End]) -> None:
     at = np.clip(isotonic_regression(wanted).x, bottom, max(bottom, top - steps[-1])) + steps
     at = scale.inverted().transform(at)
     across = axes.get_yaxis_transform()
-    for (x, y, label, color, number), height in zip(ends, at, strict=True):
+    for (x, y, _, color, number), name, height in zip(ends, fitting(e.label for e in ends), at, strict=True):
         arrow = {"arrowstyle": "-", "color": color, "lw": 0.8, "alpha": 0.75, "shrinkA": 0, "shrinkB": 0}
         start, where = (right if np.isnan(x) else x, y), ("axes fraction", "data")
         link = axes.annotate("", start, (1.05, height), "data", where, arrowprops=arrow)
-        text = axes.text(1.065, height, fitting(label), transform=across, va="center", fontsize=SMALLEST)
+        text = axes.text(1.065, height, name, transform=across, va="center", fontsize=SMALLEST)
         if number is not None:
             assert link.arrow_patch is not None
             link.arrow_patch.set_gid(f"link-{number}")
@@ -90,7 +91,20 @@ def margin(labels: Iterable[str]) -> float:
     return 0.16 + max((0.08 * len(text) + 0.02 * sum(map(str.isupper, text)) for text in shown), default=0)
 
 
-def fitting(label: str) -> str:
-    """``label`` as `room` has space for it: the ends of long ones differ."""
-    half = LONGEST // 2
-    return label if len(label) <= LONGEST else f"{label[: half - 1]}…{label[-half:]}"
+def fitting(labels: Iterable[str]) -> list[str]:
+    """``labels`` of a picture as `room` has space for them: without their middle, or else what they share.
+
+    >>> fitting(["FedProx · mu 0.001, batch_size 32, lr 0.1", "FedProx · mu 0.01, batch_size 32, lr 0.1"])
+    ['FedProx · …mu 0.001, batch_siz', 'FedProx · …mu 0.01, batch_size']
+    """
+    labels, half = [*labels], LONGEST // 2
+    short = {label: f"{label[: half - 1]}…{label[-half:]}" for label in labels if len(label) > LONGEST}
+    for name in dict.fromkeys(short.values()):
+        alike = [label for label, other in short.items() if other == name]
+        shared = "".join(x for x, *_ in takewhile(lambda each: len({*each}) == 1, zip(*alike)))
+        setting = max(shared.rfind(sign) for sign in "·,") + 2  # where the setting that differs begins
+        for number, label in enumerate(alike if len(alike) > 1 else ()):
+            short[label] = f"{label[:BEGINNING]}…{label[setting:]}"[:LONGEST]
+            if short[label] in [short[other] for other in alike[:number]]:  # it differs even later
+                short[label] = f"{short[label][: LONGEST - 4]} ({number + 1})"
+    return [short.get(label, label) for label in labels]

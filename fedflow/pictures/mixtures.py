@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -32,10 +33,11 @@ def mixtures(
             seeds = [run.scores.groupby("value")[column] for run in runs]
             mean = 100 * pd.concat([scores.mean() for scores in seeds]).groupby(level=0).mean()
             std = 100 * pd.concat([scores.std(ddof=0) for scores in seeds]).groupby(level=0).mean()
-            style = line_style(colors[method])
-            axes.fill_between(mean.index, mean - std, mean + std, color=style["color"], alpha=0.12, lw=0)
-            axes.plot(mean.index, mean, lw=1.6, marker=".", ms=4, **style)
-            ends.append(End(mean.index[-1], mean.iloc[-1], runs[0].label, style["color"]))
+            number, style = colors[method], line_style(colors[method])
+            band: dict[str, Any] = {"color": style["color"], "alpha": 0.12, "lw": 0, "gid": f"band-{number}"}
+            axes.fill_between(mean.index, mean - std, mean + std, **band)
+            axes.plot(mean.index, mean, lw=1.6, marker=".", ms=4, gid=f"line-{number}", **style)
+            ends.append(End(mean.index[-1], mean.iloc[-1], runs[0].label, style["color"], number))
         axes.set_xlabel("λ: share of the personal model")
         axes.set_ylim(max(0, axes.get_ylim()[0]), min(101, axes.get_ylim()[1]))
         axes.margins(x=0.01)

@@ -1,6 +1,7 @@
 """Critical-difference diagram: methods by mean rank, joined by a bar where they do not differ."""
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 from fedflow.pictures.drawing import INK, MUTED, SMALLEST, Drawing, drawing, line_style
@@ -8,7 +9,7 @@ from fedflow.pictures.lines import fitting, margin
 
 WIDTH, SCALE = 6.4, 3.2  # inches of the picture and of the ranks, at least
 ROW, BAR = 0.24, 0.12  # inches per name, and per bar
-NUMBER = 0.5  # inches for a mean rank
+NUMBER, TICK = 0.5, 0.2  # inches for a mean rank, and for one on the axis
 
 
 def differences(
@@ -34,7 +35,7 @@ def differences(
         axes.set_ylim(0, 1)
         axes.xaxis.tick_top()
         axes.set_yticks([])
-        axes.set_xticks(range(1, len(labels) + 1))
+        axes.set_xticks(range(1, len(labels) + 1, ceil(len(labels) * TICK / (width - sum(sides)))))
         axes.grid(False)
         inch = 1 / 0.05  # of the axes' height
         axes.plot([1, 1 + critical], [inch * 0.38] * 2, color=INK, lw=1.6, clip_on=False)
@@ -46,7 +47,7 @@ def differences(
             ends = [means[first] - 0.03, means[last] + 0.03]
             axes.plot(ends, [y, y], color=INK, lw=3.2, clip_on=False, solid_capstyle="butt")
         style = {"textcoords": "offset points", "va": "center", "fontsize": SMALLEST, "color": INK}
-        for i, (label, mean, index) in enumerate(zip(labels, means, colors, strict=True)):
+        for i, (label, mean, index) in enumerate(zip(fitting(labels), means, colors, strict=True)):
             left = i < half
             row = i if left else len(labels) - 1 - i
             y = -inch * (BAR * (len(bars) + 1) + ROW * (row + 0.5))
@@ -55,7 +56,5 @@ def differences(
             axes.plot([mean, mean, end], [0, y, y], color=color, lw=1.1, clip_on=False)
             axes.plot(mean, 0, "o", ms=4.5, color=color, clip_on=False)
             offset, side = ((-5, 0), "right") if left else ((5, 0), "left")
-            axes.annotate(
-                f"{fitting(label)}  {mean:.2f}", (end, y), offset, ha=side, annotation_clip=False, **style
-            )
+            axes.annotate(f"{label}  {mean:.2f}", (end, y), offset, ha=side, annotation_clip=False, **style)
     return work

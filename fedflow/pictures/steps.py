@@ -24,8 +24,8 @@ def by_step(
 ) -> Drawing:
     """The values of every part, a series per seed by step, with a band from the lowest to the highest seed.
 
-    With more than `FEW` parts, thin lines are parts and the thick one is their mean. On a ``log`` axis, only
-    positive values are drawn.
+    With more than `FEW` parts, thin lines are parts and the thick one is their mean, where all have a value.
+    On a ``log`` axis, only positive values are drawn.
     """
     tables = {part: _over_seeds(seeds, log) for part, seeds in parts.items()}
     tables = {part: table for part, table in tables.items() if len(table)}
@@ -43,7 +43,7 @@ def by_step(
                 axes.fill_between(table.index, table["low"], table["high"], **band)
             ends.append(plot(axes, table.index, table["mean"], part, style, 0.7 if many else 1.6))
         if many:
-            mean = pd.concat([table["mean"] for table in tables.values()], axis=1).mean(axis=1)
+            mean = pd.concat([table["mean"] for table in tables.values()], axis=1).mean(axis=1, skipna=False)
             axes.plot(mean.index, mean, color=INK, lw=1.8)
         if log:
             axes.set_yscale("log")

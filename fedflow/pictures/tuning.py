@@ -43,7 +43,7 @@ def tried(methods: Sequence[Tried], setting: str, loss: bool, name: str) -> Draw
         axes, ends = work.axes, []
         for method in methods:
             tries = method.tries
-            table = tries.assign(x=tries["value"].map(at), y=tries["score"] * factor)
+            table = tries.assign(x=[at[value] for value in tries["value"]], y=tries["score"] * factor)
             table = table[table["y"].abs() < LARGEST]
             if table.empty:
                 continue

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +135,27 @@ def grouped(
     ordered = {name: _best_first(by_method(group)) for name, group in groups.items()}
     drawn = {variant for methods in ordered.values() for variant in leading(methods)}
     first = sorted(most_used(groups), key=lambda variant: variant not in drawn)
-    colors = {variant: i for i, variant in enumerate(first)}
+    colors = _looks(first, [{*leading(methods)} for methods in ordered.values()])
     partitions = [
         ComparedPartition(name, group, ordered[name], colors, _of_runs(group, facts or {}), now or {})
         for name, group in groups.items()
     ]
     return Compared(runs, partitions, colors, **others)
+
+
+def _looks(variants: Sequence[str], pictures: Sequence[set[str]]) -> dict[str, int]:
+    """An index for `line_style` per variant; in the same picture, two look the same only if it is too full.
+
+    >>> _looks(["a", "b"], [{"a", "b"}])
+    {'a': 0, 'b': 1}
+    """
+    indices: dict[str, int] = {}
+    for variant in variants:
+        beside = {other for names in pictures if variant in names for other in names} & indices.keys()
+        looks = {indices[other] % LINES for other in beside}
+        free = (i for i in count() if i not in indices.values())
+        indices[variant] = next(i for i in free if len(looks) == LINES or i % LINES not in looks)
+    return indices
 
 
 def _of_runs(runs: Sequence[Run], facts: Mapping[str, PartitionFacts]) -> PartitionFacts | None:

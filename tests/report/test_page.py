@@ -3,6 +3,7 @@ import re
 from base64 import b64encode
 from functools import partial
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from result_folders import METHODS, change, listed, write_partition, write_run
 from support import refused
 
 from fedflow.errors import FedflowError
+from fedflow.finished.collect import collect_runs
 from fedflow.pictures.clusters import FILLS
-from fedflow.report.compared import LINES
+from fedflow.report.compared import LINES, grouped
 from fedflow.report.page import build_report
 
 POLICY = '<meta http-equiv="Content-Security-Policy" content="([^"]*)">'
@@ -357,6 +359,9 @@ def test_mixtures_of_all_methods_are_one_picture(tmp_path):
     page = build(tmp_path)
     picture = page.split("<h4>Local accuracy by λ</h4>")[1].split("</figure>")[0]
     assert "APFL" in picture and "SUPERFED" in picture and "FEDAVG" not in picture
+    curves = {int(number) for number in re.findall(r'-local_accuracy-round-line-(\d+)"', page)}
+    hidden = {int(number) for number in re.findall(r'line-(\d+)"', picture)}
+    assert len(hidden) == 2 and hidden < curves  # the switch of a method hides these too
     assert "<h4>ECE by λ</h4>" not in page  # one seed has none
     (folder / "sweep.parquet").write_bytes(b"half")
     with refused(r"sweep.parquet", FedflowError):
@@ -406,6 +411,17 @@ def test_a_partition_with_many_methods_draws_the_best_and_says_so(tmp_path):
     assert shown.count("<tr>") - 1 == LINES + 1
     lines = set(re.findall(r'id="pp-local_accuracy-round-line-(\d+)"', page))
     assert lines == {str(number) for number in range(LINES)}  # no color and dash twice
+
+
+def test_methods_of_different_partitions_do_not_share_a_look_in_a_picture(tmp_path):
+    """More methods than looks in all, and fewer in each picture."""
+    for partition, number in product("pqr", range(LINES // 2)):
+        write_run(tmp_path, partition, f"{partition}{number:02}", 0, rounds=2)
+    for partition, number in product("pqr", range(4)):
+        write_run(tmp_path, partition, f"all{number}", 0, rounds=2)
+    for partition in grouped(collect_runs(tmp_path)).partitions:
+        looks = {partition.colors[variant] % LINES for variant in partition.methods}
+        assert len(looks) == len(partition.methods) == 4 + LINES // 2
 
 
 def test_outdated_runs_are_marked(tmp_path):

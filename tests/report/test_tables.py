@@ -49,6 +49,16 @@ def test_a_lead_is_more_than_chance_by_the_rule_for_claims(ditto, detail, senten
     assert sentence in summary(grouped(runs))[0]
 
 
+def test_a_method_with_too_few_seeds_is_named_apart_from_level_ones(tmp_path):
+    """With its only seed it is 0.1 points behind the best."""
+    losses = {"fedavg": [0.8, 0.82, 0.85], "ditto": [0.81, 0.81, 0.86], "local": [0.809]}
+    for method, values in losses.items():
+        for seed, value in enumerate(values):
+            write(tmp_path, "p", method, seed, local_accuracy=value)
+    (sentence, *_) = summary(grouped(collect_runs(tmp_path)))
+    assert sentence.endswith("Ditto and FedAvg are level (Local: too few seeds) on p.")
+
+
 def test_findings_name_the_cheapest_method_whose_every_seed_arrives(tmp_path):
     for seed in (0, 1):
         for method in ("fedavg", "ditto", "scaffold"):

@@ -65,6 +65,17 @@ def test_of_a_regression_the_lowest_loss_is_the_best(tmp_path):
     assert section.count("<svg") == 1 and "accuracy, %" not in section
 
 
+@pytest.mark.parametrize("other", ["10.0", "abc"])
+def test_null_is_a_value_of_a_setting(other, tmp_path):
+    """It may be the only one besides another, and the chosen one."""
+    section = shown(
+        tmp_path,
+        fedavg=f"training.clip,accuracy,spread,loss,chosen,settings\n,0.7,,1,True,a\n{other},0.5,,1,False,b\n",
+    )
+    assert rows(section)["FedAvg"][0] == "training.clip null"
+    assert section.count("<svg") == 1 and ">null</text>" in section
+
+
 def test_a_method_whose_every_try_diverged_has_no_choice(tmp_path):
     section = shown(tmp_path, fedavg=f"{HEAD}\n0.01,1,,,,False,a\n0.1,1,,,,False,b\n")
     assert rows(section) == {"FedAvg": ["–", "–", "–", "2 2 diverged"]}

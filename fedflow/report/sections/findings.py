@@ -103,6 +103,8 @@ def summary(c: Compared) -> list[str]:
                 ahead = "leads" if certain else "is ahead with every seed" if always else "is ahead"
                 ahead = ahead if fewest >= SEEDS else f"is ahead ({few_seeds(fewest)})"
                 words = f"{_names(p.methods, level)} {ahead if len(level) == 1 else 'are level'}"
+                few = [name for name, lead in leads.items() if lead.seeds < SEEDS and name not in level]
+                words += f" ({_names(p.methods, few)}: too few seeds)" if few and len(level) > 1 else ""
                 leaders.setdefault(words, []).append(p.name)
         if list(map(len, leaders.values())) == [len(c.partitions)] and len(c.partitions) > 1:
             sentences.append(f"{on}, {next(iter(leaders))} on every partition.")

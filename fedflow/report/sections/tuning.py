@@ -45,13 +45,15 @@ def _read(file: Path) -> pd.DataFrame:
         reject(file, "column chosen needs at most one True, and False for the others")
     check_columns(file, table, {"accuracy": (SHARE.least, SHARE.most), "spread": (-math.inf, math.inf)})
     loss = bool(table["accuracy"].isna().all())
+    for name in _settings(table):  # an empty field is null
+        table[name] = table[name].astype(object).where(table[name].notna(), None)
     return table.assign(score=table["loss" if loss else "accuracy"]).assign(by_loss=loss)
 
 
 def _blocks(c: Compared, name: str, methods: Mapping[str, pd.DataFrame]) -> list[Block]:
     methods = dict(sorted(methods.items(), key=lambda item: _order(item[1])))
     labels, others = {**c.methods, **c.labels}, [method for method in methods if method not in c.colors]
-    colors = c.colors | {method: len(c.colors) + i for i, method in enumerate(others)}
+    colors = c.colors | {method: i for i, method in enumerate(others, 1 + max(c.colors.values(), default=-1))}
     rows = [Row(method, labels.get(method, method), _cells(table)) for method, table in methods.items()]
     figures = []
     for setting in dict.fromkeys(name for table in methods.values() for name in _settings(table)):
@@ -59,7 +61,9 @@ def _blocks(c: Compared, name: str, methods: Mapping[str, pd.DataFrame]) -> list
             lines = [
                 Tried(labels.get(method, method), colors[method], table.assign(value=table[setting]))
                 for method, table in methods.items()
-                if setting in table and table[setting].nunique() > 1 and table["by_loss"].any() == loss
+                if setting in table
+                and table[setting].nunique(dropna=False) > 1
+                and table["by_loss"].any() == loss
             ]
             if lines:
                 key = f"tuning-{name}-{setting}-{loss}"
