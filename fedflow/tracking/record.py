@@ -46,6 +46,7 @@ from fedflow.tracking.shared import (
     Owner,
     every,
     experiment_id,
+    names,
     number,
     parents,
     quoted,
@@ -98,7 +99,7 @@ def open_record(
     store = open_store(root)
     owner = Owner.here(store, root)
     with reporting(store.uri):
-        writer = store.file_lock(digest([experiment, key, owner.user, owner.project]), timeout=0)
+        writer = _writer(store, experiment, key, owner)
         try:
             writer.acquire()
         except Timeout:
@@ -110,7 +111,8 @@ def open_record(
                 number = experiment_id(api, store, experiment)
                 _reach_artifacts(api, store, number)
                 earlier = unfinished(api, number, key, owner, finished=resumes)
-                parent = _parent(api, number, sweep, grid or {}, source, owner) if sweep else None
+                former = earlier.data.tags.get(PARENT) if earlier else None
+                parent = _parent(api, number, sweep, grid or {}, source, owner) if sweep else former
                 run = earlier or api.create_run(number, tags={KEY: key} | owner.tags, run_name=name)
                 if earlier:
                     api.update_run(earlier.info.run_id, status=RUNNING)
@@ -118,10 +120,16 @@ def open_record(
                     say(f"{name}: artifacts in {run.info.artifact_uri}")
                 if parent:
                     api.set_tag(run.info.run_id, PARENT, parent)
-            record = kind(store, api, run, writer, parent)
-            record._begin(params, dict(tags or {}) | source, datasets, resumed=earlier is not None)
-            if system_metrics:
-                record._monitor_system()
+                if former and former != parent:
+                    _end_parent(api, store, owner, number, former)
+            record = kind(store, api, owner, run, writer, parent)
+            try:
+                record._begin(params, dict(tags or {}) | source, datasets, resumed=earlier is not None)
+                if system_metrics:
+                    record._monitor_system()
+            except BaseException as error:
+                record.__exit__(type(error), error, error.__traceback__)
+                raise
         except BaseException:
             writer.release()
             raise
@@ -138,9 +146,15 @@ class Record:
     ALWAYS: ClassVar[str] = "seconds"  # a metric of every step, by which recorded steps are found
 
     def __init__(
-        self, store: Store, api: "MlflowClient", run: "Run", writer: FileLock, parent: str | None
+        self,
+        store: Store,
+        api: "MlflowClient",
+        owner: Owner,
+        run: "Run",
+        writer: FileLock,
+        parent: str | None,
     ) -> None:
-        self.store, self.api, self.parent = store, api, parent
+        self.store, self.api, self.owner, self.parent = store, api, owner, parent
         self.run_id: str = run.info.run_id
         self.experiment_id: str = run.info.experiment_id
         self.recorded: set[int] = set()
@@ -386,7 +400,7 @@ class Record:
             self.api.set_terminated(self.run_id, status)
             if self.parent:
                 with self.store.lock("experiments"):
-                    _end_parent(self.api, self.experiment_id, self.parent)
+                    _end_parent(self.api, self.store, self.owner, self.experiment_id, self.parent)
         finally:
             self._open = False
             self._writer.release()
@@ -564,8 +578,16 @@ def _log_params(api: "MlflowClient", run_id: str, values: Mapping[str, str]) -> 
     api.log_batch(run_id, params=[Param(name, value) for name, value in values.items()])
 
 
-def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
-    """End a sweep with its last running child; a child that starts later reopens it."""
+def _writer(store: Store, experiment: str, key: str, owner: Owner) -> FileLock:
+    """The lock of the one process that records a run, in an experiment of this name."""
+    return store.file_lock(digest([experiment, key, owner.user, owner.project]), timeout=0)
+
+
+def _end_parent(api: "MlflowClient", store: Store, owner: Owner, experiment: str, parent: str) -> None:
+    """End a sweep with its last running child; a child that starts later reopens it.
+
+    Children of ``owner`` whose process is gone, as their lock is free, are marked as killed.
+    """
     if api.get_run(parent).info.lifecycle_stage == "deleted":
         return
     children = f"{RUNS} and tags.`{PARENT}` = '{parent}' and attributes.status = "
@@ -575,7 +597,19 @@ def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
         done = api.search_runs([experiment], again, order_by=["attributes.end_time DESC"], max_results=1)
         return bool(done) and done[0].info.end_time > run.info.start_time
 
-    if all(was_repeated(run) for run in every(api.search_runs, [experiment], f"{children}'{RUNNING}'")):
+    def was_killed(run: "Run") -> bool:  # on this machine, where its lock would be held
+        if not owner.may_resume(run):
+            return False
+        try:
+            with _writer(store, name, run.data.tags[KEY], owner):
+                api.set_terminated(run.info.run_id, "KILLED")
+        except Timeout:
+            return False
+        return True
+
+    name = api.get_experiment(experiment).name.removeprefix(names("", "/")[1])
+    running = [*every(api.search_runs, [experiment], f"{children}'{RUNNING}'")]
+    if not [run for run in running if not was_killed(run) and not was_repeated(run)]:
         api.set_terminated(parent)
 
 

@@ -81,7 +81,7 @@ def other_process(tmp_path_factory, real) -> dict:
         mine = open_store(root).uri
     out, err = other.communicate(timeout=120)
     assert other.returncode == -signal.SIGKILL, err.decode()
-    return json.loads(out) | {"root": root, "stderr": err.decode(), "mine": mine}
+    return json.loads(out.splitlines()[-1]) | {"root": root, "stderr": err.decode(), "mine": mine}
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from fedflow.project.machine import processor
 from fedflow.tracking.addresses import database
 from fedflow.tracking.comparison import PARENT
 from fedflow.tracking.pages import TAG
-from fedflow.tracking.record import _source, described
+from fedflow.tracking.record import Record, _source, described
 from fedflow.tracking.shared import KEY
 from fedflow.tracking.store import Store, open_store
 
@@ -456,6 +456,47 @@ def test_a_run_killed_on_another_machine_and_repeated_does_not_keep_its_sweep_op
         finish(record, outcome())
     assert api.get_run(killed.info.run_id).info.status == "RUNNING"
     assert api.get_run(record.parent).info.status == "FINISHED"
+
+
+def test_a_run_that_was_killed_does_not_keep_its_sweep_open(start, api, outcome):
+    """It is not resumed, as the settings have changed since; one whose process lives goes on."""
+    facts = {"sweep": "killed", "tags": {"method": "fedavg", "settings": "aaaa", "seed": 0}}
+    killed, going, last = (start(key, **facts) for key in ("killed", "going", "last"))
+    killed._writer.release()  # as after kill -9
+    finish(last, outcome())
+    states = [api.get_run(record.run_id).info.status for record in (killed, going)]
+    assert states == ["KILLED", "RUNNING"] and api.get_run(last.parent).info.status == "RUNNING"
+    going.fail("enough")
+    parent = api.get_run(last.parent)
+    assert parent.info.status == "FINISHED" and "comparison/fedavg" in parent.data.metrics
+
+
+@pytest.mark.parametrize("sweep", [None, "repro"])
+def test_a_run_that_is_resumed_outside_its_sweep_ends_it(sweep, start, api, outcome):
+    facts = {"tags": {"method": "fedavg", "settings": "aaaa", "seed": 0}}
+    killed = start("k", sweep="killed", **facts)
+    killed._writer.release()
+    with start("k", sweep=sweep, **facts) as record:
+        finish(record, outcome())
+    assert record.run_id == killed.run_id and (record.parent == killed.parent) is (sweep is None)
+    for parent in (killed.parent, record.parent):
+        assert api.get_run(parent).info.status == "FINISHED"
+    assert "comparison/fedavg" in api.get_run(record.parent).data.metrics
+
+
+def test_an_interrupt_while_a_record_opens_leaves_no_run_going(start, api, monkeypatch):
+    opened = []
+
+    def interrupt(record, *given):
+        opened.append(record)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Record, "_log_inputs", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        start("k", sweep="interrupted")
+    (record,) = opened
+    assert api.get_run(record.run_id).info.status == "KILLED"
+    assert api.get_run(record.parent).info.status == "FINISHED" and not record._writer.is_locked
 
 
 def test_a_run_that_is_repeated_keeps_its_sweep_open(start, api, outcome):
