@@ -343,7 +343,7 @@ def test_a_damaged_file_is_one_line(text: str, project: Path, tmp_path: Path, ca
     for command in ("ls", "compare skewed", "show skewed/ditto/0"):
         done = fedflow(capsys, *command.split(), "--root", root)
         assert done.code == 2 and re.search(
-            r"ditto/0: damaged \(.*\); run this experiment again\n$", done.err
+            r"ditto/0: damaged \(.*\); run this experiment again, with --again\n$", done.err
         )
 
 

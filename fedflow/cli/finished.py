@@ -511,7 +511,7 @@ def _read(name: str, folder: Path) -> Finished:
         if missing := NEEDED - metrics.keys() or {"partition"} - params.keys():
             raise ValueError(f"lacks {min(missing)}")
     except (OSError, ValueError) as error:
-        raise FedflowError(f"{folder}: damaged ({error}); run this experiment again") from error
+        raise FedflowError(f"{folder}: damaged ({error}); run this experiment again, with --again") from error
     return Finished(name, folder, metrics, params)
 
 

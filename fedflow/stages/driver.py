@@ -3,6 +3,7 @@
 A run steps by rounds, a procedure and a central network by steps of their parts (`fedflow.stages.steps`).
 """
 
+import json
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from fedflow.errors import FedflowError, reason
-from fedflow.files import PARTIAL, locked, make_writable, read_fact
+from fedflow.files import PARTIAL, locked, make_writable
 from fedflow.project.digest import digest
 from fedflow.project.identity import FILE, UNRECORDED, Identity
 from fedflow.project.running import LOCKS
@@ -28,6 +29,7 @@ S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 R = TypeVar("R", bound=Record)
 
+METRICS = "metrics.json"
 WRITTEN = ("*.json", "*.csv", "*.parquet", "*.safetensors", "tables/*.csv", "pictures/*.svg")  # by runs
 MOVES = 5.0  # seconds within which a sweep has moved a folder of results
 
@@ -146,7 +148,7 @@ def _write(result: Result, folder: Path) -> Path:
     try:
         result.write(folder)
     except BaseException as error:
-        untouched = isinstance(error, FedflowError) or not (folder / "metrics.json").exists()
+        untouched = isinstance(error, FedflowError) or not (folder / METRICS).exists()
         if untouched and not earlier:  # the folder has no unrecorded results
             unrecorded.unlink()
         raise
@@ -210,8 +212,8 @@ def check_replaced(folder: Path, facts: Mapping[str, Any], named: bool) -> None:
 
     ``facts`` in ``metrics.json`` identify the run. Files of the user in such a folder are refused too.
     """
-    file = folder / "metrics.json"
-    differs = [name for name in facts if file.exists() and read_fact(file, name) != facts[name]]
+    made = _metrics(folder)
+    differs = [name for name in facts if made and made.get(name) != facts[name]]
     if differs and named:
         raise FedflowError(
             f"{folder} holds results of another run (other {', '.join(differs)}): "
@@ -228,9 +230,18 @@ def check_replaced(folder: Path, facts: Mapping[str, Any], named: bool) -> None:
 
 def _of_the_user(folder: Path) -> list[str]:
     """Files that a run may replace, in a folder to which no run has written, not even a killed one."""
-    if (folder / "metrics.json").exists() or (folder / PARTIAL).exists() or Identity.read(folder):
+    if (folder / METRICS).exists() or (folder / PARTIAL).exists() or Identity.read(folder):
         return []
     return sorted(str(file.relative_to(folder)) for kind in WRITTEN for file in folder.glob(kind))
+
+
+def _metrics(folder: Path) -> dict[str, Any] | None:
+    """The content of ``metrics.json``, or None if it is missing or damaged."""
+    try:
+        metrics = json.loads((folder / METRICS).read_text())
+    except (OSError, ValueError):
+        return None
+    return metrics if isinstance(metrics, dict) and isinstance(metrics.get("files", []), list) else None
 
 
 def outdated(folder: Path, now: Identity, unsure: Collection[str] = ()) -> list[str]:
@@ -238,9 +249,10 @@ def outdated(folder: Path, now: Identity, unsure: Collection[str] = ()) -> list[
 
     ``unsure`` inputs, which may yet change, count as unchanged, as does an input file that is gone.
     """
-    made, metrics = Identity.read(folder), folder / "metrics.json"
-    files = [metrics, *(folder / name for name in read_fact(metrics, "files") or ())]
-    if not all(file.is_file() for file in files):
+    made, metrics = Identity.read(folder), _metrics(folder)
+    if metrics is None:
+        return ["metrics.json is damaged" if (folder / METRICS).is_file() else "missing"]
+    if not all((folder / name).is_file() for name in metrics.get("files", ())):
         return ["missing"]
     if made is None:
         return [f"no valid {FILE}"]

@@ -30,6 +30,7 @@ from fedflow.config.tuning import MEASURES, combinations
 from fedflow.data import is_current, load_prepared
 from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.files import intact, make_writable, naming, prepared_folder, replace_text
+from fedflow.finished.reading import read_json, read_parquet, read_table
 from fedflow.methods.registry import method_name
 from fedflow.metrics.table import METRICS
 from fedflow.naming import listed
@@ -279,17 +280,17 @@ class Search:
         out = self.root / "tuning" / self.partition / self.method / experiment.results_folder.name
         try:
             done = is_finished(experiment, out)  # by an earlier call, which did not end
+            done = done and intact(lambda: _clients(out)) is not None
             number, kept = len(self.scores) + 1, ", already finished" * done
             say(f"{self.method}, candidate {number}: {_words(tried)}{kept}")
-            metrics = json.loads((out / "metrics.json").read_text()) if done else federate(experiment, out)
+            metrics = read_json(out / "metrics.json") if done else federate(experiment, out)
         except RoundFailed as error:  # it diverged
             say(f"{self.method}, {_words(tried)}: {error}")
             return Score(tried, experiment.digest)
         if tuning.measure not in LOSSES and metrics["local_accuracy"] is None:
             raise self._no_accuracy()
-        clients = pd.read_parquet(out / "clients.parquet").query("not newcomer")
         column = METRICS[MEASURES[tuning.measure]].client or "local_accuracy"
-        spread = float(clients[column].std(ddof=0))
+        spread = float(_clients(out).query("not newcomer")[column].std(ddof=0))
         return Score(tried, experiment.digest, metrics, spread)
 
     def _widen(self, federate: Federate) -> bool:
@@ -522,6 +523,11 @@ def _with_choice(text: str, partition: str, method: str, section: Mapping[str, A
     except (yaml.YAMLError, YAMLError, FedflowError):
         same = False
     return made if same else whole
+
+
+def _clients(folder: Path) -> pd.DataFrame:
+    """The clients of a finished try. Raises `FedflowError` for a damaged file."""
+    return read_table(folder / "clients.parquet", read_parquet)
 
 
 def _words(tried: Mapping[str, Any]) -> str:
