@@ -25,6 +25,7 @@ from fedflow.data import load_prepared
 from fedflow.errors import FedflowError
 from fedflow.files import replace_files, write_json
 from fedflow.simulation.executors import Inline
+from fedflow.stages.driver import outdated
 from fedflow.stages.experiment import Experiment
 from fedflow.stages.federate import perform
 from fedflow.tracking.models import load_model
@@ -346,6 +347,12 @@ def test_results_that_are_cut_short_are_not_reported(refused, root, shared):
         (folder / file.name).write_bytes(file.read_bytes())
     shorten(folder / "metrics.json")
     assert_matches(refused("report"), "metrics.json: truncated or not JSON.*run this experiment again")
+    cell = Experiment(load_params(root / "params.yaml"), "skewed", "fedavg", 0, root)
+    assert outdated(folder, cell.identity) == ["metrics.json is damaged"]  # a sweep makes them again
+    (folder / "metrics.json").write_text("[]")
+    assert outdated(folder, cell.identity) == ["metrics.json is damaged"]
+    (folder / "metrics.json").unlink()
+    assert outdated(folder, cell.identity) == ["missing"]
 
 
 def test_a_run_that_is_not_recorded_is_refused_with_those_that_are(shared):

@@ -457,6 +457,16 @@ def test_tries_that_are_finished_are_not_repeated(file, monkeypatch):
     assert first == second and len(done) == 2
 
 
+@pytest.mark.parametrize("name", ["metrics.json", "clients.parquet"])
+def test_a_damaged_try_is_repeated(name, file, capsys):
+    changes = ["tuning={grid: {training.lr: [0.1, 0.3]}, rounds: 1, widen: 0}", "engine.executor=inline"]
+    params = load_params(file, changes)
+    first = tune(params, "iid", run_experiment, ["fedavg"], file.parent, write=False)
+    next(file.parent.glob(f"tuning/iid/fedavg/*/{name}")).write_bytes(b"")
+    assert tune(params, "iid", run_experiment, ["fedavg"], file.parent, write=False) == first
+    assert capsys.readouterr().out.count("already finished") == 1
+
+
 def test_a_method_that_cannot_be_tuned_does_not_end_the_others(file, capsys):
     def run(experiment, out):
         if experiment.method == "fedavg":
