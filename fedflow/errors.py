@@ -36,6 +36,10 @@ _OURS = {  # our names and their names in other tools, as `bare` writes them
     "evaluateevery": "evalevery testevery evaluationinterval evalgap",
     "clipnorm": "gradclip maxgradnorm clip",
     "clusters groups": "numgroups numclusters nclusters k",
+    "table": "csv tsv parquet dataframe",
+    "folder": "imagefolder images",
+    "path": "file filename datapath",
+    "target": "label labelcolumn targetcolumn y",
 }
 COMMON = {theirs: tuple(ours.split()) for ours, others in _OURS.items() for theirs in others.split()}
 SECTIONS = {  # settings that users look for in other sections

@@ -222,7 +222,9 @@ def test_set_method_changes_this_run_whose_results_go_where_out_says(call, proje
 
 def test_prepare_and_partition_print_the_folder_and_mend_what_is_damaged(call, project):
     def lines() -> tuple[str, str]:
-        return call("prepare", "digits").strip(), call("partition", "mixed").strip()
+        folder, counts = call("prepare", "digits").splitlines()
+        assert counts == "1,438 training samples, 359 test samples"
+        return folder, call("partition", "mixed").strip()
 
     folders = (project / "data" / "prepared" / "digits", project / "data" / "partitions" / "mixed")
     assert tuple(map(str.split, lines())) == tuple([str(f)] for f in folders)
@@ -261,6 +263,17 @@ def test_every_source_is_listed_with_where_its_images_come_from(call, tmp_path, 
     assert all(re.search(rf"^{name} ", out, re.M) for name in SOURCES)
     images = {"digits": "in a package", "usps": "usps.npz", "mnist": "download", "cifar100_mini": "missing"}
     assert all(re.search(rf"^{name} .* {where} ", out, re.M) for name, where in images.items())
+
+
+def test_a_source_is_explained(call, capsys):
+    assert re.search(r"^test_share +0.2 +a number", call("datasets", "table", rooted=False), re.M)
+    mnist = call("datasets", "MNIST", rooted=False)
+    assert mnist.startswith("mnist: handwritten digits") and re.search(r"^source +required", mnist, re.M)
+    fields = json.loads(call("datasets", "folder", "--json", rooted=False))
+    assert "test_share" in {field["field"] for field in fields}
+    assert "`fedflow settings data.table` explains" in call("settings", "table", rooted=False)
+    done = fedflow(capsys, "datasets", "csv")
+    assert done.code == 2 and "(did you mean 'table'?)" in done.err
 
 
 def test_every_network_is_listed_with_its_size(call):

@@ -363,14 +363,29 @@ def export(
         print_line(f"left out, because lists of rows cannot hold them: {', '.join(left)}")
 
 
-def datasets(as_json: Json = False) -> None:
-    """List the named data sources, and the file or download that each one uses.
+def datasets(
+    name: Annotated[str | None, typer.Argument(help="Explain the fields of this source.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the data sources, and the file or download that each one uses, or explain the fields of one.
 
     Example: `FEDFLOW_DATA=/data fedflow datasets` also searches that folder.
     """
     root = Path(os.environ.get("FEDFLOW_DATA") or Path("data") / "raw")
     held = sorted(str(file) for file in root.iterdir()) if root.is_dir() else []
     rows = remembered(f"datasets-{short(root.resolve())}", _datasets, *held)
+    if name is not None:
+        abouts = {source: about for source, _, _, about in rows}
+        name = called(name, {source: title for source, title, *_ in rows})
+        if name not in abouts:
+            raise unknown_name("data.source", name, abouts, "fedflow datasets")
+        own = f"data.{name}" if f"data.{name}" in _sections() else "data"
+        if not as_json:
+            print_line(f"{name}: {abouts[name]}")
+        settings(own, as_json)
+        if own != "data" and not as_json:
+            print_line("`fedflow settings data` explains the fields of all sources")
+        return
     _print_list(
         f"data sources (data root: {root})", ("name", "dataset", "images", "description"), rows, as_json
     )
@@ -412,7 +427,7 @@ def settings(
 
     The name of a field alone explains it in every section. Example: `fedflow settings run`.
     """
-    sections = {section["name"]: section for section in remembered("settings", _settings)}
+    sections = _sections()
     if name is None:
         rows = [(name, section["about"]) for name, section in sections.items()]
         _print_list("sections of params.yaml", ("section", "meaning"), rows, as_json)
@@ -429,6 +444,14 @@ def settings(
     print_table("".join(heading), FIELDS, rows)
     if name in sections and (command := sections[name]["command"]):
         print_line(f"`{command} NAME` explains further fields")
+    for section in sections:
+        if section.endswith(f".{name}"):
+            print_line(f"`fedflow settings {section}` explains the section {section}")
+
+
+def _sections() -> dict[str, dict[str, Any]]:
+    """The sections of params.yaml by name."""
+    return {section["name"]: section for section in remembered("settings", _settings)}
 
 
 def _settings() -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from fedflow.cli.printing import print_line, print_numbers, print_table
 from fedflow.cli.startup import importing
 from fedflow.cli.unused import entries, network_entries, warn_of_unused
 from fedflow.errors import BadInput, called, unknown_name
+from fedflow.naming import counted
 
 OF_RUNS = ("run", "training", "tuning")  # sections that only runs read
 
@@ -20,7 +21,7 @@ def prepare(
     settings: Set = None,
     root: Root = Path(),
 ) -> None:
-    """Prepare the samples of a dataset: data/prepared/DATASET. Prints notes on the files that were read.
+    """Prepare the samples of a dataset: data/prepared/DATASET. Prints their numbers and notes on the files.
 
     Example: `fedflow prepare mnist5k`.
     """
@@ -32,7 +33,9 @@ def prepare(
     warn_of_unused(params, dataset, [f"data.{dataset}"], *OF_RUNS, "engine", "grid")
     folder = prepare_dataset(params, dataset, root, tell=lambda note: None)
     print_line(folder)
-    for note in load_prepared(folder).notes:
+    data = load_prepared(folder)
+    print_line(f"{counted(len(data.y_train), 'training sample')}, {counted(len(data.y_test), 'test sample')}")
+    for note in data.notes:
         print_line(note)
 
 
