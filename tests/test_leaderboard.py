@@ -29,6 +29,13 @@ def test_a_new_method_takes_part(leaderboard: dict[str, Any], monkeypatch: pytes
     assert "with the option exits" in others["fedhen"] and all(others.values())
 
 
+def test_second_derivatives_are_not_compiled(leaderboard: dict[str, Any]) -> None:
+    (compiled, none), (adapted, auto) = leaderboard["parts"](["fedavg", "pavg", "ditto", "pfldyn"])
+    assert compiled == ["fedavg", "ditto"] and adapted == ["pavg", "pfldyn"] and not none
+    assert load_params(STUDY / "params.yaml", auto[1:]).engine.compile == "auto"
+    assert [*leaderboard["parts"](["fedavg"])] == [(["fedavg"], [])]
+
+
 def test_methods_are_ordered_by_their_mean_rank(leaderboard: dict[str, Any]) -> None:
     """A method without a seed is left out, however good it is."""
     scores = {

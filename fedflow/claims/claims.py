@@ -220,7 +220,7 @@ class Claim(Check):
         """True if it compares runs with settings other than those of params.yaml."""
         checks = [check for check, _, _ in _placed(self, self.partitions, self.measure)]
         sides = [side for check in checks for arm in check.arms for side in (arm, arm.other) if side]
-        return any(part.where for part in (*checks, *sides))
+        return any(check.where for check in checks) or any(side.where for side in sides)
 
 
 def load_claims(path: Path) -> list[Claim]:

@@ -92,14 +92,16 @@ def ls(
         [run for run in noted if not runs or any(_matches(run.name, pattern) for pattern in runs)]
         for noted in (running(root), killed(root))
     )
+    unfinished, named = [run.name for run in (*live, *dead)], runs or []
+    unknown = [pattern for pattern in named if not any(_matches(name, pattern) for name in unfinished)]
     if as_json:
         entries: list[dict[str, Any]] = [
             {"run": run.name, "state": "running", "pid": run.pid, "started": run.started} for run in live
         ]
         entries += [{"run": run.name, "state": "killed", "started": run.started} for run in dead]
-        named = runs or []
         # An unknown name is an error, a project without runs is not.
-        done, ended = _newest_first(root, (found_below if entries or not named else finished)(root, named))
+        listed = finished(root, named, unfinished) if unknown else found_below(root, named)
+        done, ended = _newest_first(root, listed)
         entries += [run.facts(ended[run.name]) | run.numbers | {"settings": run.settings} for run in done]
         print(json.dumps(entries, indent=1))
         return
@@ -107,10 +109,9 @@ def ls(
         print_line(f"running: {run.name}, process {run.pid}, since {run.started}; `fedflow stop {run.name}`")
     for run in dead:
         print_line(f"killed: {run.name}, started {run.started}; rerun its command to resume")
-    unfinished = [run.name for run in (*live, *dead)]
-    if unfinished and not found_below(root, runs or []):
+    if unfinished and not unknown and not found_below(root, named):
         return
-    done, ended = _newest_first(root, finished(root, runs or [], unfinished))
+    done, ended = _newest_first(root, finished(root, named, unfinished))
     redrawn = any(run.division for run in done)
     room = console.width - max(len(run.name + run.division) for run in done) - len("2026-01-01") - WORDS
     names = _measured(done)[: max(1, min(SHOWN, room // NUMBER))]

@@ -24,7 +24,7 @@ def heat(values: np.ndarray, labels: Sequence[str], name: str) -> Drawing:
         axes.grid(False)
         axes.spines[:].set_visible(False)
         shown = axes.imshow(values[order].T, aspect="auto", interpolation="none", cmap=SCALE)
-        axes.set_yticks(range(len(labels)), [*map(fitting, labels)])
+        axes.set_yticks(range(len(labels)), fitting(labels))
         axes.set_xticks([])
         axes.set_xlabel(f"{len(order):,} clients, by mean accuracy")
         work.scale(shown, left, rows + 0.4, 1.8)

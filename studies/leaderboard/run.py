@@ -7,6 +7,8 @@ part, so that a new method is a new row; names after the command run only these.
 
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +170,16 @@ def call(*arguments: str) -> int:
     return subprocess.run(["fedflow", *arguments, "--root", str(HERE)], check=False).returncode
 
 
+def parts(names: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """Methods whose local steps are compiled, and those with second derivatives, each with arguments."""
+    adapted = {
+        name for name in names if "adaptation" in getattr(METHODS.get(name), "__dataclass_fields__", ())
+    }
+    for chosen, arguments in ((False, []), (True, ["--set", "engine.compile=auto"])):
+        if part := [name for name in names if (name in adapted) == chosen]:
+            yield part, arguments
+
+
 def main(asked: list[str]) -> None:
     """Fill the board, with runs of all methods or of those asked for."""
     params = load_params(HERE / "params.yaml")
@@ -175,9 +187,10 @@ def main(asked: list[str]) -> None:
     if unknown := sorted(set(asked) - set(entered)):
         sys.exit(f"not in the leaderboard: {', '.join(unknown)}; choose from {', '.join(entered)}")
     names = asked or entered
-    for partition in params.grid.partitions:
-        left = [name for name in names if name not in (params.tuned.get(partition) or {})]
-        while left and call("tune", "--partition", partition, *(f"--method={name}" for name in left)):
+    for partition, (part, compiling) in product(params.grid.partitions, parts(names)):
+        left = [name for name in part if name not in (params.tuned.get(partition) or {})]
+        tune = ("tune", "--partition", partition, *compiling)
+        while left and call(*tune, *(f"--method={name}" for name in left)):
             tuned = load_params(HERE / "params.yaml").tuned.get(partition) or {}
             left = [name for name in left if name not in tuned][1:]  # it ended at the first of these
     params = load_params(HERE / "params.yaml")
@@ -186,7 +199,8 @@ def main(asked: list[str]) -> None:
         if untuned := [partition for partition in params.grid.partitions if partition not in tuned]:
             others[name] = f"no trial ended on {', '.join(untuned)}"
     names = [name for name in names if name not in others]
-    call("sweep", "--rest", "--set", f"grid.methods=[{', '.join(names)}]")  # diverged runs are left out below
+    for part, compiling in parts(names):  # diverged runs are left out below
+        call("sweep", "--rest", *compiling, "--set", f"grid.methods=[{', '.join(part)}]")
     if status := call("report", "--verdicts"):  # writes results.csv, to be committed
         sys.exit(status)
     table, seeds = board(finished(), len(params.grid.seeds)), len(params.grid.seeds)
