@@ -217,7 +217,7 @@ class Claim(Check):
 
     @property
     def selects(self) -> bool:
-        """True if it compares runs with settings other than those of params.yaml."""
+        """True if it compares runs whose settings differ from params.yaml."""
         checks = [check for check, _, _ in _placed(self, self.partitions, self.measure)]
         sides = [side for check in checks for arm in check.arms for side in (arm, arm.other) if side]
         return any(check.where for check in checks) or any(side.where for side in sides)

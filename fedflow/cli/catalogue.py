@@ -375,15 +375,15 @@ def datasets(
     held = sorted(str(file) for file in root.iterdir()) if root.is_dir() else []
     rows = remembered(f"datasets-{short(root.resolve())}", _datasets, *held)
     if name is not None:
-        abouts = {source: about for source, _, _, about in rows}
+        abouts = {row[0]: row[-1] for row in rows}
         name = called(name, {source: title for source, title, *_ in rows})
         if name not in abouts:
             raise unknown_name("data.source", name, abouts, "fedflow datasets")
-        own = f"data.{name}" if f"data.{name}" in _sections() else "data"
+        section = f"data.{name}" if f"data.{name}" in _sections() else "data"
         if not as_json:
             print_line(f"{name}: {abouts[name]}")
-        settings(own, as_json)
-        if own != "data" and not as_json:
+        settings(section, as_json)
+        if section != "data" and not as_json:
             print_line("`fedflow settings data` explains the fields of all sources")
         return
     _print_list(

@@ -83,12 +83,15 @@ def _everywhere(run: Run, *others: str) -> str:
 
 
 def _most_used(runs: Sequence[Run]) -> dict[str, Run]:
-    """A run of every method with the settings of most of its runs; of equals, those of most methods."""
-    own, common = Counter(map(_everywhere, runs)), Counter(_everywhere(run, "method") for run in runs)
+    """A run of every method with the settings that most of its runs have, or among equals most methods."""
+    by_method, shared_by = (
+        Counter(map(_everywhere, runs)),
+        Counter(_everywhere(run, "method") for run in runs),
+    )
 
     def use(run: Run) -> tuple[int, int, str, str]:
         mine, shared = _everywhere(run), _everywhere(run, "method")
-        return own[mine], common[shared], shared, mine
+        return by_method[mine], shared_by[shared], shared, mine
 
     return {run.method: run for run in sorted(runs, key=use)}
 

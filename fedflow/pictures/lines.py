@@ -101,7 +101,7 @@ def fitting(labels: Iterable[str]) -> list[str]:
     short = {label: f"{label[: half - 1]}…{label[-half:]}" for label in labels if len(label) > LONGEST}
     for name in dict.fromkeys(short.values()):
         alike = [label for label, other in short.items() if other == name]
-        shared = "".join(x for x, *_ in takewhile(lambda each: len({*each}) == 1, zip(*alike)))
+        shared = "".join(x for x, *_ in takewhile(lambda letters: len({*letters}) == 1, zip(*alike)))
         setting = max(shared.rfind(sign) for sign in "·,") + 2  # where the setting that differs begins
         for number, label in enumerate(alike if len(alike) > 1 else ()):
             short[label] = f"{label[:BEGINNING]}…{label[setting:]}"[:LONGEST]

@@ -151,8 +151,8 @@ def _looks(variants: Sequence[str], pictures: Sequence[set[str]]) -> dict[str, i
     """
     indices: dict[str, int] = {}
     for variant in variants:
-        beside = {other for names in pictures if variant in names for other in names} & indices.keys()
-        looks = {indices[other] % LINES for other in beside}
+        neighbors = {other for names in pictures if variant in names for other in names} & indices.keys()
+        looks = {indices[other] % LINES for other in neighbors}
         free = (i for i in count() if i not in indices.values())
         indices[variant] = next(i for i in free if len(looks) == LINES or i % LINES not in looks)
     return indices

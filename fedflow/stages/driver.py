@@ -212,8 +212,8 @@ def check_replaced(folder: Path, facts: Mapping[str, Any], named: bool) -> None:
 
     ``facts`` in ``metrics.json`` identify the run. Files of the user in such a folder are refused too.
     """
-    made = _metrics(folder)
-    differs = [name for name in facts if made and made.get(name) != facts[name]]
+    earlier = _metrics(folder)
+    differs = [name for name in facts if earlier and earlier.get(name) != facts[name]]
     if differs and named:
         raise FedflowError(
             f"{folder} holds results of another run (other {', '.join(differs)}): "

@@ -170,8 +170,8 @@ def test_a_comparison_that_another_claim_repeats_does_not_change_the_others(tmp_
     once = ", ".join(ABOVE % ("loss", name) for name in "abc")
     mirrored = "{measure: loss, of: fedavg, below: [b]}"
     _, expected = verdict(tmp_path, f"all: [{once}]", **losses)
-    _, found = verdict(tmp_path, f"all: [{once}, {mirrored}, {mirrored}]", **losses)
-    assert found[:3] == expected and "[+0.4" in expected[0]
+    _, again = verdict(tmp_path, f"all: [{once}, {mirrored}, {mirrored}]", **losses)
+    assert again[:3] == expected and "[+0.4" in expected[0]
 
 
 def test_seeds_are_the_fewest_of_all_comparisons_that_decide(tmp_path):
@@ -184,8 +184,8 @@ def test_seeds_are_the_fewest_of_all_comparisons_that_decide(tmp_path):
     ]
     text = "- {id: a, source: b, claim: c, partition: [p, q, r, s], measure: loss, of: a, equal: [b]}\n"
     (tmp_path / "claims.yaml").write_text(text)
-    for one in runs:
-        one.metrics["settings"] = ""
+    for measured in runs:
+        measured.metrics["settings"] = ""
     (judged,) = judge(load_claims(tmp_path / "claims.yaml"), runs)
     write_verdicts(tmp_path, [judged], "2026-01-01", {})
     (entry,) = read_verdicts(tmp_path).verdicts

@@ -67,7 +67,7 @@ def test_of_a_regression_the_lowest_loss_is_the_best(tmp_path):
 
 @pytest.mark.parametrize("other", ["10.0", "abc"])
 def test_null_is_a_value_of_a_setting(other, tmp_path):
-    """It may be the only one besides another, and the chosen one."""
+    """It may be the chosen one."""
     section = shown(
         tmp_path,
         fedavg=f"training.clip,accuracy,spread,loss,chosen,settings\n,0.7,,1,True,a\n{other},0.5,,1,False,b\n",
