@@ -241,7 +241,7 @@ def _metrics(folder: Path) -> dict[str, Any] | None:
         metrics = json.loads((folder / METRICS).read_text())
     except (OSError, ValueError):
         return None
-    return metrics if isinstance(metrics, dict) and isinstance(metrics.get("files", []), list) else None
+    return metrics if isinstance(metrics, dict) and isinstance(metrics.get("files", []), list | dict) else None
 
 
 def outdated(folder: Path, now: Identity, unsure: Collection[str] = ()) -> list[str]:
