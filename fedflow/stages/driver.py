@@ -241,7 +241,8 @@ def _metrics(folder: Path) -> dict[str, Any] | None:
         metrics = json.loads((folder / METRICS).read_text())
     except (OSError, ValueError):
         return None
-    return metrics if isinstance(metrics, dict) and isinstance(metrics.get("files", []), list | dict) else None
+    whole = isinstance(metrics, dict) and isinstance(metrics.get("files", []), list | dict)
+    return metrics if whole else None
 
 
 def outdated(folder: Path, now: Identity, unsure: Collection[str] = ()) -> list[str]:
