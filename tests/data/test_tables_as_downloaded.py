@@ -315,7 +315,8 @@ def test_data_frames_are_read_by_the_same_rules(capsys):
 
 def test_the_page_shows_what_is_printed_and_its_code_runs(read, capsys):
     (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
-    assert shown == "\n".join(read("cars").notes) + "\n"
+    counts, notes = shown.split("\n", 1)
+    assert notes == "\n".join(read("cars").notes) + "\n" and counts == "318 training samples, 80 test samples"
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     known: dict = {}
     exec(compile(code, "tables.md", "exec"), known)
