@@ -48,6 +48,8 @@ def named(runs: Sequence[Run]) -> list[Run]:
         usual = max(variants.values(), key=lambda seeds: (sum(map(fits, seeds.values())), len(seeds)))
         base = next(iter(usual.values()))
         elsewhere, taken = not any(map(fits, usual.values())), set[str]()
+        if elsewhere and not plain:  # settings that differ by partition, such as networks, are no variants
+            elsewhere = _everywhere(base) in _rivals(runs, base_of[base.method])
         for seeds in variants.values():
             run = next(iter(seeds.values()))
             variant, label = _without_plain(run, base_of.get(run.method)) if elsewhere else _names(run, base)
@@ -94,6 +96,13 @@ def _most_used(runs: Sequence[Run]) -> dict[str, Run]:
         return by_method[mine], shared_by[shared], shared, mine
 
     return {run.method: run for run in sorted(runs, key=use)}
+
+
+def _rivals(runs: Sequence[Run], base: Run) -> set[str]:
+    """The settings of the method's runs on partitions that have the settings of ``base`` too."""
+    settings = [(run.partition, _everywhere(run)) for run in runs if run.method == base.method]
+    homes = {partition for partition, name in settings if name == _everywhere(base)}
+    return {name for partition, name in settings if partition in homes}
 
 
 def _is_plain(run: Run) -> bool:

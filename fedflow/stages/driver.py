@@ -213,7 +213,7 @@ def check_replaced(folder: Path, facts: Mapping[str, Any], named: bool) -> None:
     ``facts`` in ``metrics.json`` identify the run. Files of the user in such a folder are refused too.
     """
     earlier = _metrics(folder)
-    differs = [name for name in facts if earlier and earlier.get(name) != facts[name]]
+    differs = [name for name in facts if earlier is not None and earlier.get(name) != facts[name]]
     if differs and named:
         raise FedflowError(
             f"{folder} holds results of another run (other {', '.join(differs)}): "
@@ -230,7 +230,7 @@ def check_replaced(folder: Path, facts: Mapping[str, Any], named: bool) -> None:
 
 def _of_the_user(folder: Path) -> list[str]:
     """Files that a run may replace, in a folder to which no run has written, not even a killed one."""
-    if (folder / METRICS).exists() or (folder / PARTIAL).exists() or Identity.read(folder):
+    if _metrics(folder) is not None or (folder / PARTIAL).exists() or Identity.read(folder):
         return []
     return sorted(str(file.relative_to(folder)) for kind in WRITTEN for file in folder.glob(kind))
 
