@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from types import TracebackType
@@ -46,7 +47,6 @@ from fedflow.tracking.shared import (
     Owner,
     every,
     experiment_id,
-    names,
     number,
     parents,
     quoted,
@@ -66,9 +66,24 @@ R = TypeVar("R", bound="Record")
 
 FLUSH_STEPS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many steps or seconds
 AGAIN, PATIENCE = 10.0, 120.0  # seconds until a store that is away is asked again, and for it at the end
+PROBED = 2.0  # seconds to wait for a lock, which a run that ends may hold for a moment
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
 CHANGED, INCOMPLETE = "fedflow.changed_params", "fedflow.incomplete"  # tags
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
+
+
+@dataclass(frozen=True)
+class Writers:
+    """The locks of the processes that record the runs of an owner, in an experiment of this name."""
+
+    store: Store
+    experiment: str
+    owner: Owner
+
+    def lock(self, key: str) -> FileLock:
+        """The lock of the one process that records the run of this key."""
+        name = digest([self.experiment, key, self.owner.user, self.owner.project])
+        return self.store.file_lock(name, timeout=0)
 
 
 def open_record(
@@ -99,9 +114,10 @@ def open_record(
     store = open_store(root)
     owner = Owner.here(store, root)
     with reporting(store.uri):
-        writer = _writer(store, experiment, key, owner)
+        writers = Writers(store, experiment, owner)
+        writer = writers.lock(key)
         try:
-            writer.acquire()
+            writer.acquire(timeout=PROBED)
         except Timeout:
             raise FedflowError(f"run {name!r} is being recorded by another process") from None
         try:
@@ -111,7 +127,7 @@ def open_record(
                 number = experiment_id(api, store, experiment)
                 _reach_artifacts(api, store, number)
                 earlier = unfinished(api, number, key, owner, finished=resumes)
-                former = earlier.data.tags.get(PARENT) if earlier else None
+                former = _former(api, earlier) if earlier else None
                 parent = _parent(api, number, sweep, grid or {}, source, owner) if sweep else former
                 run = earlier or api.create_run(number, tags={KEY: key} | owner.tags, run_name=name)
                 if earlier:
@@ -120,10 +136,12 @@ def open_record(
                     say(f"{name}: artifacts in {run.info.artifact_uri}")
                 if parent:
                     api.set_tag(run.info.run_id, PARENT, parent)
-                if former and former != parent:
-                    _end_parent(api, store, owner, number, former)
-            record = kind(store, api, owner, run, writer, parent)
+                left = former if former != parent else None
+                if left:
+                    _end_parent(api, writers, number, left)
+            record = kind(writers, api, run, writer, parent)
             try:
+                record._compare(left)
                 record._begin(params, dict(tags or {}) | source, datasets, resumed=earlier is not None)
                 if system_metrics:
                     record._monitor_system()
@@ -146,15 +164,9 @@ class Record:
     ALWAYS: ClassVar[str] = "seconds"  # a metric of every step, by which recorded steps are found
 
     def __init__(
-        self,
-        store: Store,
-        api: "MlflowClient",
-        owner: Owner,
-        run: "Run",
-        writer: FileLock,
-        parent: str | None,
+        self, writers: Writers, api: "MlflowClient", run: "Run", writer: FileLock, parent: str | None
     ) -> None:
-        self.store, self.api, self.owner, self.parent = store, api, owner, parent
+        self.store, self.writers, self.api, self.parent = writers.store, writers, api, parent
         self.run_id: str = run.info.run_id
         self.experiment_id: str = run.info.experiment_id
         self.recorded: set[int] = set()
@@ -298,10 +310,10 @@ class Record:
         finally:
             with reporting(self.store.uri):
                 self._close(status)
-                self._compare()
+                self._compare(self.parent)
 
-    def _compare(self) -> None:
-        """Compare the runs of the sweep, if this was the last one."""
+    def _compare(self, sweep: str | None) -> None:
+        """Compare the runs of a sweep that has ended."""
 
     def _begin(
         self,
@@ -400,7 +412,7 @@ class Record:
             self.api.set_terminated(self.run_id, status)
             if self.parent:
                 with self.store.lock("experiments"):
-                    _end_parent(self.api, self.store, self.owner, self.experiment_id, self.parent)
+                    _end_parent(self.api, self.writers, self.experiment_id, self.parent)
         finally:
             self._open = False
             self._writer.release()
@@ -448,12 +460,12 @@ class RunRecord(Record):
         if not self.parent:
             with self._afterwards("MLflow's pages do not show it first"):
                 show_first(self.api, self.experiment_id, measured([self.api.get_run(self.run_id)]))
-        self._compare()
+        self._compare(self.parent)
 
-    def _compare(self) -> None:
-        if self.parent and self.api.get_run(self.parent).info.status == "FINISHED":
+    def _compare(self, sweep: str | None) -> None:
+        if sweep and self.api.get_run(sweep).info.status == "FINISHED":
             with self._afterwards("its sweep is not compared"):
-                log_comparison(self.api, self.experiment_id, self.parent)
+                log_comparison(self.api, self.experiment_id, sweep)
 
     @contextlib.contextmanager
     def _afterwards(self, what: str) -> Iterator[None]:
@@ -578,15 +590,24 @@ def _log_params(api: "MlflowClient", run_id: str, values: Mapping[str, str]) -> 
     api.log_batch(run_id, params=[Param(name, value) for name, value in values.items()])
 
 
-def _writer(store: Store, experiment: str, key: str, owner: Owner) -> FileLock:
-    """The lock of the one process that records a run, in an experiment of this name."""
-    return store.file_lock(digest([experiment, key, owner.user, owner.project]), timeout=0)
+def _former(api: "MlflowClient", run: "Run") -> str | None:
+    """The sweep that a run belongs to, or None without one, or if it was deleted."""
+    from mlflow.exceptions import MlflowException
+
+    parent = run.data.tags.get(PARENT)
+    try:
+        there = parent and api.get_run(parent).info.lifecycle_stage != "deleted"
+    except MlflowException as error:  # it was deleted for good
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        there = False
+    return parent if there else None
 
 
-def _end_parent(api: "MlflowClient", store: Store, owner: Owner, experiment: str, parent: str) -> None:
+def _end_parent(api: "MlflowClient", writers: Writers, experiment: str, parent: str) -> None:
     """End a sweep with its last running child; a child that starts later reopens it.
 
-    Children of ``owner`` whose process is gone, as their lock is free, are marked as killed.
+    Children whose process on this machine is gone, as their lock is free, are marked as killed.
     """
     if api.get_run(parent).info.lifecycle_stage == "deleted":
         return
@@ -598,16 +619,15 @@ def _end_parent(api: "MlflowClient", store: Store, owner: Owner, experiment: str
         return bool(done) and done[0].info.end_time > run.info.start_time
 
     def was_killed(run: "Run") -> bool:  # on this machine, where its lock would be held
-        if not owner.may_resume(run):
+        if not writers.owner.may_resume(run):
             return False
         try:
-            with _writer(store, name, run.data.tags[KEY], owner):
+            with writers.lock(run.data.tags[KEY]):
                 api.set_terminated(run.info.run_id, "KILLED")
         except Timeout:
             return False
         return True
 
-    name = api.get_experiment(experiment).name.removeprefix(names("", "/")[1])
     running = [*every(api.search_runs, [experiment], f"{children}'{RUNNING}'")]
     if not [run for run in running if not was_killed(run) and not was_repeated(run)]:
         api.set_terminated(parent)

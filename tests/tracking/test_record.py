@@ -475,13 +475,30 @@ def test_a_run_that_was_killed_does_not_keep_its_sweep_open(start, api, outcome)
 def test_a_run_that_is_resumed_outside_its_sweep_ends_it(sweep, start, api, outcome):
     facts = {"tags": {"method": "fedavg", "settings": "aaaa", "seed": 0}}
     killed = start("k", sweep="killed", **facts)
+    with start("sibling", sweep="killed", **facts) as record:
+        finish(record, outcome())
     killed._writer.release()
     with start("k", sweep=sweep, **facts) as record:
         finish(record, outcome())
     assert record.run_id == killed.run_id and (record.parent == killed.parent) is (sweep is None)
     for parent in (killed.parent, record.parent):
-        assert api.get_run(parent).info.status == "FINISHED"
-    assert "comparison/fedavg" in api.get_run(record.parent).data.metrics
+        there = api.get_run(parent)
+        assert there.info.status == "FINISHED" and "comparison/fedavg" in there.data.metrics
+
+
+@pytest.mark.parametrize("purged", [True, False])
+def test_a_run_whose_sweep_was_deleted_is_resumed_without_it(purged, start, api, outcome, root):
+    killed = start("k", sweep="deleted")
+    killed._writer.release()
+    api.delete_run(killed.parent)
+    if purged:
+        with contextlib.closing(sqlite3.connect(database(open_store(root).uri))) as store, store:
+            for table in ("tags", "params", "metrics", "latest_metrics", "runs"):
+                store.execute(f"DELETE FROM {table} WHERE run_uuid = ?", [killed.parent])
+    with start("k") as record:
+        finish(record, outcome())
+    assert record.run_id == killed.run_id and record.parent is None
+    assert api.get_run(record.run_id).info.status == "FINISHED"
 
 
 def test_an_interrupt_while_a_record_opens_leaves_no_run_going(start, api, monkeypatch):
