@@ -325,8 +325,8 @@ def _decided(results: Sequence[CheckResult]) -> list[CheckResult]:
     """The same comparisons with intervals and verdicts, which depend on all of them."""
     kinds: dict[tuple[str, str, int], dict[str, Stat]] = {}
     for result in results:
-        if result.difference:  # one that is asked twice counts once
-            kinds.setdefault(result.kind, {})[_numbers(result.difference)] = result.difference
+        if result.difference:
+            kinds.setdefault(result.kind, {})[_compared_runs(result)] = result.difference
     least = {kind: typical(differences.values()) for kind, differences in kinds.items()}
     told = [_interval(result, least[result.kind]) if result.testable else result for result in results]
     chances = {_question(result): _chance(result, least[result.kind]) for result in told if result.counts}
@@ -337,10 +337,12 @@ def _decided(results: Sequence[CheckResult]) -> list[CheckResult]:
     ]
 
 
-def _numbers(difference: Stat) -> str:
-    """Equal texts for the same differences, with the methods swapped or not."""
-    seeds, values = zip(*sorted(difference.values.items()), strict=True)
-    return canonical([seeds, min([sign * value + 0.0 for value in values] for sign in (1, -1))])
+def _compared_runs(result: CheckResult) -> str:
+    """Equal texts for comparisons of the same runs with the same numbers, the methods swapped or not."""
+    assert result.difference
+    runs = {(run.partition, run.method, run.variant, run.seed) for run in result.runs}
+    values = [value for _, value in sorted(result.difference.values.items())]
+    return canonical([sorted(runs), min([sign * value + 0.0 for value in values] for sign in (1, -1))])
 
 
 def _question(result: CheckResult) -> str:

@@ -15,7 +15,7 @@ from pyarrow.parquet import ParquetFile
 
 from fedflow.errors import FedflowError
 
-AGAIN = "run this experiment again, with --again"
+AGAIN = "run this experiment again after deleting the file"
 LARGEST = sys.float_info.max  # whole numbers in JSON may be larger, and 1e999 is infinite
 PLAIN = (np.dtype(int), np.dtype(float))  # columns that are compared as they are
 ROUNDING = 1e-6  # by which a computed value may be outside of its range

@@ -95,16 +95,17 @@ def fitting(labels: Iterable[str]) -> list[str]:
     """``labels`` of a picture as `room` has space for them: without their middle, or else what they share.
 
     >>> fitting(["FedProx · mu 0.001, batch_size 32, lr 0.1", "FedProx · mu 0.01, batch_size 32, lr 0.1"])
-    ['FedProx · …mu 0.001, batch_siz', 'FedProx · …mu 0.01, batch_size']
+    ['FedProx · mu 0.001, batch_size', 'FedProx · mu 0.01, batch_size ']
     """
     labels, half = [*labels], LONGEST // 2
     short = {label: f"{label[: half - 1]}…{label[-half:]}" for label in labels if len(label) > LONGEST}
     for name in dict.fromkeys(short.values()):
-        alike = [label for label, other in short.items() if other == name]
+        alike = [label for label, cut in short.items() if cut == name]
         shared = "".join(x for x, *_ in takewhile(lambda letters: len({*letters}) == 1, zip(*alike)))
         setting = max(shared.rfind(sign) for sign in "·,") + 2  # where the setting that differs begins
-        for number, label in enumerate(alike if len(alike) > 1 else ()):
-            short[label] = f"{label[:BEGINNING]}…{label[setting:]}"[:LONGEST]
-            if short[label] in [short[other] for other in alike[:number]]:  # it differs even later
-                short[label] = f"{short[label][: LONGEST - 4]} ({number + 1})"
+        for number, label in enumerate(sorted(alike) if len(alike) > 1 else (), 1):
+            name = f"{label[:BEGINNING]}…{label[setting:]}" if setting > BEGINNING else label
+            taken = {short[other] for other in alike if other < label}
+            end = f" ({number})" if name[:LONGEST] in taken else ""  # they differ even later
+            short[label] = name[: LONGEST - len(end)] + end
     return [short.get(label, label) for label in labels]

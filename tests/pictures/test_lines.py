@@ -10,12 +10,24 @@ from fedflow.pictures.steps import FEW, by_step
 
 
 @pytest.mark.parametrize("tail", ["", ", batch_size 32, lr 0.1, momentum 0.9"])
-def test_shortened_names_of_a_picture_differ(tail):
-    head = "FedProx · rounds 100, epochs 5, "
+@pytest.mark.parametrize("method", ["FedProx", "Ditto"])
+def test_shortened_names_of_a_picture_differ(method, tail):
+    head = f"{method} · rounds 100, epochs 5, "
     labels = ["FedAvg", *(f"{head}mu {mu}{tail}" for mu in (0.1, 0.01, 0.001)), f"{head}wd 1{tail}"]
     names = fitting([*labels, labels[1]])
     assert names[-1] == names[1] and len({*names}) == len(labels)
     assert names[0] == "FedAvg" and all(len(name) <= LONGEST for name in names)
+
+
+def test_a_shortened_name_repeats_nothing_and_has_the_same_number_in_every_picture():
+    tail = ", batch_size 32, lr 0.1, momentum 0.9"
+    assert fitting(f"Ditto · mu {mu}{tail}" for mu in (0.001, 0.01)) == [
+        "Ditto · mu 0.001, batch_size 3",
+        "Ditto · mu 0.01, batch_size 32",
+    ]
+    labels = [f"IFCA · {'x' * 40}{number:02}{tail}" for number in range(12)]
+    assert dict(zip(labels, fitting(labels))) == dict(zip(labels[::-1], fitting(labels[::-1])))
+    assert len({*fitting(labels)}) == 12 and max(map(len, fitting(labels))) == LONGEST
 
 
 def test_the_mean_of_many_parts_ends_with_the_first_of_them():

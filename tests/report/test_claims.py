@@ -126,7 +126,7 @@ def test_the_median_deviation_is_that_of_differences_and_not_of_values(tmp_path)
 
 
 def test_p_values_are_adjusted_for_the_comparisons_of_all_claims(tmp_path):
-    fedavg, others = [1.0, 1.0, 1.0], {b: [0.8, 1.0, 1.2 + i * 1e-9] for i, b in enumerate("bcdefghijk")}
+    fedavg, others = [1.0, 1.0, 1.0], {name: [0.8, 1.0, 1.2] for name in "bcdefghijk"}
     measured = {"fedavg": fedavg, "a": [1.3, 1.45, 1.6], **others}
     (low, high) = interval(Stat({0: 0.3, 1: 0.45, 2: 0.6}), 0.2)
     every = ", ".join(ABOVE % ("loss", name) for name in ("a", *others))

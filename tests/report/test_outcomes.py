@@ -233,7 +233,7 @@ def test_damaged_files_are_one_line(root: Path, file: str, damage: str | None, m
     write(root)
     path = root / "outcomes" / "walk" / "0" / file
     path.unlink() if damage is None else path.write_text(damage)
-    with one_line_error(f"cannot read .*{message}.*; run this experiment again, with --again$"):
+    with one_line_error(f"cannot read .*{message}.*; run this experiment again after deleting the file$"):
         write_report(root)
 
 

@@ -459,7 +459,7 @@ def test_a_run_killed_on_another_machine_and_repeated_does_not_keep_its_sweep_op
 
 
 def test_a_run_that_was_killed_does_not_keep_its_sweep_open(start, api, outcome):
-    """It is not resumed, as the settings have changed since; one whose process lives goes on."""
+    """Its settings have changed, so it is not resumed. A run with a live process goes on."""
     facts = {"sweep": "killed", "tags": {"method": "fedavg", "settings": "aaaa", "seed": 0}}
     killed, going, last = (start(key, **facts) for key in ("killed", "going", "last"))
     killed._writer.release()  # as after kill -9
