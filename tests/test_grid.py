@@ -141,7 +141,10 @@ def test_a_named_folder_that_holds_the_project_is_refused(command: str, project:
 
 @pytest.mark.parametrize(
     ("command", "mine"),
-    [("procedure ring", "tables/mine.csv"), ("run --partition even --method fedavg", "rounds.csv")],
+    [
+        ("procedure ring", "tables/mine.csv"),
+        *(("run --partition even --method fedavg", name) for name in ("rounds.csv", "metrics.json")),
+    ],
 )
 def test_a_named_folder_with_files_of_the_user_is_refused(command, mine, project: Path, capsys) -> None:
     file = project / "mine" / mine

@@ -245,6 +245,14 @@ def test_without_runs_of_the_file_a_name_has_the_same_settings_everywhere(tmp_pa
     assert labels == {0.02: "Ditto", 0.05: "Ditto · lr 0.05"}
 
 
+def test_settings_that_differ_by_partition_are_no_variants(tmp_path):
+    """Such as tuned learning rates, in a sweep with --set."""
+    for partition, lr in (("p", 0.05), ("q", 0.02), ("r", 0.02)):
+        for seed in (0, 1):
+            write_run(tmp_path, partition, "ditto", seed, plain=False, rounds=4, training={"lr": lr})
+    assert {run.label for run in collect_runs(tmp_path)} == {"Ditto"}
+
+
 def test_clients_of_another_division_under_the_same_name_are_left_out(tmp_path):
     write_partition(tmp_path / "partitions", "p", scheme="dirichlet", alpha=0.1)
     write_run(tmp_path / "results", "p", "fedavg", 0)
