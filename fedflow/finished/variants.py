@@ -86,10 +86,8 @@ def _everywhere(run: Run, *others: str) -> str:
 
 def _most_used(runs: Sequence[Run]) -> dict[str, Run]:
     """A run of every method with the settings that most of its runs have, or among equals most methods."""
-    by_method, shared_by = (
-        Counter(map(_everywhere, runs)),
-        Counter(_everywhere(run, "method") for run in runs),
-    )
+    by_method = Counter(map(_everywhere, runs))
+    shared_by = Counter(_everywhere(run, "method") for run in runs)
 
     def use(run: Run) -> tuple[int, int, str, str]:
         mine, shared = _everywhere(run), _everywhere(run, "method")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -144,17 +144,18 @@ def grouped(
 
 
 def _looks(variants: Sequence[str], pictures: Sequence[set[str]]) -> dict[str, int]:
-    """An index for `line_style` per variant; in the same picture, two look the same only if it is too full.
+    """An index for `line_style` per variant: another look than all others in its pictures, while there is one.
 
     >>> _looks(["a", "b"], [{"a", "b"}])
     {'a': 0, 'b': 1}
     """
     indices: dict[str, int] = {}
+    free = [*range(len(variants) * LINES)]
     for variant in variants:
         neighbors = {other for names in pictures if variant in names for other in names} & indices.keys()
         looks = {indices[other] % LINES for other in neighbors}
-        free = (i for i in count() if i not in indices.values())
         indices[variant] = next(i for i in free if len(looks) == LINES or i % LINES not in looks)
+        free.remove(indices[variant])
     return indices
 
 
