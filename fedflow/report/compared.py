@@ -144,7 +144,7 @@ def grouped(
 
 
 def _looks(variants: Sequence[str], pictures: Sequence[set[str]]) -> dict[str, int]:
-    """An index for `line_style` per variant: another look than all others in its pictures, while there is one.
+    """An index for `line_style` per variant: a look that no other one in its pictures has, if any is left.
 
     >>> _looks(["a", "b"], [{"a", "b"}])
     {'a': 0, 'b': 1}
